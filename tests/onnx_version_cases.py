@@ -263,6 +263,8 @@ def _moved() -> Iterator[VersionCase]:
         yield VersionCase("Pad", {"data": data, "pads": _ints(0, 1, 1, 2), "value": value}, {},
                           ("pads", "value"))  # fmt: skip
         yield VersionCase("Pad", {"data": data, "pads": _ints(-1, 1, 0, -1)}, {}, ("pads",))
+        unused = {"data": data, "pads": _ints(0, 1, 1, 2), "constant_value": value}
+        yield VersionCase("Pad", unused, {"mode": "reflect"}, ("pads", "constant_value"))
         blocks = _integers(2, 1, 8, 4, 6, dtype=np.int8).astype(dtype)
         for mode in ("DCR", "CRD"):
             yield VersionCase("DepthToSpace", {"input": blocks}, {"blocksize": 2, "mode": mode})

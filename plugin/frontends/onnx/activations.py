@@ -185,15 +185,13 @@ def clipped(call: Call) -> Typed:
 def _shifted(call: Call) -> tuple[AnyArray, int]:
     """Return the operand less its greatest element along the axis, and the axis."""
     x = _wide(call)
-    axis = call.axis("axis", x.ndim, -1)
+    axis = call.axis("axis", x.ndim, -1)  # a tensor without dimensions has none
     return x - x.max(axis=axis, keepdims=True), axis
 
 
 @kernel("Softmax")
 def softmax(call: Call) -> Typed:
     """``exp(x) / sum(exp(x))`` along an axis."""
-    if not call.input(0).shape:
-        return _like_input(call, _wide(call) * 0 + 1)
     x, axis = _shifted(call)
     exps = np.exp(x)
     return _like_input(call, exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True))
@@ -202,8 +200,6 @@ def softmax(call: Call) -> Typed:
 @kernel("LogSoftmax")
 def log_softmax(call: Call) -> Typed:
     """``x - log(sum(exp(x)))`` along an axis."""
-    if not call.input(0).shape:
-        return _like_input(call, _wide(call) * 0)
     x, axis = _shifted(call)
     total = np.exp(x).sum(axis=axis, dtype=x.dtype, keepdims=True)
     return _like_input(call, x - np.log(total))

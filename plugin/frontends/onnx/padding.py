@@ -78,6 +78,7 @@ def pad(call: Call) -> Typed:
     """The input with margins; a real with one scale stays integers."""
     operand, mode = call.input(0), call.attribute("mode", "constant")
     widths = _widths(call, operand.shape)
+    has_value = call.optional(2) is not None  # which holds for constant margins only
     if mode != "constant":
         positions = [
             _positions(call, extent, pair, mode)
@@ -91,7 +92,7 @@ def pad(call: Call) -> Typed:
 
         return moved(call, move)
     fill = np.zeros((), element_of(operand.type).dtype)
-    if call.optional(2) is not None:
+    if has_value:
         fill = call.array(2).reshape(-1)
         if fill.size != 1:
             raise call.error(f"has {fill.size} values for the margins, expected one")
