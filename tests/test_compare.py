@@ -179,3 +179,30 @@ def test_wrong_calls(
     result = CliRunner().invoke(main, ["compare", *arguments])
     assert result.exit_code == status
     assert message in result.output
+
+
+def test_a_model_all_of_whose_tensors_are_returned(cpu: Device) -> None:
+    """IREE refuses a dispatch with several of them as results, and is asked without fusion."""
+    pytest.importorskip("onnxruntime")
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    shape = [128, 384]
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "b", "b"], ["n"], axis=-1),
+        helper.make_node("Softmax", ["n"], ["p"], axis=-1),
+        helper.make_node("Mul", ["p", "a"], ["m"]),
+        helper.make_node("ReduceSum", ["m", "axes"], ["r"], keepdims=1),
+        helper.make_node("Sub", ["m", "r"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
+    constants = [
+        numpy_helper.from_array(np.ones(384, np.float32), "b"),
+        numpy_helper.from_array(np.array([1]), "axes"),
+    ]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    layers = compare_layers(model_of(model.SerializeToString(), "m.onnx"), 1, device=cpu)
+    assert [layer.tensor for layer in layers] == ["a", "n", "p", "m", "r", "y"]
+    assert layers[0].equal == layers[0].elements

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +22,7 @@ from subquant.compiler.diagnostics import reworded
 from subquant.compiler.iree import compiler_path, target_features
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.targets import IREE_VULKAN_TARGETS
+from subquant.compiler.worker import text_of
 from subquant.dialects import create_context
 from subquant.errors import ExecutionError, UsageError, expected_name
 from subquant.runtime import Device, Executable
@@ -149,6 +151,11 @@ def test_a_device_that_is_nearly_right() -> None:
         (
             "%y = stabelhlo.add %x, %x : tensor<2x8xf32>",
             "Dialect `stabelhlo' not found for custom op 'stabelhlo.add'; did you mean 'stablehlo'",
+        ),
+        (
+            "%y = torch.aten.matmul %x, %x : tensor<2x8xf32>",
+            "the dialect 'torch' is not read; lower the module to StableHLO first, with "
+            "torch-mlir's pipeline torch-backend-to-stablehlo-backend-pipeline, or export",
         ),
         (
             "%y = arith.adf %x, %x : tensor<2x8xf32>",
@@ -401,3 +408,34 @@ def test_nothing_is_refused_where_features_are_not_known(monkeypatch: pytest.Mon
     monkeypatch.setattr(cpu_features, "host_features", lambda: None)
     assert missing_features("avx2,none") == []
     assert recorded_features(CompileOptions()) == ""
+
+
+def test_the_scales_of_a_tensor_of_many_axes() -> None:
+    type_ = "1x" * 70
+    Path("many.mlir").write_text(f"""
+!q = !quant.uniform<i8:f32:0, {{0.5,0.25}}>
+func.func @main(%x: tensor<2x{type_}f32>) -> tensor<2x{type_}!q> {{
+  %0 = quant.qcast %x : tensor<2x{type_}f32> to tensor<2x{type_}!q>
+  return %0 : tensor<2x{type_}!q>
+}}
+""")
+    line = fail(1, "inspect", "many.mlir", "--scales", "%0")
+    assert line == "error: the tensor has 71 axes, expected 64 at most; merge some"
+
+
+def test_a_reproducer_with_kernels_is_read_by_iree(tmp_path: Path) -> None:
+    """The short form of ``memref.alloca`` with an alignment is not."""
+    text = """
+func.func @main(%x: tensor<8x64xi8>, %y: tensor<64x64xi8>) -> tensor<8x64xi32> {
+  %0 = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0]
+      : (tensor<8x64xi8>, tensor<64x64xi8>) -> tensor<8x64xi32>
+  return %0 : tensor<8x64xi32>
+}
+"""
+    options = CompileOptions(kernels="avx512vnni", target_cpu="znver4")
+    bytecode = compile_to_bytes(text, options, emit="mlirbc")
+    module = tmp_path / "module.mlir"
+    module.write_text(text_of(bytecode))
+    assert "memref.alloca" in module.read_text()
+    command = [compiler_path(), str(module), "--compile-to=input", "-o", os.devnull]
+    subprocess.run(command, check=True)

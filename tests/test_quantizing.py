@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from subquant.cli import main
-from subquant.errors import UsageError
+from subquant.errors import UnsupportedError, UsageError
 from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -159,6 +159,14 @@ def test_values_that_are_not_finite() -> None:
         quantize_array(np.array([[np.nan] * 32]), WeightQuantization())
     with pytest.raises(UsageError, match="an infinity, a NaN or a number beyond f32"):
         quantize_array(np.array([[1e300] * 32]), WeightQuantization())
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "axis", "block"])
+@pytest.mark.parametrize("rank", [33, 64])
+def test_arrays_of_many_axes(rank: int, granularity: Any) -> None:
+    array = np.ones([1] * (rank - 1) + [32], np.float32)
+    with pytest.raises(UnsupportedError, match=f"has {rank} axes, expected 32 at most"):
+        quantize_array(array, WeightQuantization(granularity=granularity))
 
 
 def run(*arguments: str) -> Any:

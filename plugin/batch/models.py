@@ -9,7 +9,8 @@ an ``@``.
 
 An output mirrors the path of its model, from the base folder on: ``a/x.mlir`` becomes
 ``OUT/a/x.vmfb``, whichever other models are compiled beside it. So a name stays what it is when
-models are added, and tells later runs what is there already.
+models are added, and tells later runs what is there already. The base is the current folder; if a
+model lies outside of it and no base is named, the base is the folder that all models share.
 """
 
 from __future__ import annotations
@@ -172,22 +173,22 @@ def name_outputs(
         paths: of the models.
         output: the folder of the outputs.
         emit: what is made, which is the suffix of the outputs.
-        base: the folder that outputs are named from; by default the current one.
+        base: the folder that outputs are named from; by default the current one, or the folder that
+            all models have in common, if one lies outside of the current one.
 
     Raises:
         UsageError: a model lies outside of the base, two would have one output, or an output is a
             model.
     """
-    start = os.path.abspath(base or os.curdir)
+    start = os.path.abspath(base) if base is not None else _common_folder(paths)
     sources = {os.path.realpath(path): path for path in paths}
     models: dict[str, Model] = {}
     for path in paths:
         whole = os.path.abspath(path)
         if not _is_below(whole, start):
-            where = "the current folder" if base is None else f"the folder '{os.fspath(base)}'"
             raise UsageError(
-                f"{quoted(path)} does not lie in {where}, from which outputs are named; give "
-                "another with --base"
+                f"{quoted(path)} does not lie in the folder {quoted(os.fspath(base or start))}, "
+                "from which outputs are named; give another with --base"
             )
         stem = os.path.splitext(os.path.relpath(whole, start))[0].replace(os.sep, "/")
         model = Model(path, stem, f"{stem}.{emit}")
@@ -201,3 +202,13 @@ def name_outputs(
         if os.path.realpath(where) in sources:
             raise UsageError(f"the output {quoted(where)} is a model; give another folder with -o")
     return list(models.values())
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """The current folder if all models lie there, or the deepest folder that they share."""
+    here = os.path.abspath(os.curdir)
+    folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
+    if all(_is_below(folder, here) for folder in folders):
+        return here
+    is_one_drive = all(_same_drive(folder, folders[0]) for folder in folders)
+    return os.path.commonpath(folders) if is_one_drive else here

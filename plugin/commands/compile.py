@@ -84,7 +84,7 @@ _MOST_JOBS = 1024
     "--base",
     metavar="FOLDER",
     help="The folder from which the outputs of several models are named.  [default: the current "
-    "one]",
+    "one, or the one that all models share]",
 )
 @click.option("--json", metavar="FILE", help="Write what became of several models as JSON.")
 @click.option("--junit", metavar="FILE", help="Write what became of several models as JUnit XML.")

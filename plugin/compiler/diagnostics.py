@@ -47,6 +47,10 @@ _UNKNOWN_OPERATION = re.compile(
 )
 _UNKNOWN_DIALECT = re.compile(r"Dialect `(\w+)' not found for custom op")
 _UNKNOWN_TYPE = re.compile(r"unknown quantized type (\w+)")
+_TORCH = (
+    "the dialect 'torch' is not read; lower the module to StableHLO first, with torch-mlir's "
+    "pipeline torch-backend-to-stablehlo-backend-pipeline, or export the model as ONNX"
+)
 _DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stablehlo", "subquant",
              "tensor", "tosa")  # fmt: skip
 
@@ -80,6 +84,8 @@ def reworded(message: str, notes: Sequence[str]) -> str:
     if no_type is not None:
         return _proposing(message, no_type.group(1), ("uniform", "any", "calibrated"))
     no_dialect = _UNKNOWN_DIALECT.search(message)
+    if no_dialect is not None and no_dialect.group(1) == "torch":
+        return _TORCH
     if no_dialect is not None:
         return _proposing(message.strip(), no_dialect.group(1), _DIALECTS)
     return message

@@ -74,7 +74,11 @@ _STRATEGY = "iree-llvmcpu-vector-pproc-strategy"
 """What is done with what fills no vector."""
 _FUSES_SHARED = "iree-dispatch-creation-fuse-multi-use"
 """Fusion of operations with an operation whose result other operations read too."""
-_STACK_LIMIT = b"exceeded stack allocation limit"
+_OF_SHARED = (
+    b"exceeded stack allocation limit",
+    b"write affecting operations on global resources are restricted",
+)
+"""Parts of the messages about dispatches that IREE compiles without this fusion."""
 
 
 def run_iree(
@@ -90,8 +94,9 @@ def run_iree(
 
     IREE 3.13 refuses a CPU dispatch that needs more than 32 KiB of stack. It allocates rows of
     intermediate tensors there if it fuses a reduction with an operation whose result is returned,
-    or read by another dispatch, too: a residual sum and its layer norm, for 128x384 and more. A
-    module that is refused for that reason is compiled again without these fusions.
+    or read by another dispatch, too: a residual sum and its layer norm, for 128x384 and more. It
+    also refuses some dispatches with several results, as where every tensor of a model is returned.
+    A module that is refused for either reason is compiled again without these fusions.
 
     Args:
         bytecode: the module.
@@ -119,7 +124,8 @@ def run_iree(
         attempts.insert(0, [f"--{_STRATEGY}=peel", *flags])
     for each in attempts:
         result = _finished(files, options, shared, each)
-        if _STACK_LIMIT in result.stderr and not any(_FUSES_SHARED in flag for flag in each):
+        is_of_shared = any(message in result.stderr for message in _OF_SHARED)
+        if is_of_shared and not any(_FUSES_SHARED in flag for flag in each):
             result = _finished(files, options, shared, [f"--{_FUSES_SHARED}=false", *each])
         if result.status == 0 and result.output is not None:
             return result.output

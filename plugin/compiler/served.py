@@ -19,7 +19,7 @@ from ..errors import Remark, UnsupportedError
 from ..files import read_input
 from ..frontends.options import AS_IN_FILE, ImportOptions
 from ..processes import Steps, error_to_json, limit_time, time_limit
-from ..transforms.base import ModulePass, is_public, walk
+from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
 from .options import options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
@@ -157,8 +157,14 @@ def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) 
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
-    """Return a module as text."""
-    return None, [str(_parse(arguments, blobs, steps)).encode()]
+    """Return a module as text that IREE's parser reads.
+
+    It does not read the alignment of a ``memref.alloca`` in MLIR's short form, so a module with
+    kernels is written in the generic form.
+    """
+    module = _parse(arguments, blobs, steps).operation
+    has_kernels = any(op.operation.name == EXECUTABLE for op in module.regions[0].blocks[0])
+    return None, [module.get_asm(print_generic_op_form=has_kernels).encode()]
 
 
 def _parse(

@@ -19,7 +19,7 @@ import numpy as np
 from .array_functions import dispatched
 from .casts import Cast
 from .element_types import AnyArray, Array
-from .parameters import ExpressedType, StorageType, spread_blocks
+from .parameters import ExpressedType, StorageType, check_rank, spread_blocks
 
 __all__ = ["BlockForm", "dequantize", "quantize"]
 
@@ -72,6 +72,7 @@ def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> 
         expressed: the type of the result.
     """
     shape, cast = storage.shape, Cast(form.storage_type, expressed)
+    check_rank(len(shape))
     arrays = (form.zero_points, form.scales, form.offsets)
     given: list[AnyArray] = [numbers for numbers in arrays if numbers is not None]
     block_sizes = form.block_sizes

@@ -21,7 +21,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import UsageError
+from ..errors import UnsupportedError, UsageError
 from .element_types import F32, F64, Array, DType, ElementType
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Granularity",
     "QuantizationParameters",
     "StorageType",
+    "check_rank",
     "spread_blocks",
 ]
 
@@ -306,6 +307,7 @@ class QuantizationParameters:
 
         Raises:
             UsageError: the scales' shape has no such form.
+            UnsupportedError: the rank is above `MAX_AXES`.
         """
         full = self.full_grid_shape(rank)
         if full is None:
@@ -313,6 +315,7 @@ class QuantizationParameters:
                 f"scales of shape {self.scales.shape} with quantized axes {self.axes} do not "
                 f"belong to a tensor of rank {rank}"
             )
+        check_rank(rank, MAX_AXES)
         return self.scales.reshape(full), self.zero_points.reshape(full)
 
     # -- reports ----------------------------------------------------------------------------------
@@ -347,6 +350,18 @@ class QuantizationParameters:
     def __str__(self) -> str:
         blocks = ", ".join(f"{a}:{b}" for a, b in zip(self.axes, self.block_sizes, strict=True))
         return f"{self.granularity} {self.storage}:{self.expressed.value} {{{blocks}}}"
+
+
+MAX_AXES = 64
+"""The greatest rank of NumPy's arrays."""
+MAX_BLOCKED_AXES = MAX_AXES // 2
+"""The greatest rank of tensors in blocks: each axis becomes one of blocks, and one inside them."""
+
+
+def check_rank(rank: int, most: int = MAX_BLOCKED_AXES) -> None:
+    """Raise UnsupportedError for a tensor of more axes than NumPy computes with."""
+    if rank > most:
+        raise UnsupportedError(f"the tensor has {rank} axes, expected {most} at most; merge some")
 
 
 def spread_blocks(grid: Array, shape: Sequence[int], block_shape: Sequence[int]) -> Array:

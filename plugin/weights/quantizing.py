@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from ..errors import InputError, UsageError, quoted
+from ..errors import InputError, UnsupportedError, UsageError, quoted
 from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -32,7 +32,7 @@ from ..layouts import (
 from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
-from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType, check_rank
 from ..options import check_choices, option
 from ..processes import machine_memory
 from .theta import Dataset, Theta
@@ -165,8 +165,8 @@ def quantize_weights(
         _check_memory(tensor)
         try:
             layout = quantize_array(tensor.array, how)
-        except UsageError as error:
-            raise UsageError(f"tensor {quoted(name)}: {error.message}") from None
+        except (UnsupportedError, UsageError) as error:
+            raise type(error)(f"tensor {quoted(name)}: {error.message}") from None
         quantized = PlanarQuantizedTensor(layout, name)
         errors.append(_layer_error(quantized, tensor.array))
         result[name] = quantized
@@ -207,9 +207,11 @@ def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
         asymmetric ones as `BlockAffineLayout`; else `TensorScaledLayout`.
 
     Raises:
+        UnsupportedError: the array has more axes than are computed with.
         UsageError: the array has no such axis, blocks do not divide its last axis, or a value is
             not finite.
     """
+    check_rank(array.ndim)
     with np.errstate(over="ignore"):
         values = np.asarray(array).astype(np.float32)
     if not np.isfinite(values).all():
