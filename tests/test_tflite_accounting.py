@@ -231,6 +231,17 @@ def test_an_activation_of_a_quantized_concatenation_is_refused() -> None:
         computed(graph.model(operands, [result]))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "int32"])
+def test_an_activation_that_litert_ignores_is_refused(dtype: str) -> None:
+    graph = Graph()
+    parameters = Quantized(0.5, 3) if dtype == "int8" else None
+    operands = [graph.tensor((2, 3), dtype, parameters) for _ in range(2)]
+    result = graph.tensor((2, 3), dtype, parameters)
+    graph.operator("ADD", operands, [result], "AddOptions", fusedActivationFunction=4)
+    with pytest.raises(UnsupportedError, match="the option fused_activation_function = TANH"):
+        computed(graph.model(operands, [result]))
+
+
 @pytest.mark.parametrize("name", ["ADD", "SUB", "MUL"])
 def test_integers_without_a_scale_have_activations(name: str) -> None:
     from litert import compare

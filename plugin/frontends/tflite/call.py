@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...errors import InputError, Place, UnsupportedError
+from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...formats.tflite import Operator, Quantization, Tensor
 from ...formats.tflite_schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
 from ...numerics import litert
@@ -40,6 +40,12 @@ __all__ = [
     "parameters_of",
 ]
 
+
+_WITH_TANH = frozenset(
+    ("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF",
+     "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN")
+)  # fmt: skip
+"""The operators whose fused activation function may be TANH; LiteRT ignores it in others."""
 
 MAX_STORAGE_BITS = 32
 """The widest storage of a quantized type."""
@@ -197,7 +203,7 @@ class Call(BaseCall[Operand]):
         """The fused activation function, ``NONE`` where there is none."""
         number = getattr(self.options, "fused_activation_function", 0)
         if not 0 <= number < len(ACTIVATIONS):
-            raise self.error(f"has the unknown activation function {number}")
+            raise self.error(f"has the unknown option fused_activation_function = {number}")
         return ACTIVATIONS[number]
 
     def padding(
@@ -229,9 +235,11 @@ class Call(BaseCall[Operand]):
         if number is None:
             return
         stated = TENSOR_TYPES[number] if 0 <= number < len(TENSOR_TYPES) else str(number)
-        # The default of the option is the type of number 0, which no result here has.
-        if number and stated != self.output.type:
-            raise self.error(f"computes {stated} by its options, and {self.output} is not")
+        if stated != self.output.type:
+            raise self.error(
+                f"has the option {option} = {stated}, and {self.output} is of type "
+                f"{self.output.type}"
+            )
 
     def assign(self, index: int, value: AnyArray) -> None:
         """Give an input that is a variable a value, which it keeps until the next call."""
@@ -295,6 +303,8 @@ class Call(BaseCall[Operand]):
         """The storage values that the activation leaves of an output."""
         info = np.iinfo(self.dtype(tensor))
         found = self.per_tensor(tensor)
+        if self.activation not in ("NONE", "RELU", "RELU6", "RELU_N1_TO_1"):
+            raise self.wrong_activation()
         low, high = int(info.min), int(info.max)
         return litert.activation_range(self.activation, found.scale, found.zero_point, low, high)
 
@@ -309,9 +319,16 @@ class Call(BaseCall[Operand]):
             return real if name == "RELU" else np.minimum(real, kind(6))
         if name == "RELU_N1_TO_1":
             return np.minimum(np.maximum(real, kind(-1)), kind(1))
-        if name == "TANH" and real.dtype.kind == "f":
+        if name == "TANH" and self.operator.name in _WITH_TANH:
             return np.tanh(real)
-        raise self.error(f"has the activation function {name}", UnsupportedError)
+        raise self.wrong_activation()
+
+    def wrong_activation(self) -> SubquantError:
+        """Return an error of a fused activation function that the operator does not have."""
+        return self.error(
+            f"has the option fused_activation_function = {self.activation}, which LiteRT ignores",
+            UnsupportedError,
+        )
 
     def dtype(self, tensor: Tensor) -> DType:
         """The dtype of a tensor's value."""

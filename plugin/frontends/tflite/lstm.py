@@ -105,10 +105,13 @@ def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None =
             raise call.error(f"has the option {name} = {getattr(options, name)}")
     is_diagonal = bool(getattr(options, "diagonal_recurrent_tensors", False))
     if is_diagonal and len(call.input(inputs.recurrent + _OUTPUT).shape) != 1:
-        raise call.error("has diagonal recurrent weights of two dimensions")
+        raise call.error(
+            "has the option diagonal_recurrent_tensors, and recurrent weights of two dimensions"
+        )
     if not call.input(0).is_float and options.fused_activation_function not in (0, _TANH):
         raise call.error(
-            f"of {call.input(0).tensor.type} has the activation function {call.activation}",
+            f"of {call.input(0).tensor.type} has the option fused_activation_function = "
+            f"{call.activation}",
             UnsupportedError,
         )
     lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, inputs)
@@ -215,7 +218,9 @@ class _FloatLstm(_Lstm):
         name = ACTIVATIONS[number] if 0 <= number < len(ACTIVATIONS) else str(number)
         if name in ("TANH", "NONE", "RELU", "RELU6"):
             return self.call.activated(values)
-        raise self.call.error(f"has the activation function {name}", UnsupportedError)
+        raise self.call.error(
+            f"has the option fused_activation_function = {name}", UnsupportedError
+        )
 
 
 def _logistic(values: AnyArray) -> AnyArray:

@@ -29,7 +29,9 @@ def _window(call: Call) -> tuple[tuple[int, int], tuple[int, int], list[tuple[in
         raise call.error(f"has windows of {sizes} with the strides {strides}")
     pads = call.padding(extents, sizes, strides)
     if any(n + sum(pair) < size for n, pair, size in zip(extents, pads, sizes, strict=True)):
-        raise call.error(f"has windows of {sizes} in images of {list(extents)}")
+        raise call.error(
+            f"has windows of {sizes} (filter_height and filter_width) in images of {list(extents)}"
+        )
     return sizes, strides, pads
 
 

@@ -151,7 +151,9 @@ def svdf(call: Call) -> AnyArray:
         call.assign(4, kept)
         return call.activated(total if bias is None else total + bias.value)
     if call.activation != "RELU":
-        raise call.error(f"has the activation function {call.activation}", UnsupportedError)
+        raise call.error(
+            f"has the option fused_activation_function = {call.activation}", UnsupportedError
+        )
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     scales = [call.symmetric_scale(each) for each in (features, times, state)]
     matrix = call.known(1)
