@@ -104,6 +104,8 @@ CHANGES: list[tuple[str, Any]] = [
     ("rope.scaling.attn_factor", 1.2),
     ("rope.scaling.yarn_log_multiplier", 0.1),
     ("rope.scaling.yarn_ext_factor", 1.0),
+    ("rope.scaling.yarn_attn_factor", 1.2),
+    ("rope.scaling.yarn_beta_fast", 16.0),
     ("rope.scaling.alpha", 8.0),
     ("rope.dimension_sections", [1, 2, 3, 4]),
     ("rope.dimension_count_swa", 16),

@@ -11,7 +11,9 @@ from gguf_models import ARCHITECTURES, TYPES, TinyModel, tokens_of
 from subquant.errors import InputError, UnsupportedError
 from subquant.layouts import PrimitiveTensor
 from subquant.models import interface, transformer
-from subquant.models.configuration import Configuration, Pairs, Rotation, expected_tensors
+from subquant.models.architectures import Pairs
+from subquant.models.configuration import Configuration, expected_tensors
+from subquant.models.rotation import Rotation
 from subquant.weights.sources import open_weights
 from subquant.weights.theta import Theta
 from transformer_oracle import Oracle
@@ -48,6 +50,8 @@ def check(found: np.ndarray, expected: np.ndarray) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
 
 
+YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
+        "rope.scaling.original_context_length": 16}  # fmt: skip
 FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
 OUTPUTS = {"attn_q": 256, "attn_k": 128, "attn_v": 128, "attn_output": 256,
            "ffn_gate": 512, "ffn_up": 512, "ffn_down": 256}  # fmt: skip
@@ -71,6 +75,9 @@ MODELS += [
     TinyModel("llama", properties={"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}),
     TinyModel("llama", properties={"rope.scale_linear": 2.0, "rope.scaling.factor": 4.0}),
     TinyModel("llama", properties={"rope.dimension_count": 32}),
+    TinyModel("qwen3", properties=YARN),
+    TinyModel("llama", rope_factors=True, properties={**YARN, "rope.scaling.yarn_beta_fast": 4.0}),
+    TinyModel("gemma3", window=3, properties={**YARN, "rope.scaling.yarn_beta_slow": 0.5}),
     TinyModel("qwen3", heads=4, kv_heads=1, vocabulary="gpt2"),
     TinyModel("gemma3", kv_heads=4, window=3, blocks=3, tied=True),
     TinyModel("llama", extra=biases("attn_q", "attn_k", "attn_v", "attn_output", *FEED_FORWARD)),
@@ -189,8 +196,11 @@ def test_blocks_with_a_window_and_without() -> None:
         (TinyModel("llama", heads=3, kv_heads=2), "the model has 3 heads and 2 of keys and values, "
          "expected a divisor"),
         (TinyModel("llama", properties={"expert_count": 8}), "the model has experts (MoE)"),
-        (TinyModel("llama", properties={"rope.scaling.type": "yarn"}),
-         "rotary embeddings are scaled by 'yarn', which is not supported; expected none or linear"),
+        (TinyModel("llama", properties={"rope.scaling.type": "longrope"}),
+         "rotary embeddings are scaled by 'longrope', which is not supported; expected none, linear"
+         " or yarn"),
+        (TinyModel("qwen3", properties={"rope.scaling.type": "yarn", "rope.freq_base": 1.0}),
+         "property 'qwen3.rope.freq_base' is 1, expected more"),
         (TinyModel("llama", properties={"rope.dimension_count": 63}),
          "63 elements of heads of 64 are turned, expected an even number"),
         (TinyModel("llama", properties={"block_count": 2**31}),

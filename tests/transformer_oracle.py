@@ -125,13 +125,29 @@ class Oracle:
         count = self.get("rope.dimension_count", x.shape[1]) // 2
         base = self.get("rope.freq_base_swa", 10_000.0) if local else self.get("rope.freq_base")
         factor = self.get("rope.scaling.factor", 1.0) if not local else 1.0
+        is_yarn = self.get("rope.scaling.type") == "yarn" and not local
+        magnitude = 0.1 * np.log(factor) + 1 if is_yarn else 1
         x = x.copy()
         for pair in range(count):
-            angle = position / factor * base ** (-pair / count)
+            angle = position * base ** (-pair / count)
+            angle *= self._yarn(pair, 2 * count, base, factor) if is_yarn else 1 / factor
             if "rope_freqs.weight" in self.weights:
                 angle /= self.weights["rope_freqs.weight"][pair]
             one, two = (2 * pair, 2 * pair + 1) if self.name == "llama" else (pair, pair + count)
             first, second = x[:, one].copy(), x[:, two].copy()
-            x[:, one] = first * np.cos(angle) - second * np.sin(angle)
-            x[:, two] = first * np.sin(angle) + second * np.cos(angle)
+            x[:, one] = (first * np.cos(angle) - second * np.sin(angle)) * magnitude
+            x[:, two] = (first * np.sin(angle) + second * np.cos(angle)) * magnitude
         return x
+
+    def _yarn(self, pair: int, size: int, base: float, factor: float) -> float:
+        """The factor of a frequency, as transformers' ``_compute_yarn_parameters`` has it."""
+        context = self.get("rope.scaling.original_context_length")
+
+        def dimension(rotations: float) -> float:
+            return size * np.log(context / (rotations * 2 * np.pi)) / (2 * np.log(base))
+
+        low = max(np.floor(dimension(self.get("rope.scaling.yarn_beta_fast", 32))), 0)
+        high = min(np.ceil(dimension(self.get("rope.scaling.yarn_beta_slow", 1))), size - 1)
+        high += 0.001 if low == high else 0
+        kept = 1 - min(max((pair - low) / (high - low), 0), 1)
+        return 1 / factor * (1 - kept) + kept

@@ -17,37 +17,17 @@ from typing import Any
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
 from ..read_record import ReadRecord
-from .architectures import ARCHITECTURES, LAYERS, TABLE, Activation, Architecture, Pairs
+from .architectures import ARCHITECTURES, LAYERS, TABLE, Activation, Architecture
 from .irrelevant import irrelevant_properties
 from .properties import Properties, architecture_of
+from .rotation import Rotation
 
 __all__ = [
     "ARCHITECTURES",
     "Configuration",
-    "Pairs",
-    "Rotation",
     "check_tensors",
     "expected_tensors",
 ]
-
-
-@dataclass(frozen=True)
-class Rotation:
-    """Rotary embeddings: pair ``i`` of ``n`` is turned by ``position * scale * base**(-i / n)``.
-
-    Attributes:
-        base: of the frequencies.
-        size: how many elements of a head are turned, ``2 n``.
-        scale: what positions are multiplied by.
-        pairs: as of the architecture.
-        has_factors: each frequency is divided by an element of ``rope_freqs.weight``.
-    """
-
-    base: float
-    size: int
-    scale: float
-    pairs: Pairs
-    has_factors: bool = False
 
 
 @dataclass(frozen=True)
@@ -175,7 +155,9 @@ class Configuration:
             )
         base = values.number("rope.freq_base", 10_000.0, 1.0)
         has_factors = kind.rope_factors and "rope_freqs.weight" in tensors
-        rotation = Rotation(base, turned, 1.0 / values.rope_factor(), kind.pairs, has_factors)
+        context = values.count("context_length")
+        scale, yarn = 1.0 / values.rope_factor(), values.yarn(context, base)
+        rotation = Rotation(base, turned, scale, kind.pairs, has_factors, yarn)
         table = tensors.get("token_embd.weight")
         blocks = values.count("block_count")
         if blocks > len(tensors):
@@ -183,7 +165,6 @@ class Configuration:
                 f"the model has {blocks:,} blocks, and the file {len(tensors)} tensors"
             )
         vocabulary = table.shape[0] if table is not None and table.shape else 0
-        context = values.count("context_length")
         window = values.window(context, kind.pattern)
         window_rotation = rotation
         windowed = (False,) * blocks

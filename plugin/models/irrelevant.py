@@ -71,7 +71,7 @@ _OF_ARCHITECTURE = (
     ("nextn_predict_layers", "counts blocks that predict further tokens", (0,)),
     ("pooling_type", "pools the embedding of a text, which logits do not depend on", ()),
     ("rope.scaling.finetuned", "tells how the model was trained", ()),
-    ("rope.scaling.original_context_length", "belongs to YaRN, which is refused", ()),
+    ("rope.scaling.original_context_length", "belongs to YaRN, and is read for that", ()),
     ("rope.scaling.attn_factor", "scales nothing", (1.0,)),
     ("tensor_data_layout", "is the order of rows of all GGUF files", ("Meta AI original pth",)),
 )

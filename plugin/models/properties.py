@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError, UnsupportedError, quoted
+from .rotation import Yarn
 
 __all__ = ["Properties", "architecture_of"]
 
@@ -95,14 +96,38 @@ class Properties:
         is_zero = isinstance(value, (int, float)) and not isinstance(value, bool) and value == 0
         return default if value is None or is_zero else self.number(key, least=least)
 
-    def rope_factor(self) -> float:
-        """Return the divisor of positions."""
+    def _scaling(self) -> str:
         kind = str(self._value("rope.scaling.type", "linear"))
-        if kind not in ("none", "linear"):
+        if kind not in ("none", "linear", "yarn"):
             raise UnsupportedError(
                 f"rotary embeddings are scaled by '{kind[:40]}', which is not supported; expected "
-                "none or linear"
+                "none, linear or yarn"
             )
+        return kind
+
+    def yarn(self, context: int, base: float) -> Yarn | None:
+        """Return the scaling by YaRN, if the file says so.
+
+        Args:
+            context: the tokens that the model was made for.
+            base: of the frequencies.
+        """
+        if self._scaling() != "yarn":
+            return None
+        if base == 1.0:
+            raise InputError(
+                f"property '{self._name}.rope.freq_base' is 1, expected more, as YaRN divides by "
+                "its logarithm"
+            )
+        return Yarn(
+            self.count("rope.scaling.original_context_length", context),
+            self.number("rope.scaling.yarn_beta_fast", Yarn.fast),
+            self.number("rope.scaling.yarn_beta_slow", Yarn.slow),
+        )
+
+    def rope_factor(self) -> float:
+        """Return the divisor of positions."""
+        kind = self._scaling()
         linear = self.optional_number("rope.scale_linear", 1.0, _LEAST_FACTOR)
         factor = self.optional_number("rope.scaling.factor", linear, _LEAST_FACTOR)
         return 1.0 if kind == "none" else factor

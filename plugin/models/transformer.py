@@ -29,8 +29,9 @@ from ..numerics.element_types import AnyArray
 from ..ops.layers import Embedding, RmsNorm
 from ..ops.linear import linear
 from ..ops.others import add, multiply, silu
-from .configuration import Configuration, Rotation
+from .configuration import Configuration
 from .interface import Cache
+from .rotation import Rotation
 
 __all__ = ["Turns", "Weights", "embed", "logits", "project", "rotate", "run_blocks", "turns_of"]
 
@@ -187,9 +188,7 @@ def turns_of(rotation: Rotation, position: AnyArray, count: int, factors: AnyArr
         count: of the tokens.
         factors: what frequencies are divided by, ``[size / 2]``, or None.
     """
-    pairs = rotation.size // 2
-    exponents = np.arange(pairs, dtype=np.float64) / pairs
-    steps: AnyArray = rotation.scale * rotation.base**-exponents * (2**32 / (2 * np.pi))
+    steps: AnyArray = rotation.frequencies() * (2**32 / (2 * np.pi))
     if factors is not None:
         steps = (steps.astype(np.float32) / factors).astype(np.int32)
     else:
@@ -197,7 +196,11 @@ def turns_of(rotation: Rotation, position: AnyArray, count: int, factors: AnyArr
     positions = np.arange(count, dtype=np.int32) + position
     parts = positions[:, None] * steps[None]
     angles = parts.astype(np.float32) * np.float32(2 * np.pi / 2**32)
-    return Turns(np.cos(angles), np.sin(angles))
+    cosine, sine = np.cos(angles), np.sin(angles)
+    if rotation.yarn is None:
+        return Turns(cosine, sine)
+    magnitude = np.float32(rotation.magnitude)
+    return Turns(cosine * magnitude, sine * magnitude)
 
 
 def rotate(x: AnyArray, turns: Turns, rotation: Rotation) -> AnyArray:

@@ -38,7 +38,7 @@ _DESCRIPTIVE = (
     *("tokenizer.huggingface.json", "*.rope.scaling.original_context_length"),
 )  # fmt: skip
 """Properties that describe the file, say again what its tensors say, are for embeddings or for
-YaRN (which is refused), or are of tokens that no text below has."""
+YaRN alone, or are of tokens that no text below has."""
 _NEUTRAL = {
     **dict.fromkeys(
         ("attention.max_alibi_bias", "attention.clamp_kqv", "attn_logit_softcapping",

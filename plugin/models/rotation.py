@@ -1,0 +1,74 @@
+"""Rotary embeddings: by how much each pair of elements is turned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..numerics.element_types import Array
+from .architectures import Pairs
+
+__all__ = ["Rotation", "Yarn"]
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Scaling by YaRN: a pair that turns often in the first context keeps its frequency.
+
+    Sources: "YaRN: Efficient Context Window Extension of Large Language Models", section 3;
+    llama.cpp, ``ggml_rope_yarn_corr_dims``.
+
+    Attributes:
+        context: the tokens that the model was trained for before its context was extended.
+        fast: a pair with more turns than this in that context keeps its frequency.
+        slow: a pair with fewer turns has its frequency scaled; those between are mixed.
+    """
+
+    context: int
+    fast: float = 32.0
+    slow: float = 1.0
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Rotary embeddings: pair ``i`` of ``n`` is turned by ``position * scale * base**(-i / n)``.
+
+    Attributes:
+        base: of the frequencies.
+        size: the number of elements of a head that are turned, ``2 n``.
+        scale: the factor of positions.
+        pairs: the elements of a pair, by the architecture.
+        has_factors: each frequency is divided by an element of ``rope_freqs.weight``.
+        yarn: scaling by YaRN, which applies the scale to slow pairs alone; None for all.
+    """
+
+    base: float
+    size: int
+    scale: float
+    pairs: Pairs
+    has_factors: bool = False
+    yarn: Yarn | None = None
+
+    @property
+    def magnitude(self) -> float:
+        """The factor of turned elements, ``1 + log(1 / scale) / 10`` with YaRN."""
+        return 1.0 if self.yarn is None else 1.0 + 0.1 * max(0.0, -math.log(self.scale))
+
+    def frequencies(self) -> Array:
+        """Return the angle of each pair at the position 1, float64 ``[size / 2]``."""
+        numbers = np.arange(self.size // 2, dtype=np.float64)
+        frequencies: Array = self.base ** -(numbers / (self.size // 2))
+        if self.yarn is None:
+            return self.scale * frequencies
+        low = max(math.floor(self._pair_with(self.yarn.fast)), 0)
+        high = min(math.ceil(self._pair_with(self.yarn.slow)), self.size - 1)
+        scaled = np.clip((numbers - low) / max(high - low, 0.001), 0, 1)
+        return frequencies * (1 - scaled + self.scale * scaled)
+
+    def _pair_with(self, turns: float) -> float:
+        """Return the number of the pair, as a real, that turns so often in YaRN's context."""
+        assert self.yarn is not None
+        period = self.yarn.context / (turns * 2 * math.pi)
+        return self.size * math.log(period) / (2 * math.log(self.base))
