@@ -438,7 +438,12 @@ class _Reader:
         what = f"tensor {quoted(self._text(value.name))}"
         if not value.type.HasField("tensor_type"):
             kind = value.type.WhichOneof("value") or "no type"
-            raise self._error(f"{what} is a value of {kind}, expected a tensor", UnsupportedError)
+            advice = "make each tensor an input or a result of its own"
+            if kind == "map_type" or value.type.sequence_type.elem_type.HasField("map_type"):
+                advice = "convert the model with the option zipmap=False"
+            raise self._error(
+                f"{what} is a value of {kind}, expected a tensor; {advice}", UnsupportedError
+            )
         tensor = value.type.tensor_type
         type_ = self._element(tensor.elem_type, what)
         if not tensor.HasField("shape"):
@@ -458,7 +463,10 @@ class _Reader:
         except ValueError:
             raise self._error(f"{what} is of the unknown type {number}") from None
         if name not in ELEMENTS:
-            raise self._error(f"{what} is of type {name}, which is not lowered", UnsupportedError)
+            advice = "; replace texts by numbers before the call" if name == "STRING" else ""
+            raise self._error(
+                f"{what} is of type {name}, which is not lowered{advice}", UnsupportedError
+            )
         return name
 
     # -- nodes ------------------------------------------------------------------------------------

@@ -64,6 +64,7 @@ from . import (
     resizing,
     rotary,
     sampling,
+    sequences,
     shapes,
     signals,
     stateful,
@@ -88,10 +89,13 @@ _FAMILIES = (
     activations, arithmetic, attention, classical_models, contractions, contributed_attention,
     control, elementwise, gated_activations, generators, grouped_attention, indexing, matrices,
     movements, normalizations, ordering, overlapping, padding, pooling, quantization, recurrent,
-    recurrent_quantized, reductions, regions, resizing, rotary, sampling, shapes, signals, stateful,
-    transformers, transposed_convolutions, trees,
+    recurrent_quantized, reductions, regions, resizing, rotary, sampling, sequences, shapes,
+    signals, stateful, transformers, transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
+
+_NO_TENSORS = ("SEQUENCE", "OPTIONAL")
+"""The types of values that only exist while a program is written."""
 
 OnTensor = Callable[[str, AnyArray], None]
 
@@ -203,7 +207,7 @@ class Graph(ABC):
                 for name, operand in zip(node.outputs, computed, strict=False):
                     if name:
                         values[name] = Operand(name, operand.type, operand.value)
-                        if on_tensor is not None:
+                        if on_tensor is not None and operand.type not in _NO_TENSORS:
                             on_tensor(name, self._array(values[name]))
         self._scope = around
 

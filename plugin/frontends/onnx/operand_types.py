@@ -15,6 +15,8 @@ from .call import Call
 
 __all__ = ["check_operand_types"]
 
+_CONTAINERS = (("SEQUENCE", "SEQ("), ("OPTIONAL", "OPTIONAL("))
+"""The types of values that are known while a program is written, and their names in schemas."""
 _MAX_TYPES = 4
 """The number of types that an error lists."""
 
@@ -50,9 +52,9 @@ class _Formal:
 
     def __init__(self, parameter: Any) -> None:
         self.name = str(parameter.name)
-        self.types = frozenset(
-            each.removeprefix("tensor(").removesuffix(")").upper() for each in parameter.types
-        )
+        types = {each.removeprefix("tensor(").removesuffix(")").upper() for each in parameter.types}
+        types |= {kind for kind, start in _CONTAINERS for each in types if each.startswith(start)}
+        self.types = frozenset(types)
         self.type_str = str(parameter.type_str)
         self.is_variadic = parameter.option.name == "Variadic"
         self.is_homogeneous = bool(parameter.is_homogeneous)
