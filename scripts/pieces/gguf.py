@@ -271,7 +271,7 @@ def _drawn_value(rng: random.Random) -> tuple[str, bytes]:
         (str(real), struct.pack("<If", 6, real)),
         (str(number % 2 == 1), struct.pack("<IB", 7, number % 2)),
         (text, struct.pack("<IQ", _STRING, len(text)) + text.encode()),
-        (f"[{number}, {number}]", struct.pack("<IIQII", _LIST, 4, 2, number, number)),
+        (f"[{number}, 3]", struct.pack("<IIQII", _LIST, 4, 2, number, 3)),
     )
     return rng.choice(choices)
 
