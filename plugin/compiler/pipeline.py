@@ -239,7 +239,8 @@ def _verify(module: ir.Operation) -> bool:
 
 
 _EXPANDED_FOR_VULKAN = (
-    *("divide_exactly", "separate_bytes", "split_groups", "split_sums", "widen_bodies"),
+    *("divide_exactly", "separate_bytes", "split_groups", "split_sums", "widen_bf16"),
+    "widen_bodies",
 )
 
 

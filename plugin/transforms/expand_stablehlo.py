@@ -48,6 +48,8 @@ and gives wrong results for
   subnormals: `iree.special_points`.
 * ``batch_norm_training`` on Vulkan, whose sums must not be fused with the rest: `iree.batch_norm`.
 * a reduction of more elements than a loop of Mesa's llvmpipe runs: `iree.long_loops`.
+* ``dot``, ``dot_general``, ``convolution`` and ``reduce`` of f16 and bf16, which it rounds in
+  between, and refuses some of: `iree.half_sums`.
 * a convolution of another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]`` on Vulkan.
 
 and waits in each iteration of a loop that counts: `iree.counted_loops`; and copies what a loop
@@ -96,6 +98,7 @@ from .iree.dynamic_updates import expand_dynamic_update
 from .iree.dynamic_windows import expand_dynamic_window
 from .iree.einsum import EINSUMS, expand_einsum
 from .iree.exact_divisions import divide_exactly
+from .iree.half_sums import widen_bf16_product, widen_product, widen_reduction
 from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.index_switches import expand_index_switch
@@ -133,6 +136,7 @@ class ExpandStablehlo(ModulePass):
         divide_exactly: correct quotients of f32 (Vulkan, whose division is nearly right only).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
             results of sorts (Vulkan, where IREE refuses what is written for narrow ones).
+        widen_bf16: multiply bf16 as f32 (Vulkan, where IREE refuses products of bf16).
     """
 
     name: ClassVar[str] = "expand-stablehlo"
@@ -143,11 +147,14 @@ class ExpandStablehlo(ModulePass):
     separate_bytes: bool = False
     divide_exactly: bool = False
     widen_bodies: bool = False
+    widen_bf16: bool = False
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
         # Each step sees what those before it have written.
-        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _FACTORS, _DYNAMIC, _PADS]
+        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _FACTORS, _HALVES, _DYNAMIC, _PADS]
+        if self.widen_bf16:
+            steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
             steps.append({"stablehlo.sort": keep_sorted})
             steps.append({"stablehlo.scatter": widen_body, "stablehlo.sort": widen_body})
@@ -235,6 +242,10 @@ _DYNAMIC: dict[str, Pattern] = {
 }
 _PADS: dict[str, Pattern] = {"stablehlo.pad": expand_pad}
 _UPDATES: dict[str, Pattern] = {"stablehlo.dynamic_update_slice": expand_dynamic_update}
+_HALVES: dict[str, Pattern] = {
+    "stablehlo.reduce": widen_reduction,
+    **dict.fromkeys(CONTRACTIONS, widen_product),
+}
 _COUNTS: dict[str, Pattern] = {"stablehlo.while": count_on_host}
 _IN_PLACE: dict[str, Pattern] = {"scf.for": hand_on_buffers}
 _SUMS: dict[str, Pattern] = {
