@@ -11,6 +11,7 @@ import re
 import subprocess
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -961,3 +962,31 @@ def test_shared_fusions_still_exceed_the_stack() -> None:
         assert "exceeded stack allocation limit" in error.message  # noqa: PT017
     else:
         pytest.fail(FIXED + fused)
+
+
+RESOURCE = """
+func.func @main(%x: tensor<4xbf16>) -> tensor<4xbf16> {
+  %c = stablehlo.constant dense_resource<weight> : tensor<4xbf16>
+  %y = stablehlo.multiply %x, %c : tensor<4xbf16>
+  return %y : tensor<4xbf16>
+}
+{-# dialect_resources: { builtin: { weight: "0x02000000C03F204060C0003E" } } #-}
+"""
+
+
+@ON_DEVICES
+def test_a_small_resource_of_bf16(device: Device) -> None:
+    x = np.array([1, -2, 4, 8], ml_dtypes.bfloat16)
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    got = subquant.compile(RESOURCE, target=target, device=device).main(x)
+    expected = np.array([1.5, -5, -14, 1], ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(np.asarray(got).view(np.uint16), expected.view(np.uint16))
+
+
+def test_a_small_resource_of_bf16_is_still_refused() -> None:
+    try:
+        _iree(RESOURCE, *CPU_FLAGS)
+    except subprocess.CalledProcessError as error:
+        assert b"all of {value, result} have same type" in error.stderr  # noqa: PT017
+    else:
+        pytest.fail(FIXED + "_write_elements in fold-constants")

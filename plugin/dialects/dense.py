@@ -8,10 +8,10 @@ import re
 import ml_dtypes
 import numpy as np
 
-from .._mlir import Value, ir
+from .._mlir import Operation, Value, ir
 from ..numerics.element_types import Array, ElementType
 
-__all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "known_integer"]
+__all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "elements_of_resource", "known_integer"]
 
 CONSTANTS = ("arith.constant", "stablehlo.constant")
 """The operations whose attribute ``value`` is what they give."""
@@ -81,6 +81,27 @@ def dense_of_array(array: Array, element: ir.Type) -> ir.DenseElementsAttr:
     if (raw == raw[:1]).all():
         raw = raw[:1]  # a buffer of one element is a splat
     return ir.DenseElementsAttr.get(np.ascontiguousarray(raw), type=type_)
+
+
+_RESOURCE = re.compile(r'^ +(?:\w+|"[^"]*"): "0x[0-9A-Fa-f]{8}([0-9A-Fa-f]*)"$', re.MULTILINE)
+"""A resource as it is printed: four bytes of alignment, and its own."""
+
+
+def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
+    """Return the elements of a constant ``dense_resource``; None for another attribute.
+
+    The bindings give no access to a resource. It is printed with a module that refers to it: call
+    this for a small one.
+    """
+    with op.context, ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            op.clone()
+        found = _RESOURCE.search(module.operation.get_asm())
+        if found is None:
+            return None
+        data = np.frombuffer(bytes.fromhex(found.group(1)), np.uint8)
+        return ir.DenseElementsAttr.get(data, type=op.results[0].type)
 
 
 def known_integer(value: Value) -> int | None:

@@ -8,7 +8,9 @@ weights that is a quarter of the time of a compilation (UltraFace in 8 bits: 12.
 Folded are conversions to a type that holds every value of the other, `transpose`, `reshape`, and
 barriers, in any order. As by IREE's rule a constant grows by 1 MiB at most, and is converted where
 it is used if it would grow more. The weights of convolutions are laid out as IREE's loops read
-them, which IREE would do by a transposition. Constants that nobody uses are dropped.
+them, which IREE would do by a transposition. Constants that nobody uses are dropped. Resources of
+bf16 of at most 256 bytes become dense elements: IREE 3.13 copies those constants into dispatches
+for CPUs, and converts their type to f32 and not the resource.
 
 Before::
 
@@ -32,9 +34,9 @@ from typing import ClassVar
 import numpy as np
 
 from .._mlir import Operation, Value, ir, stablehlo
-from ..dialects.dense import dense_of_array
+from ..dialects.dense import dense_of_array, elements_of_resource
 from ..emit import linalg
-from ..emit.operation import erase_unused, is_used, value
+from ..emit.operation import byte_size, erase_unused, is_used, value
 from ..emit.stablehlo import transpose
 from ..errors import Remark
 from ..numerics.element_types import Array, ElementType
@@ -44,6 +46,9 @@ __all__ = ["MOST_GROWTH", "FoldConstants"]
 
 MOST_GROWTH = 1 << 20
 """Bytes. Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``."""
+
+_MOST_COPIED = 1 << 8
+"""Bytes. Source: IREE's ``--iree-flow-inline-constants-max-byte-length``."""
 
 _CONSTANT = "stablehlo.constant"
 _CONSTANTS = (_CONSTANT, "arith.constant")
@@ -59,11 +64,27 @@ class FoldConstants(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
+        changes = [_write_elements(op) for op in named(module, _CONSTANTS)]
         convolutions = named(module, ["stablehlo.convolution"])
-        changes = [_lay_out_weights(op) for op in convolutions]
+        changes += [_lay_out_weights(op) for op in convolutions]
         changes += [_fold(op) for op in named(module, list(_RULES))]
         changes += [_drop(op) for op in named(module, _CONSTANTS)]
         return None if any(changes) else UNCHANGED
+
+
+def _write_elements(op: Operation) -> bool:
+    """Write a resource of bf16 that IREE copies into dispatches as dense elements."""
+    attribute, type_ = op.attributes["value"], op.results[0].type
+    is_dense = isinstance(attribute, ir.DenseElementsAttr)
+    if is_dense or not isinstance(type_, ir.RankedTensorType):
+        return False
+    if not isinstance(type_.element_type, ir.BF16Type) or byte_size(type_) > _MOST_COPIED:
+        return False
+    elements = elements_of_resource(op)
+    if elements is None:
+        return False
+    op.attributes["value"] = elements
+    return True
 
 
 def _lay_out_weights(op: Operation) -> bool:
