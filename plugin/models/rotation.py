@@ -67,8 +67,8 @@ class Rotation:
         scaled = np.clip((numbers - low) / max(high - low, 0.001), 0, 1)
         return frequencies * (1 - scaled + self.scale * scaled)
 
-    def _pair_with(self, turns: float) -> float:
-        """Return the number of the pair, as a real, that turns so often in YaRN's context."""
+    def _pair_with(self, rotations: float) -> float:
+        """Return the number of the pair, as a real, with these rotations in YaRN's context."""
         assert self.yarn is not None
-        period = self.yarn.context / (turns * 2 * math.pi)
+        period = self.yarn.context / (rotations * 2 * math.pi)
         return self.size * math.log(period) / (2 * math.log(self.base))
