@@ -145,6 +145,9 @@ def remainder(opset: int) -> onnx.ModelProto:
                {"w": np.zeros((1, 2, 2), np.float32), "n": np.ones(1, np.float32)}),
          InputError, "node 0 (RNN) 'the RNN' has input 4 ('sequence_lens') of the type FLOAT, "
          "expected INT32"),
+        (model([node("Concat", ["x", "w"], ["y"], axis=0)], {"x": ("FLOAT", (2,))},
+               {"y": ("FLOAT", (4,))}, {"w": np.zeros((1, 2), np.float32)}), InputError,
+         "node 0 (Concat) 'the Concat' joins tensors of the shapes [2], [1, 2] along axis 0"),
         (remainder(21), UnsupportedError,
          "node 0 (Mod) 'the Mod' has fmod = 0 and floats in operator set 21, expected 1"),
         (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),

@@ -221,6 +221,36 @@ def test_an_option_that_the_importer_does_not_read_is_refused() -> None:
         computed(graph.model([operand], [result]))
 
 
+@pytest.mark.parametrize("function", [4, 5])
+def test_a_fused_activation_that_litert_does_not_apply_is_refused(function: int) -> None:
+    graph = Graph()
+    left, right, result = (graph.tensor((2, 3), "float32") for _ in range(3))
+    graph.operator("MUL", [left, right], [result], "MulOptions", fusedActivationFunction=function)
+    with pytest.raises(
+        UnsupportedError, match=r"has the fused activation .* (TANH|SIGN_BIT)"
+    ):
+        computed(graph.model([left, right], [result]))
+
+
+def test_comparisons_by_scales_of_one_and_more_are_refused() -> None:
+    """LiteRT's fixed-point multipliers are below 1 there."""
+    graph = Graph()
+    left, right = (graph.tensor((2, 3), "int8", Quantized(scale)) for scale in (0.5, 1.25))
+    result = graph.tensor((2, 3), "bool")
+    graph.operator("LESS", [left, right], [result], "LessOptions")
+    with pytest.raises(UnsupportedError, match=r"has operands of the scales 0\.5 and 1\.25, which"):
+        computed(graph.model([left, right], [result]))
+
+
+def test_a_concatenation_of_several_scales_is_refused() -> None:
+    graph = Graph()
+    operands = [graph.tensor((2, 3), "uint8", Quantized(0.5, 3)) for _ in range(2)]
+    result = graph.tensor((2, 6), "uint8", Quantized([0.5, 0.25], [3, 3]))
+    graph.operator("CONCATENATION", operands, [result], "ConcatenationOptions", axis=1)
+    with pytest.raises(SubquantError, match="needs one scale of tensor"):
+        computed(graph.model(operands, [result]))
+
+
 def test_an_activation_of_a_quantized_concatenation_is_refused() -> None:
     graph = Graph()
     operands = [graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2)]

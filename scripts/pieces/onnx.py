@@ -266,8 +266,26 @@ def extra_input(rng: random.Random, model: Any) -> Any:
         node.input.extend([""] * rng.choice((0, 0, 0, 1, 2)))
         node.input.append(name)
     place = list(node.input).index(name)
-    names = (name, f"input {place}", f"input {place + 1}", f"{len(node.input)} inputs", "inputs")
+    formal = _formal_name(node.op_type, place)
+    names = (
+        name,
+        *formal.split("_"),
+        f"input {place}",
+        f"input {place + 1}",
+        f"{len(node.input)} inputs",
+        "inputs",
+    )
     return f"input {place} of {node.op_type}, {shape} = {values}", names, False
+
+
+def _formal_name(operator: str, place: int) -> str:
+    """The name of an input in the schema of the newest operator set."""
+    from onnx import defs
+
+    if not defs.has(operator):
+        return unknown_name(random.Random(0))
+    formals = defs.get_schema(operator).inputs
+    return str(formals[min(place, len(formals) - 1)].name)
 
 
 @_change

@@ -114,6 +114,12 @@ def bases() -> list[Base]:
     return found
 
 
+_WITH_MEANING = (
+    *("elseSubgraphIndex", "outputType", "projClip", "quantizedBiasType", "thenSubgraphIndex"),
+)
+"""Options that LiteRT checks where they change nothing: a branch that is not taken, a projection
+that is absent, the width of sums that do not overflow, a type that the result repeats."""
+
 # -- pieces ---------------------------------------------------------------------------------------
 
 
@@ -126,8 +132,8 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
         if made is not None:
             what, names, is_unknown, changed = made
             # Default kernels have newer versions of some operators than reference kernels.
-            is_version = "version" in names
-            return base, Piece(what, names, {FILE: changed}, is_unknown, has_meaning=is_version)
+            has_meaning = "version" in names or what.startswith(_WITH_MEANING)
+            return base, Piece(what, names, {FILE: changed}, is_unknown, has_meaning)
 
 
 def unknown_slot(rng: random.Random, data: bytes) -> Any:
@@ -220,8 +226,7 @@ def option(rng: random.Random, model: Any) -> Any:
         new = rng.choice([n for n in (0, 1, 2, 3, 4, 5, -1, 7, 100) if n != old])
     setattr(owner, name, new)
     kind = type(owner).__name__.removesuffix("T")
-    words = tuple(part for part in (name, name.removeprefix("fused").removesuffix("Factor"))
-                  if part)  # fmt: skip
+    words = (name, name.removeprefix("fused").removesuffix("Factor"), "options")
     return f"{name} = {new} (was {old}) of {kind}", words, False
 
 

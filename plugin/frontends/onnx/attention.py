@@ -252,6 +252,8 @@ def _mask(call: Call, query: AnyArray, total: int) -> AnyArray:
         mask = np.where(mask, kind(0), kind(-np.inf))
     elif np.dtype(mask.dtype).kind not in "fV":
         raise call.error(f"has an attention mask of {mask.dtype.name}", UnsupportedError)
+    if not mask.ndim:
+        raise call.error("has attn_mask without dimensions, expected 2 to 4")
     mask = convert(mask, ElementType.of_dtype(query.dtype))
     missing = total - mask.shape[-1]
     shape = (*mask.shape[:-1], total)

@@ -116,6 +116,8 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
     axes = [call.checked_axis(axis, rank) for axis in numbers]
     scales, sizes = (_listed(call, index, len(axes)) for index in (2, 3))
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
+    if policy not in ("stretch", "not_larger", "not_smaller"):
+        raise call.error(f"has the keep_aspect_ratio_policy {policy!r}")
     regions = [(0.0, 1.0)] * len(axes)
     if transform == "tf_crop_and_resize":
         ends = call.known(1).astype(np.float64).reshape(-1).tolist()
@@ -132,8 +134,6 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         extents = [int(size) for size in sizes]
         factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
         if policy != "stretch":
-            if policy not in ("not_larger", "not_smaller"):
-                raise call.error(f"has the keep_aspect_ratio_policy {policy!r}")
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(axes)
             extents = [math.floor(factor * shape[axis] + 0.5) for axis in axes]

@@ -163,6 +163,10 @@ def concat(call: Call) -> Typed:
     operands = [call.input(index) for index in range(len(call.inputs))]
     rank = len(operands[0].shape)
     axis = call.axis("axis", rank, 0)
+    rests = {(*o.shape[:axis], *o.shape[axis + 1 :]) for o in operands}
+    if len(rests) > 1 or any(len(operand.shape) != rank for operand in operands):
+        shapes = ", ".join(str(list(operand.shape)) for operand in operands)
+        raise call.error(f"joins tensors of the shapes {shapes} along axis {axis}")
     values = [operand.value for operand in operands]
     first = values[0]
     if isinstance(first, Quantized) and all(_is_like(first, value) for value in values):

@@ -51,7 +51,7 @@ _COMPARISONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
 def compare(call: Call) -> AnyArray:
     """Quantized operands in units of ``2**-8``, each rounded.
 
-    For the order of 16-bit operands LiteRT takes scales for equal.
+    For the order of 16-bit operands LiteRT takes scales for equal. It scales by less than 1 alone.
     """
     left, right = call.input(0), call.input(1)
     function = _COMPARISONS[call.operator.name]
@@ -61,11 +61,16 @@ def compare(call: Call) -> AnyArray:
         return function(convert(left.value, I32), convert(right.value, I32))
     if left.is_float or left.tensor.quantization is None:
         return function(left.value, right.value)
-    x, y = (
-        litert.scaled(
-            call.centered(operand) << 8, np.float64(call.per_tensor(operand.tensor).scale)
+    scales = [np.float64(call.per_tensor(operand.tensor).scale) for operand in (left, right)]
+    if max(scales) >= 1:
+        raise call.error(
+            f"has operands of the scales {scales[0]:g} and {scales[1]:g}, which LiteRT compares if "
+            "both are below 1 alone",
+            UnsupportedError,
         )
-        for operand in (left, right)
+    x, y = (
+        litert.scaled(call.centered(operand) << 8, scale)
+        for operand, scale in zip((left, right), scales, strict=True)
     )
     return function(x, y)
 

@@ -119,8 +119,10 @@ def requantized(call: Call, operand: Operand) -> AnyArray:
     LiteRT wants operands to have them, but for uint8, whose values it scales in f32: here by a
     table, so that a product and a sum are rounded each.
     """
-    x, y = operand.tensor.quantization, call.output.quantization
-    if x is None or y is None or (x.scale == y.scale and x.zero_point == y.zero_point):
+    if operand.tensor.quantization is None or call.output.quantization is None:
+        return operand.value
+    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
+    if x.scale == y.scale and x.zero_point == y.zero_point:
         return operand.value
     if operand.tensor.type != "UINT8":
         raise call.error(

@@ -67,6 +67,7 @@ class Program:
         instance = rt.VmInstance()
         rt.flags.parse_flags(f"--task_topology_group_count={threads}")
         self._device = rt.get_device("local-task" if threads > 1 else "local-sync")
+        rt.flags.parse_flags("--task_topology_group_count=0")  # the flag holds for the process
         module = rt.VmModule.copy_buffer(instance, data)
         hal = rt.create_hal_module(instance, self._device)
         self._context = rt.VmContext(instance, [hal, module])
