@@ -221,17 +221,6 @@ def test_an_option_that_the_importer_does_not_read_is_refused() -> None:
         computed(graph.model([operand], [result]))
 
 
-@pytest.mark.parametrize("function", [4, 5])
-def test_a_fused_activation_that_litert_does_not_apply_is_refused(function: int) -> None:
-    graph = Graph()
-    left, right, result = (graph.tensor((2, 3), "float32") for _ in range(3))
-    graph.operator("MUL", [left, right], [result], "MulOptions", fusedActivationFunction=function)
-    with pytest.raises(
-        UnsupportedError, match=r"has the fused activation .* (TANH|SIGN_BIT)"
-    ):
-        computed(graph.model([left, right], [result]))
-
-
 def test_comparisons_by_scales_of_one_and_more_are_refused() -> None:
     """LiteRT's fixed-point multipliers are below 1 there."""
     graph = Graph()

@@ -269,7 +269,7 @@ def extra_input(rng: random.Random, model: Any) -> Any:
     formal = _formal_name(node.op_type, place)
     names = (
         name,
-        *formal.split("_"),
+        *(word for word in formal.split("_") if len(word) > 3),
         f"input {place}",
         f"input {place + 1}",
         f"{len(node.input)} inputs",

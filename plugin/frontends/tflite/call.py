@@ -162,10 +162,6 @@ class _Options:
         return getattr(options, name)
 
 
-_RECURRENT = ("LSTM", "RNN", "SVDF")
-"""The ends of the names of operators that any fused activation function is applied to."""
-
-
 @dataclass(frozen=True, eq=False)
 class Call(BaseCall[Operand]):
     """An operator with the values of its inputs.
@@ -208,13 +204,7 @@ class Call(BaseCall[Operand]):
         number = getattr(self.options, "fused_activation_function", 0)
         if not 0 <= number < len(ACTIVATIONS):
             raise self.error(f"has the unknown option fused_activation_function = {number}")
-        name = ACTIVATIONS[number]
-        if name in ("TANH", "SIGN_BIT") and not self.operator.name.endswith(_RECURRENT):
-            raise self.error(
-                f"has the fused activation function {name}, which LiteRT does not apply to it",
-                UnsupportedError,
-            )
-        return name
+        return ACTIVATIONS[number]
 
     def padding(
         self, extents: Sequence[int], sizes: Sequence[int], strides: Sequence[int]
