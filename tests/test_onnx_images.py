@@ -148,6 +148,13 @@ def samples(rng: Rng) -> dict[str, Case]:
         "Col2Im", [floats(rng, 2, 12, 15), np.array([6, 5]), np.array([2, 2])], [1, 2],
         strides=[2, 1], dilations=[1, 2], pads=[1, 1, 0, 1],
     )  # fmt: skip
+    offsets, mask = floats(rng, 2, 2 * 6 * 2, 6, 3), rng.random((2, 2 * 6, 6, 3))
+    cases["deformed convolution"] = case(
+        "DeformConv",
+        [floats(rng, 2, 4, 7, 6), floats(rng, 6, 2, 3, 2), offsets, floats(rng, 6),
+         mask.astype(np.float32)],
+        opset=19, group=2, offset_group=2, strides=[1, 2], pads=[1, 0, 0, 1], dilations=[1, 2],
+    )  # fmt: skip
     positions = np.stack([rng.permutation(8)[:4] + 8 * n for n in range(6)]).reshape(2, 3, 4)
     cases["unpool"] = case(
         "MaxUnpool", [floats(rng, 2, 3, 4), positions], kernel_shape=[2], strides=[2]

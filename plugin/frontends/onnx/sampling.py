@@ -1,10 +1,10 @@
-"""GridSample and AffineGrid: images sampled at computed coordinates.
+"""GridSample, DeformConv and AffineGrid: images sampled at computed coordinates.
 
 GridSample's output is a weighted sum of the pixels near each grid point: one for each spatial axis
 in mode ``nearest``, two in mode ``linear``, four in mode ``cubic``. All are gathered at once. The
 padding mode acts on the integer positions of these pixels.
 
-Source: ONNX, GridSample 22, AffineGrid 20; ONNX Runtime, ``grid_sample.cc``.
+Source: ONNX, GridSample 22, DeformConv 22, AffineGrid 20; ONNX Runtime, ``grid_sample.cc``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from ...errors import UnsupportedError
 from ...numerics.array_functions import contract, convert, take
 from ...numerics.element_types import I32, AnyArray, Array, DType
 from .call import Call, Typed, kernel
@@ -47,8 +49,8 @@ def grid_sample(call: Call) -> Typed:
     if margin:
         images = np.pad(images, ((0, 0), (0, 0), *[(1, 1)] * rank))
     extents = images.shape[2:]
-    coordinates, channels = grid.astype(np.float32), images.shape[1]
-    taps = []
+    coordinates, channels = grid.astype(_wide(grid.dtype)), images.shape[1]
+    taps: list[Taps] = []
     for axis, padded in enumerate(extents):
         extent = padded - 2 * margin
         along = coordinates[..., rank - 1 - axis]
@@ -62,8 +64,27 @@ def grid_sample(call: Call) -> Typed:
             for position, weight in _taps(along, mode)
         ])  # fmt: skip
     pixels = images.transpose(0, *range(2, rank + 2), 1).reshape((-1, channels))
-    shape = tuple(grid.shape[:-1])
     first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(extents)
+    total = _interpolated(pixels, taps, first, extents)
+    order = (0, rank + 1, *range(1, rank + 1))
+    return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
+
+
+Taps: TypeAlias = list[tuple[AnyArray, AnyArray]]
+"""Positions along one axis, i32, and their weights; None for the weight 1."""
+
+
+def _interpolated(
+    pixels: AnyArray, taps: Sequence[Taps], first: AnyArray, extents: Sequence[int]
+) -> AnyArray:
+    """The sums of weighted pixels, with the channels as a new last axis.
+
+    Args:
+        pixels: ``[images * pixels, channels]``.
+        taps: of each spatial axis; positions have the shape of the result.
+        first: the number of the first pixel of the image that each sample reads.
+        extents: of the spatial axes.
+    """
     positions: list[AnyArray] = []
     weights: list[AnyArray] = []
     for chosen in itertools.product(*taps):
@@ -74,14 +95,13 @@ def grid_sample(call: Call) -> Typed:
             weight = factor if weight is None else weight if factor is None else weight * factor
         positions.append(flat)
         weights.append(weight)
+    shape = tuple(positions[0].shape)
     result = take(pixels, np.stack(positions).reshape(-1), 0)
-    result = result.reshape((len(positions), *shape, channels))
+    result = result.reshape((len(positions), *shape, pixels.shape[1]))
     if weights[0] is not None:
         factors = np.stack(weights)[..., None]
         result = result.astype(_wide(result.dtype)) * factors.astype(_wide(result.dtype))
-    total = result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
-    order = (0, rank + 1, *range(1, rank + 1))
-    return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
+    return result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
 
 
 def _wide(dtype: DType) -> DType:
@@ -92,7 +112,7 @@ def _strides(extents: Sequence[int]) -> list[int]:
     return [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
 
 
-def _taps(along: AnyArray, mode: str) -> list[tuple[AnyArray, AnyArray]]:
+def _taps(along: AnyArray, mode: str) -> Taps:
     """Positions (f32) of the pixels near coordinates along one axis, and their weights."""
     if mode == "nearest":
         return [(np.rint(along), None)]
@@ -140,6 +160,67 @@ def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
     quotient = convert(np.floor(magnitude.astype(np.float64) / np.float64(period)), I32)
     rest = magnitude - quotient * np.int32(period)
     return np.minimum(rest, np.int32(last) - rest)
+
+
+@kernel("DeformConv")
+def deform_conv(call: Call) -> Typed:
+    """A convolution whose kernels read the images at offsets that are computed for each pixel."""
+    images, kernels, offsets = (call.array(index) for index in range(3))
+    groups, parts = call.attribute("group", 1), call.attribute("offset_group", 1)
+    if images.ndim != 4 or kernels.ndim != 4:
+        raise call.error(
+            f"has images {list(images.shape)}; only images of 2 dimensions are lowered",
+            UnsupportedError,
+        )
+    count, channels, *extents = images.shape
+    features, per_group, *sizes = kernels.shape
+    strides, dilations = (call.attribute(n, [1, 1]) for n in ("strides", "dilations"))
+    pads = call.attribute("pads", [0, 0, 0, 0])
+    area, outer = math.prod(sizes), tuple(offsets.shape[2:])
+    expected = tuple(
+        (n + pads[a] + pads[a + 2] - (size - 1) * dilations[a] - 1) // strides[a] + 1
+        for a, (n, size) in enumerate(zip(extents, sizes, strict=True))
+    )
+    if (
+        call.attribute("kernel_shape", sizes) != sizes
+        or groups < 1 or parts < 1 or channels % parts or channels != per_group * groups
+        or features % groups or outer != expected or offsets.shape[1] != parts * area * 2
+    ):  # fmt: skip
+        raise call.error(
+            f"has images {list(images.shape)}, kernels {list(kernels.shape)} and offsets "
+            f"{list(offsets.shape)} for {groups} groups and {parts} offset groups"
+        )
+    dtype = _wide(images.dtype)
+    shape = (count, parts, *sizes, *outer)
+    moves = offsets.astype(dtype).reshape((count, parts, *sizes, 2, *outer))
+    taps: list[Taps] = []
+    for axis, extent in enumerate(extents):
+        kernel_places = np.arange(sizes[axis]) * dilations[axis]
+        output_places = np.arange(outer[axis]) * strides[axis] - pads[axis]
+        grid = kernel_places.reshape([-1 if a == 2 + axis else 1 for a in range(6)])
+        grid = grid + output_places.reshape([-1 if a == 4 + axis else 1 for a in range(6)])
+        along = moves[:, :, :, :, axis] + grid.astype(dtype)
+        along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
+        taps.append([
+            (_inside(position, extent, "zeros", corners=True), weight)
+            for position, weight in _taps(along, "linear")
+        ])  # fmt: skip
+    padded = np.pad(images.astype(dtype), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    own = [extent + 2 for extent in extents]
+    split = padded.reshape((count, parts, channels // parts, *own)).transpose(0, 1, 3, 4, 2)
+    first = np.arange(count * parts, dtype=np.int32).reshape((count, parts, 1, 1, 1, 1))
+    pixels = split.reshape((-1, channels // parts))
+    samples = _interpolated(pixels, taps, first * np.int32(math.prod(own)), own)
+    if call.optional(4) is not None:
+        samples = samples * call.array(4).astype(dtype).reshape(shape)[..., None]
+    # [N, parts, KH, KW, OH, OW, C / parts] -> [groups, C / group * KH * KW, N * OH * OW]
+    columns = samples.transpose(1, 6, 2, 3, 0, 4, 5).reshape((groups, per_group * area, -1))
+    matrix = kernels.astype(dtype).reshape((groups, features // groups, per_group * area))
+    result = contract(matrix, columns, ([2], [1]), ([0], [0]), dtype=dtype)
+    result = result.reshape((features, count, *outer)).transpose(1, 0, 2, 3)
+    if call.optional(3) is not None:
+        result = result + call.array(3).astype(dtype).reshape((-1, 1, 1))
+    return Typed(call.input(0).type, result.astype(images.dtype))
 
 
 @kernel("AffineGrid")
