@@ -42,6 +42,7 @@ OTHER_OPTIONS = {
     "semantics": "exact",
     "batch": "2",
     "extents": ("n=2",),
+    "input_values": ("rate=16000",),
     "every_tensor": True,
     "integer_only": True,
     "explain": True,
