@@ -148,6 +148,8 @@ def remainder(opset: int) -> onnx.ModelProto:
         (model([node("Concat", ["x", "w"], ["y"], axis=0)], {"x": ("FLOAT", (2,))},
                {"y": ("FLOAT", (4,))}, {"w": np.zeros((1, 2), np.float32)}), InputError,
          "node 0 (Concat) 'the Concat' joins tensors of the shapes [2], [1, 2] along axis 0"),
+        (changed(lambda m: m.opset_import.add(domain="ai.onnx", version=7)), InputError,
+         "imports the operator sets 21 and 7 of the domain 'ai.onnx', expected one of them"),
         (remainder(21), UnsupportedError,
          "node 0 (Mod) 'the Mod' has fmod = 0 and floats in operator set 21, expected 1"),
         (one("Celu", alpha=[1]), InputError, "node 1 (Celu) 'the Celu' is not valid: "),

@@ -322,6 +322,13 @@ class _Reader:
         opsets = {
             _domain(self._text(entry.domain)): int(entry.version) for entry in proto.opset_import
         }
+        for entry in proto.opset_import:
+            domain = _domain(self._text(entry.domain))
+            if opsets[domain] != entry.version:
+                raise self._error(
+                    f"imports the operator sets {entry.version} and {opsets[domain]} of the domain "
+                    f"{quoted(domain or 'ai.onnx')}, expected one of them"
+                )
         newest = self._onnx.defs.onnx_opset_version()
         if not 1 <= opsets.get("", 1) <= newest:
             raise self._error(
