@@ -40,10 +40,10 @@ def written(
         The model, and the arguments.
     """
     arrays = {name: np.asarray(value) for name, value in feeds.items()}
-    others = {name: np.asarray(value) for name, value in (constants or {}).items()}
-    highest = max(int(name[1:]) for name in (*arrays, *others))
+    initializers = {name: np.asarray(value) for name, value in (constants or {}).items()}
+    highest = max(int(name[1:]) for name in (*arrays, *initializers))
     names = [f"i{n}" for n in range(highest + 1)]
-    inputs = [name if name in arrays or name in others else "" for name in names]
+    inputs = [name if name in arrays or name in initializers else "" for name in names]
     chosen = range(outputs) if isinstance(outputs, int) else outputs
     results = [f"y{n}" if n in chosen else "" for n in range(max(chosen) + 1)]
     ends = [
@@ -52,7 +52,9 @@ def written(
         )
         for name, value in arrays.items()
     ]
-    floats = [value.dtype for value in (*arrays.values(), *others.values()) if _is_float(value)]
+    floats = [
+        value.dtype for value in (*arrays.values(), *initializers.values()) if _is_float(value)
+    ]
     type_ = helper.np_dtype_to_tensor_dtype(floats[0])
     types = {name: type_ for name in results if name}
     for number, dtype in (output_dtypes or {}).items():
@@ -64,7 +66,7 @@ def written(
         "graph",
         ends,
         [helper.make_tensor_value_info(name, each, None) for name, each in types.items()],
-        [numpy_helper.from_array(value, name) for name, value in others.items()],
+        [numpy_helper.from_array(value, name) for name, value in initializers.items()],
     )
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), arrays

@@ -1,4 +1,4 @@
-"""Attention and what stands around it beside ONNX Runtime: caches, masks, rotations, norms."""
+"""Attention beside ONNX Runtime: caches, masks, rotations, norms."""
 
 from __future__ import annotations
 

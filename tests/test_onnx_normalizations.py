@@ -111,7 +111,7 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
 
 @pytest.mark.parametrize("case", CASES)
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    """Those of f64 as well: ONNX Runtime has f32 where the specification says so."""
+    """ONNX Runtime computes f64 in f32 where the specification says so."""
     proto, feeds = case_of(case)
     expected = of_onnx_runtime(proto, feeds)
     for result, target in zip(computed(proto, None, *feeds.values()), expected, strict=True):
@@ -161,7 +161,7 @@ def specified() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(specified()))
 def test_onnx_node_tests(name: str) -> None:
-    """Those of bf16 round after each operation, so that they are off by units of bf16."""
+    """Expected bf16 are rounded after each operation: they are off by units of bf16."""
     case = specified()[name]
     ((inputs, outputs),) = case.data_sets
     if "training" in name:

@@ -114,9 +114,9 @@ def specified(
                 else:
                     cell = states[1, d, n]
                     i = f(clipped(total[0] + peephole[0] * cell))
-                    kept = f(clipped(total[2] + peephole[2] * cell))
-                    kept = 1 - i if attributes.get("input_forget", 0) else kept
-                    cell = kept * cell + i * g(clipped(total[3]))
+                    forget = f(clipped(total[2] + peephole[2] * cell))
+                    forget = 1 - i if attributes.get("input_forget", 0) else forget
+                    cell = forget * cell + i * g(clipped(total[3]))
                     after = f(clipped(total[1] + peephole[1] * cell)) * h(cell)
                     states[1, d, n] = cell
                 y[t, d, n] = states[0, d, n] = after

@@ -39,7 +39,7 @@ class Attended:
     scores: AnyArray
     capped: AnyArray
     biased: AnyArray
-    shares: AnyArray
+    probabilities: AnyArray
 
 
 def attend(
@@ -58,7 +58,7 @@ def attend(
     Args:
         query: ``[B, N, S, H]``, f32 or f64.
         key, value: ``[B, G, T, H]`` and ``[B, G, T, V]``, where G divides N: consecutive heads of
-            the query have one head of these.
+            the query share a head.
         scale: the factor of the scores.
         bias: four dimensions, added to the scores. A row of -inf alone gives 0.
         softcap: the bound of the scores, before the bias; 0 for none.
@@ -88,13 +88,15 @@ def attend(
         divisor = divisor + np.exp(sinks - highest)
     if bias is not None:
         divisor = np.where(divisor == zero, exact.dtype.type(1), divisor)
-    shares = convert(powers / divisor, ElementType.of_dtype(dtype))
+    probabilities = convert(powers / divisor, ElementType.of_dtype(dtype))
     if bias is not None:  # also where a score is no number
         is_masked = bias.max(axis=-1, keepdims=True) == kind(-np.inf)
-        shares = np.where(is_masked, kind(0), shares)
-    rows = shares.reshape((batch, groups, heads // groups * length, total))
+        probabilities = np.where(is_masked, kind(0), probabilities)
+    rows = probabilities.reshape((batch, groups, heads // groups * length, total))
     mixed = contract(rows, value, ((3,), (2,)), axes, dtype)
-    return Attended(mixed.reshape((batch, heads, length, width)), scores, capped, biased, shares)
+    return Attended(
+        mixed.reshape((batch, heads, length, width)), scores, capped, biased, probabilities
+    )
 
 
 def split_heads(call: Call, x: AnyArray, heads: int, name: str) -> AnyArray:
@@ -148,7 +150,7 @@ def window_bias(
 
 
 def sum_of_biases(*biases: AnyArray) -> AnyArray:
-    """Return the sum of those biases that are not None; None if there are none."""
+    """Return the sum of the biases that are not None; None if all are."""
     total = None
     for bias in biases:
         total = bias if total is None else total if bias is None else total + bias
@@ -168,7 +170,7 @@ def bias_beside_scores(call: Call, bias: AnyArray) -> AnyArray:
 # -- ONNX's operator ------------------------------------------------------------------------------
 
 _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
-"""Where a softmax is computed that is to be f32, f16, f64 or bf16."""
+"""The type that a softmax of f32, f16, f64 or bf16 is computed in."""
 
 
 @kernel("Attention")
@@ -217,7 +219,7 @@ def attention(call: Call) -> list[AnyArray]:
     if is_flat:
         result = result.transpose(0, 2, 1, 3)
         result = result.reshape((*result.shape[:2], -1))
-    stages = [attended.scores, attended.capped, attended.biased, attended.shares]
+    stages = [attended.scores, attended.capped, attended.biased, attended.probabilities]
     mode = call.attribute("qk_matmul_output_mode", 0)
     if mode not in range(len(stages)):
         raise call.error(f"has the qk_matmul_output_mode {mode}, expected 0 to 3")

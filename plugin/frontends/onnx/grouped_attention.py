@@ -92,7 +92,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     if stage:
         is_attended = biases[0] == np.float32(0)
         chosen = np.where(is_attended, attended.biased, np.float32(0))
-        chosen = chosen if stage == 1 else attended.shares
+        chosen = chosen if stage == 1 else attended.probabilities
         results.append(like(call, 0, chosen[..., :total]))
     return results
 

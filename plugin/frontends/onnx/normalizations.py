@@ -32,7 +32,7 @@ def normalized(
     Args:
         x: f32 or f64.
         axes: of mean and variance.
-        epsilon: what is added to the variance.
+        epsilon: the addend of the variance.
         is_centered: the mean is subtracted; else it is taken for 0.
     """
     kind = x.dtype.type

@@ -44,9 +44,9 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
         def step(row: AnyArray, state: AnyArray, cell: AnyArray) -> Sequence[AnyArray]:
             total = row + of_states(state)
             gates = total.reshape((layer.batch, 4, products.hidden))
-            opened = activated(gates[:, 0], cell, peephole[0])
-            kept = one - opened if couples_gates else activated(gates[:, 2], cell, peephole[2])
-            cell = kept * cell + opened * g(clipped(gates[:, 3]))
+            opening = activated(gates[:, 0], cell, peephole[0])
+            forget = one - opening if couples_gates else activated(gates[:, 2], cell, peephole[2])
+            cell = forget * cell + opening * g(clipped(gates[:, 3]))
             return [activated(gates[:, 1], cell, peephole[1]) * h(cell), cell]
 
         return step

@@ -208,8 +208,8 @@ class Layer:
         lengths, zero = self.lengths.reshape((self.batch, 1)), self.element.dtype.type(0)
         has_outputs = bool(self.call.node.outputs[0])
 
-        def masked(output: AnyArray, *others: AnyArray) -> list[AnyArray]:
-            *states, row, index = others
+        def masked(output: AnyArray, *values: AnyArray) -> list[AnyArray]:
+            *states, row, index = values
             is_inside = index < lengths
             operand = (
                 output if has_outputs else states[0]
