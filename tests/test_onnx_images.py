@@ -133,6 +133,10 @@ def samples(rng: Rng) -> dict[str, Case]:
                 )  # fmt: skip
     corners_ = np.sort(rng.uniform(-2, 14, (4, 2, 2)), axis=1).reshape(4, 4).astype(np.float32)
     batch = rng.integers(0, 2, 4)
+    cases["align regions by the maximum"] = case(
+        "RoiAlign", [floats(rng, 2, 3, 9, 11), corners_, batch], opset=16, mode="max",
+        output_height=2, output_width=3, sampling_ratio=2,
+    )  # fmt: skip
     for ratio in (0, 2):
         for transform in ("half_pixel", "output_half_pixel"):
             cases[f"align regions {ratio} {transform}"] = case(

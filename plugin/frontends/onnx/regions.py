@@ -38,12 +38,6 @@ def roi_align(call: Call) -> Typed:
         raise call.error(f"has the mode {mode!r} and the transformation {transform!r}")
     if min(*sizes, ratio + 1) < 1 or not math.prod(images.shape):
         raise call.error(f"has bins of {sizes}, {ratio} samples, and images {list(images.shape)}")
-    if mode == "max":
-        raise call.error(
-            "in mode max is not lowered: runtimes differ on which products of weights and pixels "
-            "it takes the maximum of; export it with mode avg",
-            UnsupportedError,
-        )
     dtype = np.dtype(np.float64 if images.dtype == np.float64 else np.float32)
     halves = dtype.type(0.5 if transform == "half_pixel" else 0.0)
     corners = regions.astype(dtype) * dtype.type(scale) - halves
@@ -71,7 +65,7 @@ def roi_align(call: Call) -> Typed:
         chosen = np.array([n for n in order if tuple(samples[n]) == counts], np.int32)
         picked = [take(each, chosen, 0) for each in (*starts, *spans, batch)]
         parts.append(
-            _aligned(images.astype(dtype), picked[:2], picked[2:4], picked[4], sizes, counts)
+            _aligned(images.astype(dtype), picked[:2], picked[2:4], picked[4], sizes, counts, mode)
         )
     if not parts:
         parts.append(np.zeros((0, images.shape[1], *sizes), dtype))
@@ -88,8 +82,13 @@ def _aligned(
     batch: AnyArray,
     sizes: Sequence[int],
     counts: Sequence[int],
+    mode: str,
 ) -> AnyArray:
-    """The mean of the samples of each bin: ``[R, C, height, width]``."""
+    """The pooled samples of each bin: ``[R, C, height, width]``.
+
+    In mode ``max``, the greatest product of a weight and a pixel counts, not the greatest sample:
+    so do ONNX Runtime and ONNX's reference evaluator.
+    """
     number, channels, *extents = images.shape
     dtype = images.dtype
     taps = []
@@ -114,10 +113,14 @@ def _aligned(
             weight = row_weight[:, :, None] * column_weight[:, None, :]
             term = take(pixels, flat.reshape(-1), 0).reshape((*flat.shape, channels))
             term = term * weight[..., None]
-            total = term if total is None else total + term
+            if total is None:
+                total = term
+            else:
+                total = total + term if mode == "avg" else np.maximum(total, term)
     (height, width), (tall, wide) = sizes, counts
     bins = total.reshape((-1, height, tall, width, wide, channels))
-    return bins.mean(axis=(2, 4)).transpose(0, 3, 1, 2)
+    pooled = bins.mean(axis=(2, 4)) if mode == "avg" else bins.max(axis=(2, 4))
+    return pooled.transpose(0, 3, 1, 2)
 
 
 @kernel("MaxRoiPool")
