@@ -88,9 +88,9 @@ def linear_classifier(call: Call) -> list[AnyArray]:
 
 def _first_greatest(scores: AnyArray) -> AnyArray:
     """The first position of the greatest element of each row, i32."""
-    places = np.arange(scores.shape[1], dtype=np.int32)
+    positions = np.arange(scores.shape[1], dtype=np.int32)
     is_best = scores == scores.max(axis=1, keepdims=True)
-    return np.where(is_best, places, np.int32(scores.shape[1] - 1)).min(axis=1)
+    return np.where(is_best, positions, np.int32(scores.shape[1] - 1)).min(axis=1)
 
 
 @kernel("ai.onnx.ml.SVMRegressor")
@@ -177,42 +177,42 @@ def binarizer(call: Call) -> Typed:
 @kernel("ai.onnx.ml.ArrayFeatureExtractor")
 def array_feature_extractor(call: Call) -> Typed:
     """Elements along the last axis."""
-    value, places = call.array(0), convert(call.array(1), I32).reshape(-1)
+    value, positions = call.array(0), convert(call.array(1), I32).reshape(-1)
     shape = value.shape if value.ndim > 1 else (1, *value.shape)
-    result = take(value.reshape(shape), places, len(shape) - 1)
+    result = take(value.reshape(shape), positions, len(shape) - 1)
     return Typed(call.input(0).type, result)
 
 
 @kernel("ai.onnx.ml.Imputer")
 def imputer(call: Call) -> Typed:
-    """One number, or NaN, replaced by others, of all features or of each."""
+    """One number, or NaN, replaced by another one, of all features or of each."""
     value = call.array(0)
     is_float = value.dtype.kind == "f"
     names = ("imputed_value_floats", "replaced_value_float", 0.0)
     if not is_float:
         names = ("imputed_value_int64s", "replaced_value_int64", 0)
-    others = np.array(call.attribute(names[0]) or [], value.dtype)
+    replacements = np.array(call.attribute(names[0]) or [], value.dtype)
     old = call.attribute(names[1], names[2])
     width = value.shape[-1] if value.ndim else 1
-    if others.size not in (1, width):
-        raise call.error(f"has {others.size} values for {width} features")
+    if replacements.size not in (1, width):
+        raise call.error(f"has {replacements.size} values for {width} features")
     is_old = (
         value != value if is_float and math.isnan(old) else value == np.asarray(old, value.dtype)
     )
-    return Typed(call.input(0).type, np.where(is_old, others, value))
+    return Typed(call.input(0).type, np.where(is_old, replacements, value))
 
 
 @kernel("ai.onnx.ml.FeatureVectorizer")
 def feature_vectorizer(call: Call) -> AnyArray:
     """The columns of all inputs side by side, f32."""
-    widths, parts = call.attribute("inputdimensions", []), []
+    widths, blocks = call.attribute("inputdimensions", []), []
     for index in range(len(call.inputs)):
         value = call.array(index).astype(np.float32)
         value = value.reshape((1, -1)) if value.ndim == 1 else value
-        parts.append(value.reshape((value.shape[0], -1)))
-    if [each.shape[1] for each in parts] != list(widths):
+        blocks.append(value.reshape((value.shape[0], -1)))
+    if [each.shape[1] for each in blocks] != list(widths):
         raise call.error(f"has the inputdimensions {widths}, and columns of other numbers")
-    return np.concatenate(parts, axis=1)
+    return np.concatenate(blocks, axis=1)
 
 
 @kernel("ai.onnx.ml.OneHotEncoder")
@@ -252,9 +252,9 @@ def label_encoder(call: Call) -> AnyArray:
     is_key = value[..., None] == own
     if value.dtype.kind == "f" and np.isnan(own).any():
         is_key = is_key | ((value != value)[..., None] & np.isnan(own))
-    places = np.where(is_key, np.arange(keys.size, dtype=np.int32), np.int32(keys.size))
+    positions = np.where(is_key, np.arange(keys.size, dtype=np.int32), np.int32(keys.size))
     table = np.concatenate([values, default.reshape(1)])
-    position = places.min(axis=-1)
+    position = positions.min(axis=-1)
     return take(table, position.reshape(-1), 0).reshape(tuple(value.shape))
 
 

@@ -134,10 +134,10 @@ def _mel_matrix(bands: int, length: int, rate: int, low: float, high: float) -> 
     ends = [2595 * math.log10(1 + edge / 700) for edge in (low, high)]
     mels = np.arange(bands + 2) * ((ends[1] - ends[0]) / (bands + 2)) + ends[0]
     edges = 700 * (np.power(10, mels / 2595) - 1)
-    places = ((length + 1) * edges // rate).astype(np.int64)
+    bin_numbers = ((length + 1) * edges // rate).astype(np.int64)
     matrix = np.zeros((length // 2 + 1, bands))
     for band in range(bands):
-        first, middle, last = places[band : band + 3]
+        first, middle, last = bin_numbers[band : band + 3]
         if first == middle:
             matrix[middle, band] = 1
         else:

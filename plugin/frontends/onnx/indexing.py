@@ -49,8 +49,8 @@ def _along(call: Call, indices: AnyArray, shape: Sequence[int], axis: int) -> An
     flat = _wrapped(call, indices, shape[axis]) * np.int32(strides[axis])
     for other, count in enumerate(indices.shape):
         if other != axis and count > 1:
-            places = np.arange(count, dtype=np.int32) * np.int32(strides[other])
-            flat = flat + places.reshape([-1 if a == other else 1 for a in range(rank)])
+            coordinates = np.arange(count, dtype=np.int32) * np.int32(strides[other])
+            flat = flat + coordinates.reshape([-1 if a == other else 1 for a in range(rank)])
     return flat
 
 
@@ -107,19 +107,21 @@ def _function(call: Call) -> str:
     return _FUNCTIONS[reduction]
 
 
-def _scattered(rows: AnyArray, positions: AnyArray, parts: AnyArray, function: str) -> AnyArray:
-    """Rows with parts combined into them, in a signed type with the order of their own."""
+def _scattered(
+    rows: AnyArray, positions: AnyArray, updates_of_rows: AnyArray, function: str
+) -> AnyArray:
+    """Combine updates into rows, in a signed type that has the order of their own."""
     element = ElementType.of_dtype(np.dtype(rows.dtype))
     is_ordered = function in ("maximum", "minimum")
     if element.is_float or (element.kind == "int" and element.bits >= 32):
-        return scatter(rows, positions, parts, function)
+        return scatter(rows, positions, updates_of_rows, function)
     if element.bits == 64 and is_ordered:
         half = np.uint64(1 << 63)
-        signed = [bits_of(each ^ half, I64) for each in (rows, parts)]
+        signed = [bits_of(each ^ half, I64) for each in (rows, updates_of_rows)]
         result = scatter(signed[0], positions, signed[1], function)
         return bits_of(result, element) ^ half
     wide = I64 if element.bits == 64 or (element.bits == 32 and is_ordered) else I32
-    result = scatter(convert(rows, wide), positions, convert(parts, wide), function)
+    result = scatter(convert(rows, wide), positions, convert(updates_of_rows, wide), function)
     return result != 0 if element.kind == "bool" else convert(result, element)
 
 
@@ -153,8 +155,8 @@ def scatter_nd(call: Call) -> Typed:
         return Typed(call.input(0).type, data)
     flat = _rows(call, indices, data.shape[:depth])
     rows = data.reshape((math.prod(data.shape[:depth]), *rest))
-    parts = updates.reshape((-1, *rest))
-    result = _scattered(rows, flat.reshape(-1), parts, function)
+    updates_of_rows = updates.reshape((-1, *rest))
+    result = _scattered(rows, flat.reshape(-1), updates_of_rows, function)
     return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
 
 
@@ -172,8 +174,8 @@ def one_hot(call: Call) -> Typed:
     wide = convert(indices, I64)
     wide = np.where(wide < 0, wide + np.int64(depth), wide)
     spread = wide.reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
-    places = np.arange(depth, dtype=np.int64).reshape((-1, *(1,) * (rank - axis)))
-    return Typed(call.input(2).type, np.where(spread == places, values[1], values[0]))
+    coordinates = np.arange(depth, dtype=np.int64).reshape((-1, *(1,) * (rank - axis)))
+    return Typed(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
 
 
 @kernel("Compress")
@@ -186,15 +188,15 @@ def compress(call: Call) -> Typed:
             "the condition, or make it a constant",
             UnsupportedError,
         )
-    places = np.flatnonzero(call.known(1).reshape(-1)).astype(np.int32)
+    coordinates = np.flatnonzero(call.known(1).reshape(-1)).astype(np.int32)
     rank = len(operand.shape)
     axis = None if call.attribute("axis") is None else call.axis("axis", rank, 0)
     extent = math.prod(operand.shape) if axis is None else operand.shape[axis]
-    if places.size and places[-1] >= extent:
-        raise call.error(f"takes the element {places[-1]} of {extent}")
+    if coordinates.size and coordinates[-1] >= extent:
+        raise call.error(f"takes the element {coordinates[-1]} of {extent}")
     if axis is None:
-        return moved(call, lambda value: take(value.reshape(-1), places, 0))
-    return moved(call, lambda value: take(value, places, axis))
+        return moved(call, lambda value: take(value.reshape(-1), coordinates, 0))
+    return moved(call, lambda value: take(value, coordinates, axis))
 
 
 @kernel("ReverseSequence")

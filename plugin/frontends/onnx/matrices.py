@@ -49,8 +49,8 @@ def einsum(call: Call) -> Typed:
     values = [_squeezed(labels, value, sizes) for labels, value in values]
     while len(values) > 1:
         (left, x), (right, y) = values[:2]
-        others = {label for labels, _ in values[2:] for label in labels} | set(target)
-        values[:2] = [_product(left, x, right, y, others, dtype)]
+        later_labels = {label for labels, _ in values[2:] for label in labels} | set(target)
+        values[:2] = [_product(left, x, right, y, later_labels, dtype)]
     labels, value = _summed(*values[0], set(target), dtype)
     order = [labels.index(label) for label in target if label in labels]
     value = value.transpose(*order) if len(order) > 1 else value
@@ -71,13 +71,17 @@ def _terms(call: Call, ranks: Sequence[int]) -> tuple[list[str], str]:
     """The labels of each operand and of the result; digits stand for the axes of an ellipsis."""
     equation = str(call.attribute("equation", "")).replace(" ", "")
     left, arrow, target = equation.partition("->")
-    given = left.split(",")
-    if len(given) != len(ranks):
+    operand_terms = left.split(",")
+    if len(operand_terms) != len(ranks):
         raise call.error(f"has the equation {equation[:80]!r} for {len(ranks)} operands")
-    spare = [rank - len(term.replace("...", "")) for term, rank in zip(given, ranks, strict=True)]
-    most = max((n for term, n in zip(given, spare, strict=True) if "..." in term), default=0)
+    spare = [
+        rank - len(term.replace("...", "")) for term, rank in zip(operand_terms, ranks, strict=True)
+    ]
+    most = max(
+        (n for term, n in zip(operand_terms, spare, strict=True) if "..." in term), default=0
+    )
     terms = []
-    for term, count in zip(given, spare, strict=True):
+    for term, count in zip(operand_terms, spare, strict=True):
         labels = term.replace("...", "".join(chr(0x100 + most - count + n) for n in range(count)))
         plain = term.replace("...", "", 1)
         if count < 0 or (count and "..." not in term) or (plain and not plain.isalpha()):
@@ -87,7 +91,7 @@ def _terms(call: Call, ranks: Sequence[int]) -> tuple[list[str], str]:
     if arrow:
         target = target.replace("...", everywhere)
     else:
-        counts = Counter("".join(given).replace(".", ""))
+        counts = Counter("".join(operand_terms).replace(".", ""))
         target = everywhere + "".join(sorted(n for n in counts if counts[n] == 1))
     if len(set(target)) != len(target) or not set(target) <= set("".join(terms)):
         raise call.error(f"has the equation {equation[:80]!r}, whose result has other labels")
@@ -113,9 +117,9 @@ def _squeezed(
     labels: list[str], value: AnyArray, sizes: dict[str, int]
 ) -> tuple[list[str], AnyArray]:
     """A term without axes of one element that are longer in other terms."""
-    kept = [axis for axis, label in enumerate(labels) if value.shape[axis] == sizes[label]]
-    shape = tuple(value.shape[axis] for axis in kept)
-    return [labels[axis] for axis in kept], value.reshape(shape)
+    remaining = [axis for axis, label in enumerate(labels) if value.shape[axis] == sizes[label]]
+    shape = tuple(value.shape[axis] for axis in remaining)
+    return [labels[axis] for axis in remaining], value.reshape(shape)
 
 
 def _summed(
@@ -129,13 +133,18 @@ def _summed(
 
 
 def _product(
-    left: list[str], x: AnyArray, right: list[str], y: AnyArray, others: set[str], dtype: DType
+    left: list[str],
+    x: AnyArray,
+    right: list[str],
+    y: AnyArray,
+    later_labels: set[str],
+    dtype: DType,
 ) -> tuple[list[str], AnyArray]:
     """The product of two terms, summed over labels that no other term has."""
-    left, x = _summed(left, x, others | set(right), dtype)
-    right, y = _summed(right, y, others | set(left), dtype)
-    shared = [label for label in left if label in right and label in others]
-    summed = [label for label in left if label in right and label not in others]
+    left, x = _summed(left, x, later_labels | set(right), dtype)
+    right, y = _summed(right, y, later_labels | set(left), dtype)
+    shared = [label for label in left if label in right and label in later_labels]
+    summed = [label for label in left if label in right and label not in later_labels]
     axes, batch = (
         ([left.index(n) for n in group], [right.index(n) for n in group])
         for group in (summed, shared)
@@ -165,19 +174,19 @@ def determinant(call: Call) -> Typed:
     matrices = value.astype(dtype).reshape((-1, size, size))
     result: AnyArray = np.ones(matrices.shape[0], dtype)
     for rows in range(size, 0, -1):
-        places = np.arange(rows, dtype=np.int32)
+        row_numbers = np.arange(rows, dtype=np.int32)
         column = np.abs(matrices[:, :, 0])
         is_best = column == column.max(axis=1, keepdims=True)
-        best = np.where(is_best, places, np.int32(rows - 1)).min(axis=1)
-        is_pivot = places == best[:, None]
+        best = np.where(is_best, row_numbers, np.int32(rows - 1)).min(axis=1)
+        is_pivot = row_numbers == best[:, None]
         pivot_row = np.where(is_pivot[:, :, None], matrices, zero).sum(axis=1, dtype=dtype)
         pivot = pivot_row[:, 0]
         result = result * np.where(best == 0, pivot, -pivot)
         if rows == 1:
             break
-        others = np.where(is_pivot[:, :, None], matrices[:, :1, :], matrices)[:, 1:, :]
-        factors = others[:, :, :1] / np.where(pivot == 0, one, pivot)[:, None, None]
-        matrices = others[:, :, 1:] - factors * pivot_row[:, None, 1:]
+        later_labels = np.where(is_pivot[:, :, None], matrices[:, :1, :], matrices)[:, 1:, :]
+        factors = later_labels[:, :, :1] / np.where(pivot == 0, one, pivot)[:, None, None]
+        matrices = later_labels[:, :, 1:] - factors * pivot_row[:, None, 1:]
     return Typed(call.input(0).type, result.astype(value.dtype).reshape(tuple(value.shape[:-2])))
 
 

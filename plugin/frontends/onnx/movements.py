@@ -30,24 +30,24 @@ def gather(call: Call) -> Typed:
         raise call.error("gathers from a tensor without dimensions")
     axis = call.axis("axis", len(operand.shape), 0)
     if isinstance(operand.value, Quantized):
-        found = _gathered(operand.value, indices, axis)
-        if found is not None:
-            return Typed(operand.type, found)
+        result = _gathered(operand.value, indices, axis)
+        if result is not None:
+            return Typed(operand.type, result)
         call.with_floats("the table has scales for blocks along the axis")
-    return Typed(operand.type, _taken(call.array(0), indices, axis))
+    return Typed(operand.type, _gathered_slices(call.array(0), indices, axis))
 
 
-def _taken(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
-    """As ``np.take``, with indices of any shape, and negative ones from the end."""
+def _gathered_slices(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
+    """Gather slices along an axis; negative indices count from the end."""
     count = int(table.shape[axis])
     places = convert(indices, I32).reshape(-1)
     places = np.where(places < 0, places + np.int32(count), places)
-    found = take(table, places, axis)
-    return found.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
+    result = take(table, places, axis)
+    return result.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 
 def _gathered(table: Quantized, indices: AnyArray, axis: int) -> Quantized | None:
-    storage = _taken(table.storage, indices, axis)
+    storage = _gathered_slices(table.storage, indices, axis)
     extents = tuple(indices.shape)
     before, after = table.block_sizes[:axis], table.block_sizes[axis + 1 :]
     if table.scales.shape[axis] == 1:
@@ -60,7 +60,8 @@ def _gathered(table: Quantized, indices: AnyArray, axis: int) -> Quantized | Non
     if table.scales.shape[axis] != table.shape[axis]:
         return None
     planes = [
-        None if p is None else _taken(p, indices, axis) for p in (table.scales, table.zero_points)
+        None if p is None else _gathered_slices(p, indices, axis)
+        for p in (table.scales, table.zero_points)
     ]
     ones = (1,) * len(extents)
     return Quantized(storage, table.type, planes[0], planes[1], (*before, *ones, *after))
@@ -76,14 +77,14 @@ def gather_block_quantized(call: Call) -> Quantized | None:
         raise call.error("gathers along the axis of the blocks")
     if size < 16 or size & (size - 1):
         raise call.error(f"has blocks of {size}")
-    storage, held, zeros = data.value, data.type, None
-    if held == "UINT8":  # in bytes, the lowest bits first
+    storage, storage_type, zeros = data.value, data.type, None
+    if storage_type == "UINT8":  # in bytes, the lowest bits first
         if bits not in (2, 4, 8) or along != rank - 1:
             raise call.error(f"has bytes of {bits} bits along dimension {along}", UnsupportedError)
-        held, storage = f"UINT{bits}", call.known(0)
+        storage_type, storage = f"UINT{bits}", call.known(0)
         storage = storage if bits == 8 else np.asarray(unpack_bits(storage, bits))
-    elif held not in ("INT4", "UINT4"):
-        raise call.error(f"has a table of type {held}", UnsupportedError)
+    elif storage_type not in ("INT4", "UINT4"):
+        raise call.error(f"has a table of type {storage_type}", UnsupportedError)
     scales = call.input(2)
     blocks = -(-storage.shape[along] // size)
     grid = tuple(blocks if a == along else n for a, n in enumerate(storage.shape))
@@ -99,7 +100,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
         zeros = np.full(grid, 1 << (bits - 1), np.uint8)
     sizes = tuple(size if a == along else 1 for a in range(rank))
     call.with_floats("it gives the reals of a table in blocks")
-    return _gathered(Quantized(storage, held, scales.value, zeros, sizes), indices, axis)
+    return _gathered(Quantized(storage, storage_type, scales.value, zeros, sizes), indices, axis)
 
 
 # -- movements ------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ def max_unpool(call: Call) -> Typed:
 
 @kernel("Col2Im")
 def col2im(call: Call) -> Typed:
-    """Blocks ``[N, C * prod(block), L]`` added at their places in an image."""
+    """Blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
     blocks = call.array(0)
     image, block = ([int(n) for n in call.known(index).reshape(-1)] for index in (1, 2))
     rank = len(image)
@@ -76,9 +76,11 @@ def col2im(call: Call) -> Typed:
     flat = np.zeros((*block, *counts), np.int64)
     for axis in range(rank):
         offsets = np.arange(block[axis]) * dilations[axis]
-        places = np.arange(counts[axis]) * strides[axis]
+        positions_of_blocks = np.arange(counts[axis]) * strides[axis]
         along = offsets.reshape([-1 if a == axis else 1 for a in range(2 * rank)])
-        along = along + places.reshape([-1 if a == axis + rank else 1 for a in range(2 * rank)])
+        along = along + positions_of_blocks.reshape(
+            [-1 if a == axis + rank else 1 for a in range(2 * rank)]
+        )
         flat = flat + along * math.prod(padded[axis + 1 :])
     parts = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
     start = np.zeros((math.prod(padded), number * channels), blocks.dtype)

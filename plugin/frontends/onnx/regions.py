@@ -59,17 +59,17 @@ def roi_align(call: Call) -> Typed:
             "it with a sampling_ratio above 0",
             UnsupportedError,
         )
-    parts = []
+    pooled_groups = []
     order = sorted(range(len(samples)), key=lambda n: (samples[n], n))
     for counts in sorted({tuple(each) for each in samples}):
         chosen = np.array([n for n in order if tuple(samples[n]) == counts], np.int32)
         picked = [take(each, chosen, 0) for each in (*starts, *spans, batch)]
-        parts.append(
+        pooled_groups.append(
             _aligned(images.astype(dtype), picked[:2], picked[2:4], picked[4], sizes, counts, mode)
         )
-    if not parts:
-        parts.append(np.zeros((0, images.shape[1], *sizes), dtype))
-    result = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=0)
+    if not pooled_groups:
+        pooled_groups.append(np.zeros((0, images.shape[1], *sizes), dtype))
+    result = pooled_groups[0] if len(pooled_groups) == 1 else np.concatenate(pooled_groups, axis=0)
     if order != list(range(len(order))):
         result = take(result, np.argsort(order).astype(np.int32), 0)
     return Typed(call.input(0).type, result.astype(images.dtype))
@@ -142,10 +142,10 @@ def max_roi_pool(call: Call) -> Typed:
         span = np.maximum(last - start + np.float32(1), np.float32(1))
         bins = np.arange(size, dtype=np.float32)
         width = (span / np.float32(size))[:, None]
-        begin = np.floor(bins * width) + start[:, None]
+        bin_starts = np.floor(bins * width) + start[:, None]
         end = np.ceil((bins + np.float32(1)) * width) + start[:, None]
-        places = np.arange(extent, dtype=np.float32)
-        is_inside = (places >= begin[..., None]) & (places < end[..., None])
+        pixel_numbers = np.arange(extent, dtype=np.float32)
+        is_inside = (pixel_numbers >= bin_starts[..., None]) & (pixel_numbers < end[..., None])
         if axis == 2:
             mask = is_inside[:, None, :, :, None]
             result = np.where(mask, result[:, :, None, :, :], low).max(axis=3)

@@ -256,9 +256,9 @@ def _taps(
     if mode == "linear":
         weights = np.maximum(1 - distance, 0)
     else:
-        near = ((slope + 2) * distance - (slope + 3)) * distance**2 + 1
+        inner = ((slope + 2) * distance - (slope + 3)) * distance**2 + 1
         far = ((distance - 5) * distance + 8) * distance * slope - 4 * slope
-        weights = np.where(distance <= 1, near, np.where(distance < 2, far, 0))
+        weights = np.where(distance <= 1, inner, np.where(distance < 2, far, 0))
     if excludes:
         weights = np.where((positions < 0) | (positions >= each.extent), 0, weights)
     if excludes or antialias:

@@ -166,7 +166,7 @@ def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
 def deform_conv(call: Call) -> Typed:
     """A convolution whose kernels read the images at offsets that are computed for each pixel."""
     images, kernels, offsets = (call.array(index) for index in range(3))
-    groups, parts = call.attribute("group", 1), call.attribute("offset_group", 1)
+    groups, offset_groups = call.attribute("group", 1), call.attribute("offset_group", 1)
     if images.ndim != 4 or kernels.ndim != 4:
         raise call.error(
             f"has images {list(images.shape)}; only images of 2 dimensions are lowered",
@@ -183,16 +183,17 @@ def deform_conv(call: Call) -> Typed:
     )
     if (
         call.attribute("kernel_shape", sizes) != sizes
-        or groups < 1 or parts < 1 or channels % parts or channels != per_group * groups
-        or features % groups or outer != expected or offsets.shape[1] != parts * area * 2
+        or groups < 1 or offset_groups < 1 or channels % offset_groups
+        or channels != per_group * groups
+        or features % groups or outer != expected or offsets.shape[1] != offset_groups * area * 2
     ):  # fmt: skip
         raise call.error(
             f"has images {list(images.shape)}, kernels {list(kernels.shape)} and offsets "
-            f"{list(offsets.shape)} for {groups} groups and {parts} offset groups"
+            f"{list(offsets.shape)} for {groups} groups and {offset_groups} offset groups"
         )
     dtype = _wide(images.dtype)
-    shape = (count, parts, *sizes, *outer)
-    moves = offsets.astype(dtype).reshape((count, parts, *sizes, 2, *outer))
+    shape = (count, offset_groups, *sizes, *outer)
+    moves = offsets.astype(dtype).reshape((count, offset_groups, *sizes, 2, *outer))
     taps: list[Taps] = []
     for axis, extent in enumerate(extents):
         kernel_places = np.arange(sizes[axis]) * dilations[axis]
@@ -207,13 +208,17 @@ def deform_conv(call: Call) -> Typed:
         ])  # fmt: skip
     padded = np.pad(images.astype(dtype), ((0, 0), (0, 0), (1, 1), (1, 1)))
     own = [extent + 2 for extent in extents]
-    split = padded.reshape((count, parts, channels // parts, *own)).transpose(0, 1, 3, 4, 2)
-    first = np.arange(count * parts, dtype=np.int32).reshape((count, parts, 1, 1, 1, 1))
-    pixels = split.reshape((-1, channels // parts))
+    split = padded.reshape((count, offset_groups, channels // offset_groups, *own)).transpose(
+        0, 1, 3, 4, 2
+    )
+    first = np.arange(count * offset_groups, dtype=np.int32).reshape(
+        (count, offset_groups, 1, 1, 1, 1)
+    )
+    pixels = split.reshape((-1, channels // offset_groups))
     samples = _interpolated(pixels, taps, first * np.int32(math.prod(own)), own)
     if call.optional(4) is not None:
         samples = samples * call.array(4).astype(dtype).reshape(shape)[..., None]
-    # [N, parts, KH, KW, OH, OW, C / parts] -> [groups, C / group * KH * KW, N * OH * OW]
+    # [N, parts, KH, KW, OH, OW, C / parts] -> [groups, C / groups * KH * KW, N * OH * OW]
     columns = samples.transpose(1, 6, 2, 3, 0, 4, 5).reshape((groups, per_group * area, -1))
     matrix = kernels.astype(dtype).reshape((groups, features // groups, per_group * area))
     result = contract(matrix, columns, ([2], [1]), ([0], [0]), dtype=dtype)

@@ -1,4 +1,4 @@
-"""Scores of classical models: what a model of ``ai.onnx.ml`` does with the sums it computes.
+"""Scores of classical models: labels and transformations of the sums that a model computes.
 
 Sources: ONNX, ``ai.onnx.ml``; ONNX Runtime, ``ml_common.h``.
 """

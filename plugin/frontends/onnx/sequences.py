@@ -118,7 +118,7 @@ def sequence_length(call: Call) -> Any:
 
 @kernel("SplitToSequence")
 def split_to_sequence(call: Call) -> Typed:
-    """Slices along an axis: of given sizes, of one size, or of one element each."""
+    """Slices along an axis: of arguments sizes, of one size, or of one element each."""
     shape = call.input(0).shape
     axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
     extent, is_single = shape[axis], call.optional(1) is None
@@ -161,19 +161,21 @@ def concat_from_sequence(call: Call) -> Typed:
 def sequence_map(call: Call) -> list[Typed]:
     """A graph for each element of a sequence, with elements of other sequences, or tensors."""
     body, items = call.subgraph("body"), _items(call)
-    others = [call.input(index) for index in range(1, len(call.inputs))]
+    extra_operands = [call.input(index) for index in range(1, len(call.inputs))]
     rows = []
     for number, item in enumerate(items):
-        given = [item]
-        for other in others:
+        arguments = [item]
+        for other in extra_operands:
             if isinstance(other.value, _Sequence):
-                parts = other.value.items or []
-                if len(parts) != len(items):
-                    raise call.error(f"has sequences of {len(items)} and {len(parts)} elements")
-                given.append(parts[number])
+                other_items = other.value.items or []
+                if len(other_items) != len(items):
+                    raise call.error(
+                        f"has sequences of {len(items)} and {len(other_items)} elements"
+                    )
+                arguments.append(other_items[number])
             else:
-                given.append(other)
-        rows.append(call.graph.inner(body, given))
+                arguments.append(other)
+        rows.append(call.graph.inner(body, arguments))
     return [_typed([row[number] for row in rows]) for number in range(len(call.node.outputs))]
 
 
@@ -190,7 +192,7 @@ def optional(call: Call) -> Typed:
 
 @kernel("OptionalHasElement")
 def optional_has_element(call: Call) -> Any:
-    """Whether there is a value."""
+    """The truth of "there is a value"."""
     operand = call.optional(0)
     is_empty = operand is None or (
         isinstance(operand.value, _Sequence) and operand.value.items is None

@@ -20,7 +20,7 @@ from .call import Call, Typed, kernel
 __all__: list[str] = []
 
 
-def _parts(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
+def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
     """The real part and the imaginary part, f32 or f64; None for a real tensor."""
     if value.ndim < 2 or value.shape[-1] not in (1, 2):
         raise call.error(
@@ -37,7 +37,7 @@ def dft(call: Call) -> Typed:
     """The transform of a real or complex signal along an axis, padded or cut to a length."""
     value = call.array(0)
     is_inverse, is_onesided = (bool(call.attribute(n, 0)) for n in ("inverse", "onesided"))
-    real, imaginary = _parts(call, value)
+    real, imaginary = _components(call, value)
     axis = -2
     if call.optional(2) is not None:
         axis = int(call.known(2).reshape(-1)[0])
@@ -92,16 +92,16 @@ def _with_length(value: AnyArray, length: int) -> AnyArray:
 def stft(call: Call) -> Typed:
     """The transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
     value = call.array(0)
-    real, imaginary = _parts(call, value)
+    real, imaginary = _components(call, value)
     step = int(call.known(1).reshape(-1)[0])
     is_onesided = bool(call.attribute("onesided", 1))
     window = None if call.optional(2) is None else call.array(2).astype(real.dtype)
     length = None if window is None else window.shape[0]
     if call.optional(3) is not None:
-        asked = int(call.known(3).reshape(-1)[0])
-        if length not in (None, asked):
-            raise call.error(f"has frames of {asked} elements and a window of {length}")
-        length = asked
+        frame_length = int(call.known(3).reshape(-1)[0])
+        if length not in (None, frame_length):
+            raise call.error(f"has frames of {frame_length} elements and a window of {length}")
+        length = frame_length
     if value.ndim != 3 or length is None or not 0 < length <= value.shape[1] or step < 1:
         raise call.error(
             f"has frames of {length} elements in a signal of shape {list(value.shape)}, in steps "
@@ -110,10 +110,10 @@ def stft(call: Call) -> Typed:
     if is_onesided and imaginary is not None:
         raise call.error("is onesided, and its signal is complex")
     count = (value.shape[1] - length) // step + 1
-    places = np.arange(count)[:, None] * step + np.arange(length)
+    sample_numbers = np.arange(count)[:, None] * step + np.arange(length)
     frames = [
         None if each is None
-        else take(each, places.reshape(-1).astype(np.int32), 1).reshape((-1, count, length))
+        else take(each, sample_numbers.reshape(-1).astype(np.int32), 1).reshape((-1, count, length))
         for each in (real, imaginary)
     ]  # fmt: skip
     if window is not None:

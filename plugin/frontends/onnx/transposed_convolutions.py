@@ -46,9 +46,9 @@ def conv_transpose(call: Call) -> Typed:
     margins = _margins(call, images.shape[2:], spans, strides)
     images = _with_margins(dilate(images, (1, 1, *strides)), margins)
     mirrored = np.flip(kernels, tuple(range(2, rank + 2)))
-    parts = mirrored.reshape((groups, channels // groups, per_group, *sizes))
+    grouped = mirrored.reshape((groups, channels // groups, per_group, *sizes))
     order = (0, 2, 1, *range(3, rank + 3))
-    weights = parts.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
+    weights = grouped.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
     result = _convolution(images, weights, dilations, groups)
     if call.optional(2) is not None:
         result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))

@@ -133,8 +133,8 @@ def _descended(call: Call, forest: _Forest, rows: AnyArray) -> AnyArray:
         is_true = (flag & code) != np.int32(0)
         return [level + np.int32(1), np.where(is_true, of_nodes(true), of_nodes(false))]
 
-    begun = [call.graph.lift(np.asarray(0, np.int32), I32), _lifted(call, start)]
-    _, node = repeat_while(lambda level, _: level < np.int32(depth), step, begun)
+    initial = [call.graph.lift(np.asarray(0, np.int32), I32), _lifted(call, start)]
+    _, node = repeat_while(lambda level, _: level < np.int32(depth), step, initial)
     return node
 
 
@@ -200,20 +200,20 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
     lists = (numbers, modes, thresholds, features, *children, missing)
     if not trees or any(len(each) != len(trees) for each in lists):
         raise call.error(f"has {len(trees)} nodes, and attributes of other lengths")
-    places: dict[tuple[int, int], int] = {}
+    node_numbers: dict[tuple[int, int], int] = {}
     for index, key in enumerate(zip(trees, numbers, strict=True)):
-        if modes[index] not in _FLAGS or key in places:
+        if modes[index] not in _FLAGS or key in node_numbers:
             raise call.error(f"has the mode {modes[index]!r}, or one node twice")
-        if key[0] not in {tree for tree, _ in places}:
+        if key[0] not in {tree for tree, _ in node_numbers}:
             forest.roots.append(index)
         flags = _FLAGS[modes[index]] | (_UNORDERED if missing[index] else 0)
-        places[key] = forest.add(features[index], thresholds[index], flags)
+        node_numbers[key] = forest.add(features[index], thresholds[index], flags)
     for index, tree in enumerate(trees):
         if modes[index] != "LEAF":
             for side, table in zip(children, (forest.true, forest.false), strict=True):
-                if (tree, side[index]) not in places:
+                if (tree, side[index]) not in node_numbers:
                     raise call.error(f"has the child {side[index]} of tree {tree}, which is absent")
-                table[index] = places[tree, side[index]]
+                table[index] = node_numbers[tree, side[index]]
         else:
             forest.features[index] = 0
     own = [call.attribute(f"{kind}_{n}") or [] for n in ("treeids", "nodeids", "ids")]
@@ -221,9 +221,9 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
     if any(len(each) != len(weights) for each in own):
         raise call.error(f"has {len(weights)} weights, and attributes of other lengths")
     for tree, number, target, weight in zip(*own, weights, strict=True):
-        if (tree, number) not in places or not 0 <= target < targets:
+        if (tree, number) not in node_numbers or not 0 <= target < targets:
             raise call.error(f"has a weight of node {number} of tree {tree} for target {target}")
-        forest.leaves[places[tree, number]].append((target, weight))
+        forest.leaves[node_numbers[tree, number]].append((target, weight))
     return forest
 
 
@@ -296,8 +296,8 @@ def _first_greatest(scores: AnyArray) -> AnyArray:
     """The first position of the greatest element of each row, i32."""
     count = scores.shape[1]
     is_best = scores == scores.max(axis=1, keepdims=True)
-    places = np.arange(count, dtype=np.int32)
-    return np.where(is_best, places, np.int32(count - 1)).min(axis=1)
+    node_numbers = np.arange(count, dtype=np.int32)
+    return np.where(is_best, node_numbers, np.int32(count - 1)).min(axis=1)
 
 
 @kernel("ai.onnx.ml.TreeEnsemble")
@@ -369,10 +369,10 @@ def _newest_forest(call: Call, targets: int) -> _Forest:
 
 def _sets(values: Sequence[float]) -> list[list[float]]:
     """Lists that NaN separates."""
-    found: list[list[float]] = [[]]
+    member_lists: list[list[float]] = [[]]
     for value in values:
         if math.isnan(value):
-            found.append([])
+            member_lists.append([])
         else:
-            found[-1].append(value)
-    return [each for each in found if each]
+            member_lists[-1].append(value)
+    return [each for each in member_lists if each]
