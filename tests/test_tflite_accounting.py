@@ -304,6 +304,18 @@ def test_zero_points_of_recurrent_weights_are_refused(index: int) -> None:
         computed(graph.model(*ends))
 
 
+def test_a_zero_point_of_filters_that_litert_does_not_subtract_is_refused() -> None:
+    graph = Graph()
+    images = graph.tensor((1, 4, 4, 2), "int8", Quantized(0.5, 3))
+    data = np.ones((1, 2, 2, 2), np.int8)
+    filters = graph.tensor(data.shape, "int8", Quantized(0.1, 2), data)
+    result = graph.tensor((1, 3, 3, 2), "int8", Quantized(0.5, 3))
+    graph.operator("DEPTHWISE_CONV_2D", [images, filters, -1], [result], "DepthwiseConv2DOptions",
+                   strideW=1, strideH=1, padding=1)  # fmt: skip
+    with pytest.raises(UnsupportedError, match="needs a zero point of 0 of tensor 't1', got 2"):
+        computed(graph.model([images], [result]))
+
+
 def _external(graph: Graph) -> None:
     graph._tensors[0].externalBuffer = 3
 

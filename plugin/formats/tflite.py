@@ -324,6 +324,10 @@ class _ModelReader:
         offset, size = table.large_custom_options_offset, table.large_custom_options_size
         if offset <= 1:
             return table.custom_options.tobytes()
+        if table.custom_options.size:
+            raise self.wrong(
+                f"{what} has custom_options, and others at large_custom_options_offset"
+            )
         if offset + size > len(self.reader.data):
             raise self.wrong(
                 f"the options of {what} end at byte {offset + size:,} of {len(self.reader.data):,}"

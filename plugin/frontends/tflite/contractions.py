@@ -323,6 +323,9 @@ class _Product:
             raise call.error(f"needs {tensor} to be constant, and it is computed", UnsupportedError)
         found = call.parameters(tensor)
         if found.is_per_tensor:
+            is_convolution = call.operator.name != "FULLY_CONNECTED"
+            if is_convolution and self.activations.tensor.type != "UINT8":
+                call.symmetric_scale(self.weights)  # LiteRT subtracts no zero point
             return np.asarray(self.weights.value, np.int16) - np.int16(found.zero_point)
         if found.axis != self.axis or found.zero_points.any():
             raise call.error(
@@ -353,6 +356,8 @@ class _Product:
             return False
         sums = getattr(self.call.options, "quantized_bias_type", 0)
         stated = TENSOR_TYPES[sums] if 0 < sums < len(TENSOR_TYPES) else None
+        if sums and stated not in ("INT32", "INT64"):
+            raise self.call.error(f"has the option quantized_bias_type = {stated or sums}")
         if stated is not None and self.bias is not None and self.bias.tensor.type != stated:
             raise self.call.error(f"has sums of {stated} and a bias of {self.bias.tensor.type}")
         return stated != "INT32" and (self.bias is None or self.bias.tensor.type == "INT64")

@@ -216,7 +216,7 @@ class _FloatLstm(_Lstm):
     def _activated(self, values: AnyArray) -> AnyArray:
         number = self.call.options.fused_activation_function
         name = ACTIVATIONS[number] if 0 <= number < len(ACTIVATIONS) else str(number)
-        if name in ("TANH", "NONE", "RELU", "RELU6"):
+        if name in ("TANH", "RELU", "RELU6"):
             return self.call.activated(values)
         raise self.call.error(
             f"has the option fused_activation_function = {name}", UnsupportedError
