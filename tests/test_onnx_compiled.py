@@ -373,3 +373,38 @@ def _convolution(x: str, w: str, y: str, **attributes: Any) -> list[Any]:
         node("Conv", [f"{x}_r", f"{w}_r", "br"], [f"{y}_c"], **attributes),
         node("QuantizeLinear", [f"{y}_c", "s", "z"], [y]),
     ]
+
+
+@pytest.mark.parametrize(
+    ("taps", "pads", "stride", "dilation"),
+    [(1, (0, 0), 1, 1), (3, (1, 1), 1, 1), (5, (2, 0), 2, 1), (3, (2, 3), 1, 2)],
+)
+def test_a_convolution_of_u8_along_one_axis_has_a_kernel(
+    taps: int, pads: tuple[int, int], stride: int, dilation: int, tmp_path: Path, cpu: Device
+) -> None:
+    """Powers of two as scales, so that float64 has every quotient exactly."""
+    rng = np.random.default_rng(taps)
+    x = rng.integers(0, 256, (1, 64, 50)).astype(np.uint8)
+    w = rng.integers(-127, 128, (32, 64, taps)).astype(np.int8)
+    scales = {"s": np.float32(2**-5), "ws": np.float32(2**-9), "ys": np.float32(0.25)}
+    zeros = {"z": np.uint8(131), "wz": np.int8(0), "yz": np.uint8(120)}
+    nodes = [
+        node("DequantizeLinear", ["x", "s", "z"], ["xd"]),
+        node("DequantizeLinear", ["w", "ws", "wz"], ["wd"]),
+        node("Conv", ["xd", "wd"], ["c"], pads=pads, strides=[stride], dilations=[dilation]),
+        node("QuantizeLinear", ["c", "ys", "yz"], ["y"]),
+    ]
+    constants = {name: np.asarray(v) for name, v in {**scales, **zeros, "w": w}.items()}
+    padded = np.pad(x.astype(np.int64) - 131, ((0, 0), (0, 0), pads))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, dilation * (taps - 1) + 1, axis=2)
+    windows = windows[:, :, ::stride, ::dilation]
+    sums = np.einsum("nclt,fct->nfl", windows, w.astype(np.int64))
+    expected = np.clip(np.rint(sums * 2.0**-14 / 0.25 + 120), 0, 255)
+    file = tmp_path / "line.onnx"
+    types = {"x": ("UINT8", x.shape)}, {"y": ("UINT8", expected.shape)}
+    onnx.save(model(nodes, *types, constants), file)
+    remarks: list[Remark] = []
+    options = CompileOptions(kernels="portable", explain=True)
+    data = compile_to_bytes(file, options, on_remark=remarks.append)
+    assert any("is computed by a kernel (portable)" in each.message for each in remarks)
+    np.testing.assert_array_equal(Executable(data, cpu).main(x), expected)

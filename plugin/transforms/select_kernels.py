@@ -75,7 +75,7 @@ __all__ = ["SelectKernels"]
 _INTEGERS = ("stablehlo.dot_general", "stablehlo.convolution")
 _OF_DIFFERENCES = {
     *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),
-    *("stablehlo.convert", "stablehlo.pad", "stablehlo.subtract"),
+    *("stablehlo.convert", "stablehlo.pad", "stablehlo.reshape", "stablehlo.subtract"),
     *("subquant.scast", "subquant.subtract_zero_point"),
 }
 """Operations that zero points are subtracted by: see `transforms.math.differences`."""

@@ -299,13 +299,13 @@ def padding(
 def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -> AnyArray:
     """``[N, C, ...]`` by ``[F, C / groups, ...]``; padding is 0."""
     pads, strides, dilations, groups = _spatial(call, images.shape, kernels.shape)
-    if any(map(any, pads)):
-        images = np.pad(images, ((0, 0), (0, 0), *pads))
     is_line = len(pads) == 1  # IREE has named operations of two spatial dimensions, fast ones
     if is_line:
         images = images.reshape((*images.shape[:2], 1, images.shape[2]))
         kernels = kernels.reshape((*kernels.shape[:2], 1, kernels.shape[2]))
-        strides, dilations = (1, *strides), (1, *dilations)
+        pads, strides, dilations = [(0, 0), *pads], (1, *strides), (1, *dilations)
+    if any(map(any, pads)):
+        images = np.pad(images, ((0, 0), (0, 0), *pads))
     found = convolve(images, kernels, strides, dilations, groups, dtype)
     return found.reshape((*found.shape[:2], found.shape[3])) if is_line else found
 

@@ -11,7 +11,8 @@ and ``p`` times the sum of the weight.)
 
 That is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, and
 `subquant.transforms.math.zero_points` contracts the storage of such. Integers that have no sign are
-those whose upper bits are masked, ``stablehlo.and %0, dense<255>``. A known weight of a convolution
+those whose upper bits are masked, ``stablehlo.and %0, dense<255>``. A difference may be reshaped:
+ONNX's convolutions along one axis are those of images of one row. A known weight of a convolution
 stays in 16 bits where 8 do not hold it: kernels take it as the sum of two.
 """
 
@@ -102,17 +103,21 @@ class _Difference:
         stored: the integers: a value, or a constant.
         zero: the zero point.
         signed: how the integers are read.
+        shape: of the difference, where it is reshaped.
     """
 
     stored: Value | ir.DenseElementsAttr
     zero: int
     signed: bool = True
+    shape: tuple[int, ...] = ()
 
     def emit(self) -> Value:
         """Write ``subquant.subtract_zero_point``."""
         stored = self.stored
         if isinstance(stored, ir.DenseElementsAttr):
             stored = emit_stablehlo.constant_of(stored)
+        elif self.shape:
+            stored = emit_stablehlo.reshape(stored, self.shape)
         storage = f"{'i' if self.signed else 'u'}{stored.type.element_type.width}"
         quantized = ir.Type.parse(f"!quant.uniform<{storage}:f32, 1.0:{self.zero}>")
         cast = value("subquant.scast", [stored], with_element(stored.type, quantized))
@@ -132,6 +137,11 @@ def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
         return None
     if owner.name in CONSTANTS:
         return _known_difference(owner, is_wide=is_wide)
+    if owner.name == "stablehlo.reshape" and owner.results[0].type.has_static_shape:
+        before = _difference(owner.operands[0], is_wide=is_wide)
+        if before is None or isinstance(before.stored, ir.DenseElementsAttr):
+            return None
+        return replace(before, shape=tuple(int(n) for n in owner.results[0].type.shape))
     zero, signed = 0, True
     if owner.name == "stablehlo.subtract":
         found = known_integer(owner.operands[1])
