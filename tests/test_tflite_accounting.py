@@ -376,6 +376,15 @@ def test_pieces_that_contradict_each_other_are_errors(
         computed(activation(change))
 
 
+def test_an_input_that_is_a_variable_is_refused() -> None:
+    graph = Graph()
+    operand = graph.tensor((2, 3), "float32", is_variable=True)
+    result = graph.tensor((2, 3), "float32")
+    graph.operator("ABS", [operand], [result])
+    with pytest.raises(UnsupportedError, match="an input of graph 0, is a variable"):
+        computed(graph.model([operand], [result]))
+
+
 def test_an_input_that_is_listed_twice_is_refused() -> None:
     graph = Graph()
     operand, result = (graph.tensor((2, 3), "int8", Quantized(0.5, 3)) for _ in range(2))

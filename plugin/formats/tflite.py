@@ -234,6 +234,8 @@ class _ModelReader:
         for tensor in inputs:
             if tensor.is_constant:
                 raise self.wrong(f"{tensor}, an input of {what}, is a constant", UnsupportedError)
+            if tensor.is_variable:  # which LiteRT sets to zero when it begins
+                raise self.wrong(f"{tensor}, an input of {what}, is a variable", UnsupportedError)
         if len({tensor.index for tensor in inputs}) != len(inputs):
             raise self.wrong(f"{what} has an input twice", UnsupportedError)
         known |= {tensor.index for tensor in inputs}

@@ -116,6 +116,11 @@ class Base(abc.ABC):
     def computed_of(self, files: dict[str, bytes]) -> Results:
         """Return the results of subquant's program; raises SubquantError."""
 
+    def other_references(self, files: dict[str, bytes]) -> list[Results]:
+        """Return the results of other reference runtimes, which may be right where one is not."""
+        del files
+        return []
+
     @cached_property
     def is_accepted(self) -> bool:
         """True if both subquant and the reference runtime take the file as it is."""
@@ -185,7 +190,9 @@ def check_piece(base: Base, piece: Piece, status: int, printed: str, program: by
         return f"unnamed: {about}: {printed.strip()[:300]}"
     if program == base.program:
         return "" if agree(base.expected, expected) else f"silent: {about}"
-    if agree(base.computed_of(piece.files), expected) or not base.is_sound:
+    computed = base.computed_of(piece.files)
+    references = (expected, *base.other_references(piece.files))
+    if any(agree(computed, each) for each in references) or not base.is_sound:
         return ""
     return f"wrong: {about}"
 

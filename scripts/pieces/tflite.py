@@ -226,7 +226,13 @@ def option(rng: random.Random, model: Any) -> Any:
         new = rng.choice([n for n in (0, 1, 2, 3, 4, 5, -1, 7, 100) if n != old])
     setattr(owner, name, new)
     kind = type(owner).__name__.removesuffix("T")
-    words = (name, name.removeprefix("fused").removesuffix("Factor"), "options", "windows")
+    words = (
+        name,
+        name.removeprefix("fused").removesuffix("Factor"),
+        "options",
+        "windows",
+        "ellipses",
+    )
     return f"{name} = {new} (was {old}) of {kind}", words, False
 
 
