@@ -7,7 +7,6 @@ import functools
 import numpy as np
 import pytest
 
-from devices import ON_DEVICES
 from dot_orders import Dot, drawn_dot
 from programs import LONG
 from subquant.runtime import Device
@@ -25,7 +24,10 @@ def programs_from(start: int) -> tuple[dict[int, Dot], Together]:
     return dots, Together({seed: dot.text for seed, dot in dots.items()})
 
 
-@ON_DEVICES
+@pytest.mark.parametrize(
+    "device_name",
+    ["cpu", *(pytest.param(name, marks=pytest.mark.vulkan) for name in ("vulkan", "vulkan_32bit"))],
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_drawn_order(seed: int, device: Device) -> None:
     dots, programs = programs_from(SEEDS.index(seed) // AT_ONCE * AT_ONCE)
