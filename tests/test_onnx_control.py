@@ -227,7 +227,7 @@ REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
                     else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
               {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
         UnsupportedError,
-        "node 0 (If) 'the If', then_branch: node 0 (NonZero) 'the NonZero' has results",
+        "node 0 (If) 'the If', then_branch: node 0 (NonZero) 'the NonZero' is not lowered",
     ),
     "name": (
         whole([node("If", ["c"], ["y"],

@@ -274,19 +274,3 @@ def _default(call: Call, dtype: Any) -> Array:
     if isinstance(tensor, Tensor):
         return tensor.data.reshape(-1)[:1].astype(dtype)
     return np.array(real if np.dtype(dtype).kind == "f" else integer, dtype)
-
-
-_REFUSED = {
-    "SVMClassifier": "export its decision function as SVMRegressor",
-    "ZipMap": "programs have no maps; convert the model with the option zipmap=False",
-    "CastMap": "programs have no maps; give it a tensor of features",
-    "DictVectorizer": "programs have no maps; give it a tensor of features",
-    "CategoryMapper": "programs have no texts; map them before the call",
-}
-
-
-@kernel(*(f"ai.onnx.ml.{name}" for name in _REFUSED))
-def refused(call: Call) -> None:
-    """Operators of maps and texts."""
-    name = call.node.operator.rpartition(".")[2]
-    raise call.error(f"is not lowered: {_REFUSED[name]}", UnsupportedError)

@@ -82,6 +82,7 @@ from .operand_types import check_operand_types
 from .opset_converter import convert_to_newest, newest_opset
 from .reals import Quantized, Sum
 from .reference import evaluated, function_body
+from .refused_operators import NEVER, advice
 
 __all__ = ["Interpreter", "Program", "write_module"]
 
@@ -253,6 +254,8 @@ class Graph(ABC):
     def _others(self, call: Call) -> list[Any]:
         """Compute a node that has no importer: by its body, or beforehand."""
         node = call.node
+        if node.operator in NEVER:
+            raise UnsupportedError(f"{node} is not lowered{_advice(node.operator)}", self.place)
         arrays = [
             operand and Operand(operand.name, _float_type(operand), self._array(operand))
             for operand in call.inputs
@@ -279,7 +282,9 @@ class Graph(ABC):
 
 def _advice(operator: str) -> str:
     """Return the end of a message about an operator that is not lowered: a way out."""
-    domain = operator.rpartition(".")[0]
+    domain, reason = operator.rpartition(".")[0], advice(operator)
+    if reason:
+        return f": {reason}"
     if domain:
         return f"; export the model with ONNX's own operators, not those of {quoted(domain)}"
     return ""

@@ -3,11 +3,7 @@
 Elements that are equal have the order of their indices, as in ONNX Runtime. Keys are signed
 integers or floats, so that one comparison serves every type.
 
-Operators whose number of results depends on the elements (NonZero, Unique, NonMaxSuppression) are
-computed for constants only.
-
-Sources: ONNX, TopK 24, ArgMax 13, ArgMin 13, CumSum 14, CumProd 26, NonZero 13, Unique 11,
-NonMaxSuppression 11.
+Sources: ONNX, TopK 24, ArgMax 13, ArgMin 13, CumSum 14, CumProd 26.
 """
 
 from __future__ import annotations
@@ -16,7 +12,6 @@ import math
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...numerics.array_functions import bits_of, convert, take
 from ...numerics.element_types import I32, I64, AnyArray, ElementType
 from ...numerics.ordering import cumulative, greatest_first
@@ -114,22 +109,3 @@ def cumulative_operator(call: Call) -> Typed:
         is_reversed=bool(call.attribute("reverse", 0)),
     )
     return Typed(call.input(0).type, result)
-
-
-_COUNTED = {
-    "NonZero": "one column for each element that is not 0; compare with 0, and use the mask",
-    "Unique": "one for each distinct element; make its input a constant",
-    "NonMaxSuppression": "one row for each box that is selected; take its inputs as the results of "
-    "the model and select the boxes after the call, or use TopK",
-}
-
-
-@kernel(*_COUNTED)
-def counted_operator(call: Call) -> None:
-    """Operators whose number of results depends on the elements: constants only."""
-    operator = call.node.operator
-    if not all(each is None or each.is_known for each in call.inputs):
-        raise call.error(
-            f"has results whose number is not known when it is compiled: {_COUNTED[operator]}",
-            UnsupportedError,
-        )

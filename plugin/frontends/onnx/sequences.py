@@ -207,28 +207,3 @@ def optional_get_element(call: Call) -> Typed:
     if isinstance(operand.value, _Sequence) and operand.value.items is None:
         raise call.error("takes the value of an optional that has none")
     return Typed(operand.type, operand.value)
-
-
-# -- operators without a meaning in a program -----------------------------------------------------
-
-_RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-           "RandomUniformLike")  # fmt: skip
-_TEXTS = ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer")
-
-
-@kernel(*_RANDOM, *_TEXTS, "ImageDecoder")
-def refused(call: Call) -> None:
-    """Operators of random numbers, texts and image files."""
-    operator = call.node.operator
-    if operator in _RANDOM:
-        reason = (
-            "makes random numbers, which differ at each call; make its result an input of the model"
-        )
-    elif operator in _TEXTS:
-        reason = "is of texts or counts them, which programs do not; do it before the call"
-    else:
-        reason = (
-            "reads an image file; decode it before the call, and make the pixels an input of the "
-            "model"
-        )
-    raise call.error(reason, UnsupportedError)

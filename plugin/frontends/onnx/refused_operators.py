@@ -1,0 +1,52 @@
+"""Operators that programs cannot have, with the reason and the way around each.
+
+A program has tensors of numbers with static shapes, and gives the same results at each call. So it
+has no random numbers, texts, maps or image files, and no results whose number is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["CONSTANTS_ONLY", "NEVER", "advice"]
+
+_RANDOM = (
+    "it makes random numbers, which differ at each call; make its result an input of the model"
+)
+_TEXTS = "it is of texts or counts them; do it before the call"
+_MAPS = "programs have no maps; give it a tensor of features"
+
+CONSTANTS_ONLY: Mapping[str, str] = {
+    "NonMaxSuppression": "it has one row for each box that is selected, a number that is not known "
+    "when it is compiled; take its inputs as results of the model and select the boxes after the "
+    "call, or use TopK",
+    "NonZero": "it has one column for each element that is not 0, a number that is not known when "
+    "it is compiled; compare with 0, and use the mask",
+    "Unique": "it has one element for each distinct one, a number that is not known when it is "
+    "compiled; make its input a constant",
+}
+"""Operators that are computed for constants only: the number of their results is computed."""
+
+NEVER: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
+         "RandomUniformLike"), _RANDOM,
+    ),
+    **dict.fromkeys(
+        ("RegexFullMatch", "StringConcat", "StringNormalizer", "StringSplit", "TfIdfVectorizer"),
+        _TEXTS,
+    ),
+    "ImageDecoder": "it reads an image file; decode it before the call, and make the pixels an "
+    "input of the model",
+    "ai.onnx.ml.CastMap": _MAPS,
+    "ai.onnx.ml.CategoryMapper": "programs have no texts; map them before the call",
+    "ai.onnx.ml.DictVectorizer": _MAPS,
+    "ai.onnx.ml.SVMClassifier": "export its decision function as SVMRegressor",
+    "ai.onnx.ml.ZipMap": "programs have no maps; convert the model with the option zipmap=False",
+}  # fmt: skip
+"""Operators that are refused whatever their inputs are."""
+
+
+def advice(operator: str) -> str:
+    """Return the reason why an operator is refused, and the way around; empty for others."""
+    return NEVER.get(operator) or CONSTANTS_ONLY.get(operator, "")
