@@ -307,9 +307,11 @@ def strided_slice(call: Call) -> AnyArray:
     )
     ellipses = sum(has(options.ellipsis_mask, entry) for entry in range(len(starts)))
     if ellipses > 1:
-        raise call.error(f"has {ellipses} ellipses, expected one at most")
+        raise call.error(f"has {ellipses} ellipses in its ellipsis_mask, expected one at most")
     if ellipses and used == len(operand.shape):
-        raise call.error("has an ellipsis of no dimensions: LiteRT takes one", UnsupportedError)
+        raise call.error(
+            "has an ellipsis_mask for no dimensions, of which LiteRT takes one", UnsupportedError
+        )
     if used > len(operand.shape):
         raise call.error(f"has {used} slices of {len(operand.shape)} dimensions")
     index: list[slice | int | None] = []
