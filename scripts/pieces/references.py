@@ -11,7 +11,8 @@ import numpy as np
 
 __all__ = ["Reference", "Refused"]
 
-_SECONDS = 30
+_SECONDS = 12
+"""The time that a runtime has for a file: less than the 20 seconds of `scripts/fuzz`."""
 
 
 class Refused(Exception):

@@ -318,7 +318,7 @@ def operator_field(rng: random.Random, model: Any) -> Any:
         return "customOptions", ("custom",), False
     if choice == 4:
         operator.largeCustomOptionsOffset, operator.largeCustomOptionsSize = 8, 8
-        return "largeCustomOptionsOffset", ("large custom", "custom"), False
+        return "largeCustomOptionsOffset", ("large custom", "custom", "options"), False
     operator.builtinOptions2Type = schema.BuiltinOptions2.StablehloConcatenateOptions
     operator.builtinOptions2 = schema.StablehloConcatenateOptionsT()
     return "builtinOptions2", ("options 2", "options", "StablehloConcatenate"), False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...errors import UnsupportedError
-from ...numerics.array_functions import convert, take, unpack_bits
+from ...numerics.array_functions import convert, is_known, take, unpack_bits
 from ...numerics.element_types import I32, AnyArray
 from .call import Call, Typed, kernel
 from .reals import Quantized
@@ -29,6 +29,9 @@ def gather(call: Call) -> Typed:
     if not operand.shape:
         raise call.error("gathers from a tensor without dimensions")
     axis = call.axis("axis", len(operand.shape), 0)
+    count = operand.shape[axis]
+    if is_known(indices) and ((indices < -count) | (indices >= count)).any():
+        raise call.error(f"gathers beyond the {count} elements of axis {axis}")
     if isinstance(operand.value, Quantized):
         result = _gathered(operand.value, indices, axis)
         if result is not None:

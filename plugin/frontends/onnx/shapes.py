@@ -227,6 +227,8 @@ def split(call: Call) -> list[Typed]:
         raise call.error(f"has {count} outputs, and num_outputs = {call.integer('num_outputs')}")
     sizes = None
     if call.optional(1) is not None:
+        if "num_outputs" in call.node.attributes:
+            raise call.error("has both sizes (input 1) and num_outputs, expected one of them")
         sizes = call.known(1).reshape(-1).tolist()
     if sizes is None:
         part = -(-extents[axis] // max(count, 1))
