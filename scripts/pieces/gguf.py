@@ -52,8 +52,9 @@ _NEUTRAL = {
         ("rope.scaling.factor", "rope.scale_linear", "rope.scaling.attn_factor", "logit_scale",
          "residual_scale", "embedding_scale", "expert_weights_scale"), (0.0, 1.0)
     ),
+    "rope.dimension_count": (32.0,),
 }  # fmt: skip
-"""Numbers that change nothing, as the absence of the property."""
+"""Numbers that change nothing, as the absence of the property; heads below have 32 elements."""
 _TOKENIZER = "tokenizer.ggml.model"
 _SHOWN_BY = {
     **dict.fromkeys(
@@ -61,7 +62,7 @@ _SHOWN_BY = {
          "attention.value_length", "embedding_length", "feed_forward_length"),
         ("tensor", "heads"),
     ),
-    "rope.dimension_count": ("are turned",),
+    "rope.dimension_count": ("are turned", "rope_freqs"),
     "rope.scaling.type": ("rotary embeddings",),
     "expert_count": ("experts",),
     "general.architecture": ("architecture",),
