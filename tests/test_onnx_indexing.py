@@ -186,3 +186,19 @@ def test_a_loop_whose_condition_counts_has_results_of_each_iteration(cpu: Device
 def test_a_loop_whose_condition_is_computed_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="make the number of iterations a constant"):
         text_of(counting_loop(is_counted=False))
+
+
+def test_products_along_an_axis(cpu: Device) -> None:
+    """ONNX Runtime has no CumProd; IREE refuses to pad f64 with ones."""
+    value = helper.make_tensor_value_info
+    nodes = [helper.make_node("CumProd", ["x", "axis"], ["y"], exclusive=1)]
+    graph = helper.make_graph(
+        nodes, "graph", [value("x", onnx.TensorProto.DOUBLE, [3, 5])],
+        [value("y", onnx.TensorProto.DOUBLE, [3, 5])],
+        [helper.make_tensor("axis", onnx.TensorProto.INT64, [], [1])],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26)], ir_version=10)
+    x = np.random.default_rng(0).normal(size=(3, 5))
+    expected = np.cumprod(np.concatenate([np.ones((3, 1)), x[:, :-1]], axis=1), axis=1)
+    for device in (None, cpu):
+        np.testing.assert_allclose(computed(proto, device, x)[0], expected, rtol=1e-12)

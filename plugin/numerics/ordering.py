@@ -96,15 +96,19 @@ def cumulative(
         is_exclusive: an element is not part of its own result.
         is_reversed: from the end.
     """
-    start = np.asarray(0 if function == "add" else 1, value.dtype)
-    extent = value.shape[axis]
+    extent, one = value.shape[axis], np.ones((), value.dtype)
+    along = np.arange(extent).reshape([-1 if a == axis else 1 for a in range(value.ndim)])
 
     def shifted(value: AnyArray, by: int) -> AnyArray:
         inside = slice(by, None) if is_reversed else slice(0, extent - by)
         widths = [(0, 0)] * value.ndim
         widths[axis] = (0, by) if is_reversed else (by, 0)
         part = value[(slice(None),) * axis + (inside,)]
-        return np.pad(part, widths, constant_values=start)
+        padded = np.pad(part, widths)
+        if function == "add":
+            return padded
+        # IREE refuses to pad f64 with another number than 0.
+        return np.where(along < extent - by if is_reversed else along >= by, padded, one)
 
     if is_exclusive and extent:
         value = shifted(value, 1)
