@@ -76,7 +76,7 @@ def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> 
     arrays = (form.zero_points, form.scales, form.offsets)
     given: list[AnyArray] = [numbers for numbers in arrays if numbers is not None]
     block_sizes = form.block_sizes
-    if any(extent % size for extent, size in zip(shape, block_sizes, strict=True)):
+    if 0 in shape or any(extent % size for extent, size in zip(shape, block_sizes, strict=True)):
         grouped, spread = shape, [spread_blocks(array, shape, block_sizes) for array in given]
     else:
         # Each axis as (block number, position in block), over which scales are broadcast.

@@ -182,6 +182,14 @@ def clipped(call: Call) -> Typed:
 # -- along an axis --------------------------------------------------------------------------------
 
 
+def _is_empty(call: Call) -> bool:
+    """Return True if the operand has no elements; its axis is checked."""
+    shape = call.input(0).shape
+    if shape:
+        call.axis("axis", len(shape), -1)
+    return 0 in shape
+
+
 def _shifted(call: Call) -> tuple[AnyArray, int]:
     """Return the operand less its greatest element along the axis, and the axis."""
     x = _wide(call)
@@ -192,6 +200,8 @@ def _shifted(call: Call) -> tuple[AnyArray, int]:
 @kernel("Softmax")
 def softmax(call: Call) -> Typed:
     """``exp(x) / sum(exp(x))`` along an axis."""
+    if _is_empty(call):
+        return Typed(call.input(0).type, call.array(0))
     x, axis = _shifted(call)
     exps = np.exp(x)
     return _like_input(call, exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True))
@@ -200,6 +210,8 @@ def softmax(call: Call) -> Typed:
 @kernel("LogSoftmax")
 def log_softmax(call: Call) -> Typed:
     """``x - log(sum(exp(x)))`` along an axis."""
+    if _is_empty(call):
+        return Typed(call.input(0).type, call.array(0))
     x, axis = _shifted(call)
     total = np.exp(x).sum(axis=axis, dtype=x.dtype, keepdims=True)
     return _like_input(call, x - np.log(total))
@@ -208,6 +220,8 @@ def log_softmax(call: Call) -> Typed:
 @kernel("Hardmax")
 def hardmax(call: Call) -> Typed:
     """1 at the first of the greatest elements along an axis, 0 elsewhere."""
+    if _is_empty(call):
+        return Typed(call.input(0).type, call.array(0))
     x = _wide(call)
     axis = call.axis("axis", x.ndim, -1)
     count = x.shape[axis]

@@ -110,8 +110,8 @@ def window(call: Call) -> Typed:
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if size < 0 or is_too_large([size]):
         raise call.error(f"has {size} elements")
-    # A symmetric window of one element has no period, and is the peak.
-    x = 2 * np.pi * np.arange(size) / max(size if periodic else size - 1, 1)
+    with np.errstate(invalid="ignore"):  # NaN for a symmetric window of one element: no period
+        x = 2 * np.pi * np.arange(size) / np.float64(size if periodic else size - 1)
     a, b, c = _WINDOWS[call.node.operator]
     values = a - b * np.cos(x) + c * np.cos(2 * x)
     return Typed(type_, values.astype(element_of(type_).dtype))

@@ -24,6 +24,7 @@ _OF_OPERATORS: dict[str, tuple[Irrelevant, ...]] = {
         Irrelevant("1", "is the ratio, which holds in training only"),
     ),
     "LinearAttention": (_CHUNK_SIZE,),
+    "Pad": (Irrelevant("2", "is the value of margins, which other modes copy"),),
     "QuantizeLinear": (_SATURATE,),
     "com.microsoft.EmbedLayerNormalization": (
         Irrelevant("mask_index_type", "is the type of the mask, which the mask says"),

@@ -319,7 +319,7 @@ def _of_two_axes(node: Older) -> Older | Results:
     if not -rank <= axis <= max(rank - 1, 0):
         raise node.error(f"has the axis {axis} of a tensor of {rank} dimensions")
     axis = axis % max(rank, 1)
-    if axis == rank - 1:
+    if axis == rank - 1 or 0 in shape:
         return node.having(axis=-1)
     graph, call = node.call.graph, node.call
     flat = np.array([math.prod(shape[:axis]), math.prod(shape[axis:])], np.int64)

@@ -246,14 +246,34 @@ def _geometry(call: Call, shape: Sequence[int]) -> _Windows:
             f"{list(dilations)} for images of {list(shape)}"
         )
     spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
+    _check_same_padding(call, shape[2:], spans, strides)
     pads = padding(call, shape[2:], spans, strides)
     beyond = []
     for extent, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
         padded = extent + sum(pair)
-        if padded < span and not is_ceil:
+        if padded < span and (not is_ceil or padded <= span - stride):
             raise call.error(f"has windows of {list(sizes)} in images of {list(shape)}")
         beyond.append(_beyond(padded, span, stride, pair) if is_ceil else 0)
     return _Windows(tuple(sizes), tuple(strides), tuple(dilations), tuple(pads), tuple(beyond))
+
+
+def _check_same_padding(
+    call: Call, extents: Sequence[int], spans: Sequence[int], strides: Sequence[int]
+) -> None:
+    """Check that the padding of ``SAME_UPPER`` and ``SAME_LOWER`` is not negative.
+
+    Raises:
+        UnsupportedError: strides are longer than windows by so much that runtimes crop images.
+    """
+    if call.attribute("auto_pad", "NOTSET") not in ("SAME_UPPER", "SAME_LOWER"):
+        return
+    for extent, span, stride in zip(extents, spans, strides, strict=True):
+        if (-(-extent // stride) - 1) * stride + span - extent < -1:
+            raise call.error(
+                f"has strides of {stride} and windows of {span} in {extent} elements, for which "
+                "auto_pad asks for negative padding: runtimes differ; say pads",
+                UnsupportedError,
+            )
 
 
 def _beyond(padded: int, span: int, stride: int, pads: tuple[int, int]) -> int:

@@ -253,19 +253,23 @@ def dequantize_linear(call: Call) -> Real:
         target = element_of(type_name(call, asked)).dtype
     if operand.type in SMALL_FLOATS:
         small = SMALL_FLOATS[operand.type]
-        real = small.decode(operand.value, target)
+        real = small.decode(operand.value, np.float32)
         if block_size:
             scales = _spread(scales, operand.shape, sizes)
             if zero_points is not None:
                 zero_points = _spread(zero_points, operand.shape, sizes)
         if zero_points is not None:
-            real = real - small.decode(zero_points, target)
-        return real * scales.astype(target)
+            real = real - small.decode(zero_points, np.float32)
+        return convert(real * convert(scales, F32), ElementType.of_dtype(target))
     if operand.type not in _STORAGE:
         raise call.error(f"of {operand.type} is not lowered", UnsupportedError)
     zero_operand = call.optional(2)
     if zero_operand is not None and zero_operand.type != operand.type:
         raise call.error(f"has zero points of {zero_operand.type} for {operand.type}")
+    if np.dtype(target).itemsize < np.dtype(scales.dtype).itemsize:  # the product is rounded once
+        call.with_floats(f"its scales are {scales.dtype.name}, and its result {target.name}")
+        wide = Quantized(operand.value, operand.type, scales, zero_points, sizes)
+        return convert(wide.reals(call.graph.lift), ElementType.of_dtype(target))
     return Quantized(operand.value, operand.type, scales.astype(target), zero_points, sizes)
 
 

@@ -95,6 +95,12 @@ class Quantized:
         zero_points = self.zero_points
         if zero_points is not None and is_known(zero_points):
             zero_points = lift(zero_points, held.element) if zero_points.any() else None
+        if element.bits > 8 and self.dtype.itemsize < 4:  # differences that f16 cannot hold
+            form = BlockForm(
+                storage, held, self.block_sizes, convert(self.scales, F32), zero_points
+            )
+            wide = form.dequantize(ExpressedType.of_dtype(F32.dtype))
+            return convert(wide, ElementType.of_dtype(self.dtype))
         form = BlockForm(storage, held, self.block_sizes, self.scales, zero_points)
         return form.dequantize(ExpressedType.of_dtype(self.dtype))
 

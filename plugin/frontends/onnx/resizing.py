@@ -145,6 +145,13 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         ]
     if min(factors, default=1) <= 0 or min(extents, default=1) < 1:
         raise call.error(f"resizes {list(shape)} by {factors}, which gives no elements")
+    is_copied = extents == [shape[axis] for axis in axes]
+    if is_copied and sizes is None and set(factors) != {1.0} and transform != "tf_crop_and_resize":
+        raise call.error(
+            f"has the scales {factors}, by which {list(shape)} keeps its shape: runtimes differ in "
+            "whether they copy it; say sizes in place of scales, or leave the node out",
+            UnsupportedError,
+        )
     result = []
     for axis, size, factor, region in zip(axes, extents, factors, regions, strict=True):
         whole = abs(factor * shape[axis] - size) < 1e-4

@@ -130,6 +130,12 @@ def squeeze(call: Call) -> Typed:
     axes = _axes(call, len(before))
     if axes is None:
         axes = [axis for axis, extent in enumerate(before) if extent == 1]
+    elif not axes and 1 in before:
+        raise call.error(
+            f"has an empty list of axes for {list(before)}: runtimes differ in whether all axes of "
+            "one element go; list the axes, or leave the input out",
+            UnsupportedError,
+        )
     return _reshaped(call, [n for axis, n in enumerate(before) if axis not in axes])
 
 
@@ -187,6 +193,10 @@ def _is_like(first: Quantized, other: Any) -> bool:
     )  # fmt: skip
 
 
+_WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
+"""Ends that stand for the end of an axis of any size."""
+
+
 @kernel("Slice")
 def slice_(call: Call) -> Typed:
     """Python's slices of some axes."""
@@ -205,6 +215,14 @@ def slice_(call: Call) -> Typed:
     index, backward = [slice(None)] * len(extents), []
     for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
         axis = call.checked_axis(given, len(extents))
+        if step < 0 and end in _WITHOUT_END and extents[axis]:
+            raise call.error(
+                f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
+                "before the last; end at the least integer to go to the first",
+                UnsupportedError,
+            )
+        if step < 0:  # clamped to the first element, where Python's slices have none
+            start = max(start, -extents[axis])
         places = range(extents[axis])[slice(int(start), int(end), int(step))]
         if step < 0 and places:  # the same places in ascending order, reversed afterwards
             backward.append(axis)

@@ -1,0 +1,194 @@
+"""Corners of ONNX operators: empty tensors, extreme bounds, narrow floats beside wide integers.
+
+The results are those of ONNX Runtime, or formulas of the specification in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper, numpy_helper
+
+from subquant.errors import SubquantError, UnsupportedError
+from subquant.formats.onnx import read_onnx
+from subquant.frontends.onnx import Interpreter
+
+Array = np.ndarray[Any, Any]
+
+FLOAT, FLOAT16 = onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16
+INT64 = np.iinfo(np.int64)
+
+
+def one_node(
+    operator: str,
+    inputs: list[Array | None],
+    expected: Array | None = None,
+    opset: int = 21,
+    constants: tuple[int, ...] = (),
+    domain: str = "",
+    **attributes: Any,
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Return a model of one node, and its arguments; a result has the type of `expected`."""
+    names = ["" if each is None else f"x{n}" for n, each in enumerate(inputs)]
+    arrays = {name: each for name, each in zip(names, inputs, strict=True) if each is not None}
+    tensors = [numpy_helper.from_array(arrays[f"x{n}"], f"x{n}") for n in constants]
+    arguments = {name: each for name, each in arrays.items() if int(name[1:]) not in constants}
+
+    def described(name: str, array: Array) -> Any:
+        return helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+
+    output = helper.make_empty_tensor_value_info("y")
+    if expected is not None:
+        output = described("y", expected)
+    node = helper.make_node(operator, names, ["y"], domain=domain, **attributes)
+    graph = helper.make_graph(
+        [node], "graph", [described(*each) for each in arguments.items()], [output], tensors
+    )
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), arguments
+
+
+def by_onnxruntime(proto: onnx.ModelProto, arguments: Mapping[str, Array]) -> Array:
+    """Return the result of ONNX Runtime."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+    return np.asarray(session.run(None, dict(arguments))[0])
+
+
+def result_of(operator: str, inputs: list[Array | None], **kwargs: Any) -> tuple[Array, Array]:
+    """Return the result of a node, and that of ONNX Runtime."""
+    expected = by_onnxruntime(*one_node(operator, inputs, **kwargs))
+    proto, arguments = one_node(operator, inputs, expected, **kwargs)
+    (result,) = Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+    assert np.asarray(result).dtype == expected.dtype
+    return np.asarray(result), expected
+
+
+def refusal_of(operator: str, inputs: list[Array | None], expected: Array, **kwargs: Any) -> str:
+    """Return the error of a node."""
+    proto, arguments = one_node(operator, inputs, expected, **kwargs)
+    with pytest.raises(UnsupportedError) as caught:
+        Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+    return str(caught.value)
+
+
+def indices(*numbers: int) -> Array:
+    return np.array(numbers, np.int64)
+
+
+@pytest.mark.parametrize("start", [-10, -4, 3, INT64.min])
+def test_a_slice_backward_starts_in_the_axis(start: int) -> None:
+    x = np.arange(4, dtype=np.float32)
+    inputs = [x, indices(start), indices(INT64.min), indices(0), indices(-1)]
+    result, expected = result_of("Slice", inputs, constants=(1, 2, 3, 4))
+    np.testing.assert_array_equal(result, expected)
+    assert result.size == (4 if start == 3 else 1)
+
+
+@pytest.mark.parametrize("end", [2**31 - 1, INT64.max])
+def test_a_slice_backward_without_an_end_is_refused(end: int) -> None:
+    x = np.arange(4, dtype=np.float32)
+    inputs = [x, indices(-1), indices(end), indices(0), indices(-1)]
+    assert "goes backward" in refusal_of("Slice", inputs, x, constants=(1, 2, 3, 4))
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "LogSoftmax", "Hardmax"])
+@pytest.mark.parametrize(("opset", "axis"), [(21, 0), (21, 1), (21, -1), (11, 1), (9, 0)])
+@pytest.mark.parametrize("shape", [(2, 0, 3), (0, 2, 1)])
+def test_empty_tensors_have_an_empty_softmax(
+    operator: str, opset: int, axis: int, shape: tuple[int, ...]
+) -> None:
+    x = np.zeros(shape, np.float32)
+    proto, arguments = one_node(operator, [x], x, opset, axis=axis)
+    (result,) = Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+    assert np.asarray(result).shape == shape
+
+
+@pytest.mark.parametrize("operator", ["QuantizeLinear", "DequantizeLinear"])
+def test_empty_tensors_are_quantized_by_axis(operator: str) -> None:
+    x = np.zeros((1, 0, 2), np.float32 if operator == "QuantizeLinear" else np.int16)
+    zero_points = np.array([3, 4], np.int16)
+    result, expected = result_of(
+        operator, [x, np.array([0.5, 0.25], np.float32), zero_points], axis=2
+    )
+    assert result.shape == expected.shape
+
+
+@pytest.mark.parametrize(
+    "values",
+    [np.array([65535, 3001, 4099], np.uint16), np.array([100_000, -3001, 4099], np.int32)],
+    ids=["UINT16", "INT32"],
+)
+def test_wide_integers_with_scales_of_f16_do_not_overflow(values: Array) -> None:
+    result, expected = result_of("DequantizeLinear", [values, np.array(0.2, np.float16)])
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("scale", [8e-9, 1 / 3, 100.0])
+def test_scales_of_f32_are_not_rounded_to_the_type_of_the_result(scale: float) -> None:
+    values = np.array([127, 30, -4], np.int8)
+    inputs = [values, np.array(scale, np.float32)]
+    result, expected = result_of("DequantizeLinear", inputs, opset=23, output_dtype=FLOAT16)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("mode", ["reflect", "edge", "wrap"])
+def test_the_constant_of_other_padding_modes_is_irrelevant(mode: str) -> None:
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    inputs = [x, indices(1, 2, 0, 1), np.array(7, np.float32)]
+    result, expected = result_of("Pad", inputs, constants=(1,), mode=mode)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("operator", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_a_symmetric_window_of_one_element_has_no_period(operator: str) -> None:
+    result, expected = result_of(operator, [indices(1)[0]], constants=(0,), periodic=0)
+    np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize(("operator", "opset"), [("Resize", 21), ("Resize", 10), ("Upsample", 9)])
+def test_scales_that_keep_every_size_are_refused(operator: str, opset: int) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
+    scales = np.array([1, 1, 1.3, 1.3], np.float32)
+    inputs: list[Array | None] = [x, scales] if opset < 11 else [x, None, scales]
+    place = (len(inputs) - 1,)
+    message = refusal_of(operator, inputs, x, opset=opset, constants=place, mode="nearest")
+    assert "keeps its shape" in message
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("auto_pad", ["SAME_UPPER", "SAME_LOWER"])
+def test_negative_padding_of_pools_is_refused(operator: str, auto_pad: str) -> None:
+    x = np.arange(8, dtype=np.float32).reshape(1, 1, 8)
+    attributes = {"auto_pad": auto_pad, "strides": [4], "kernel_shape": [1]}
+    message = refusal_of(operator, [x], x[..., :2], **attributes)
+    assert "negative padding" in message
+    x = np.arange(4, dtype=np.float32).reshape(1, 1, 4)
+    attributes["strides"] = [2]
+    proto, arguments = one_node(operator, [x], x[..., ::2], **attributes)
+    (result,) = Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+    np.testing.assert_array_equal(result, [[[0, 2]]])
+
+
+def test_windows_longer_than_the_image_are_refused() -> None:
+    x = np.zeros((1, 2, 4), np.float32)
+    attributes = {"kernel_shape": [3], "dilations": [2], "ceil_mode": 1}
+    proto, arguments = one_node("MaxPool", [x], x[..., :1], **attributes)
+    with pytest.raises(SubquantError, match="has windows of"):
+        Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+
+
+def test_a_squeeze_of_an_empty_list_of_axes_is_refused() -> None:
+    x = np.zeros((2, 1, 3), np.float32)
+    assert "empty list of axes" in refusal_of("Squeeze", [x, indices()], x[:, 0], constants=(1,))
+    result, expected = result_of("Squeeze", [x[:, 0], indices()], constants=(1,))
+    assert result.shape == expected.shape
