@@ -159,12 +159,14 @@ def read_elsewhere(op: Operation) -> list[int]:
         return []
     found = []
     for number, operand in enumerate(op.operands):
-        if not isinstance(operand.type, ir.RankedTensorType) or not is_apart(operand, False):
+        if not isinstance(operand.type, ir.RankedTensorType):
             continue
         loops = _loops_of_axes(op, number)
         if not loops or -1 in loops:  # at an offset: IREE computes what each thread reads
             continue
-        if loops != list(range(len(loops))) or len(loops) != _loop_count(op):
+        is_elsewhere = loops != list(range(len(loops))) or len(loops) != _loop_count(op)
+        # The walk behind the operand comes last: of a chain it would grow with the square.
+        if is_elsewhere and is_apart(operand, False):
             found.append(number)
     return found
 
