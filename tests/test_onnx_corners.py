@@ -192,3 +192,28 @@ def test_a_squeeze_of_an_empty_list_of_axes_is_refused() -> None:
     assert "empty list of axes" in refusal_of("Squeeze", [x, indices()], x[:, 0], constants=(1,))
     result, expected = result_of("Squeeze", [x[:, 0], indices()], constants=(1,))
     assert result.shape == expected.shape
+
+
+@pytest.mark.parametrize("opset", [19, 21, 23])
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_quotients_of_f16_are_rounded_as_the_operator_set_says(opset: int, domain: str) -> None:
+    """In f32 before operator set 23, and in ONNX Runtime's own operator; in f16 since."""
+    x = np.random.default_rng(0).normal(0, 8, 2000).astype(np.float16)
+    inputs = [x, np.array(0.1, np.float16), np.array(3, np.int8)]
+    result, expected = result_of("QuantizeLinear", inputs, opset=opset, domain=domain)
+    np.testing.assert_array_equal(result, expected)
+    wide = np.rint(x.astype(np.float32) / np.float32(np.float16(0.1))) + 3
+    is_wide = bool((np.clip(wide, -128, 127) == result).all())
+    assert is_wide == (opset < 23 or bool(domain))
+
+
+@pytest.mark.parametrize("counts", [0, 1])
+@pytest.mark.parametrize("is_last", [0, 1])
+def test_quantized_means_of_windows_beyond_the_padding(counts: int, is_last: int) -> None:
+    x = np.arange(10, 18, dtype=np.uint8).reshape((1, 4, 2) if is_last else (1, 2, 4))
+    scale, zero = np.array(0.1, np.float32), np.array(0, np.uint8)
+    result, expected = result_of(
+        "QLinearAveragePool", [x, scale, zero, scale, zero], domain="com.microsoft",
+        kernel_shape=[3], strides=[2], ceil_mode=1, count_include_pad=counts, channels_last=is_last,
+    )  # fmt: skip
+    np.testing.assert_array_equal(result, expected)

@@ -176,6 +176,10 @@ def _has_changed(operator: str, opset: int) -> bool:
 # -- attributes that became inputs ----------------------------------------------------------------
 
 
+_FLOAT = 1
+"""The number of the element type FLOAT."""
+
+
 @_since(10, "TopK")
 def _k(node: Older) -> Older:
     return node.with_input(1, np.asarray([node.attributes["k"]], np.int64)).without("k")
@@ -266,6 +270,13 @@ def _roi_align(node: Older) -> Older:
 def _grid_sample_mode(node: Older) -> Older:
     mode = node.attributes.get("mode", "bilinear")
     return node.having(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+
+
+@_since(23, "QuantizeLinear")
+def _divided_in_f32(node: Older) -> Older:
+    """Quotients of f16 and bf16 were those of f32: the operator had no ``precision``."""
+    is_narrow = node.dtype(1).itemsize == 2
+    return node.with_default("precision", _FLOAT) if is_narrow else node
 
 
 @_since(28, "Mod")

@@ -184,7 +184,7 @@ def qlinear_average_pool(call: Call) -> Typed:
     rank = len(operand.shape)
     if is_last:
         operand = operand.transposed((0, rank - 1, *range(1, rank - 1)))
-    total = _window_means(call, operand)
+    total = _window_means(call, operand, is_whole=True)
     if is_last:
         (term,) = total.terms
         order = (0, *range(2, rank), 1)
@@ -194,24 +194,31 @@ def qlinear_average_pool(call: Call) -> Typed:
     return stored(call, total, 3, 4)
 
 
-def _window_means(call: Call, operand: Quantized) -> Sum:
+def _window_means(call: Call, operand: Quantized, *, is_whole: bool = False) -> Sum:
+    """Means of windows.
+
+    Args:
+        call: with the attributes of the pool.
+        operand: integers with one scale.
+        is_whole: with ``count_include_pad``, indices beyond the padding count, too.
+    """
     value, bound = operand.centered()
     sizes = call.attribute("kernel_shape", [])
     bound *= math.prod(sizes)
     element = ElementType.of_dtype(np.dtype(np.int64 if bound >= 1 << 31 else np.int32))
     total = _windows(call, convert(value, element), 0, "add")
-    return _divided(operand, total, bound, _counts(call, value.shape))
+    return _divided(operand, total, bound, _counts(call, value.shape, is_whole=is_whole))
 
 
-def _counts(call: Call, shape: Sequence[int]) -> Array:
+def _counts(call: Call, shape: Sequence[int], *, is_whole: bool = False) -> Array:
     """The number of elements that each window is divided by.
 
     Padding counts with ``count_include_pad``; indices beyond it, which only ``ceil_mode`` reaches,
-    never do.
+    count in ONNX Runtime's QLinearAveragePool only.
     """
     inside = bool(call.attribute("count_include_pad", 0))
     ones = np.ones((1, 1, *shape[2:]), np.int32)
-    counts = _windows(call, ones, int(inside), "add", beyond=0)
+    counts = _windows(call, ones, int(inside), "add", beyond=int(inside and is_whole))
     result: Array = np.maximum(np.asarray(counts), 1)
     return result
 

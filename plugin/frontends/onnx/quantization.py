@@ -186,6 +186,8 @@ def _precision(call: Call, scales: AnyArray) -> DType:
     """What the division is computed in: what the node says, or the type of the scales."""
     asked = call.attribute("precision", 0)
     type_ = type_name(call, asked) if asked else call.input(1).type
+    if call.node.operator.startswith("com.microsoft.") and type_ == "FLOAT16":
+        type_ = "FLOAT"  # as ONNX Runtime divides
     if ELEMENTS.get(type_) not in EXPRESSED_TYPES:
         raise call.error(f"divides in {type_}, which is not lowered", UnsupportedError)
     return element_of(type_).dtype
