@@ -610,3 +610,23 @@ def test_rows_with_two_results_are_still_refused_without_barriers() -> None:
     assert b"failed to legalize operation 'arith.constant'" in caught.value.stderr, (
         "IREE is fixed: remove has_several_results from transforms/iree/several_results.py"
     )
+
+
+def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That would take a time that grows with the square of its length."""
+    from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+    from subquant.compiler.reading import parse_text
+    from subquant.dialects import create_context
+    from subquant.transforms.iree import thread_positions
+
+    chain = [f"%v{n + 1} = stablehlo.add %v{n}, %x : tensor<4xf32>" for n in range(200)]
+    body = "\n  ".join(["%v0 = stablehlo.negate %x : tensor<4xf32>", *chain])
+    text = (
+        f"func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  {body}"
+        "\n  return %v200 : tensor<4xf32>\n}"
+    )
+    module = parse_text(text, create_context())
+    walks: list[object] = []
+    monkeypatch.setattr(thread_positions, "is_apart", lambda *given: walks.append(given))
+    run_pipeline(module, parse_pipeline("isolate-contraction-operands"))
+    assert not walks
