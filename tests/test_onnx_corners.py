@@ -217,3 +217,18 @@ def test_quantized_means_of_windows_beyond_the_padding(counts: int, is_last: int
         kernel_shape=[3], strides=[2], ceil_mode=1, count_include_pad=counts, channels_last=is_last,
     )  # fmt: skip
     np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("operator", ["ReduceLogSum", "ReduceLogSumExp", "ReduceL2"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_integers_that_older_operator_sets_reduce(operator: str, dtype: Any) -> None:
+    x = np.array([[1, 2, 3], [4, 5, 40]], dtype)
+    result, expected = result_of(operator, [x, indices(1)], constants=(1,), opset=18)
+    np.testing.assert_array_equal(result, expected)
+
+
+def test_a_clip_of_integers_in_an_operator_set_without_it_is_refused() -> None:
+    x = np.array([1, 2], np.uint32)
+    proto, arguments = one_node("Clip", [x], x, opset=9)
+    with pytest.raises(SubquantError, match="UINT32"):
+        Interpreter(read_onnx(proto.SerializeToString())).run(arguments)

@@ -224,7 +224,7 @@ class Graph(ABC):
             if isinstance(converted, list):
                 return [_typed(result) for result in converted]
             call = converted
-            check_operand_types(call)
+            check_operand_types(call, self._opset)
         return self._applied(call)
 
     def _applied(self, call: Call) -> list[Operand]:

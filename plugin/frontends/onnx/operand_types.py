@@ -1,7 +1,8 @@
 """Checks the types of a node's inputs beside the schema of its operator.
 
-The schema is that of the newest operator set, which takes the most types: a node of an older one is
-converted before (`opset_converter`).
+The schema is that of the newest operator set, since a node of an older one is converted before
+(`opset_converter`). Types that the older operator set has besides are taken, too: ReduceLogSum took
+integers before operator set 28.
 
 Source: ONNX, "Operator Schemas", as the package `onnx` has them.
 """
@@ -21,13 +22,17 @@ _MAX_TYPES = 4
 """The number of types that an error lists."""
 
 
-def check_operand_types(call: Call) -> None:
+def check_operand_types(call: Call, opset: int) -> None:
     """Check that an operator of ONNX's own domain takes the types of its inputs.
+
+    Args:
+        call: a node in the form of the newest operator set.
+        opset: the operator set of the file.
 
     Raises:
         InputError: it does not; the message names the input and its type.
     """
-    formals = _inputs_of(call.node.operator)
+    formals = _inputs_of(call.node.operator, opset)
     if not formals:
         return
     bound: dict[str, tuple[str, str]] = {}
@@ -61,12 +66,20 @@ class _Formal:
 
 
 @functools.cache
-def _inputs_of(operator: str) -> tuple[_Formal, ...]:
+def _inputs_of(operator: str, opset: int) -> tuple[_Formal, ...]:
     """Return the inputs of an operator; none if the package `onnx` does not know it."""
     from onnx import defs
 
+    newest = defs.onnx_opset_version()
     try:
-        schema = defs.get_schema(operator, defs.onnx_opset_version())
+        formals = tuple(map(_Formal, defs.get_schema(operator, newest).inputs))
     except defs.SchemaError:
         return ()
-    return tuple(map(_Formal, schema.inputs))
+    try:
+        older = map(_Formal, defs.get_schema(operator, min(opset, newest)).inputs)
+    except defs.SchemaError:  # an operator that a rule replaced an older one by
+        return formals
+    types = {each.name: each.types for each in older}
+    for formal in formals:
+        formal.types |= types.get(formal.name, frozenset())
+    return formals

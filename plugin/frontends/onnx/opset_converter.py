@@ -194,6 +194,10 @@ def _slice_bounds(node: Older) -> Older:
 
 @_since(11, "Clip")
 def _clip_bounds(node: Older) -> Older:
+    if node.dtype().kind in "iub":
+        raise node.error(
+            f"is of {node.operand(0).type} in operator set {node.opset}, expected floats"
+        )
     most = float(np.finfo(np.float32).max)
     node = node.with_default("min", -most).with_default("max", most)
     with np.errstate(over="ignore"):  # f16: infinite, which bounds nothing
