@@ -232,3 +232,14 @@ def test_a_clip_of_integers_in_an_operator_set_without_it_is_refused() -> None:
     proto, arguments = one_node("Clip", [x], x, opset=9)
     with pytest.raises(SubquantError, match="UINT32"):
         Interpreter(read_onnx(proto.SerializeToString())).run(arguments)
+
+
+@pytest.mark.parametrize("opset", [18, 20])
+def test_group_parameters_of_the_deprecated_group_normalization(opset: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 6, 3)).astype(np.float32)
+    scale, bias = (rng.normal(size=2).astype(np.float32) for _ in range(2))
+    result, expected = result_of(
+        "GroupNormalization", [x, scale, bias], opset=opset, num_groups=2, epsilon=0.1
+    )
+    np.testing.assert_allclose(result, expected, 1e-5, 1e-6)

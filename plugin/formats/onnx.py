@@ -83,6 +83,9 @@ _MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
 _UNCHECKED = frozenset(("SimplifiedLayerNormalization",))
 """Operators of ONNX Runtime's that models have in ONNX's own domain, and ONNX has not."""
+_DEPRECATED_GROUPS = range(18, 21)
+"""Operator sets in which GroupNormalization is deprecated: it had parameters of each group, and has
+the same inputs and attributes since."""
 _DEEPEST = 16
 """Levels of graphs in nodes."""
 _LARGEST_PROTOBUF = 1 << 31
@@ -490,6 +493,8 @@ class _Reader:
         context = self._checker.C.CheckerContext()
         context.ir_version = max(int(model.ir_version), 3)
         context.opset_imports = dict(opsets)
+        if operator == "GroupNormalization" and opsets[domain] in _DEPRECATED_GROUPS:
+            context.opset_imports = {**opsets, domain: _DEPRECATED_GROUPS.stop}
         try:
             if operator not in _UNCHECKED:
                 self._checker.check_node(_without_graphs(proto), context)
