@@ -120,6 +120,10 @@ def place_of(location: object) -> Place | None:
     return Place(match.group(1), int(match.group(2)), int(match.group(3)))
 
 
+_MAX_MESSAGE_LENGTH = 4000
+"""The number of characters of a message: a type in a file can have more than 100,000."""
+
+
 class SubquantError(Exception):
     """Base of all errors that subquant raises on purpose.
 
@@ -134,6 +138,8 @@ class SubquantError(Exception):
 
     def __init__(self, message: str, at: Any = None, notes: tuple[str, ...] = ()) -> None:
         self.message = message
+        if len(message) > _MAX_MESSAGE_LENGTH:
+            self.message = f"{message[:_MAX_MESSAGE_LENGTH]}... ({len(message):,} characters)"
         self.notes = tuple(notes)
         self.place: Place | None = None
         self.op_name: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from subquant.errors import Place, UnsupportedError
+from subquant.errors import InputError, Place, UnsupportedError
 from subquant.read_record import Irrelevant, ReadRecord
 
 PLACE = Place("model.bin")
@@ -62,3 +62,9 @@ def test_an_irrelevant_item_needs_no_reading() -> None:
     record = ReadRecord(PLACE)
     record.track("property", {"general.author": "x"}, [Irrelevant("general.*", "describes it")])
     record.finish()
+
+
+def test_an_error_quotes_a_few_lines_of_a_long_type() -> None:
+    error = InputError(f"has the type {'x' * 140_000}")
+    assert len(str(error)) < 4100
+    assert error.message.endswith("... (140,013 characters)")

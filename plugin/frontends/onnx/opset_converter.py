@@ -396,6 +396,10 @@ def _scan_of_a_batch(node: Older) -> Results:
         raise node.error("has sequence_lens, which is not lowered; export with operator set 9")
     graph, call = node.call.graph, node.call
     operands = [each for each in node.inputs[1:] if each is not None]
+    batches = {each.shape[:1] for each in operands}
+    if len(batches) != 1 or batches & {(), (0,)}:
+        raise node.error(f"has operands of shapes {[list(each.shape) for each in operands]}, "
+                         "expected a batch in the first dimension of each")  # fmt: skip
     directions = node.attributes.get("directions")
     options = {
         "body": node.attributes["body"], "num_scan_inputs": node.attributes["num_scan_inputs"],
