@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from .errors import ParseError, Place, SubquantError, place_of
 from .versions import check_versions
@@ -30,13 +30,11 @@ __all__ = [
     "ext",
     "in_context_of",
     "ir",
-    "onnx_importer",
     "operation_names",
     "passmanager",
     "place_of",
     "quant",
     "refuse_names_of_bytes",
-    "register_torch",
     "register_upstream_passes",
     "rewrite",
     "stablehlo",
@@ -70,30 +68,6 @@ def register_upstream_passes() -> None:
     if not _passes_registered:
         stablehlo.register_stablehlo_passes()
         _passes_registered = True
-
-
-def register_torch(context: ir.Context) -> None:
-    """Give a context torch-mlir's dialects.
-
-    ``torch_c`` is loaded by a pass that converts nothing: what is created before it is loaded
-    silently becomes another operation of it.
-    """
-    from torch_mlir._mlir_libs import _torchMlir  # for ONNX models only
-
-    register_upstream_passes()
-    _torchMlir.register_dialect(context)
-    with context, ir.Location.unknown():
-        manager = passmanager.PassManager.parse(
-            "builtin.module(torch-func-backend-type-conversion)"
-        )
-        manager.run(ir.Module.create().operation)
-
-
-def onnx_importer() -> Any:
-    """Return torch-mlir's importer of ONNX models, which needs the package `onnx`."""
-    from torch_mlir.extras import onnx_importer as importer
-
-    return importer
 
 
 def operation_names(dialect: str) -> list[str]:

@@ -159,11 +159,6 @@ class Call(BaseCall[Operand]):
         self.read_parts.inputs.add(index)
         return super().optional(index)
 
-    def read_all(self) -> None:
-        """Record that the node is handed on whole, to something that reads all of it."""
-        self.read_parts.attributes.update(self.node.attributes)
-        self.read_parts.inputs.update(range(len(self.inputs)))
-
     def known(self, index: int) -> Array:
         """The elements of an input that must be constant; one without elements always is."""
         operand = self.input(index)
