@@ -329,7 +329,7 @@ def test_the_pipeline_of_a_compilation() -> None:
     with_bytes = compile_pipeline(CompileOptions("vulkan", vulkan_target="generic"))
     names = [step.name for step in with_bytes if step.name]
     assert names == [name for name in PASSES if name not in on_request | for_cpu]
-    assert LowerQuantCasts("toward-zero", "exact") in vulkan
+    assert LowerQuantCasts("toward-zero", "deferred") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
     assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")
     integer_only = compile_pipeline(CompileOptions(integer_only=True))
