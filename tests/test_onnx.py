@@ -339,7 +339,7 @@ def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path
     nodes = [
         helper.make_node("Relu", ["x"], ["a"]),
         helper.make_node("MatMulInteger", ["b", "c"], ["d"]),
-        helper.make_node("NonZero", ["a"], ["e"]),
+        helper.make_node("RandomUniformLike", ["a"], ["e"]),
     ]
     floats, integers = TensorProto.FLOAT, TensorProto.UINT8
     graph = helper.make_graph(
@@ -356,12 +356,12 @@ def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
     operators = found["graphs"][0]["operators"]
-    assert [each["name"] for each in operators] == ["Relu", "MatMulInteger", "NonZero"]
+    assert [each["name"] for each in operators] == ["Relu", "MatMulInteger", "RandomUniformLike"]
     assert operators[1]["results"][0]["shape"] == [2, 4]
     assert operators[1]["results"][0]["type"] == "INT32"
     assert found["signatures"][0]["inputs"] == ["x", "b", "c"]
     table = CliRunner().invoke(main, ["inspect", "m.onnx"])
     assert "1 MatMulInteger" in table.output
-    refused = "would be refused: operator 2 (NonZero) is not lowered"
+    refused = "would be refused: operator 2 (RandomUniformLike) is not lowered"
     assert refused in table.output
     assert table.output.count("would be refused") == 1

@@ -223,11 +223,11 @@ def test_a_graph_in_a_graph(cpu: Device) -> None:
 REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
     "inner node": (
         whole([node("If", ["c"], ["y"],
-                    then_branch=graph([node("NonZero", ["x"], ["a"])], [], ["a"], {}),
+                    then_branch=graph([node("RandomUniformLike", ["x"], ["a"])], [], ["a"], {}),
                     else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
               {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
         UnsupportedError,
-        "node 0 (If) 'the If', then_branch: node 0 (NonZero) 'the NonZero' is not lowered",
+        "node 0 (If) 'the If', then_branch: node 0 (RandomUniformLike) 'the RandomUniformLike'",
     ),
     "name": (
         whole([node("If", ["c"], ["y"],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import onnxruntime
@@ -131,13 +129,9 @@ def test_devices_compute_as_onnx_runtime(name: str, device_name: str, device: De
     CASES.check_device(name, device)
 
 
-@pytest.mark.parametrize("operator", ["NonZero", "Unique", "Compress"])
-def test_unknown_numbers_of_results_are_refused(operator: str) -> None:
-    inputs: list[Any] = [np.ones(3, np.float32)]
-    if operator == "Compress":
-        inputs.append(np.ones(3, np.bool_))
-    with pytest.raises(UnsupportedError, match=r"constant|compare with 0"):
-        text_of(case(operator, inputs, opset=11).typed)
+def test_unknown_numbers_of_results_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="make its input a constant"):
+        text_of(case("Unique", [np.ones(3, np.float32)], opset=11).typed)
 
 
 def counting_loop(*, is_counted: bool = True) -> onnx.ModelProto:

@@ -41,6 +41,7 @@ __all__ = [
     "put_part",
     "put_slice",
     "segments",
+    "take_first",
     "take_slice",
 ]
 
@@ -339,6 +340,33 @@ def take_slice(tensor: Value, position: Value, type_: ir.Type) -> Value:
     """The slice of a type at a position of the first axis, whole along the others."""
     attributes = _slice_attributes(type_, [1, 1, 0, 0])
     return value("tensor.extract_slice", [tensor, position], type_, attributes)
+
+
+def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
+    """The first elements of a tensor of one axis, in another shape, as a copy of memory.
+
+    IREE's own operations: it makes a dispatch of a ``tensor.extract_slice`` of dynamic extent,
+    which Vulkan does not run without elements (IREE 3.13).
+
+    Args:
+        flat: of static extent.
+        count: the number of elements, a value of type ``index``.
+        shape: of the result: ints, or values of type ``index``; as many elements.
+    """
+    element = flat.type.element_type
+    taken = value(
+        "flow.tensor.slice",
+        [flat, constant_index(0), count, count],
+        tensor_type([None], element),
+        {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 0, 1, 1, 1])},
+    )
+    sizes = [extent for extent in shape if not isinstance(extent, int)]
+    return value(
+        "flow.tensor.reshape",
+        [taken, count, *sizes],
+        tensor_type(_static(shape), element),
+        {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, len(sizes)])},
+    )
 
 
 def put_slice(part: Value, tensor: Value, position: Value) -> Value:

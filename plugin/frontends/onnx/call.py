@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...errors import Place
+from ...errors import Place, UnsupportedError
 from ...formats.onnx import ELEMENTS, Model, Node, Subgraph
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ...read_record import Irrelevant, ReadRecord
 from ..calls import BaseCall, Kernels
+from .counted import COUNTED_ADVICE, Counted
 from .reals import Quantized, Real, Sum
 
 __all__ = [
@@ -226,8 +227,22 @@ class Call(BaseCall[Operand]):
         return self.floats(self.input(index).value)
 
     def floats(self, value: Real) -> AnyArray:
-        """A value as an array."""
+        """A value as an array.
+
+        Raises:
+            UnsupportedError: it has a counted axis, whose padding no kernel may see.
+        """
+        if isinstance(value, Counted):
+            raise self.error(f"takes a tensor with a counted axis: {COUNTED_ADVICE}",
+                             UnsupportedError)  # fmt: skip
         return value.reals(self.graph.lift) if isinstance(value, (Quantized, Sum)) else value
+
+    def lifted(self, value: AnyArray) -> AnyArray:
+        """A value of the program, if one is written: NumPy's loops end when it is."""
+        if not is_known(value):
+            return value
+        array = np.asarray(value)
+        return self.graph.lift(array, ElementType.of_dtype(array.dtype))
 
     def axis(self, name: str, rank: int, default: int) -> int:
         """An attribute that is an axis."""

@@ -16,7 +16,7 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...formats.onnx import Subgraph
 from ...numerics.array_functions import choose, convert, is_known, put_slice, repeat_while, take
-from ...numerics.element_types import I32, I64, AnyArray, ElementType
+from ...numerics.element_types import I32, I64, AnyArray
 from .call import Call, Operand, Typed, kernel, type_of_dtype
 
 __all__: list[str] = []
@@ -215,7 +215,7 @@ def _repeated(
         return [index + 1, again.value.reshape(()), *_checked(call, start, found)]
 
     values = [np.asarray(0, np.int32), first, *(each.value for each in start)]
-    _, _, *found = repeat_while(goes_on, body, [_lifted(call, value) for value in values])
+    _, _, *found = repeat_while(goes_on, body, [call.lifted(value) for value in values])
     return _typed(start, found)
 
 
@@ -233,12 +233,12 @@ def _gathered(
     found = step(np.asarray(0, np.int32), [each.value for each in start])
     results = found[number:]
     values = _checked(call, start, found[:number])
-    rows = [_lifted(call, each.value) for each in results]
+    rows = [call.lifted(each.value) for each in results]
     if count == 1:
         return [*_typed(start, values), *_typed(results, [row[None] for row in rows])]
     stacks = []
     for row in rows:
-        empty = _lifted(call, np.zeros((count, *row.shape), row.dtype))
+        empty = call.lifted(np.zeros((count, *row.shape), row.dtype))
         stacks.append(_put(empty, row, np.asarray(0, np.int32)))
 
     def goes_on(index: AnyArray, *values: AnyArray) -> AnyArray:
@@ -254,15 +254,8 @@ def _gathered(
         return [index + 1, *after, *filled]
 
     begun = [np.asarray(1, np.int32), *values, *stacks]
-    _, *ended = repeat_while(goes_on, body, [_lifted(call, value) for value in begun])
+    _, *ended = repeat_while(goes_on, body, [call.lifted(value) for value in begun])
     return [*_typed(start, ended[:number]), *_typed(results, ended[number:])]
-
-
-def _lifted(call: Call, value: AnyArray) -> AnyArray:
-    """A value of the program, if one is written: NumPy's loops end when it is."""
-    if not is_known(value):
-        return value
-    return call.graph.lift(np.asarray(value), ElementType.of_dtype(np.asarray(value).dtype))
 
 
 def _put(stack: AnyArray, row: AnyArray, index: AnyArray) -> AnyArray:

@@ -8,6 +8,7 @@ that the file leaves open are of `extents`; a dynamic batch is a loop over one e
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -17,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from ..._mlir import Value, ir
-from ...emit import stablehlo
+from ...emit import linalg, scalar, stablehlo
 from ...emit.functions import write_function
-from ...emit.operation import mlir_type, tensor_type, with_element
+from ...emit.operation import INDEX, mlir_type, tensor_type, with_element
 from ...emit.trace import TracedArray, traced
 from ...errors import (
     InputError,
@@ -31,7 +32,7 @@ from ...errors import (
     quoted,
 )
 from ...formats.onnx import Model, Node, Subgraph, element_of
-from ...numerics.array_functions import is_known
+from ...numerics.array_functions import divide_truncated, is_known, take
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batches import dynamic_type, write_loop
@@ -64,6 +65,7 @@ from . import (
     resizing,
     rotary,
     sampling,
+    selections,
     sequences,
     shapes,
     signals,
@@ -74,6 +76,8 @@ from . import (
 )
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
+from .counted import Counted
+from .counted_operators import compute_counted, is_counted
 from .explaining import Explained
 from .extents import Argument, arguments_of
 from .input_values import with_input_values
@@ -90,8 +94,8 @@ _FAMILIES = (
     activations, arithmetic, attention, classical_models, contractions, contributed_attention,
     control, elementwise, gated_activations, generators, grouped_attention, indexing, matrices,
     movements, normalizations, ordering, overlapping, padding, pooling, quantization, recurrent,
-    recurrent_quantized, reductions, regions, resizing, rotary, sampling, sequences, shapes,
-    signals, stateful, transformers, transposed_convolutions, trees,
+    recurrent_quantized, reductions, regions, resizing, rotary, sampling, selections, sequences,
+    shapes, signals, stateful, transformers, transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
 
@@ -214,6 +218,9 @@ class Graph(ABC):
 
     def _array(self, operand: Operand) -> AnyArray:
         value = operand.value
+        if isinstance(value, Counted):
+            rows = self._array(replace(operand, value=value.value))
+            return self.first_rows(rows, value.axis, value.count)
         return value.reals(self.lift) if isinstance(value, (Quantized, Sum)) else value
 
     def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
@@ -229,6 +236,10 @@ class Graph(ABC):
 
     def _applied(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
+        return compute_counted(call, self._imported) if is_counted(call) else self._imported(call)
+
+    def _imported(self, call: Call) -> list[Operand]:
+        """Compute a node by its importer."""
         node = call.node
         kernel = KERNELS.get(node.operator)
         try:
@@ -279,6 +290,10 @@ class Graph(ABC):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
 
+    @abstractmethod
+    def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
+        """Take as many rows along an axis as are counted, as a result of the model."""
+
 
 def _advice(operator: str) -> str:
     """Return the end of a message about an operator that is not lowered: a way out."""
@@ -312,6 +327,10 @@ class Interpreter(Graph):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """The array."""
         return array
+
+    def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
+        """A slice."""
+        return value[(slice(None),) * axis + (slice(0, int(count)),)]
 
 
 # -- modules --------------------------------------------------------------------------------------
@@ -357,6 +376,12 @@ class Program(Graph):
         """Write a constant."""
         return _constant(array, element)
 
+    def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
+        """Write a slice of dynamic extent."""
+        element = ElementType.of_dtype(np.dtype(value.dtype))
+        array = self.lift(value, element) if is_known(value) else value
+        return traced(_first_rows(array, axis, count), array.element)
+
     def write_function(self, options: ImportOptions = AS_IN_FILE) -> None:
         """Write the graph as the function ``main`` at the current place."""
         _write_function(self, options)
@@ -368,6 +393,29 @@ def _located(node: Node) -> ir.Location:
 
 def _constant(array: Array, element: ElementType) -> TracedArray:
     return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
+
+
+def _first_rows(array: TracedArray, axis: int, count: AnyArray) -> Value:
+    """Write a slice of dynamic extent.
+
+    The elements are brought together at the front of a flat array of static extent, of which the
+    slice is a copy: IREE's Vulkan driver runs no dispatch over a dynamic tensor without elements.
+    """
+    shape, flat = array.shape, array.reshape(-1)
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    if outer > 1 and flat.size:
+        width = np.maximum(count, np.int32(1)) * np.int32(inner)
+        position = np.arange(flat.size, dtype=np.int32)
+        number = divide_truncated(position, width)
+        place = position + number * (np.int32(shape[axis] * inner) - width)
+        flat = take(flat, np.minimum(place, np.int32(flat.size - 1)), 0)
+    numbers = [
+        scalar(linalg.extract(each.reshape(()).value, []), each.element).convert(INDEX).value
+        for each in (count, count * np.int32(outer * inner))
+    ]
+    extents: list[int | Value] = [int(n) for n in shape]
+    extents[axis] = numbers[0]
+    return linalg.take_first(flat.value, numbers[1], extents)
 
 
 def _write_function(program: Program, options: ImportOptions) -> None:

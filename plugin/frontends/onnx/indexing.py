@@ -3,8 +3,8 @@
 A multi-dimensional index becomes a position in the flattened tensor, so that one gather of rows and
 one scatter of rows serve all of them. Negative indices count from the end of their axis.
 
-Sources: ONNX, GatherElements 13, GatherND 13, ScatterElements 18, ScatterND 18, OneHot 28, Compress
-28, ReverseSequence 28.
+Sources: ONNX, GatherElements 13, GatherND 13, ScatterElements 18, ScatterND 18, OneHot 28,
+ReverseSequence 28.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...errors import UnsupportedError
 from ...numerics.array_functions import bits_of, convert, is_known, scatter, take
 from ...numerics.element_types import I32, I64, AnyArray, ElementType
 from .call import Call, Typed, kernel
@@ -176,27 +175,6 @@ def one_hot(call: Call) -> Typed:
     spread = wide.reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
     coordinates = np.arange(depth, dtype=np.int64).reshape((-1, *(1,) * (rank - axis)))
     return Typed(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
-
-
-@kernel("Compress")
-def compress(call: Call) -> Typed:
-    """The slices along an axis where a constant condition is true."""
-    operand, condition = call.input(0), call.input(1)
-    if not condition.is_known:
-        raise call.error(
-            f"has as many results as {condition} has true elements, which is computed; multiply by "
-            "the condition, or make it a constant",
-            UnsupportedError,
-        )
-    coordinates = np.flatnonzero(call.known(1).reshape(-1)).astype(np.int32)
-    rank = len(operand.shape)
-    axis = None if call.attribute("axis") is None else call.axis("axis", rank, 0)
-    extent = math.prod(operand.shape) if axis is None else operand.shape[axis]
-    if coordinates.size and coordinates[-1] >= extent:
-        raise call.error(f"takes the element {coordinates[-1]} of {extent}")
-    if axis is None:
-        return moved(call, lambda value: take(value.reshape(-1), coordinates, 0))
-    return moved(call, lambda value: take(value, coordinates, axis))
 
 
 @kernel("ReverseSequence")

@@ -20,6 +20,7 @@ from ...formats.onnx import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
 from ...processes import Steps
 from ..options import ImportOptions
 from .call import Operand
+from .counted import Counted
 from .extents import open_extents
 from .importing import Program
 
@@ -127,6 +128,8 @@ class _Trial(Program):
             return unknown
         for name, operand in zip(node.outputs, types, strict=False):
             shape = [int(n) for n in operand.value.shape]
+            if isinstance(operand.value, Counted):
+                shape[operand.value.axis] = -1
             self.results[name] = {
                 "name": name, "type": operand.type, "shape": shape, "quantization": None,
             }  # fmt: skip

@@ -1,7 +1,7 @@
 """Operators that programs cannot have, with the reason and the way around each.
 
-A program has tensors of numbers with static shapes, and gives the same results at each call. So it
-has no random numbers, texts, maps or image files, and no results whose number is computed.
+A program has tensors of numbers, and gives the same results at each call. So it has no random
+numbers, texts, maps or image files.
 """
 
 from __future__ import annotations
@@ -17,11 +17,6 @@ _TEXTS = "it is of texts or counts them; do it before the call"
 _MAPS = "programs have no maps; give it a tensor of features"
 
 CONSTANTS_ONLY: Mapping[str, str] = {
-    "NonMaxSuppression": "it has one row for each box that is selected, a number that is not known "
-    "when it is compiled; take its inputs as results of the model and select the boxes after the "
-    "call, or use TopK",
-    "NonZero": "it has one column for each element that is not 0, a number that is not known when "
-    "it is compiled; compare with 0, and use the mask",
     "Unique": "it has one element for each distinct one, a number that is not known when it is "
     "compiled; make its input a constant",
 }

@@ -1,0 +1,404 @@
+"""Tensors with an axis that the program counts, beside ONNX Runtime: shapes and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from devices import ON_DEVICES
+from onnx_models import OPSET, computed, node, text_of
+from onnx_runtime import of_onnx_runtime
+from subquant.errors import UnsupportedError
+from subquant.runtime import Device
+
+Array = np.ndarray[Any, Any]
+
+
+def whole(
+    nodes: Sequence[Any],
+    inputs: Mapping[str, Array],
+    outputs: Mapping[str, str],
+    constants: Mapping[str, Any] | None = None,
+    opset: int = OPSET,
+) -> onnx.ModelProto:
+    """A model whose results have no declared shapes."""
+    ends = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in inputs.items()
+    ]
+    results = [
+        helper.make_tensor_value_info(name, getattr(TensorProto, type_), None)
+        for name, type_ in outputs.items()
+    ]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (constants or {}).items()]
+    for number, each in enumerate(nodes):
+        each.name = f"the {each.op_type} {number}"
+    graph = helper.make_graph(list(nodes), "graph", ends, results, tensors)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def check(
+    proto: onnx.ModelProto, inputs: Mapping[str, Array], device: Device | None, tolerance: float = 0
+) -> None:
+    """Compare with ONNX Runtime, extents included."""
+    expected = of_onnx_runtime(proto, inputs)
+    results = computed(proto, device, *inputs.values())
+    for result, right, output in zip(results, expected, proto.graph.output, strict=True):
+        assert (result.shape, result.dtype) == (right.shape, right.dtype), output.name
+        np.testing.assert_allclose(
+            result.astype(np.float64), right.astype(np.float64), rtol=tolerance, atol=tolerance,
+            err_msg=output.name,
+        )  # fmt: skip
+
+
+CPU_AND_NUMPY = pytest.mark.parametrize("device_name", ["numpy", "cpu"])
+
+
+@pytest.fixture(name="device_or_none")
+def _device_or_none(device_name: str, request: pytest.FixtureRequest) -> Device | None:
+    return None if device_name == "numpy" else request.getfixturevalue(device_name)
+
+
+def drawn(dtype: Any, shape: Sequence[int], share: float = 0.5) -> Array:
+    """Small numbers, and zeros."""
+    rng = np.random.default_rng(len(shape) + 3)
+    values = rng.integers(1, 5, shape) * (rng.random(shape) < share)
+    return np.asarray(values.astype(dtype))
+
+
+# -- NonZero --------------------------------------------------------------------------------------
+
+DTYPES = {
+    name: np.dtype(name)
+    for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+                 "float16", "float32", "float64")
+} | {"bfloat16": np.dtype(ml_dtypes.bfloat16)}  # fmt: skip
+
+
+@CPU_AND_NUMPY
+def test_non_zero_of_every_type_has_as_many_columns_as_elements(
+    device_or_none: Device | None,
+) -> None:
+    inputs = {name: drawn(dtype, (3, 5)) for name, dtype in DTYPES.items()}
+    for name in ("float16", "float32", "float64", "bfloat16"):
+        special = [np.nan, -0.0, np.inf, 1e-45 if name == "float32" else 1e-7]
+        inputs[name][0, :4] = np.array(special).astype(inputs[name].dtype)
+    nodes = [node("NonZero", [name], [f"y_{name}"]) for name in inputs]
+    proto = whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
+    results = computed(proto, device_or_none, *inputs.values())
+    for (name, value), result in zip(inputs.items(), results, strict=True):
+        np.testing.assert_array_equal(result, np.stack(np.nonzero(value)), err_msg=name)
+
+
+SHAPES = [(), (1,), (7,), (0,), (2, 0, 3), (4, 3), (2, 3, 4), (2, 1, 3, 2), (1, 1), (1, 130)]
+
+
+@CPU_AND_NUMPY
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_non_zero_of_every_rank(device_or_none: Device | None, share: float) -> None:
+    inputs = {f"x{n}": drawn(np.float32, shape, share) for n, shape in enumerate(SHAPES)}
+    nodes = [node("NonZero", [name], [f"y_{name}"]) for name in inputs]
+    proto = whole(nodes, inputs, {f"y_{name}": "INT64" for name in inputs})
+    check(proto, inputs, device_or_none)
+
+
+def test_non_zero_of_nothing_has_no_columns_on_vulkan(vulkan: Device) -> None:
+    inputs = {"x": drawn(np.float32, (3, 4), 0), "y": drawn(np.float32, (3, 4))}
+    nodes = [node("NonZero", ["x"], ["p"]), node("NonZero", ["y"], ["q"])]
+    check(whole(nodes, inputs, {"p": "INT64", "q": "INT64"}), inputs, vulkan)
+
+
+def test_non_zero_of_many_elements_counts_all(cpu: Device) -> None:
+    inputs = {"x": drawn(np.int32, (3, 70_001), 0.01)}
+    check(whole([node("NonZero", ["x"], ["p"])], inputs, {"p": "INT64"}), inputs, cpu)
+
+
+# -- operators on counted rows --------------------------------------------------------------------
+
+FOLLOWING = [
+    node("NonZero", ["mask"], ["columns"]),
+    node("Transpose", ["columns"], ["indices"], perm=[1, 0]),
+    node("GatherND", ["x", "indices"], ["elements"]),
+    node("Shape", ["indices"], ["extents"]),
+    node("Size", ["indices"], ["size"]),
+    node("Cast", ["indices"], ["floats"], to=TensorProto.FLOAT),
+    node("Gather", ["columns", "first"], ["rows"], axis=0),
+    node("Gather", ["x", "flat_rows"], ["slices"], axis=0),
+    node("Squeeze", ["elements_3d", "ends"], ["squeezed"]),
+    node("Unsqueeze", ["elements", "ends"], ["elements_3d"]),
+    node("Mul", ["elements", "weight"], ["scaled"]),
+    node("Add", ["slices", "bias"], ["biased"]),
+    node("Softmax", ["biased"], ["softmax"], axis=-1),
+    node("ReduceMax", ["biased", "last"], ["greatest"], keepdims=0),
+    node("ReduceSum", ["biased", "zero"], ["total"], keepdims=0),
+    node("ReduceMax", ["biased"], ["whole_greatest"], keepdims=1),
+    node("MatMul", ["slices", "matrix"], ["product"]),
+    node("Gemm", ["slices", "matrix", "bias_of_two"], ["gemm"]),
+    node("Concat", ["slices", "biased"], ["wide"], axis=1),
+    node("Concat", ["slices", "x", "slices"], ["long"], axis=0),
+    node("Slice", ["slices", "zero", "two"], ["head"]),
+    node("Slice", ["slices", "one", "most", "zero", "two"], ["every_other"]),
+    node("Slice", ["slices", "zero", "minus_one"], ["but_last"]),
+    node("Slice", ["slices", "one", "three", "last"], ["part"]),
+    node("Reshape", ["slices", "flat_shape"], ["reshaped"]),
+    node("Flatten", ["slices"], ["flattened"]),
+    node("Greater", ["elements", "half"], ["is_great"]),
+    node("Where", ["is_great", "elements", "half"], ["chosen"]),
+    node("Compress", ["slices", "is_great"], ["compressed"], axis=0),
+    node("NonZero", ["is_great"], ["inner"]),
+    node("ArgMax", ["slices"], ["best"], axis=1, keepdims=0),
+    node("TopK", ["slices", "two"], ["top", "top_places"], axis=1),
+    node("CumSum", ["elements", "zero_scalar"], ["sums"]),
+    node("Expand", ["column", "expanded_shape"], ["expanded"]),
+    node("Unsqueeze", ["elements", "one"], ["column"]),
+    node("Div", ["seven", "flat_index"], ["quotient"]),
+    node("Reshape", ["rows", "minus_one"], ["flat_rows"]),
+    node("Add", ["flat_rows", "one"], ["flat_index"]),
+    node("OneHot", ["flat_rows", "depth", "values"], ["one_hot"]),
+    node("QuantizeLinear", ["slices", "scale", "point"], ["quantized"]),
+    node("DequantizeLinear", ["quantized", "scale", "point"], ["dequantized"]),
+    node("Split", ["slices", "sizes"], ["left", "right"], axis=1),
+    node("LayerNormalization", ["slices", "gamma"], ["normed"]),
+]
+"""Nodes of one model, in any order; each result is compared."""
+FOLLOWING_CONSTANTS = {
+    "first": np.array([0]), "ends": np.array([0, 2]), "weight": np.float32(0.5), "last": [1],
+    "bias": drawn(np.float32, (1, 4)), "zero": [0], "one": [1], "two": [2], "three": [3],
+    "minus_one": [-1], "most": [np.iinfo(np.int64).max], "half": np.float32(2),
+    "matrix": drawn(np.float32, (4, 2)), "bias_of_two": drawn(np.float32, (2,)),
+    "flat_shape": [-1, 4], "zero_scalar": np.array(0), "expanded_shape": [1, 3],
+    "seven": [7], "depth": np.array(5), "values": np.array([0, 1], np.float32),
+    "scale": np.float32(0.5), "point": np.uint8(3), "sizes": [1, 3],
+    "gamma": drawn(np.float32, (4,)),
+}  # fmt: skip
+FOLLOWING_TYPES = {
+    "elements": "FLOAT", "extents": "INT64", "size": "INT64", "floats": "FLOAT", "rows": "INT64",
+    "slices": "FLOAT", "elements_3d": "FLOAT", "squeezed": "FLOAT", "scaled": "FLOAT",
+    "biased": "FLOAT", "softmax": "FLOAT", "greatest": "FLOAT", "total": "FLOAT",
+    "whole_greatest": "FLOAT", "product": "FLOAT", "gemm": "FLOAT", "wide": "FLOAT",
+    "long": "FLOAT", "head": "FLOAT", "every_other": "FLOAT", "but_last": "FLOAT",
+    "part": "FLOAT", "reshaped": "FLOAT", "flattened": "FLOAT", "is_great": "BOOL",
+    "chosen": "FLOAT", "compressed": "FLOAT", "inner": "INT64", "best": "INT64", "top": "FLOAT",
+    "top_places": "INT64", "sums": "FLOAT", "expanded": "FLOAT", "quotient": "INT64",
+    "one_hot": "FLOAT", "quantized": "UINT8", "dequantized": "FLOAT", "left": "FLOAT",
+    "right": "FLOAT", "normed": "FLOAT",
+}  # fmt: skip
+
+
+def _sorted(nodes: Sequence[Any], names: set[str]) -> list[Any]:
+    """Nodes behind those that compute their inputs."""
+    remaining, done, known = list(nodes), [], set(names)
+    while remaining:
+        first = next(n for n in remaining if known.issuperset(n.input))
+        remaining.remove(first)
+        done.append(first)
+        known.update(first.output)
+    return done
+
+
+def following(x: Array, mask: Array) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model of `FOLLOWING`."""
+    inputs = {"x": x, "mask": mask}
+    constants = {
+        name: np.asarray(value, np.int64) if isinstance(value, list) else np.asarray(value)
+        for name, value in FOLLOWING_CONSTANTS.items()
+    }
+    nodes = _sorted(FOLLOWING, {*inputs, *constants})
+    return whole(nodes, inputs, FOLLOWING_TYPES, constants), inputs
+
+
+X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
+
+
+@CPU_AND_NUMPY
+@pytest.mark.parametrize("share", [0.6, 1])
+def test_operators_carry_the_count_on(device_or_none: Device | None, share: float) -> None:
+    proto, inputs = following(X, drawn(np.int32, (3, 4), share))
+    check(proto, inputs, device_or_none, tolerance=1e-5)
+
+
+def test_operators_carry_a_count_of_zero_on(cpu: Device) -> None:
+    proto, inputs = following(X, np.zeros((3, 4), np.int32))
+    empty = [n for n in proto.graph.output if n.name == "whole_greatest"]
+    for output in empty:  # of no elements, which ONNX Runtime refuses
+        proto.graph.output.remove(output)
+    refused = [n for n in proto.graph.node if "whole_greatest" in n.output]
+    for each in refused:
+        proto.graph.node.remove(each)
+    check(proto, inputs, cpu, tolerance=1e-5)
+
+
+def test_operators_carry_the_count_on_on_vulkan(vulkan: Device) -> None:
+    proto, inputs = following(X, drawn(np.int32, (3, 4), 0.3))
+    check(proto, inputs, vulkan, tolerance=1e-5)
+
+
+SELECTED = [
+    node("NonZero", ["mask"], ["columns"]),
+    node("Transpose", ["columns"], ["indices"]),
+    node("GatherND", ["x", "indices"], ["elements"]),
+]
+
+REFUSED = {
+    "a softmax of rows": node("Softmax", ["elements"], ["y"], axis=0),
+    "a longer axis": node("Mul", ["elements", "twelve"], ["y"]),
+    "sorted rows": node("TopK", ["elements", "one"], ["y", "places"]),
+    "the best row": node("ArgMax", ["elements"], ["y"]),
+    "one row": node("Gather", ["elements", "one"], ["y"]),
+    "the last row": node("Slice", ["elements", "minus_one", "most"], ["y"]),
+    "rows backward": node("Slice", ["elements", "minus_one", "least", "zero", "minus_one"], ["y"]),
+    "another shape": node("Reshape", ["indices", "flat"], ["y"]),
+    "sums from the end": node("CumSum", ["elements", "zero_scalar"], ["y"], reverse=1),
+    "two counts": node("Add", ["elements", "others"], ["y"]),
+    "a sum of products": node("MatMul", ["elements", "twelve"], ["y"]),
+    "a loop": node("Scan", ["elements"], ["y"], num_scan_inputs=1, body=helper.make_graph(
+        [node("Identity", ["p"], ["q"])], "body", [helper.make_empty_tensor_value_info("p")],
+        [helper.make_empty_tensor_value_info("q")])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_operators_that_would_read_padding_are_refused_by_name(kind: str) -> None:
+    others = [
+        node("NonZero", ["x"], ["other_columns"]),
+        node("Transpose", ["other_columns"], ["other_indices"]),
+        node("GatherND", ["x", "other_indices"], ["others"]),
+    ]
+    constants = {
+        "twelve": np.ones(12, np.float32), "one": [1], "minus_one": [-1], "zero": [0],
+        "zero_scalar": 0, "flat": [-1], "most": [1 << 40], "least": [-(1 << 40)],
+    }  # fmt: skip
+    inputs = {"x": X, "mask": drawn(np.int32, (3, 4))}
+    nodes = [*SELECTED, *others, REFUSED[kind]]
+    proto = whole(nodes, inputs, {"y": "FLOAT"}, constants)
+    with pytest.raises(UnsupportedError, match=f"{REFUSED[kind].op_type}.*known only when"):
+        text_of(proto)
+
+
+# -- Compress -------------------------------------------------------------------------------------
+
+
+@CPU_AND_NUMPY
+def test_compress_by_a_computed_condition(device_or_none: Device | None) -> None:
+    inputs = {
+        "x": X, "rows": np.array([True, False, True]), "short": np.array([False, True]),
+        "flat": drawn(np.bool_, (12,)), "none": np.zeros(3, np.bool_),
+    }  # fmt: skip
+    nodes = [
+        node("Compress", ["x", "rows"], ["a"], axis=0),
+        node("Compress", ["x", "short"], ["b"], axis=1),
+        node("Compress", ["x", "flat"], ["c"]),
+        node("Compress", ["x", "none"], ["d"], axis=-2),
+        node("Greater", ["a", "zero"], ["positive"]),
+        node("ReduceMax", ["a", "one"], ["greatest"], keepdims=0),
+        node("Greater", ["greatest", "zero"], ["is_positive"]),
+        node("Compress", ["a", "is_positive"], ["e"], axis=0),
+        node("Compress", ["a", "constant"], ["f"], axis=1),
+    ]
+    constants = {"zero": np.float32(0), "one": np.array([1]), "constant": np.array([True, False])}
+    proto = whole(nodes, inputs, dict.fromkeys("abcdef", "FLOAT"), constants)
+    check(proto, inputs, device_or_none)
+
+
+# -- NonMaxSuppression ----------------------------------------------------------------------------
+
+
+def boxes(batches: int, count: int, *, is_center: bool = False, seed: int = 0) -> Array:
+    """Boxes that overlap, some of which are equal, have swapped corners, or no area."""
+    rng = np.random.default_rng(seed)
+    corners = rng.random((batches, count, 2)) * 2
+    sizes = rng.random((batches, count, 2)) * 0.8
+    sizes[:, 3 % count] = 0
+    if not is_center:
+        sizes *= np.where(rng.random(sizes.shape) < 0.2, -1, 1)
+        corners = np.concatenate([corners, corners + sizes], axis=2)
+    else:
+        corners = np.concatenate([corners, sizes], axis=2)
+    corners[:, count // 2] = corners[:, 0]
+    return corners.astype(np.float32)
+
+
+def scores(batches: int, classes: int, count: int, seed: int = 0) -> Array:
+    """Scores, some of which are equal."""
+    rng = np.random.default_rng(seed)
+    return (rng.integers(0, 20, (batches, classes, count)) / 20).astype(np.float32)
+
+
+NMS = {
+    "all inputs": ((2, 3, 20), {"m": [4], "i": [0.4], "s": [0.3]}, {}),
+    "centers": ((1, 2, 30), {"m": [10], "i": [0.2], "s": [0.5]}, {"center_point_box": 1}),
+    "no threshold of scores": ((2, 2, 15), {"m": [100], "i": [0.1]}, {}),
+    "no overlap": ((1, 1, 12), {"m": [5]}, {}),
+    "no limit": ((1, 2, 12), {}, {}),
+    "a limit of 0": ((1, 2, 12), {"m": [0], "i": [0.5]}, {}),
+    "only scores": ((1, 2, 12), {"m": [1 << 62], "s": [0.6]}, {}),
+    "scalars": ((1, 2, 12), {"m": 3, "i": 0.5, "s": 0.1}, {}),
+    "none is good enough": ((2, 2, 12), {"m": [3], "i": [0.5], "s": [2.0]}, {}),
+    "one box": ((1, 1, 1), {"m": [3], "i": [0.5], "s": [0.0]}, {}),
+}
+NMS_DTYPES = {"m": np.int64, "i": np.float32, "s": np.float32}
+
+
+def suppression(
+    kind: str, *, is_constant: bool, opset: int = 11
+) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """A model of one NonMaxSuppression; its limits are constants, or arguments too."""
+    (batches, classes, count), limits, attributes = NMS[kind]
+    arrays = {
+        "b": boxes(batches, count, is_center=bool(attributes)),
+        "c": scores(batches, classes, count),
+    }
+    parts = {name: np.asarray(value, NMS_DTYPES[name]) for name, value in limits.items()}
+    names = ["b", "c", *(name if name in parts else "" for name in "mis")]
+    while not names[-1]:
+        names.pop()
+    made = node("NonMaxSuppression", names, ["y"], **attributes)
+    inputs = arrays if is_constant else {**arrays, **parts}
+    return whole([made], inputs, {"y": "INT64"}, parts if is_constant else {}, opset), inputs
+
+
+@CPU_AND_NUMPY
+@pytest.mark.parametrize("kind", NMS)
+def test_non_max_suppression(kind: str, device_or_none: Device | None) -> None:
+    check(*suppression(kind, is_constant=True), device_or_none)
+
+
+def test_non_max_suppression_with_computed_limits(cpu: Device) -> None:
+    check(*suppression("all inputs", is_constant=False), cpu)
+
+
+@ON_DEVICES
+def test_a_detector_selects_boxes_scores_and_classes(device: Device) -> None:
+    """The end of a detector: boxes behind the suppression, the best 5 of them, in one table."""
+    nodes = [
+        node("NonMaxSuppression", ["b", "c", "m", "i", "s"], ["selected"]),
+        node("Slice", ["selected", "zero", "five", "zero"], ["head"]),
+        node("Split", ["head", "ones"], ["batch", "class", "box"], axis=1),
+        node("Concat", ["batch", "box"], ["box_index"], axis=1),
+        node("GatherND", ["b", "box_index"], ["own_boxes"]),
+        node("GatherND", ["c", "head"], ["own_scores"]),
+        node("Unsqueeze", ["own_scores", "one"], ["score_column"]),
+        node("Cast", ["class"], ["class_column"], to=TensorProto.FLOAT),
+        node("Concat", ["own_boxes", "score_column", "class_column"], ["table"], axis=1),
+        node("Gather", ["selected", "two"], ["indices"], axis=1),
+        node("Squeeze", ["indices", "one"], ["flat"]),
+        node("Shape", ["flat"], ["count"]),
+        node("Gather", ["labels", "flat"], ["names"]),
+    ]
+    constants = {
+        "m": [4], "zero": [0], "five": [5], "one": [1], "two": [2], "ones": [1, 1, 1],
+    }  # fmt: skip
+    constants = {name: np.array(value, np.int64) for name, value in constants.items()} | {
+        "i": np.array([0.4], np.float32), "s": np.array([0.5], np.float32),
+        "labels": np.arange(20, dtype=np.int32) * 3,
+    }  # fmt: skip
+    inputs = {"b": boxes(2, 20), "c": scores(2, 3, 20)}
+    outputs = {"table": "FLOAT", "count": "INT64", "names": "INT32", "selected": "INT64"}
+    check(whole(nodes, inputs, outputs, constants, 13), inputs, device)
