@@ -48,7 +48,10 @@ def check(
     proto: onnx.ModelProto, inputs: Mapping[str, Array], device: Device | None, tolerance: float = 0
 ) -> None:
     """Compare with ONNX Runtime, extents included."""
-    expected = of_onnx_runtime(proto, inputs)
+    try:
+        expected = of_onnx_runtime(proto, inputs)
+    except pytest.skip.Exception as refusal:
+        raise AssertionError(str(refusal)) from None
     results = computed(proto, device, *inputs.values())
     for result, right, output in zip(results, expected, proto.graph.output, strict=True):
         assert (result.shape, result.dtype) == (right.shape, right.dtype), output.name

@@ -177,8 +177,8 @@ def test_a_loop_whose_condition_counts_has_results_of_each_iteration(cpu: Device
         np.testing.assert_array_equal(computed(proto, device, x)[0], expected)
 
 
-def test_a_loop_whose_condition_is_computed_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="make the number of iterations a constant"):
+def test_a_loop_without_a_bound_whose_condition_is_computed_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="have a constant as the number of iterations"):
         text_of(counting_loop(is_counted=False))
 
 

@@ -104,6 +104,12 @@ class Graph(Protocol):
     ) -> list[Operand]:
         """Compute an operator with as many outputs as the node has, or of another number."""
 
+    def operand(self, name: str) -> Operand | None:
+        """A tensor that is computed already; None if there is none."""
+
+    def producer(self, name: str) -> Node | None:
+        """The node that has computed a tensor; None for inputs and constants."""
+
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed."""
 
@@ -236,6 +242,13 @@ class Call(BaseCall[Operand]):
             raise self.error(f"takes a tensor with a counted axis: {COUNTED_ADVICE}",
                              UnsupportedError)  # fmt: skip
         return value.reals(self.graph.lift) if isinstance(value, (Quantized, Sum)) else value
+
+    def plain(self, operand: Operand) -> Operand:
+        """An operand with its value as an array, as floats if it is real."""
+        value = self.floats(operand.value)
+        if value is operand.value:
+            return operand
+        return Operand(operand.name, type_of_dtype(value.dtype), value)
 
     def lifted(self, value: AnyArray) -> AnyArray:
         """A value of the program, if one is written: NumPy's loops end when it is."""

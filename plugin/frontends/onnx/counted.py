@@ -102,8 +102,18 @@ def is_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:
 
 
 def counted(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
-    """Return a tensor with a counted axis, or the array itself where no count is needed."""
-    return value if count is None else Counted(value, axis, count)
+    """Return a tensor with a counted axis, or an array where the count is known.
+
+    Args:
+        value: of the bound's extent along the axis.
+        axis: from 0.
+        count: None if all rows count.
+    """
+    if count is None:
+        return value
+    if is_known(count):
+        return value[(slice(None),) * axis + (slice(0, int(count)),)]
+    return Counted(value, axis, count)
 
 
 def true_positions(mask: AnyArray) -> tuple[AnyArray, AnyArray | None]:

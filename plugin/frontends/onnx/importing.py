@@ -50,6 +50,7 @@ from . import (
     generators,
     grouped_attention,
     indexing,
+    loops,
     matrices,
     movements,
     normalizations,
@@ -92,10 +93,10 @@ __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
     activations, arithmetic, attention, classical_models, contractions, contributed_attention,
-    control, elementwise, gated_activations, generators, grouped_attention, indexing, matrices,
-    movements, normalizations, ordering, overlapping, padding, pooling, quantization, recurrent,
-    recurrent_quantized, reductions, regions, resizing, rotary, sampling, selections, sequences,
-    shapes, signals, stateful, transformers, transposed_convolutions, trees,
+    control, elementwise, gated_activations, generators, grouped_attention, indexing, loops,
+    matrices, movements, normalizations, ordering, overlapping, padding, pooling, quantization,
+    recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling, selections,
+    sequences, shapes, signals, stateful, transformers, transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
 
@@ -124,6 +125,7 @@ class Graph(ABC):
         self.place = Place(model.file)
         self._around = around
         self._scope: dict[str, Operand] = {}
+        self._producers: dict[str, Node] = {}
         self._opset = model.opsets.get("", newest_opset())
         self._explained = None if on_remark is None else Explained(self.place, on_remark)
 
@@ -187,6 +189,14 @@ class Graph(ABC):
         )
         return self._applied(replace(call, node=node, inputs=inputs, read_parts=ReadParts()))
 
+    def operand(self, name: str) -> Operand | None:
+        """A tensor that is computed already; None if there is none."""
+        return self._scope.get(name)
+
+    def producer(self, name: str) -> Node | None:
+        """The node that has computed a tensor; None for inputs and constants."""
+        return self._producers.get(name)
+
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed, which reads what is around it."""
         values = dict(self._scope)
@@ -211,6 +221,7 @@ class Graph(ABC):
                 computed = self._computed(node, operands)
                 for name, operand in zip(node.outputs, computed, strict=False):
                     if name:
+                        self._producers[name] = node
                         values[name] = Operand(name, operand.type, operand.value)
                         if on_tensor is not None and operand.type not in _NO_TENSORS:
                             on_tensor(name, self._array(values[name]))
