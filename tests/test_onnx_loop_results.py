@@ -70,7 +70,8 @@ def looping(
     if most is not None:
         constants["most"] = np.array(most)
     inputs = {
-        "x": np.array([0.75, 0.5], np.float32), "limit": np.array(limit, np.float32), "n": np.array(count),
+        "x": np.array([0.75, 0.5], np.float32), "limit": np.array(limit, np.float32),
+        "n": np.array(count),
     }  # fmt: skip
     before = [node("Min", ["n", "most"], ["fewer"])] if iterations == "fewer" else []
     if condition == "computed":
