@@ -189,6 +189,9 @@ def _pools() -> Iterator[VersionCase]:
         attributes = {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}
         yield VersionCase("MaxPool", {"X": integers}, attributes)
     yield VersionCase("MaxPool", {"X": x}, {"kernel_shape": [2, 2], "storage_order": 1}, (), 2)
+    for shape in ((2, 3, 7), (2, 2, 4, 5, 3)):
+        column_major = {"kernel_shape": [2] * (len(shape) - 2), "storage_order": 1}
+        yield VersionCase("MaxPool", {"X": _floats(6, *shape)}, column_major, (), 2)
     yield VersionCase("LRN", {"X": _floats(5, 2, 7, 3, 4)}, {"size": 3, "alpha": 0.1, "beta": 0.6})
 
 

@@ -372,15 +372,13 @@ def max_pool(call: Call) -> Real:
 def _max_pool_with_indices(call: Call) -> list[Typed]:
     """The greatest elements, and the index of the first of each in the whole operand.
 
-    With ``storage_order`` 1 the last two axes are numbered column by column.
+    With ``storage_order`` 1 the first spatial axis of a channel is the fastest one.
     """
     value = call.array(0)
     geometry = _geometry(call, value.shape)
     extents = value.shape[2:]
     indices = np.arange(math.prod(extents), dtype=np.int64).reshape(extents)
     if call.attribute("storage_order", 0):
-        if len(extents) != 2:
-            raise call.error("has storage_order = 1, which is for two spatial dimensions")
         indices = indices.reshape(extents[::-1]).T
     planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(extents)
     numbers = planes.reshape((*value.shape[:2], *(1,) * len(extents))) + indices
