@@ -954,7 +954,10 @@ def test_a_residual_sum_and_its_norm(rows: tuple[int, int], cpu: Device) -> None
 
 
 def test_shared_fusions_still_exceed_the_stack() -> None:
-    options = CompileOptions(iree_flags=("--iree-dispatch-creation-fuse-multi-use=true",))
+    # With the short vectors of older CPUs the tiles are smaller, and fit.
+    options = CompileOptions(
+        target_cpu="haswell", iree_flags=("--iree-dispatch-creation-fuse-multi-use=true",)
+    )
     fused = "the flag fuse-multi-use in run_iree, and the entry in docs/limits.md"
     try:
         compile_to_bytes(RESIDUAL_NORM, options, cache="")
