@@ -1,19 +1,25 @@
-"""Models of one node, and what ONNX Runtime computes of them."""
+"""Models of one node; ONNX Runtime, NumPy and devices compute them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_models import MICROSOFT, OPSET, node
+from onnx_models import MICROSOFT, OPSET, computed, node, text_of
+from programs import share_of
+from subquant.runtime import Device
+from together import Together
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]
+Written: TypeAlias = tuple[onnx.ModelProto, Feeds]
+Rng = np.random.Generator
 
 
 def written(
@@ -24,7 +30,7 @@ def written(
     opset: int = OPSET,
     output_dtypes: Mapping[int, Any] | None = None,
     **attributes: Any,
-) -> tuple[onnx.ModelProto, Feeds]:
+) -> Written:
     """A model of one node.
 
     Args:
@@ -90,3 +96,71 @@ def of_onnx_runtime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[
         return list(session.run(None, dict(feeds)))
     except Exception as error:  # its exceptions have no base of their own
         pytest.skip(f"ONNX Runtime refuses it: {str(error)[:200]}")
+
+
+class DeviceShare:
+    """Models of which devices compute a share, compiled as one module.
+
+    Args:
+        names: of the models.
+        count: devices compute one model of `count`; in the long suite they compute all.
+        model: returns the model of a name.
+    """
+
+    def __init__(
+        self, names: Iterable[str], count: int, model: Callable[[str], onnx.ModelProto]
+    ) -> None:
+        self.names = share_of(names, count)
+        self._model = model
+
+    @functools.cached_property
+    def _programs(self) -> Together:
+        return Together({name: text_of(self._model(name)) for name in self.names})
+
+    def results(self, name: str, device: Device, arguments: Iterable[Array]) -> list[Array]:
+        """Compute a model on a device."""
+        results = self._programs.function(name, device)(*arguments)
+        listed = list(results) if isinstance(results, (list, tuple)) else [results]
+        return [np.asarray(each) for each in listed]
+
+
+class DrawnCases:
+    """Models of one node that are drawn by name.
+
+    Args:
+        draws: functions that draw a model and its arguments.
+        count: a device computes one model of `count`.
+        compare: asserts that a result is close to the expected one; its first argument is the name.
+    """
+
+    def __init__(
+        self,
+        draws: Mapping[str, Callable[[Rng], Written]],
+        count: int,
+        compare: Callable[[str, Array, Array], None],
+    ) -> None:
+        self._draws, self._compare = draws, compare
+        self._share = DeviceShare(draws, count, lambda name: self[name][0])
+
+    @property
+    def on_device(self) -> list[str]:
+        """The names of the models that a device computes."""
+        return self._share.names
+
+    def __getitem__(self, name: str) -> Written:
+        return self._draws[name](np.random.default_rng(0))
+
+    def check_numpy(self, name: str) -> None:
+        """Compare NumPy with ONNX Runtime."""
+        proto, feeds = self[name]
+        expected = of_onnx_runtime(proto, feeds)
+        for result, other in zip(computed(proto, None, *feeds.values()), expected, strict=True):
+            self._compare(name, result, other)
+
+    def check_device(self, name: str, device: Device) -> None:
+        """Compare a device with NumPy."""
+        proto, feeds = self[name]
+        results = self._share.results(name, device, feeds.values())
+        expected = computed(proto, None, *feeds.values())
+        for result, other in zip(results, expected, strict=True):
+            self._compare(name, result, other)

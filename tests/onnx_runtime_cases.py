@@ -14,13 +14,15 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import helper, numpy_helper
 
-from onnx_models import plain, text_of
+from devices import ON_DEVICES
+from onnx_models import plain
+from onnx_runtime import DeviceShare
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
-from together import Together
 
 Array = np.ndarray[Any, Any]
 
@@ -132,24 +134,22 @@ class Cases:
     def __init__(
         self, draw: Callable[[], Mapping[str, Case]], tolerance: float = 1e-5, share: int = 4
     ) -> None:
-        self._cases = dict(draw())
-        self._tolerance, self._share = tolerance, share
+        self._cases, self._tolerance = dict(draw()), tolerance
+        self._share = DeviceShare(self._cases, share, lambda name: self._cases[name].typed)
 
-    @property
-    def names(self) -> list[str]:
-        """The names of all cases."""
-        return list(self._cases)
+    def tests(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Write the tests of NumPy and of devices, for a test file to name."""
 
-    @property
-    def on_devices(self) -> list[str]:
-        """The names of the cases that devices compute."""
-        from programs import share_of
+        @pytest.mark.parametrize("name", list(self._cases))
+        def test_numpy(name: str) -> None:
+            self.check_numpy(name)
 
-        return share_of(self.names, self._share)
+        @ON_DEVICES
+        @pytest.mark.parametrize("name", self._share.names)
+        def test_devices(name: str, device_name: str, device: Device) -> None:
+            self.check_device(name, device)
 
-    @functools.cached_property
-    def _programs(self) -> Together:
-        return Together({name: text_of(self._cases[name].typed) for name in self.on_devices})
+        return test_numpy, test_devices
 
     def check_numpy(self, name: str) -> None:
         """Compare what NumPy computes of a case."""
@@ -158,6 +158,5 @@ class Cases:
     def check_device(self, name: str, device: Device) -> None:
         """Compare what a device computes of a case."""
         each = self._cases[name]
-        results = self._programs.function(name, device)(*map(plain, each.arguments.values()))
-        listed = list(results) if isinstance(results, (list, tuple)) else [results]
-        each.compare(listed, self._tolerance)
+        arguments = map(plain, each.arguments.values())
+        each.compare(self._share.results(name, device, arguments), self._tolerance)

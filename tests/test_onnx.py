@@ -19,14 +19,13 @@ from click.testing import CliRunner
 
 from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, node_tests, plain, text_of
-from programs import share_of
+from onnx_runtime import DeviceShare
 from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
-from together import Together
 
 OPERATORS = frozenset(
     ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger", "ConvInteger",
@@ -68,21 +67,14 @@ def test_numpy_computes_what_onnx_says(name: str) -> None:
             assert_results(Interpreter(found).run(feeds), expected)
 
 
-ON_DEVICE = share_of(NAMES, 5)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(quantizing_tests()[name].model) for name in ON_DEVICE})
+ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", ON_DEVICE)
+@pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
-    function = programs().function(name, device)
     for inputs, expected in quantizing_tests()[name].data_sets:
-        results = function(*map(plain, inputs))
-        assert_results(list(results) if isinstance(results, (list, tuple)) else [results], expected)
+        assert_results(ON_DEVICE.results(name, device, map(plain, inputs)), expected)
 
 
 # -- what is refused ------------------------------------------------------------------------------

@@ -10,18 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx_models import MICROSOFT, computed, model, node, text_of
-from onnx_runtime import Feeds, of_onnx_runtime, written
-from programs import share_of
+from onnx_models import MICROSOFT, computed, model, node
+from onnx_runtime import DrawnCases, Rng, Written, of_onnx_runtime, written
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device, Executable
-from together import Together
 
 Array = np.ndarray[Any, Any]
-Rng = np.random.Generator
-Written = tuple[onnx.ModelProto, Feeds]
 
 
 def ms(name: str) -> str:
@@ -343,39 +339,22 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
     np.testing.assert_allclose(result, expected, rtol=0, atol=bound, err_msg=name)
 
 
-@functools.cache
-def case_of(name: str) -> Written:
-    return CASES[name](np.random.default_rng(0))
+MODELS = DrawnCases(CASES, 4, assert_close)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    proto, feeds = case_of(case)
-    expected = of_onnx_runtime(proto, feeds)
-    for result, target in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        assert_close(case, np.asarray(result), target)
+    MODELS.check_numpy(case)
 
 
-ON_DEVICE = share_of(CASES, 4)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(case_of(name)[0]) for name in ON_DEVICE})
-
-
-@pytest.mark.parametrize("case", ON_DEVICE)
+@pytest.mark.parametrize("case", MODELS.on_device)
 def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    proto, feeds = case_of(case)
-    results = programs().function(case, cpu)(*feeds.values())
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    for result, target in zip(listed, computed(proto, None, *feeds.values()), strict=True):
-        assert_close(case, np.asarray(result), np.asarray(target))
+    MODELS.check_device(case, cpu)
 
 
 @pytest.mark.parametrize("case", ["onnx-scores", "MultiHeadAttention-scores"])
 def test_scores_are_a_result_on_the_cpu(case: str, cpu: Device) -> None:
-    proto, feeds = case_of(case)
+    proto, feeds = MODELS[case]
     expected = computed(proto, None, *feeds.values())
     for result, target in zip(computed(proto, cpu, *feeds.values()), expected, strict=True):
         assert_close(case, result, target)

@@ -9,11 +9,9 @@ import onnx
 import pytest
 from onnx import helper
 
-from devices import ON_DEVICES
 from onnx_models import text_of
 from onnx_runtime_cases import Case, Cases, case
 from subquant.errors import UnsupportedError
-from subquant.runtime import Device
 
 Rng = np.random.Generator
 
@@ -196,17 +194,7 @@ def draw() -> dict[str, Case]:
 
 
 CASES = Cases(draw, tolerance=1e-5, share=4)
-
-
-@pytest.mark.parametrize("name", CASES.names)
-def test_numpy_computes_as_onnx_runtime(name: str) -> None:
-    CASES.check_numpy(name)
-
-
-@ON_DEVICES
-@pytest.mark.parametrize("name", CASES.on_devices)
-def test_devices_compute_as_onnx_runtime(name: str, device_name: str, device: Device) -> None:
-    CASES.check_device(name, device)
+test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
 
 
 def test_texts_and_maps_are_refused() -> None:

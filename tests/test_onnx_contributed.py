@@ -7,18 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from onnx_models import MICROSOFT, computed, model, node, text_of
-from onnx_runtime import Feeds, of_onnx_runtime, written
-from programs import share_of
+from onnx_runtime import DrawnCases, Rng, Written, written
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
-from together import Together
 
 Array = np.ndarray[Any, Any]
-Rng = np.random.Generator
 
 
 def reals(rng: Rng, *shape: int) -> Array:
@@ -29,7 +25,7 @@ def ms(name: str) -> str:
     return f"{MICROSOFT}.{name}"
 
 
-def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> tuple[onnx.ModelProto, Feeds]:
+def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> Written:
     angles = np.outer(np.arange(12), 0.5 ** np.arange(4)).astype(np.float32)
     caches = {"i2": np.cos(angles), "i3": np.sin(angles)}
     x = reals(rng, 2, 2, 5, 8) if four else reals(rng, 2, 5, 16)
@@ -37,7 +33,7 @@ def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> tuple[onnx.Mod
     return written(ms("RotaryEmbedding"), {"i0": x, "i1": places}, caches, **attributes)
 
 
-def embedded(rng: Rng, *, mask: bool) -> tuple[onnx.ModelProto, Feeds]:
+def embedded(rng: Rng, *, mask: bool) -> Written:
     feeds = {"i0": rng.integers(0, 9, (2, 4)).astype(np.int32),
              "i1": rng.integers(0, 2, (2, 4)).astype(np.int32)}  # fmt: skip
     if mask:
@@ -47,7 +43,7 @@ def embedded(rng: Rng, *, mask: bool) -> tuple[onnx.ModelProto, Feeds]:
     return written(ms("EmbedLayerNormalization"), feeds, tables, 2)
 
 
-def attention(rng: Rng, *, mask: bool, **attributes: Any) -> tuple[onnx.ModelProto, Feeds]:
+def attention(rng: Rng, *, mask: bool, **attributes: Any) -> Written:
     feeds = {"i0": reals(rng, 2, 5, 8)}
     if mask:
         feeds["i3"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
@@ -55,7 +51,7 @@ def attention(rng: Rng, *, mask: bool, **attributes: Any) -> tuple[onnx.ModelPro
     return written(ms("Attention"), feeds, weights, num_heads=2, **attributes)
 
 
-def quantized_attention(rng: Rng) -> tuple[onnx.ModelProto, Feeds]:
+def quantized_attention(rng: Rng) -> Written:
     feeds = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
     constants = {
         # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
@@ -65,7 +61,7 @@ def quantized_attention(rng: Rng) -> tuple[onnx.ModelProto, Feeds]:
     return written(ms("QAttention"), feeds, constants, num_heads=2)
 
 
-def multi_head(rng: Rng, *, bias: bool) -> tuple[onnx.ModelProto, Feeds]:
+def multi_head(rng: Rng, *, bias: bool) -> Written:
     feeds = {"i0": reals(rng, 2, 5, 8), "i1": reals(rng, 2, 6, 8), "i2": reals(rng, 2, 6, 8)}
     if bias:
         feeds["i3"] = reals(rng, 24)
@@ -73,7 +69,7 @@ def multi_head(rng: Rng, *, bias: bool) -> tuple[onnx.ModelProto, Feeds]:
     return written(ms("MultiHeadAttention"), feeds, num_heads=2)
 
 
-def gathered(rng: Rng, bits: int, *, zeros: bool) -> tuple[onnx.ModelProto, Feeds]:
+def gathered(rng: Rng, bits: int, *, zeros: bool) -> Written:
     """Rows of a table in blocks of 16, in bytes."""
     count = 8 // bits
     constants = {
@@ -87,7 +83,7 @@ def gathered(rng: Rng, bits: int, *, zeros: bool) -> tuple[onnx.ModelProto, Feed
 
 
 IMAGES, KERNELS = (2, 3, 6, 5), (4, 3, 3, 3)
-CASES: dict[str, Callable[[Rng], tuple[onnx.ModelProto, Feeds]]] = {
+CASES: dict[str, Callable[[Rng], Written]] = {
     "Gelu": lambda rng: written(ms("Gelu"), {"i0": reals(rng, 3, 8)}),
     "BiasGelu": lambda rng: written(ms("BiasGelu"), {"i0": reals(rng, 3, 8), "i1": reals(rng, 8)}),
     "FastGelu": lambda rng: written(ms("FastGelu"), {"i0": reals(rng, 3, 8), "i1": reals(rng, 8)}),
@@ -145,29 +141,17 @@ def assert_close(name: str, found: Array, expected: Array) -> None:
     np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
 
 
+MODELS = DrawnCases(CASES, 2, assert_close)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    proto, feeds = CASES[case](np.random.default_rng(0))
-    expected = of_onnx_runtime(proto, feeds)
-    for found, wanted in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        assert_close(case, np.asarray(found), wanted)
+    MODELS.check_numpy(case)
 
 
-ON_DEVICE = share_of(CASES, 2)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(CASES[name](np.random.default_rng(0))[0]) for name in ON_DEVICE})
-
-
-@pytest.mark.parametrize("case", ON_DEVICE)
+@pytest.mark.parametrize("case", MODELS.on_device)
 def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    proto, feeds = CASES[case](np.random.default_rng(0))
-    results = programs().function(case, cpu)(*feeds.values())
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    for found, wanted in zip(listed, computed(proto, None, *feeds.values()), strict=True):
-        assert_close(case, np.asarray(found), np.asarray(wanted))
+    MODELS.check_device(case, cpu)
 
 
 def test_a_product_of_integers_stays_one() -> None:

@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from devices import ON_DEVICES
 from onnx_models import text_of
 from onnx_runtime_cases import Case, Cases, case
 from subquant.errors import UnsupportedError
-from subquant.runtime import Device
 
 Rng = np.random.Generator
 
@@ -172,17 +170,7 @@ def draw() -> dict[str, Case]:
 
 
 CASES = Cases(draw, tolerance=2e-5, share=5)
-
-
-@pytest.mark.parametrize("name", CASES.names)
-def test_numpy_computes_as_onnx_runtime(name: str) -> None:
-    CASES.check_numpy(name)
-
-
-@ON_DEVICES
-@pytest.mark.parametrize("name", CASES.on_devices)
-def test_devices_compute_as_onnx_runtime(name: str, device_name: str, device: Device) -> None:
-    CASES.check_device(name, device)
+test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
 
 
 REFUSED = {

@@ -9,19 +9,14 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 
 from onnx_models import MICROSOFT, computed, node_tests, text_of
-from onnx_runtime import Feeds, of_onnx_runtime, written
-from programs import share_of
+from onnx_runtime import DrawnCases, Rng, Written, written
 from subquant.errors import InputError, UnsupportedError
 from subquant.runtime import Device
-from together import Together
 
 Array = np.ndarray[Any, Any]
-Rng = np.random.Generator
-Written = tuple[onnx.ModelProto, Feeds]
 
 
 def ms(name: str) -> str:
@@ -93,11 +88,6 @@ def batch_normalization(rng: Rng) -> Written:
 CASES["BatchNormalization"] = batch_normalization
 
 
-@functools.cache
-def case_of(name: str) -> Written:
-    return CASES[name](np.random.default_rng(0))
-
-
 def assert_close(name: str, result: Array, expected: Array) -> None:
     """Units in the last place of the greatest: functions of sums of up to 144 squares."""
     assert result.dtype == expected.dtype, name
@@ -109,30 +99,18 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
     )
 
 
+MODELS = DrawnCases(CASES, 3, assert_close)
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     """ONNX Runtime computes f64 in f32 where the specification says so."""
-    proto, feeds = case_of(case)
-    expected = of_onnx_runtime(proto, feeds)
-    for result, target in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        assert_close(case, np.asarray(result), target)
+    MODELS.check_numpy(case)
 
 
-ON_DEVICE = share_of(CASES, 3)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(case_of(name)[0]) for name in ON_DEVICE})
-
-
-@pytest.mark.parametrize("case", ON_DEVICE)
+@pytest.mark.parametrize("case", MODELS.on_device)
 def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    proto, feeds = case_of(case)
-    results = programs().function(case, cpu)(*feeds.values())
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    for result, target in zip(listed, computed(proto, None, *feeds.values()), strict=True):
-        assert_close(case, np.asarray(result), np.asarray(target))
+    MODELS.check_device(case, cpu)
 
 
 # -- the specification's tests --------------------------------------------------------------------

@@ -17,7 +17,7 @@ import pytest
 from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_oracle import Oracle
-from programs import share_of
+from onnx_runtime import DeviceShare
 from subquant.compiler.iree import run_iree
 from subquant.compiler.lowering import bytecode_of, lower
 from subquant.compiler.options import CompileOptions
@@ -27,7 +27,6 @@ from subquant.frontends.onnx import Interpreter, write_module
 from subquant.runtime import Device, Executable
 from subquant.transforms import expand_stablehlo
 from subquant.transforms.base import NoMatch
-from together import Together
 
 Rng = np.random.Generator
 
@@ -339,22 +338,17 @@ def test_every_tensor_is_exact(case: str, seed: int) -> None:
     assert oracle.integers + oracle.floats > 0
 
 
-ON_DEVICE = share_of(CASES, 5)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(CASES[name](np.random.default_rng(0))) for name in ON_DEVICE})
+ON_DEVICE = DeviceShare(CASES, 5, lambda name: CASES[name](np.random.default_rng(0)))
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("case", ON_DEVICE)
+@pytest.mark.parametrize("case", ON_DEVICE.names)
 def test_devices_compute_the_same(case: str, device_name: str, device: Device) -> None:
     """Integers equal; functions of floats may differ in the last bit, and so by a step."""
     proto = CASES[case](np.random.default_rng(0))
     x = input_of(proto, np.random.default_rng(100))
     (expected,) = computed(proto, None, x)
-    result = np.asarray(programs().function(case, device)(x))
+    (result,) = ON_DEVICE.results(case, device, [x])
     assert result.dtype == expected.dtype
     if expected.dtype.kind == "f":
         np.testing.assert_allclose(result, expected, rtol=0, atol=1e-6 * np.abs(expected).max())

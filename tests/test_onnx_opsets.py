@@ -17,13 +17,12 @@ import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import computed, node, node_tests, plain, text_of
-from programs import share_of
+from onnx_models import computed, node, node_tests, plain
+from onnx_runtime import DeviceShare
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
 from subquant.runtime import Device
-from together import Together
 
 NEWEST = defs.onnx_opset_version()
 FLOATS = {
@@ -299,22 +298,16 @@ def assert_same(name: str, given: Any, result: Any, wanted: Any) -> None:
     np.testing.assert_array_equal(result, wanted)
 
 
-ON_DEVICE = share_of(CASTS, 4)
-
-
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(cast_tests()[name].model) for name in ON_DEVICE})
+ON_DEVICE = DeviceShare(CASTS, 4, lambda name: cast_tests()[name].model)
 
 
 @ON_DEVICES
-@pytest.mark.parametrize("name", ON_DEVICE)
+@pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_devices_cast_as_onnx_says(name: str, device_name: str, device: Device) -> None:
     inputs, expected = feeds_of(cast_tests()[name])
-    results = programs().function(name, device)(*inputs)
-    results = results if isinstance(results, (list, tuple)) else [results]
+    results = ON_DEVICE.results(name, device, inputs)
     for result, wanted in zip(results, expected, strict=True):
-        assert_same(name, inputs[0], np.asarray(result), wanted)
+        assert_same(name, inputs[0], result, wanted)
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])

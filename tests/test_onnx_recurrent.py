@@ -12,10 +12,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnx_models import MICROSOFT, computed, node_tests, text_of
-from programs import share_of
+from onnx_runtime import DeviceShare
 from subquant.errors import SubquantError
 from subquant.runtime import Device
-from together import Together
 
 Array = np.ndarray[Any, Any]
 
@@ -281,19 +280,13 @@ def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     assert_close(computed(proto, None, *feeds.values()), of_onnx_runtime(proto, feeds), 2.0)
 
 
-ON_DEVICE = share_of(CASES, 3)
+ON_DEVICE = DeviceShare(CASES, 3, lambda name: written(name)[0])
 
 
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(written(name)[0]) for name in ON_DEVICE})
-
-
-@pytest.mark.parametrize("case", ON_DEVICE)
+@pytest.mark.parametrize("case", ON_DEVICE.names)
 def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     proto, feeds = written(case)
-    results = programs().function(case, cpu)(*feeds.values())
-    results = [np.asarray(each) for each in results]
+    results = ON_DEVICE.results(case, cpu, feeds.values())
     assert_close(results, computed(proto, None, *feeds.values()))
 
 

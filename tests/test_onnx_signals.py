@@ -6,11 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
-from devices import ON_DEVICES
 from onnx_runtime_cases import Case, Cases, case
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
-from subquant.runtime import Device
 
 EQUATIONS = {
     "ij->ji": [(3, 4)],
@@ -73,17 +71,7 @@ def draw() -> dict[str, Case]:
 
 
 CASES = Cases(draw, tolerance=2e-5, share=4)
-
-
-@pytest.mark.parametrize("name", CASES.names)
-def test_numpy_computes_as_onnx_runtime(name: str) -> None:
-    CASES.check_numpy(name)
-
-
-@ON_DEVICES
-@pytest.mark.parametrize("name", CASES.on_devices)
-def test_devices_compute_as_onnx_runtime(name: str, device_name: str, device: Device) -> None:
-    CASES.check_device(name, device)
+test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
 
 
 @pytest.mark.parametrize("count", [4, 5])

@@ -11,11 +11,9 @@ import onnx
 import pytest
 
 from onnx_models import MICROSOFT, computed, node_tests, text_of
-from onnx_runtime import Feeds, of_onnx_runtime, written
-from programs import share_of
+from onnx_runtime import DeviceShare, Feeds, of_onnx_runtime, written
 from subquant.errors import InputError, SubquantError
 from subquant.runtime import Device
-from together import Together
 
 Array = np.ndarray[Any, Any]
 Rng = np.random.Generator
@@ -50,21 +48,14 @@ def test_onnx_node_tests(name: str) -> None:
     check(case, computed(case.model, None, *feeds))
 
 
-ON_DEVICE = share_of(sorted(specified()), 3)
+ON_DEVICE = DeviceShare(sorted(specified()), 3, lambda name: specified()[name].model)
 
 
-@functools.cache
-def programs() -> Together:
-    return Together({name: text_of(specified()[name].model) for name in ON_DEVICE})
-
-
-@pytest.mark.parametrize("name", ON_DEVICE)
+@pytest.mark.parametrize("name", ON_DEVICE.names)
 def test_onnx_node_tests_on_the_cpu(name: str, cpu: Device) -> None:
     case = specified()[name]
     feeds = [np.asarray(each) for each in case.data_sets[0][0] if each is not None]
-    results = programs().function(name, cpu)(*feeds)
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    check(case, [np.asarray(each) for each in listed])
+    check(case, ON_DEVICE.results(name, cpu, feeds))
 
 
 # -- ONNX Runtime's -------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from ..errors import (
     quoted,
 )
 from ..files import file_beside, open_input
-from ..numerics.element_types import Array, ElementType
+from ..numerics.element_types import SHARED_NAMES, Array, ElementType
 from .onnx_fields import check_fields
 
 __all__ = [
@@ -50,22 +50,9 @@ __all__ = [
 
 ELEMENTS = {
     "FLOAT": "f32",
-    "FLOAT16": "f16",
-    "BFLOAT16": "bf16",
     "DOUBLE": "f64",
-    "BOOL": "i1",
-    "INT2": "i2",
-    "INT4": "i4",
-    "INT8": "i8",
-    "INT16": "i16",
-    "INT32": "i32",
-    "INT64": "i64",
+    **SHARED_NAMES,
     "UINT2": "u2",
-    "UINT4": "u4",
-    "UINT8": "u8",
-    "UINT16": "u16",
-    "UINT32": "u32",
-    "UINT64": "u64",
     "FLOAT4E2M1": "u8",
     "FLOAT6E2M3": "u8",
     "FLOAT6E3M2": "u8",

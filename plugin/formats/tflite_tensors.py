@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..errors import InputError, Place, SubquantError, UnsupportedError, quoted
-from ..numerics.element_types import Array, DType, ElementType
+from ..numerics.element_types import SHARED_NAMES, Array, DType, ElementType
 from ..read_record import Irrelevant, ReadRecord
 from . import tflite_schema as schema
 from .flatbuffer import Reader, Table, tracked
@@ -23,24 +23,7 @@ from .tflite_sparsity import dense_positions
 
 __all__ = ["ELEMENTS", "Quantization", "Tensor", "TensorReader"]
 
-ELEMENTS = {
-    "FLOAT32": "f32",
-    "FLOAT16": "f16",
-    "BFLOAT16": "bf16",
-    "FLOAT64": "f64",
-    "BOOL": "i1",
-    "INT2": "i2",
-    "INT4": "i4",
-    "INT8": "i8",
-    "INT16": "i16",
-    "INT32": "i32",
-    "INT64": "i64",
-    "UINT4": "u4",
-    "UINT8": "u8",
-    "UINT16": "u16",
-    "UINT32": "u32",
-    "UINT64": "u64",
-}
+ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
 """The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
 
 _MOST_ELEMENTS = (1 << 31) - 1

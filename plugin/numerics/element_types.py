@@ -25,6 +25,7 @@ __all__ = [
     "F64",
     "I32",
     "I64",
+    "SHARED_NAMES",
     "U32",
     "AnyArray",
     "Array",
@@ -159,3 +160,12 @@ I32, I64 = ElementType.parse("i32"), ElementType.parse("i64")
 U8, U16, U32 = (ElementType.parse(name) for name in ("u8", "u16", "u32"))
 F16, BF16 = ElementType.parse("f16"), ElementType.parse("bf16")
 F32, F64 = ElementType.parse("f32"), ElementType.parse("f64")
+
+SHARED_NAMES = {
+    "FLOAT16": "f16",
+    "BFLOAT16": "bf16",
+    "BOOL": "i1",
+    **{f"INT{bits}": f"i{bits}" for bits in (2, 4, 8, 16, 32, 64)},
+    **{f"UINT{bits}": f"u{bits}" for bits in (4, 8, 16, 32, 64)},
+}
+"""Element types by the names that ONNX and TensorFlow Lite have in common."""

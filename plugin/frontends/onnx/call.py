@@ -8,7 +8,7 @@ written, on which the same formulas run; or reals that are still integers and sc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -89,20 +89,8 @@ class Graph(Protocol):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Make an array a value of the program, if one is written."""
 
-    def apply(
-        self, call: Call, operator: str, inputs: Sequence[Operand | None], **attributes: Any
-    ) -> list[Operand]:
-        """Compute an operator of ONNX's own, as a part of what a node computes."""
-
-    def apply_node(
-        self,
-        call: Call,
-        operator: str,
-        inputs: Sequence[Operand | None],
-        attributes: Mapping[str, Any],
-        outputs: int | None = None,
-    ) -> list[Operand]:
-        """Compute an operator with as many outputs as the node has, or of another number."""
+    def compute(self, call: Call) -> list[Operand]:
+        """Compute a node in the form of the newest operator set."""
 
     def operand(self, name: str) -> Operand | None:
         """A tensor that is computed already; None if there is none."""
@@ -186,6 +174,33 @@ class Call(BaseCall[Operand]):
         tracked = record.track("input", inputs, irrelevant)
         tracked.names_read |= {str(n) for n in self.read_parts.inputs}
         record.finish()
+
+    def apply(
+        self, operator: str, inputs: Sequence[Operand | None], **attributes: Any
+    ) -> list[Operand]:
+        """Compute an operator of one output as a part of the node.
+
+        Args:
+            operator: of ONNX's newest operator set.
+            inputs: None for one that is absent.
+            attributes: of the operator.
+        """
+        return self.apply_node(operator, inputs, attributes, ("result.0",))
+
+    def apply_node(
+        self,
+        operator: str,
+        inputs: Sequence[Operand | None],
+        attributes: Mapping[str, Any],
+        outputs: tuple[str, ...],
+    ) -> list[Operand]:
+        """Compute an operator with the named outputs as a part of the node."""
+        names = tuple("" if each is None else f"operand.{n}" for n, each in enumerate(inputs))
+        node = replace(
+            self.node, operator=operator, inputs=names, outputs=outputs, attributes=attributes
+        )
+        part = replace(self, node=node, inputs=inputs, read_parts=ReadParts())
+        return self.graph.compute(part)
 
     @property
     def subject(self) -> tuple[Node, Place]:

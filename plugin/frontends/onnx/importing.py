@@ -76,7 +76,7 @@ from . import (
     trees,
 )
 from .batch_axes import Traced, check_batch, unlike
-from .call import KERNELS, Call, Operand, ReadParts, Typed, type_of_dtype
+from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .counted import Counted
 from .counted_operators import compute_counted, is_counted
 from .explaining import Explained
@@ -165,30 +165,6 @@ class Graph(ABC):
             self._explained.finish()
         return [self._array(values[output.name]) for output in self.model.outputs]
 
-    def apply(
-        self, call: Call, operator: str, inputs: Sequence[Operand | None], **attributes: Any
-    ) -> list[Operand]:
-        """Compute an operator of ONNX's newest operator set, as a part of a node."""
-        return self.apply_node(call, operator, inputs, attributes, 1)
-
-    def apply_node(
-        self,
-        call: Call,
-        operator: str,
-        inputs: Sequence[Operand | None],
-        attributes: Mapping[str, Any],
-        outputs: int | None = None,
-    ) -> list[Operand]:
-        """Compute an operator with as many outputs as the node has, or of another number."""
-        names = tuple("" if each is None else f"operand.{n}" for n, each in enumerate(inputs))
-        results = call.node.outputs
-        if outputs is not None:
-            results = tuple(f"result.{n}" for n in range(outputs))
-        node = replace(
-            call.node, operator=operator, inputs=names, outputs=results, attributes=attributes
-        )
-        return self._applied(replace(call, node=node, inputs=inputs, read_parts=ReadParts()))
-
     def operand(self, name: str) -> Operand | None:
         """A tensor that is computed already; None if there is none."""
         return self._scope.get(name)
@@ -243,9 +219,9 @@ class Graph(ABC):
                 return [_typed(result) for result in converted]
             call = converted
             check_operand_types(call, self._opset)
-        return self._applied(call)
+        return self.compute(call)
 
-    def _applied(self, call: Call) -> list[Operand]:
+    def compute(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
         return compute_counted(call, self._imported) if is_counted(call) else self._imported(call)
 

@@ -336,12 +336,12 @@ def _of_two_axes(node: Older) -> Older | Results:
     axis = axis % max(rank, 1)
     if axis == rank - 1 or 0 in shape:
         return node.having(axis=-1)
-    graph, call = node.call.graph, node.call
+    call = node.call
     flat = np.array([math.prod(shape[:axis]), math.prod(shape[axis:])], np.int64)
-    (matrix,) = graph.apply(call, "Reshape", [node.inputs[0], _constant(flat)])
-    (result,) = graph.apply(call, node.operator, [matrix], axis=-1)
+    (matrix,) = call.apply("Reshape", [node.inputs[0], _constant(flat)])
+    (result,) = call.apply(node.operator, [matrix], axis=-1)
     whole = _constant(np.array(shape, np.int64))
-    return [Typed(each.type, each.value) for each in graph.apply(call, "Reshape", [result, whole])]
+    return [Typed(each.type, each.value) for each in call.apply("Reshape", [result, whole])]
 
 
 def _constant(array: Array) -> Operand:
@@ -380,12 +380,11 @@ def _resize_of_ten(node: Older) -> Older | Results:
         return resized(grown, nearest_mode="floor")
     if (grown == 1).all():
         return resized(shrunk, nearest_mode="ceil")
-    graph, call = node.call.graph, node.call
     operand = node.operand(0)
     for part, rounding in ((grown, "floor"), (shrunk, "ceil")):
         step = resized(part, nearest_mode=rounding)
         inputs: Sequence[Operand | None] = [operand, *step.inputs[1:]]
-        (operand,) = graph.apply(call, "Resize", inputs, **step.attributes)
+        (operand,) = node.call.apply("Resize", inputs, **step.attributes)
     return [Typed(operand.type, operand.value)]
 
 
@@ -394,7 +393,6 @@ def _scan_of_a_batch(node: Older) -> Results:
     """The first axis of all inputs was a batch: each element of it is a Scan of its own."""
     if node.inputs[0] is not None:
         raise node.error("has sequence_lens, which is not lowered; export with operator set 9")
-    graph, call = node.call.graph, node.call
     operands = [each for each in node.inputs[1:] if each is not None]
     batches = {each.shape[:1] for each in operands}
     if len(batches) != 1 or batches & {(), (0,)}:
@@ -409,7 +407,7 @@ def _scan_of_a_batch(node: Older) -> Results:
     computed = []
     for index in range(operands[0].shape[0]):
         items = [Operand(each.name, each.type, each.value[index]) for each in operands]
-        computed.append(graph.apply_node(call, "Scan", items, options))
+        computed.append(node.call.apply_node("Scan", items, options, node.call.node.outputs))
     return [
         Typed(each[0].type, np.stack([part.value for part in each]))
         for each in zip(*computed, strict=True)

@@ -152,8 +152,8 @@ def concat_from_sequence(call: Call) -> Typed:
     axis = call.checked_axis(call.integer("axis"), len(items[0].shape) + is_new)
     if is_new:
         axes = Operand("axes", "INT64", np.array([axis], np.int64))
-        items = [call.graph.apply(call, "Unsqueeze", [each, axes])[0] for each in items]
-    (result,) = call.graph.apply(call, "Concat", items, axis=axis)
+        items = [call.apply("Unsqueeze", [each, axes])[0] for each in items]
+    (result,) = call.apply("Concat", items, axis=axis)
     return Typed(result.type, result.value)
 
 

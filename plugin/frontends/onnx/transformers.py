@@ -58,7 +58,7 @@ def fused_matmul(call: Call) -> Any:
 def fused_gemm(call: Call) -> AnyArray:
     """``Gemm`` and an activation."""
     attributes = _present(call, "alpha", "beta", "transA", "transB")
-    (product,) = call.graph.apply(call, "Gemm", _operands(call, 3), **attributes)
+    (product,) = call.apply("Gemm", _operands(call, 3), **attributes)
     names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
     parameters = [each for name in names if (each := call.attribute(name)) is not None]
     return activated(call, call.floats(product.value), parameters)
@@ -68,7 +68,7 @@ def fused_gemm(call: Call) -> AnyArray:
 def fused_conv(call: Call) -> AnyArray:
     """``Conv``, the sum with ``Z``, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    (image,) = call.graph.apply(call, "Conv", _operands(call, 3), **_present(call, *names))
+    (image,) = call.apply("Conv", _operands(call, 3), **_present(call, *names))
     value = call.floats(image.value)
     if call.optional(3) is not None:
         value = value + call.array(3)
