@@ -2,8 +2,8 @@
 
 A reader hands the items of a file (tensors, properties, attributes, option fields, configuration
 keys) to a `ReadRecord`, and looks them up in the mappings that it gets back. Each lookup of a value
-is recorded. At the end, `ReadRecord.finish` raises an error that names every item that was not
-looked up, unless the item is on a list of items that cannot change a result::
+is recorded. `ReadRecord.finish` raises an error that names the items that were not looked up. Items
+on a list of items that cannot change a result are exempt::
 
     record = ReadRecord(Place("model.gguf"))
     tensors = record.track("tensor", file_tensors)
@@ -43,8 +43,7 @@ class Irrelevant:
     Args:
         pattern: matches the names of the items, as `fnmatch.fnmatchcase`.
         reason: why the items cannot change a result, as a clause without a subject.
-        values: the items are irrelevant with one of these values only; with any value if it is
-            empty.
+        values: the only values with which the items are irrelevant; any value if it is empty.
     """
 
     pattern: str
@@ -96,8 +95,8 @@ class ReadRecord:
 
     Args:
         place: of the file, for the error.
-        subject: what the items belong to, for the error: ``node 3 (Conv)``. The file itself if it
-            is empty.
+        subject: the owner of the items, for the error: ``node 3 (Conv)``. The file itself if it is
+            empty.
     """
 
     def __init__(self, place: Place | None, subject: str = "") -> None:
@@ -132,7 +131,7 @@ class ReadRecord:
         """Check that every item was looked up, or cannot change a result.
 
         Args:
-            advice: what a user can do, for the end of the message.
+            advice: a way out for the user, for the end of the message.
 
         Raises:
             UnsupportedError: there are other items; the message names them.

@@ -97,10 +97,10 @@ def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             op.clone()
-        found = _RESOURCE.search(module.operation.get_asm())
-        if found is None:
+        match = _RESOURCE.search(module.operation.get_asm())
+        if match is None:
             return None
-        data = np.frombuffer(bytes.fromhex(found.group(1)), np.uint8)
+        data = np.frombuffer(bytes.fromhex(match.group(1)), np.uint8)
         return ir.DenseElementsAttr.get(data, type=op.results[0].type)
 
 

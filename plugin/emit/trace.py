@@ -501,8 +501,8 @@ def _erf(value: TracedArray) -> TracedArray:
     if value.dtype.itemsize > 4:
         raise UnsupportedError("the error function of f64 is not lowered; cast the operand to f32")
     wide = value.astype(np.float32)
-    found = wide._with(create("math.erf", [wide.value], [wide.value.type]).results[0])
-    return found.astype(value.dtype)  # type: ignore[no-any-return]
+    result = wide._with(create("math.erf", [wide.value], [wide.value.type]).results[0])
+    return result.astype(value.dtype)  # type: ignore[no-any-return]
 
 
 def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[TracedArray]:

@@ -179,7 +179,7 @@ def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | N
 
 
 def _quantizations(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
-    """Yield the quantizations of a configuration and of those within it, with their keys."""
+    """Yield the quantizations of a configuration and of its parts, with their keys."""
     if config.get(_KEY) is not None:
         yield f"'{prefix}{_KEY}'", config[_KEY]
     for key, part in config.items():

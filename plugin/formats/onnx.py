@@ -383,12 +383,12 @@ class _Reader:
         """A sparse tensor with all its elements: the values at their indices, 0 elsewhere."""
         values, indices = self.tensor(sparse.values, what), self.tensor(sparse.indices, what)
         shape = self._shape(sparse, what)
-        places = indices.data.astype(np.int64)
-        if places.ndim == 2 and places.shape == (values.data.size, len(shape)):
-            is_inside = bool(((places >= 0) & (places < np.array(shape, np.int64))).all())
-            places = np.ravel_multi_index(tuple(places.T), shape) if is_inside else places
-        elif places.shape == (values.data.size,):
-            is_inside = bool(((places >= 0) & (places < math.prod(shape))).all())
+        positions = indices.data.astype(np.int64)
+        if positions.ndim == 2 and positions.shape == (values.data.size, len(shape)):
+            is_inside = bool(((positions >= 0) & (positions < np.array(shape, np.int64))).all())
+            positions = np.ravel_multi_index(tuple(positions.T), shape) if is_inside else positions
+        elif positions.shape == (values.data.size,):
+            is_inside = bool(((positions >= 0) & (positions < math.prod(shape))).all())
         else:
             is_inside = False
         if not is_inside:
@@ -397,7 +397,7 @@ class _Reader:
                 f"{list(indices.data.shape)} for the shape {shape}"
             )
         dense = np.zeros(math.prod(shape), values.data.dtype)
-        dense[places] = values.data.reshape(-1)
+        dense[positions] = values.data.reshape(-1)
         return Tensor(values.name, values.type, dense.reshape(shape))
 
     def _subgraph(self, graph: Any, path: str, model: Any, opsets: Mapping[str, int]) -> Subgraph:

@@ -69,7 +69,7 @@ def check_fields(message: Any, location: Place, subject: str = "") -> None:
     Args:
         message: a ``ModelProto`` after its functions are inlined.
         location: of the file.
-        subject: what the message is, for the error; the model if it is empty.
+        subject: the name of the message in the error; the model if it is empty.
 
     Raises:
         UnsupportedError: there is another field; the message names it.
@@ -97,10 +97,10 @@ def check_fields(message: Any, location: Place, subject: str = "") -> None:
     record.finish()
 
 
-def _subject(around: str, name: str, index: int, message: Any) -> str:
-    """Return how an error names a message: nodes as `Node` does, others as what they are in."""
+def _subject(owner: str, name: str, index: int, message: Any) -> str:
+    """Return how an error names a message: a node as `Node` does, another message as its owner."""
     if message.DESCRIPTOR.name != "NodeProto":
-        return around
+        return owner
     operator = f"{message.domain}.{message.op_type}" if message.domain else message.op_type
     named = f" {message.name!r}" if message.name else ""
-    return f"{around + ', ' if around else ''}node {index} ({operator}){named}"
+    return f"{owner + ', ' if owner else ''}node {index} ({operator}){named}"

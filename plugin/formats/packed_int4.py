@@ -91,8 +91,8 @@ def read_packed_int4(
         if part == "qweight":
             if f"{layer}.weight" in arrays:
                 raise InputError(f"{shown(layer)} has both a weight and a qweight", place)
-            found = {part: tracked.get(f"{layer}.{part}") for part in _PARTS[form.method]}
-            tensors[f"{layer}.weight"] = _tensor(layer, found, form, place)
+            planes = {part: tracked.get(f"{layer}.{part}") for part in _PARTS[form.method]}
+            tensors[f"{layer}.weight"] = _tensor(layer, planes, form, place)
         elif part == "qzeros" and layer not in layers:
             raise InputError(f"{shown(layer)} has no qweight", place)
         elif (layer in layers and part == "bias") or not _is_below(name, layers):
@@ -255,8 +255,8 @@ def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, place
     Raises:
         InputError: one is another, as where a checkpoint of the format gptq_v2 says gptq.
     """
-    others = zero_points[zero_points != _SYMMETRIC]
-    if not others.size:
+    asymmetric = zero_points[zero_points != _SYMMETRIC]
+    if not asymmetric.size:
         return
     says = "'sym' is true" if form.method == "gptq" else "the configuration says symmetric"
     advice = "set it to the contrary if the zero points are right"
@@ -265,8 +265,8 @@ def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, place
         right = "gptq_v2" if form.zero_points_less_one else "gptq"
         advice = f"set 'checkpoint_format' to '{right}', with which each is {_SYMMETRIC}"
     raise InputError(
-        f"{label} has a zero point of {others.flat[0]}, and {says}, which means {_SYMMETRIC} for "
-        f"each; {advice}",
+        f"{label} has a zero point of {asymmetric.flat[0]}, and {says}, which means {_SYMMETRIC} "
+        f"for each; {advice}",
         place,
     )
 

@@ -115,7 +115,7 @@ def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> A
     """The view of a tensor whose description the library has checked."""
     record = ReadRecord(place, f"tensor {shown(name)}")
     keys = record.track("key", entry)
-    kind, shape, (begin, end) = keys["dtype"], keys["shape"], keys["data_offsets"]
+    kind, shape, (start, end) = keys["dtype"], keys["shape"], keys["data_offsets"]
     record.finish()
     if kind not in DTYPES:
         raise UnsupportedError(
@@ -123,7 +123,7 @@ def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> A
             "store elements narrower than a byte as U8",
             place,
         )
-    part = data[begin:end]
+    part = data[start:end]
     if kind == "BOOL" and part.size and part.max() > 1:
         raise InputError(
             f"tensor {shown(name)} of BOOL has the byte {part.max()}, expected 0 or 1", place

@@ -95,12 +95,12 @@ def _extents(
 
 
 def _below(level: schema.DimensionTable, entries: Array, limit: int) -> tuple[Array, Array, Array]:
-    """Return the parent (a place in `entries`), the position and the number of each entry."""
-    places = np.arange(entries.size)
+    """Return the parent (an index of `entries`), the position and the number of each entry."""
+    entry_numbers = np.arange(entries.size)
     if level.format == _DENSE:
         if entries.size * level.dense_size > limit:
             raise InputError("has more entries than elements")
-        parents = np.repeat(places, level.dense_size)
+        parents = np.repeat(entry_numbers, level.dense_size)
         positions = np.tile(np.arange(level.dense_size), entries.size)
         return parents, positions, entries[parents] * level.dense_size + positions
     if level.format != _SPARSE or level.array_segments is None or level.array_indices is None:
@@ -115,7 +115,7 @@ def _below(level: schema.DimensionTable, entries: Array, limit: int) -> tuple[Ar
         raise InputError("has segments that are not ordered")
     if total and (starts + counts).max() > indices.size:
         raise InputError(f"has segments beyond its {indices.size} positions")
-    parents = np.repeat(places, counts)
+    parents = np.repeat(entry_numbers, counts)
     offsets = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     numbers = starts[parents] + offsets
     return parents, indices[numbers], numbers

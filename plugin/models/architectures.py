@@ -3,7 +3,7 @@
 A layer of a GGUF file has a bias where llama.cpp adds one: it refuses a file with another, as
 tensors that it does not know.
 
-Sources: llama.cpp, ``src/models`` of these architectures, and files that it accepts and refuses.
+Sources: llama.cpp, ``src/models``, and files that llama.cpp accepts and refuses.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Everything that a program is written from is in a `Configuration`, and
 `expected_tensors` says which tensors it takes, so that a file is checked before anything is built.
 A tensor or property that is not read, and not known to be irrelevant, refuses the file.
 
-Sources: the keys of GGUF, as PyPI's ``gguf`` lists them; llama.cpp's graphs of these architectures.
+Sources: the keys of GGUF, as PyPI's ``gguf`` lists them; llama.cpp's ``src/models``.
 """
 
 from __future__ import annotations
@@ -148,16 +148,17 @@ class Configuration:
             raise UnsupportedError(
                 f"heads have keys of {size} and values of {of_values}, expected the same"
             )
-        turned = values.count("rope.dimension_count", size)
-        if turned % 2 or turned > size:
+        rotary_size = values.count("rope.dimension_count", size)
+        if rotary_size % 2 or rotary_size > size:
             raise InputError(
-                f"{turned} elements of heads of {size} are turned, expected an even number of them"
+                f"{rotary_size} elements of heads of {size} are turned, expected an even number "
+                "of them"
             )
         base = values.number("rope.freq_base", 10_000.0, 1.0)
         has_factors = kind.rope_factors and "rope_freqs.weight" in tensors
         context = values.count("context_length")
         scale, yarn = 1.0 / values.rope_factor(), values.yarn(context, base)
-        rotation = Rotation(base, turned, scale, kind.pairs, has_factors, yarn)
+        rotation = Rotation(base, rotary_size, scale, kind.pairs, has_factors, yarn)
         table = tensors.get("token_embd.weight")
         blocks = values.count("block_count")
         if blocks > len(tensors):
@@ -172,7 +173,7 @@ class Configuration:
             window_base = values.number("rope.freq_base_swa", kind.window_base, 1.0)
             windowed = values.windowed_blocks(blocks, kind.pattern)
             if window:
-                window_rotation = Rotation(window_base, turned, 1.0, kind.pairs)
+                window_rotation = Rotation(window_base, rotary_size, 1.0, kind.pairs)
         return cls(
             architecture=name,
             blocks=blocks,

@@ -248,8 +248,8 @@ def convolve(
     rank = len(sizes)
     spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
     windows = np.lib.stride_tricks.sliding_window_view(images, spans, tuple(range(2, 2 + rank)))
-    places = [slice(None, None, step) for step in (*strides, *dilations)]
-    windows = windows[(slice(None), slice(None), *places)]
+    steps = [slice(None, None, step) for step in (*strides, *dilations)]
+    windows = windows[(slice(None), slice(None), *steps)]
     windows = windows.reshape((count, groups, channels // groups, *windows.shape[2:]))
     parts = kernels.reshape((groups, features // groups, per_group, *sizes))
     outer, inner = "hwdxyz"[:rank], "ijklmo"[:rank]
@@ -313,10 +313,10 @@ def pool(
         As many axes, of the dtype of `images`.
     """
     windows = np.lib.stride_tricks.sliding_window_view(images, tuple(sizes), tuple(axes))
-    places = [slice(None)] * images.ndim
+    steps = [slice(None)] * images.ndim
     for axis, step in zip(axes, strides, strict=True):
-        places[axis] = slice(None, None, step)
-    windows = windows[tuple(places)]
+        steps[axis] = slice(None, None, step)
+    windows = windows[tuple(steps)]
     reduction = {"add": np.add, "maximum": np.maximum}[function]
     last = tuple(range(-len(sizes), 0))
     return reduction.reduce(windows, axis=last, dtype=images.dtype)
@@ -339,8 +339,8 @@ def erf(value: AnyArray) -> AnyArray:
     no translation.
     """
     array = np.asarray(value)
-    found = np.array([math.erf(each) for each in array.reshape(-1).tolist()], array.dtype)
-    return found.reshape(array.shape)
+    results = np.array([math.erf(each) for each in array.reshape(-1).tolist()], array.dtype)
+    return results.reshape(array.shape)
 
 
 @dispatched

@@ -52,11 +52,11 @@ def fourier_transform(
     moved = [None if each is None else each.transpose(*order) for each in split]
     assert moved[0] is not None
     inner = fourier_transform(moved[0], moved[1], sign)
-    turns = np.outer(np.arange(second), np.arange(first))
-    cosine, sine = _rotations(turns, length, sign, real.dtype)
-    turned = (inner[0] * cosine - inner[1] * sine, inner[0] * sine + inner[1] * cosine)
+    exponents = np.outer(np.arange(second), np.arange(first))
+    cosine, sine = _rotations(exponents, length, sign, real.dtype)
+    rotated = (inner[0] * cosine - inner[1] * sine, inner[0] * sine + inner[1] * cosine)
     # The sum over b: [..., c, d], of which d is the slower one in the result.
-    outer = fourier_transform(turned[0].transpose(*order), turned[1].transpose(*order), sign)
+    outer = fourier_transform(rotated[0].transpose(*order), rotated[1].transpose(*order), sign)
     shape = real.shape
     return outer[0].transpose(*order).reshape(shape), outer[1].transpose(*order).reshape(shape)
 
@@ -66,17 +66,17 @@ def _factor(length: int) -> int:
     return next(n for n in range(math.isqrt(max(length, 1)), 0, -1) if length % n == 0)
 
 
-def _rotations(turns: Array, length: int, sign: int, dtype: DType) -> tuple[Array, Array]:
-    """The cosine and the sine of ``turns / length`` of a circle."""
-    angles = sign * 2 * np.pi * (turns % length) / length
+def _rotations(exponents: Array, length: int, sign: int, dtype: DType) -> tuple[Array, Array]:
+    """The cosine and the sine of ``exponents / length`` of a circle."""
+    angles = sign * 2 * np.pi * (exponents % length) / length
     return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def _product(
     real: AnyArray, imaginary: AnyArray | None, length: int, sign: int
 ) -> tuple[AnyArray, AnyArray]:
-    places = np.arange(length)
-    cosine, sine = _rotations(np.outer(places, places), length, sign, real.dtype)
+    indices = np.arange(length)
+    cosine, sine = _rotations(np.outer(indices, indices), length, sign, real.dtype)
 
     def multiplied(rows: AnyArray, matrix: Array) -> AnyArray:
         return contract(rows, matrix, ((rows.ndim - 1,), (0,)), dtype=real.dtype)

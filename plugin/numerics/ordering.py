@@ -10,7 +10,8 @@ from .element_types import AnyArray
 __all__ = ["cumulative", "greatest_first", "reduce_rows"]
 
 _MOST_RANKED = 1024
-"""Up to so many elements, all pairs are compared at once; of more, the best is taken in a loop."""
+"""The greatest number of elements of which all pairs are compared at once; of more elements, a loop
+takes the best one in each iteration."""
 
 
 _BLOCK = 256
@@ -35,8 +36,8 @@ def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
             info = np.iinfo(kind)
             fill = int(info.min if function == "max" else info.max)
         padded = np.pad(rows, ((0, 0), (0, blocks * _BLOCK - extent)), constant_values=fill)
-        parts = padded.reshape((count, blocks, _BLOCK))
-        rows = parts.max(axis=2) if function == "max" else parts.min(axis=2)
+        in_blocks = padded.reshape((count, blocks, _BLOCK))
+        rows = in_blocks.max(axis=2) if function == "max" else in_blocks.min(axis=2)
     return rows.max(axis=1) if function == "max" else rows.min(axis=1)
 
 
@@ -51,37 +52,37 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
         int32, the shape of `keys` with `count` elements along the last axis.
     """
     extent = keys.shape[1]
-    places = np.arange(extent, dtype=np.int32)
+    indices = np.arange(extent, dtype=np.int32)
     if extent <= _MOST_RANKED:
-        return _by_rank(keys, count, places)
+        return _by_rank(keys, count, indices)
     least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
 
     def best_of(is_left: AnyArray | None) -> list[AnyArray]:
         best = reduce_rows(keys if is_left is None else np.where(is_left, keys, least), "max")
         is_best = keys == best[:, None]
         is_best = is_best if is_left is None else is_best & is_left
-        return [reduce_rows(np.where(is_best, places, np.int32(extent)), "min"), best]
+        return [reduce_rows(np.where(is_best, indices, np.int32(extent)), "min"), best]
 
     def step(last: AnyArray, bound: AnyArray, _: AnyArray) -> list[AnyArray]:
         is_equal = keys == bound[:, None]
-        return best_of((keys < bound[:, None]) | (is_equal & (places > last[:, None])))
+        return best_of((keys < bound[:, None]) | (is_equal & (indices > last[:, None])))
 
     start = best_of(None)
-    found = start[0][None]
+    ordered = start[0][None]
     if count > 1:
         _, more = over_time(step, start, [np.arange(count - 1, dtype=np.int32)])
-        found = np.concatenate([found, more])
-    return np.minimum(found, extent - 1).transpose(1, 0)
+        ordered = np.concatenate([ordered, more])
+    return np.minimum(ordered, extent - 1).transpose(1, 0)
 
 
-def _by_rank(keys: AnyArray, count: int, places: AnyArray) -> AnyArray:
+def _by_rank(keys: AnyArray, count: int, indices: AnyArray) -> AnyArray:
     """Each position at the place that is the number of better ones."""
-    own, others = keys[:, :, None], keys[:, None, :]
-    is_before = places[None, :] < places[:, None]
-    is_better = (others > own) | ((others == own) & is_before)
+    own, other = keys[:, :, None], keys[:, None, :]
+    is_before = indices[None, :] < indices[:, None]
+    is_better = (other > own) | ((other == own) & is_before)
     ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
     is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
-    return np.where(is_there, places, np.int32(0)).sum(axis=2, dtype=np.int32)
+    return np.where(is_there, indices, np.int32(0)).sum(axis=2, dtype=np.int32)
 
 
 def cumulative(

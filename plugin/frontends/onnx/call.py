@@ -165,7 +165,7 @@ class Call(BaseCall[Operand]):
         """Check that the kernel has read every attribute and every input that is present.
 
         Raises:
-            UnsupportedError: it has not; the message names what it has not read.
+            UnsupportedError: the kernel has not read an attribute or input; the message names it.
         """
         record = ReadRecord(self.graph.place, str(self.node))
         attributes = record.track("attribute", self.node.attributes, irrelevant)

@@ -306,8 +306,8 @@ def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -
         pads, strides, dilations = [(0, 0), *pads], (1, *strides), (1, *dilations)
     if any(map(any, pads)):
         images = np.pad(images, ((0, 0), (0, 0), *pads))
-    found = convolve(images, kernels, strides, dilations, groups, dtype)
-    return found.reshape((*found.shape[:2], found.shape[3])) if is_line else found
+    result = convolve(images, kernels, strides, dilations, groups, dtype)
+    return result.reshape((*result.shape[:2], result.shape[3])) if is_line else result
 
 
 def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> Sum | None:
@@ -387,11 +387,11 @@ def conv(call: Call) -> Sum | AnyArray:
     x, w = call.floats(images), call.floats(kernels)
     element = ElementType.of_dtype(np.dtype(x.dtype))
     wide = np.dtype(np.float32) if element.bits < 32 else element.dtype
-    found = convolution(call, x, w, wide)
+    result = convolution(call, x, w, wide)
     if bias is not None:
         added = convert(call.floats(bias.value), ElementType.of_dtype(wide))
-        found = found + added.reshape((1, -1, *(1,) * (found.ndim - 2)))
-    return convert(found, element)
+        result = result + added.reshape((1, -1, *(1,) * (result.ndim - 2)))
+    return convert(result, element)
 
 
 # -- ONNX Runtime's -------------------------------------------------------------------------------

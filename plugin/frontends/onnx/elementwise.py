@@ -74,8 +74,8 @@ def multiply(call: Call) -> Sum | Typed:
 def relu(call: Call) -> Sum | Typed:
     """Elements below 0 become 0; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
-    found = None if total is None else total.clamped_below()
-    return rectified(call) if found is None else found
+    clamped = None if total is None else total.clamped_below()
+    return rectified(call) if clamped is None else clamped
 
 
 @kernel("Sub")

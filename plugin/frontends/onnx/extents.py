@@ -86,12 +86,12 @@ def open_extents(model: Model) -> dict[str, str]:
     place = Place(model.file)
     opened = {each.name: dict(_open(each, place)) for each in model.inputs}
     batches = {axes[0] for axes in opened.values() if 0 in axes}
-    found: dict[str, str] = {}
+    hints: dict[str, str] = {}
     for each in model.inputs:
         for axis, name in opened[each.name].items():
             if name not in batches:
-                found.setdefault(name, _is_open(f"the input {quoted(each.name)}", axis, name))
-    return found
+                hints.setdefault(name, _is_open(f"the input {quoted(each.name)}", axis, name))
+    return hints
 
 
 def _pair(text: str) -> tuple[str, str]:

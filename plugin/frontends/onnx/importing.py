@@ -230,9 +230,9 @@ class Graph(ABC):
         node = call.node
         kernel = KERNELS.get(node.operator)
         try:
-            found = None if kernel is None else kernel(call)
-            if found is None:
-                found = self._others(call)
+            computed = None if kernel is None else kernel(call)
+            if computed is None:
+                computed = self._without_kernel(call)
             else:
                 call.check_all_is_read(irrelevant_parts(node.operator))
         except SubquantError as error:
@@ -240,7 +240,7 @@ class Graph(ABC):
                 kind = UnsupportedError if isinstance(error, UsageError) else type(error)
                 raise call.error(error.message, kind) from None
             raise
-        results = found if isinstance(found, list) else [found]
+        results = computed if isinstance(computed, list) else [computed]
         wanted = len(node.outputs)
         if len(results) < wanted and any(node.outputs[len(results) :]):
             raise call.error(f"computes {len(results)} tensors, and has {wanted}")
@@ -249,7 +249,7 @@ class Graph(ABC):
             self._explained.add(call, typed)
         return typed
 
-    def _others(self, call: Call) -> list[Any]:
+    def _without_kernel(self, call: Call) -> list[Any]:
         """Compute a node that has no importer: by its body, or beforehand."""
         node = call.node
         if node.operator in NEVER:
@@ -268,9 +268,9 @@ class Graph(ABC):
 
     def _of_newest(self, graph: Subgraph, operands: Sequence[Operand]) -> list[Typed]:
         """Compute a graph whose nodes are of the newest operator set."""
-        around, self._opset = self._opset, newest_opset()
+        outer_opset, self._opset = self._opset, newest_opset()
         results = self.inner(graph, operands)
-        self._opset = around
+        self._opset = outer_opset
         return [Typed(each.type, each.value) for each in results]
 
     @abstractmethod

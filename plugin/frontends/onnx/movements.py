@@ -153,12 +153,12 @@ def depth_to_space(call: Call) -> Typed:
 
     def rearranged(value: AnyArray) -> AnyArray:
         if mode == "DCR":
-            parts = value.reshape((count, size, size, depth, height, width))
-            parts = parts.transpose(0, 3, 4, 1, 5, 2)
+            blocks = value.reshape((count, size, size, depth, height, width))
+            blocks = blocks.transpose(0, 3, 4, 1, 5, 2)
         else:
-            parts = value.reshape((count, depth, size, size, height, width))
-            parts = parts.transpose(0, 1, 4, 2, 5, 3)
-        return parts.reshape((count, depth, height * size, width * size))
+            blocks = value.reshape((count, depth, size, size, height, width))
+            blocks = blocks.transpose(0, 1, 4, 2, 5, 3)
+        return blocks.reshape((count, depth, height * size, width * size))
 
     return moved(call, rearranged)
 
@@ -175,8 +175,8 @@ def space_to_depth(call: Call) -> Typed:
     count, channels, height, width = shape
 
     def rearranged(value: AnyArray) -> AnyArray:
-        parts = value.reshape((count, channels, height // size, size, width // size, size))
-        parts = parts.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
-        return parts.reshape((count, channels * size * size, height // size, width // size))
+        blocks = value.reshape((count, channels, height // size, size, width // size, size))
+        blocks = blocks.transpose((0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4))
+        return blocks.reshape((count, channels * size * size, height // size, width // size))
 
     return moved(call, rearranged)

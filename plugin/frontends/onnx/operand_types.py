@@ -1,7 +1,7 @@
 """Checks the types of a node's inputs beside the schema of its operator.
 
 The schema is that of the newest operator set, since a node of an older one is converted before
-(`opset_converter`). Types that the older operator set has besides are taken, too: ReduceLogSum took
+(`opset_converter`). Types that only the older operator set has are taken, too: ReduceLogSum took
 integers before operator set 28.
 
 Source: ONNX, "Operator Schemas", as the package `onnx` has them.

@@ -239,7 +239,7 @@ def _split_count(node: Older) -> Older:
 def _dropout_without_training(node: Older) -> Older | Results:
     """The ratio matters in training only, which operator sets before 12 do not ask for.
 
-    They do not say what the mask is in inference: it is 0 everywhere, as in ONNX Runtime. Before
+    They do not define the mask of inference: it is 0 everywhere, as in ONNX Runtime. Before
     operator set 10 it has the type of the operand.
     """
     outputs = node.call.node.outputs

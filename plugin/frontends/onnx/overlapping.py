@@ -82,9 +82,9 @@ def col2im(call: Call) -> Typed:
             [-1 if a == axis + rank else 1 for a in range(2 * rank)]
         )
         flat = flat + along * math.prod(padded[axis + 1 :])
-    parts = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
+    updates = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
     start = np.zeros((math.prod(padded), number * channels), blocks.dtype)
-    result = scatter(start, flat.reshape(-1).astype(np.int32), parts, "add")
+    result = scatter(start, flat.reshape(-1).astype(np.int32), updates, "add")
     whole = result.transpose(1, 0).reshape((number, channels, *padded))
     inside = [slice(pads[axis], pads[axis] + n) for axis, n in enumerate(image)]
     return Typed(call.input(0).type, whole[(slice(None), slice(None), *inside)])

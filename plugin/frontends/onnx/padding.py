@@ -35,8 +35,8 @@ def take_constant(array: AnyArray, positions: Array, axis: int) -> AnyArray:
     runs = _runs(positions.tolist())
     if not runs or len(runs) > _MAX_RUNS:
         return take(array, positions.astype(np.int32), axis)
-    parts = [_run(array, axis, *run) for run in runs]
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=axis)
+    sliced = [_run(array, axis, *run) for run in runs]
+    return sliced[0] if len(sliced) == 1 else np.concatenate(sliced, axis=axis)
 
 
 def _runs(positions: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -307,9 +307,9 @@ def _windows(
     images = _padded(images, geometry, fill, fill if beyond is None else beyond)
     rank = len(geometry.sizes)
     if any(step != 1 for step in geometry.dilations):
-        parts = (part for _, part in _window_elements(images, geometry))
+        taps = (part for _, part in _window_elements(images, geometry))
         combine = np.add if function == "add" else np.maximum
-        return functools.reduce(combine, parts)
+        return functools.reduce(combine, taps)
     is_float = np.dtype(images.dtype).kind not in "iu"
     if is_float or rank != 2:
         axes = tuple(range(2, 2 + rank))

@@ -2,7 +2,7 @@
 
 GridSample's output is a weighted sum of the pixels near each grid point: one for each spatial axis
 in mode ``nearest``, two in mode ``linear``, four in mode ``cubic``. All are gathered at once. The
-padding mode acts on the integer positions of these pixels.
+padding mode acts on the integer positions of the pixels.
 
 Source: ONNX, GridSample 22, DeformConv 22, AffineGrid 20; ONNX Runtime, ``grid_sample.cc``.
 """
@@ -24,7 +24,7 @@ from .call import Call, Typed, kernel
 __all__: list[str] = []
 
 _LIMIT = np.float32(1 << 30)
-"""The magnitude to which coordinates are clamped, such that they are integers of 32 bits."""
+"""The magnitude to which coordinates are clamped, so that they fit integers of 32 bits."""
 _CUBIC_SLOPE = -0.75
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic",
           "bicubic": "cubic"}  # fmt: skip

@@ -81,14 +81,14 @@ def size(call: Call) -> AnyArray:
 @kernel("Reshape")
 def reshape(call: Call) -> Typed:
     """0 is the extent that was there, -1 what is left."""
-    given = call.known(1).reshape(-1).tolist()
+    requested = call.known(1).reshape(-1).tolist()
     before = call.input(0).shape
     zeros_stay = bool(call.attribute("allowzero", 0))
     wanted = []
-    for axis, extent in enumerate(given):
+    for axis, extent in enumerate(requested):
         if extent == 0 and not zeros_stay:
             if axis >= len(before):
-                raise call.error(f"gives {list(before)} the shape {list(given)}")
+                raise call.error(f"gives {list(before)} the shape {list(requested)}")
             extent = before[axis]
         wanted.append(int(extent))
     return _reshaped(call, wanted)
@@ -117,10 +117,10 @@ def flatten(call: Call) -> Typed:
 
 
 def _axes(call: Call, rank: int) -> list[int] | None:
-    given = None
+    axes = None
     if call.optional(1) is not None:
-        given = call.known(1).reshape(-1).tolist()
-    return None if given is None else sorted(call.checked_axis(axis, rank) for axis in given)
+        axes = call.known(1).reshape(-1).tolist()
+    return None if axes is None else sorted(call.checked_axis(axis, rank) for axis in axes)
 
 
 @kernel("Squeeze")
@@ -143,9 +143,9 @@ def squeeze(call: Call) -> Typed:
 def unsqueeze(call: Call) -> Typed:
     """With further axes of one element."""
     extents = list(call.input(0).shape)
-    given = call.known(1).reshape(-1).tolist()
-    rank = len(extents) + len(given)
-    for axis in sorted(call.checked_axis(axis, rank) for axis in given):
+    new_axes = call.known(1).reshape(-1).tolist()
+    rank = len(extents) + len(new_axes)
+    for axis in sorted(call.checked_axis(axis, rank) for axis in new_axes):
         extents.insert(axis, 1)
     return _reshaped(call, extents)
 
@@ -213,8 +213,8 @@ def slice_(call: Call) -> Typed:
     if 0 in steps:
         raise call.error("has a step of 0")
     index, backward = [slice(None)] * len(extents), []
-    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-        axis = call.checked_axis(given, len(extents))
+    for start, end, stated_axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = call.checked_axis(stated_axis, len(extents))
         if step < 0 and end in _WITHOUT_END and extents[axis]:
             raise call.error(
                 f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
@@ -223,15 +223,17 @@ def slice_(call: Call) -> Typed:
             )
         if step < 0:  # clamped to the first element, where Python's slices have none
             start = max(start, -extents[axis])
-        places = range(extents[axis])[slice(int(start), int(end), int(step))]
-        if step < 0 and places:  # the same places in ascending order, reversed afterwards
+        positions = range(extents[axis])[slice(int(start), int(end), int(step))]
+        if step < 0 and positions:  # the same positions in ascending order, reversed afterwards
             backward.append(axis)
-            places = places[::-1]
-        index[axis] = slice(places.start, places.stop, places.step) if places else slice(0, 0)
+            positions = positions[::-1]
+        index[axis] = (
+            slice(positions.start, positions.stop, positions.step) if positions else slice(0, 0)
+        )
 
     def move(value: AnyArray) -> AnyArray:
-        taken = value[tuple(index)]
-        return np.flip(taken, tuple(backward)) if backward else taken
+        part = value[tuple(index)]
+        return np.flip(part, tuple(backward)) if backward else part
 
     return moved(call, move)
 

@@ -63,12 +63,12 @@ def dft(call: Call) -> Typed:
     )
     if count < length:
         real, imaginary = _completed(real, length, 1), _completed(imaginary, length, -1)
-    parts: Sequence[AnyArray] = fourier_transform(real, imaginary, 1 if is_inverse else -1)
+    components: Sequence[AnyArray] = fourier_transform(real, imaginary, 1 if is_inverse else -1)
     if is_onesided and not is_inverse:
-        parts = parts[0][..., : length // 2 + 1], parts[1][..., : length // 2 + 1]
+        components = components[0][..., : length // 2 + 1], components[1][..., : length // 2 + 1]
     back = np.argsort(order).tolist()
-    parts = parts[:1] if is_onesided and is_inverse else parts
-    result = np.stack([each.transpose(*back) for each in parts], axis=-1)
+    components = components[:1] if is_onesided and is_inverse else components
+    result = np.stack([each.transpose(*back) for each in components], axis=-1)
     if is_inverse:
         result = result * np.asarray(1 / length, result.dtype)
     return Typed(call.input(0).type, result.astype(value.dtype))
@@ -118,7 +118,7 @@ def stft(call: Call) -> Typed:
     ]  # fmt: skip
     if window is not None:
         frames = [None if each is None else each * window for each in frames]
-    parts = fourier_transform(frames[0], frames[1])
+    components = fourier_transform(frames[0], frames[1])
     bins = length // 2 + 1 if is_onesided else length
-    result = np.stack([each[..., :bins] for each in parts], axis=-1)
+    result = np.stack([each[..., :bins] for each in components], axis=-1)
     return Typed(call.input(0).type, result.astype(value.dtype))

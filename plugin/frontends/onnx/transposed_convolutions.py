@@ -65,7 +65,7 @@ def _steps(call: Call, name: str, rank: int) -> list[int]:
 def _margins(
     call: Call, extents: Sequence[int], spans: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """Zeros before and after the dilated images, such that the result has its shape."""
+    """Numbers of zeros before and after the dilated images that give the result its shape."""
     rank, auto = len(extents), call.attribute("auto_pad", "NOTSET")
     extra = call.attribute("output_padding", [0] * rank)
     pads = call.attribute("pads", [0] * (2 * rank))

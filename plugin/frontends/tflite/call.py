@@ -272,13 +272,13 @@ class Call(BaseCall[Operand]):
 
     def symmetric_scale(self, operand: Operand) -> np.float32:
         """The scale of a tensor that must have one scale, and a zero point of 0."""
-        found = self.per_tensor(operand.tensor)
-        if found.zero_point:
+        quantization = self.per_tensor(operand.tensor)
+        if quantization.zero_point:
             raise self.error(
-                f"needs a zero point of 0 of {operand.tensor}, got {found.zero_point}",
+                f"needs a zero point of 0 of {operand.tensor}, got {quantization.zero_point}",
                 UnsupportedError,
             )
-        return found.scale
+        return quantization.scale
 
     def centered(self, operand: Operand) -> AnyArray:
         """The storage less its zero point, in 32 bits."""

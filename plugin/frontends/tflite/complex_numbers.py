@@ -67,13 +67,13 @@ def rfft2d(call: Call) -> Complex:
         widths = [(0, 0)] * rank
         widths[axis] = (0, length - value.shape[axis])
         value = np.pad(value, widths) if any(widths[axis]) else value
-    kept = (..., slice(0, lengths[1] // 2 + 1))
-    real, imaginary = (part[kept] for part in fourier_transform(value))
+    half = (..., slice(0, lengths[1] // 2 + 1))
+    real, imaginary = (part[half] for part in fourier_transform(value))
     if lengths[0] == 1:
         return Complex(real, imaginary)
     order = (*range(rank - 2), rank - 1, rank - 2)
-    turned = fourier_transform(real.transpose(*order), imaginary.transpose(*order))
-    return Complex(*(part.transpose(*order) for part in turned))
+    spectrum = fourier_transform(real.transpose(*order), imaginary.transpose(*order))
+    return Complex(*(part.transpose(*order) for part in spectrum))
 
 
 @kernel("REAL")

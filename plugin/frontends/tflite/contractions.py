@@ -247,7 +247,7 @@ def spread_images(
         sizes: of the filters.
         strides: the distance of the images' pixels in the result.
         before: the rows and columns that are cut from the beginning of the result.
-        fill: of what is between pixels, and around them.
+        fill: the value between the pixels, and around them.
     """
     value = images
     for axis, (extent, size, stride, cut) in enumerate(
@@ -339,25 +339,25 @@ class _Product:
 
         LiteRT checks it of one scale only.
         """
-        found = bias.quantization
-        if found is None:
+        parameters = bias.quantization
+        if parameters is None:
             return
         x, y = self.call.per_tensor(self.activations.tensor), self.call.per_tensor(self.call.output)
         products = x.scale * self.call.parameters(self.weights.tensor).scales.reshape(-1)
-        scales = found.scales.reshape(-1)
+        scales = parameters.scales.reshape(-1)
         is_other = scales.size not in (1, products.size) and products.size != 1
         if is_other or (np.abs(scales - products) > _MAX_BIAS_ERROR * y.scale).any():
             raise self.call.error(f"needs a scale of {bias} that is that of the products")
-        if found.zero_points.any():
+        if parameters.zero_points.any():
             raise self.call.error(f"needs zero points of 0 of {bias}")
 
     def _is_wide(self) -> bool:
         if self.activations.tensor.type != "INT16":
             return False
-        sums = getattr(self.call.options, "quantized_bias_type", 0)
-        stated = TENSOR_TYPES[sums] if 0 < sums < len(TENSOR_TYPES) else None
-        if sums and stated not in ("INT32", "INT64"):
-            raise self.call.error(f"has the option quantized_bias_type = {stated or sums}")
+        code = getattr(self.call.options, "quantized_bias_type", 0)
+        stated = TENSOR_TYPES[code] if 0 < code < len(TENSOR_TYPES) else None
+        if code and stated not in ("INT32", "INT64"):
+            raise self.call.error(f"has the option quantized_bias_type = {stated or code}")
         if stated is not None and self.bias is not None and self.bias.tensor.type != stated:
             raise self.call.error(f"has sums of {stated} and a bias of {self.bias.tensor.type}")
         return stated != "INT32" and (self.bias is None or self.bias.tensor.type == "INT64")

@@ -18,7 +18,7 @@ __all__ = ["batched_inputs", "check_extents", "input_shapes", "open_extents", "u
 
 
 def batched_inputs(graph: Subgraph) -> list[bool]:
-    """Which inputs of a graph have a batch."""
+    """Return True for each input of a graph that has a batch."""
     marked = [bool(tensor.known_shape) and tensor.known_shape[0] == -1 for tensor in graph.inputs]
     return marked if any(marked) else [bool(tensor.shape) for tensor in graph.inputs]
 
@@ -76,7 +76,7 @@ def check_extents(model: Model, options: ImportOptions) -> None:
 def unstated_extents(graph: Subgraph, signature: Signature, options: ImportOptions) -> str:
     """Return the hint that errors of a graph end in; "" where every open extent is stated.
 
-    The batch is known without being stated: it is what the file says.
+    The batch is known without being stated: the file states it.
     """
     stated, hints = _stated(options), []
     for name, (number, axis) in open_extents(graph, signature.inputs).items():

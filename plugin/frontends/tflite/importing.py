@@ -123,16 +123,16 @@ class Program(Graphs):
         """Compute a graph, and return what a function of it returns."""
         computed: list[tuple[Tensor, AnyArray]] = []
         outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
-        found = list(zip(graph.outputs, outputs, strict=True))
+        values = list(zip(graph.outputs, outputs, strict=True))
         if self.options.every_tensor:
-            found = [each for each in computed if not isinstance(each[1], (Handle, Complex))]
-        for tensor, _ in found:
+            values = [each for each in computed if not isinstance(each[1], (Handle, Complex))]
+        for tensor, _ in values:
             if tensor.type not in ELEMENTS:
                 raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.place)
         return [
             (tensor, v if isinstance(v, TracedArray) else
              _constant(v, ElementType.parse(tensor.element)))
-            for tensor, v in found
+            for tensor, v in values
         ]  # fmt: skip
 
     def write_function(self, signature: Signature, name: str) -> None:

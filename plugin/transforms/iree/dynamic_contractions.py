@@ -52,8 +52,8 @@ def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if not _has_products(op):
         return NoMatch("multiplies complex numbers")
     (left_contracted, right_contracted), (left_batch, right_batch) = dot_axes(op)
-    rows = _others(left.type.rank, [*left_contracted, *left_batch])
-    columns = _others(right.type.rank, [*right_contracted, *right_batch])
+    rows = _axes_without(left.type.rank, [*left_contracted, *left_batch])
+    columns = _axes_without(right.type.rank, [*right_contracted, *right_batch])
     if _is_matrix_product(op, [rows, columns, left_contracted]):
         return NoMatch("is a product of matrices, which IREE takes")
     numbers = itertools.count()
@@ -81,8 +81,8 @@ def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         _map(count, [ir.AffineExpr.get_dim(loop[axis]) for axis in range(value.type.rank)])
         for value, loop in ((left, left_loops), (right, right_loops))
     ]
-    found = _products_added([left, right], maps, extents, count, element_type(result))
-    rewriter.replace_op(op, [linalg.cast(found, result)])
+    products = _products_added([left, right], maps, extents, count, element_type(result))
+    rewriter.replace_op(op, [linalg.cast(products, result)])
     return None
 
 
@@ -95,7 +95,7 @@ def _is_matrix_product(op: Operation, axes: Sequence[Sequence[int]]) -> bool:
     return 1 not in (shapes[0][row], shapes[1][column], shapes[0][contracted])
 
 
-def _others(rank: int, axes: Sequence[int]) -> list[int]:
+def _axes_without(rank: int, axes: Sequence[int]) -> list[int]:
     return [axis for axis in range(rank) if axis not in axes]
 
 
@@ -139,17 +139,17 @@ def expand_dynamic_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | N
     if of_batch > 1:
         operand = _split(operand, 0, number)
         batch = [extent_of((operand, 1))]
-        places = [g, b, *read, c]
+        dimensions = [g, b, *read, c]
     else:
         operand = _split(operand, count + 1, number)
-        places = [b, *read, g, c]
-    maps = [_map(rank, places), _map(rank, [*taps, c, g, o])]
+        dimensions = [b, *read, g, c]
+    maps = [_map(rank, dimensions), _map(rank, [*taps, c, g, o])]
     extents = [*batch, *positions, number, extent_of((kernel, count + 2))]
-    found = _products_added([operand, kernel], maps, extents, rank, element_type(result))
+    products = _products_added([operand, kernel], maps, extents, rank, element_type(result))
     joined = [[axis] for axis in range(count + 1)] + [[count + 1, count + 2]]
     shape = [each if isinstance(each, int) else None for each in (*batch, *positions, *features)]
-    found = linalg.collapse(found, joined, shape)
-    rewriter.replace_op(op, [linalg.cast(found, result)])
+    products = linalg.collapse(products, joined, shape)
+    rewriter.replace_op(op, [linalg.cast(products, result)])
     return None
 
 
@@ -225,8 +225,8 @@ def _has_products(op: Operation) -> bool:
     return all(isinstance(element_type(v.type), kinds) for v in (*op.operands, *op.results))
 
 
-def _map(loops: int, places: Sequence[ir.AffineExpr]) -> ir.AffineMap:
-    return ir.AffineMap.get(loops, 0, list(places))
+def _map(loops: int, results: Sequence[ir.AffineExpr]) -> ir.AffineMap:
+    return ir.AffineMap.get(loops, 0, list(results))
 
 
 def _products_added(
@@ -261,5 +261,5 @@ def _products_added(
     result_map = _map(loops, [ir.AffineExpr.get_dim(number) for number in range(rank)])
     kinds: list[linalg.Iterator] = ["parallel"] * rank
     kinds += ["reduction"] * (loops - rank)
-    sums = linalg.generic(factors, start, [*maps, result_map], add, kinds)
-    return stablehlo.convert(sums, target)
+    accumulators = linalg.generic(factors, start, [*maps, result_map], add, kinds)
+    return stablehlo.convert(accumulators, target)

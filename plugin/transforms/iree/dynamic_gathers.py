@@ -68,10 +68,10 @@ def expand_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         of_batch = [linalg.loop_index(dim) for dim in batch_dims]
         positions: list[Formula] = [0] * operand.type.rank
         for component, axis in enumerate(mapped):
-            place = list(of_batch)
+            index = list(of_batch)
             if vector < indices.type.rank:
-                place.insert(vector, linalg.constant_index(component))
-            start = emit.scalar(linalg.extract(indices, place)).convert(INDEX)
+                index.insert(vector, linalg.constant_index(component))
+            start = emit.scalar(linalg.extract(indices, index)).convert(INDEX)
             positions[axis] = np.maximum(np.minimum(start, lasts[axis]), 0)
         for axis, other in zip(batching, numbers.start_indices_batching_dims, strict=True):
             positions[axis] = emit.scalar(of_batch[index_axes.index(other)], INDEX)

@@ -1,8 +1,8 @@
 """Reductions of dynamic shapes over neighboring axes, one axis after another.
 
-IREE 3.13 collapses neighboring reduced axes into one. If the dispatch has a second result, as of a
-tensor that is computed, reduced, and used elsewhere too, the second result gets the extent of
-another axis: its elements are in wrong places, or the call fails. So axes are reduced one by one
+IREE 3.13 collapses neighboring reduced axes into one. If the dispatch has a second result (a
+tensor that is computed, reduced, and used elsewhere too), the second result gets the extent of
+another axis: its elements are at wrong indices, or the call fails. So axes are reduced one by one
 where several extents are dynamic::
 
     %r = stablehlo.reduce(%x init: %zero) ... across dimensions = [1, 2] : tensor<?x2x?xi32>

@@ -44,7 +44,7 @@ def expand_dynamic_update(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _clamped(operand: Value, update: Value, axis: int, start: Value) -> Value:
-    """A start index such that the update is inside the operand."""
+    """A start index with which the update is inside the operand."""
     index: Formula = emit.scalar(linalg.extract(as_signed(start), [])).convert(INDEX)
     extent, size = (emit.scalar(linalg.dim(each, axis), INDEX) for each in (operand, update))
     inside: Formula = np.maximum(np.minimum(index, extent - size), 0)

@@ -1,8 +1,9 @@
 """``reduce_window`` of dynamic shapes, as loop nests.
 
 IREE 3.13 takes some of floats with a dynamic batch, and refuses those of integers, and those of
-windows along dynamic axes. The operand is padded and dilated before. A body of one operation, as a
-maximum, becomes that of a loop nest, whose second input has the extents of a window alone::
+windows along dynamic axes. The operand is padded and dilated before. A body of one operation (a
+maximum, for example) becomes the body of a loop nest. Only the extents of the loop nest's second
+input matter: they are the extents of a window::
 
     %r = "stablehlo.reduce_window"(%x, %lowest) {window_dimensions = array<i64: 1, 2, 2, 1>, ...}
         : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>
@@ -56,11 +57,11 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for operand, start in zip(list(op.operands)[:count], starts, strict=True)
     ]
     axes = list(range(rank, windows[0].type.rank))
-    kept = [list(map(int, value.type.shape))[:rank] for value in windows]
+    shapes = [list(map(int, value.type.shape))[:rank] for value in windows]
     reduced = emit.create(
         "stablehlo.reduce",
         [*windows, *starts],
-        [with_shape(value.type, shape) for value, shape in zip(windows, kept, strict=True)],
+        [with_shape(value.type, shape) for value, shape in zip(windows, shapes, strict=True)],
         {"dimensions": integers(axes)},
         regions=1,
     )
@@ -102,11 +103,11 @@ class _Windows:
         self.sizes = [sizes[axis] for axis in inner]
         self.loops = self.rank + len(inner)
         loop = [ir.AffineExpr.get_dim(number) for number in range(self.loops)]
-        places = [loop[axis] * strides[axis] for axis in range(self.rank)]
+        positions = [loop[axis] * strides[axis] for axis in range(self.rank)]
         for axis, each in zip(inner, loop[self.rank :], strict=True):
-            places[axis] = places[axis] + each * within[axis]
+            positions[axis] = positions[axis] + each * within[axis]
         self.maps = [
-            ir.AffineMap.get(self.loops, 0, places),
+            ir.AffineMap.get(self.loops, 0, positions),
             ir.AffineMap.get(self.loops, 0, loop[self.rank :]),
         ]
         self.element = operand.type.element_type
@@ -124,7 +125,7 @@ class _Windows:
             [self.operand, self.window],
             output,
             maps,
-            lambda element, _, found: combine(found, element),
+            lambda element, _, accumulator: combine(accumulator, element),
             kinds,
         )
 
@@ -149,7 +150,7 @@ _COMBINES: dict[str, Callable[[Formula, Formula], Formula]] = {
 
 
 def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
-    """What combines two scalars as a body of one commutative operation does; None for others."""
+    """Return the function of two scalars that a commutative body of one operation computes."""
     block = op.regions[0].blocks[0]
     inner = [each.operation for each in block.operations]
     named = [each for each in inner[:-1] if each.name != "stablehlo.bitcast_convert"]
@@ -164,14 +165,14 @@ def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
     element, function = element_of(type_), _COMBINES[named[0].name]
 
     def combine(left: Value, right: Value) -> Value:
-        found: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
-        return found.value
+        result: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
+        return result.value
 
     return combine
 
 
 def _before_casts(value: Value) -> Value:
-    """What a value is before its bits are read as another type, as `unsigned_windows` does."""
+    """Return the value before its bits are read as another type, as `unsigned_windows` does."""
     while not isinstance(value.owner, ir.Block):
         owner = value.owner.operation
         if owner.name != "stablehlo.bitcast_convert":

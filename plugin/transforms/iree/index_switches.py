@@ -47,14 +47,14 @@ def _branch(
     default: ir.Block,
     types: Sequence[ir.Type],
 ) -> list[Value]:
-    """Write the branch of the first case, with those of the others behind it."""
-    (case, body), *others = cases
+    """Write the branch of the first case, and the branches of the later cases in its else."""
+    (case, body), *later = cases
     is_case = emit.scalar(selector) == case
     branch = emit.create("scf.if", [is_case.value], types, regions=2)
     body.append_to(branch.regions[0])
-    if not others:
+    if not later:
         default.append_to(branch.regions[1])
         return list(branch.results)
     with ir.InsertionPoint(branch.regions[1].blocks.append()):
-        emit.create("scf.yield", _branch(selector, others, default, types))
+        emit.create("scf.yield", _branch(selector, later, default, types))
     return list(branch.results)

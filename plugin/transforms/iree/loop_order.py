@@ -70,8 +70,8 @@ def _order(op: Operation) -> list[int]:
         reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
     if not any(reduces):
         return []
-    others = [loop for loop in range(result.n_dims) if loop not in axes]
-    return [*axes, *sorted(others, key=reduces.__getitem__)]
+    remaining = [loop for loop in range(result.n_dims) if loop not in axes]
+    return [*axes, *sorted(remaining, key=reduces.__getitem__)]
 
 
 def _renumbered(map_: ir.AffineMap, new_number: dict[int, int]) -> ir.AffineMap:
