@@ -30,22 +30,22 @@ from subquant.runtime import Device  # noqa: E402
 _KINDS = ("right", "refused", "wrong", "crashed")
 
 
-def summary(found: Sequence[Outcome]) -> str:
+def summary(results: Sequence[Outcome]) -> str:
     """Return the counts of all models, and the share of those with fixed shapes that is right."""
-    counts = Counter(each.kind for each in found)
-    fixed = Counter(each.kind for each in found if each.has_fixed_shapes)
+    counts = Counter(each.kind for each in results)
+    fixed = Counter(each.kind for each in results if each.has_fixed_shapes)
     share = 100 * fixed["right"] / max(fixed.total(), 1)
     listed = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS)
     return (
-        f"{len(found)} models: {listed}. Of the {fixed.total()} whose inputs and outputs are "
+        f"{len(results)} models: {listed}. Of the {fixed.total()} whose inputs and outputs are "
         f"tensors of fixed shapes, {share:.1f} % are right."
     )
 
 
-def page(found: Sequence[Outcome]) -> str:
+def page(results: Sequence[Outcome]) -> str:
     """Return the page with a table of operators."""
     rows = defaultdict(list)
-    for each in found:
+    for each in results:
         for operator in each.operators:
             rows[operator].append(each)
     lines = [
@@ -57,7 +57,7 @@ def page(found: Sequence[Outcome]) -> str:
         "their expected results.",
         "An input that must be constant (the shape of Reshape) is fixed as `--input-value` does.",
         "",
-        summary(found),
+        summary(results),
         "",
         "A model counts for each operator that it has: the expanded form of a function operator",
         "has many. Every version of an operator from operator set 7 on is accepted, with the",
@@ -90,21 +90,21 @@ def main() -> None:
         name: case for name, case in sorted(node_tests().items())
         if any(fnmatch.fnmatchcase(name, each) for each in patterns)
     }  # fmt: skip
-    start, found = time.monotonic(), []
+    start, results = time.monotonic(), []
     for each in outcomes(cases, Device("llvm-cpu")):
-        found.append(each)
+        results.append(each)
         if options.list and each.kind != "right":
             print(f"{each.kind:8} {each.name}: {each.message[:300]}")
-        if len(found) % 100 == 0:
-            counts = dict(Counter(one.kind for one in found))
+        if len(results) % 100 == 0:
+            counts = dict(Counter(one.kind for one in results))
             seconds = time.monotonic() - start
-            print(f"{len(found)}/{len(cases)} {seconds:.0f} s {counts}", file=sys.stderr)
-    print(summary(found))
+            print(f"{len(results)}/{len(cases)} {seconds:.0f} s {counts}", file=sys.stderr)
+    print(summary(results))
     if options.json:
-        lines = (json.dumps(asdict(each)) + "\n" for each in found)
+        lines = (json.dumps(asdict(each)) + "\n" for each in results)
         Path(options.json).write_text("".join(lines))
     if options.write:
-        Path(options.write).write_text(page(found))
+        Path(options.write).write_text(page(results))
 
 
 if __name__ == "__main__":

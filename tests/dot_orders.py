@@ -51,23 +51,23 @@ def drawn_dot(seed: int) -> Dot:
     ]
     if "8" not in elements[0]:
         free = [loop for loop in left if loop not in depth]
-        sums = _tensor([extents[loop] for loop in free], elements[0])
+        sum_type = _tensor([extents[loop] for loop in free], elements[0])
         body += [
             f"%c = stablehlo.constant dense<0> : tensor<{elements[0]}>".replace(
                 "<0> : tensor<f", "<0.0> : tensor<f"
             ),
             f"%1 = stablehlo.reduce(%a init: %c) applies stablehlo.add across dimensions = "
-            f"{sorted(_axes(left, depth))} : ({types[0]}, tensor<{elements[0]}>) -> {sums}",
+            f"{sorted(_axes(left, depth))} : ({types[0]}, tensor<{elements[0]}>) -> {sum_type}",
             f"%2 = stablehlo.broadcast_in_dim %1, dims = {[result.index(loop) for loop in free]} "
-            f": ({sums}) -> {types[2]}",
+            f": ({sum_type}) -> {types[2]}",
             f"%r = stablehlo.subtract %0, %2 : {types[2]}",
         ]
         expected = expected - np.einsum(f"{left}->{batch + rows}", x).reshape(
             [extents[loop] for loop in batch + rows] + [1] * len(columns)
         )
     returned = "%0" if "8" in elements[0] else "%r"
-    lines = "".join(f"  {line}\n" for line in body)
-    text = f"func.func @main(%a: {types[0]}, %b: {types[1]}) -> {types[2]} {{\n{lines}"
+    statements = "".join(f"  {line}\n" for line in body)
+    text = f"func.func @main(%a: {types[0]}, %b: {types[1]}) -> {types[2]} {{\n{statements}"
     return Dot(f"{text}  return {returned} : {types[2]}\n}}", arguments, expected)
 
 

@@ -50,12 +50,12 @@ class Case:
     @functools.cached_property
     def typed(self) -> onnx.ModelProto:
         """The model with the types of its results."""
-        found = onnx.ModelProto()
-        found.CopyFrom(self.model)
-        for output, value in zip(found.graph.output, self.expected, strict=True):
+        result = onnx.ModelProto()
+        result.CopyFrom(self.model)
+        for output, value in zip(result.graph.output, self.expected, strict=True):
             type_ = helper.np_dtype_to_tensor_dtype(value.dtype)
             output.CopyFrom(helper.make_tensor_value_info(output.name, type_, value.shape))
-        return found
+        return result
 
     def check_numpy(self, tolerance: float) -> None:
         """Compare what NumPy computes."""

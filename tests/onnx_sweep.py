@@ -55,18 +55,18 @@ def outcomes(cases: Mapping[str, Any], device: Device) -> Iterator[Outcome]:
     for first in range(0, len(names), _MODELS_TOGETHER):
         texts: dict[str, str] = {}
         fixed: dict[str, set[str]] = {}
-        found: dict[str, tuple[str, str]] = {}
+        kinds: dict[str, tuple[str, str]] = {}
         for name in names[first : first + _MODELS_TOGETHER]:
             try:
                 texts[name], fixed[name] = program_of(cases[name])
             except SubquantError as error:
-                found[name] = "refused", str(error).splitlines()[0]
+                kinds[name] = "refused", str(error).splitlines()[0]
             except Exception as error:
-                found[name] = "crashed", f"import: {type(error).__name__}: {error}"[:300]
+                kinds[name] = "crashed", f"import: {type(error).__name__}: {error}"[:300]
         together = Together(texts)
         for name in texts:
-            found[name] = run_case(name, cases[name], fixed[name], together, device)
-        for name, (kind, message) in found.items():
+            kinds[name] = run_case(name, cases[name], fixed[name], together, device)
+        for name, (kind, message) in kinds.items():
             proto = cases[name].model
             operators = tuple(sorted({node.op_type for node in proto.graph.node}))
             opset = max((each.version for each in proto.opset_import if not each.domain), default=0)
@@ -84,25 +84,25 @@ def node_tests() -> dict[str, Any]:
     return {case.name.removeprefix("test_"): case for case in cases}
 
 
-def _decoded(found: Array, wanted: Array, expected: Any) -> tuple[Array, Array]:
+def _decoded(result: Array, target: Array, expected: Any) -> tuple[Array, Array]:
     """Return codes of small floats as floats: NaN has several codes."""
     array = numpy_helper.to_array(expected) if isinstance(expected, onnx.TensorProto) else expected
     name = np.asarray(array).dtype.name
     if not name.startswith(("float4_", "float6_", "float8_")):
-        return found, wanted
+        return result, target
     dtype = np.asarray(array).dtype
-    return found.view(dtype).astype(np.float32), wanted.view(dtype).astype(np.float32)
+    return result.view(dtype).astype(np.float32), target.view(dtype).astype(np.float32)
 
 
-def is_close(found: Array, expected: Array, rtol: float, atol: float) -> bool:
+def is_close(result: Array, expected: Array, rtol: float, atol: float) -> bool:
     """Return True if a result is the expected one: equal integers, floats within a tolerance."""
-    if found.shape != expected.shape:
+    if result.shape != expected.shape:
         return False
     if expected.dtype.kind in "biu":
-        return bool((found == expected).all())
+        return bool((result == expected).all())
     return bool(
         np.allclose(
-            found.astype(np.float64), expected.astype(np.float64), rtol, atol, equal_nan=True
+            result.astype(np.float64), expected.astype(np.float64), rtol, atol, equal_nan=True
         )
     )
 
@@ -148,17 +148,17 @@ def run_case(
         constants = {each.name for each in model.graph.initializer} | fixed
         names = [each.name for each in model.graph.input if each.name not in constants]
         for inputs, outputs in case.data_sets:
-            given = dict(zip([each.name for each in model.graph.input], inputs, strict=False))
-            results = function(*[plain(given[each]) for each in names])
+            arguments = dict(zip([each.name for each in model.graph.input], inputs, strict=False))
+            results = function(*[plain(arguments[each]) for each in names])
             listed = list(results) if isinstance(results, (list, tuple)) else [results]
             for result, expected in zip(listed, outputs, strict=True):
-                wanted = plain(expected)
-                found = np.asarray(result)
+                target = plain(expected)
+                actual = np.asarray(result)
                 tolerance = max(case.rtol, 1e-3), max(case.atol, 1e-6)
-                if wanted.dtype.name in ("float16", "bfloat16"):
+                if target.dtype.name in ("float16", "bfloat16"):
                     tolerance = 1e-2, 1e-3
-                if not is_close(*_decoded(found, wanted, expected), *tolerance):
-                    return "wrong", f"got {str(found)[:200]}, expected {str(wanted)[:200]}"
+                if not is_close(*_decoded(actual, target, expected), *tolerance):
+                    return "wrong", f"got {str(actual)[:200]}, expected {str(target)[:200]}"
     except SubquantError as error:
         return "refused", str(error).splitlines()[0]
     except Exception as error:

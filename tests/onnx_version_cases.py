@@ -230,8 +230,8 @@ def _shapes() -> Iterator[VersionCase]:
         (_ints(4), _ints(-9), _ints(1), _ints(-2)),
     ):
         names = bounds[: len(numbers)]
-        given = {"data": _floats(1, 5, 6), **dict(zip(names, numbers, strict=True))}
-        yield VersionCase("Slice", given, {}, names)
+        inputs = {"data": _floats(1, 5, 6), **dict(zip(names, numbers, strict=True))}
+        yield VersionCase("Slice", inputs, {}, names)
     yield VersionCase("Split", {"input": _floats(1, 5, 6), "split": _ints(1, 4)}, {"axis": 0},
                       ("split",), 2)  # fmt: skip
     yield VersionCase("Split", {"input": _floats(1, 4, 6)}, {}, (), 2)
@@ -302,20 +302,20 @@ def _indexed() -> Iterator[VersionCase]:
         x = np.random.default_rng(4).permutation(30).reshape(5, 6).astype(dtype)
         for options in ({}, {"largest": 0}, {"axis": 0}):
             yield VersionCase("TopK", {"X": x, "K": _ints(3)}, options, ("K",), 2)
-    places = _integers(2, 4, 2, 3, dtype=np.int64, low=-5, high=4)
-    yield VersionCase("GatherElements", {"data": data, "indices": places}, {"axis": 1})
+    indices = _integers(2, 4, 2, 3, dtype=np.int64, low=-5, high=4)
+    yield VersionCase("GatherElements", {"data": data, "indices": indices}, {"axis": 1})
     pairs = np.array([[0, 1], [3, -2], [1, 4]], np.int64)
     yield VersionCase("GatherND", {"data": data, "indices": pairs})
     yield VersionCase("GatherND", {"data": data, "indices": _ints(1, 0, 2, 4).reshape(4, 1)},
                       {"batch_dims": 1})  # fmt: skip
     updates = _floats(5, 4, 2, 3)
-    places = np.stack([np.stack([np.random.default_rng(n).permutation(5)[:2] for n in range(3)], 1)
+    indices = np.stack([np.stack([np.random.default_rng(n).permutation(5)[:2] for n in range(3)], 1)
                        for _ in range(4)])  # fmt: skip
     for operator in ("ScatterElements", "Scatter"):
-        yield VersionCase(operator, {"data": data, "indices": places, "updates": updates},
+        yield VersionCase(operator, {"data": data, "indices": indices, "updates": updates},
                           {"axis": 1})  # fmt: skip
     for reduction in ("none", "add", "mul", "max", "min"):
-        yield VersionCase("ScatterElements", {"data": data, "indices": places, "updates": updates},
+        yield VersionCase("ScatterElements", {"data": data, "indices": indices, "updates": updates},
                           {"axis": 1, "reduction": reduction})  # fmt: skip
         yield VersionCase("ScatterND", {"data": data, "indices": pairs,
                                         "updates": _floats(6, 3, 3)},
@@ -348,11 +348,11 @@ def _recurrent() -> Iterator[VersionCase]:
 def _normalized() -> Iterator[VersionCase]:
     x = _floats(1, 2, 4, 3, 5)
     names = ("scale", "B", "input_mean", "input_var")
-    parts = [_floats(n, 4, low=0.5, high=1.5) for n in range(4)]
-    parameters = dict(zip(names, parts, strict=True))
+    values = [_floats(n, 4, low=0.5, high=1.5) for n in range(4)]
+    parameters = dict(zip(names, values, strict=True))
     yield VersionCase("BatchNormalization", {"X": x, **parameters}, {}, names)
     yield VersionCase("BatchNormalization", {"X": x, **parameters}, {"epsilon": 0.1}, names)
-    yield VersionCase("InstanceNormalization", {"input": x, "scale": parts[0], "B": parts[1]})
+    yield VersionCase("InstanceNormalization", {"input": x, "scale": values[0], "B": values[1]})
     for axis in (-1, 1):
         size = x.shape[axis:] if axis > 0 else x.shape[-1:]
         normalized = {"X": x, "Scale": _floats(2, *size), "B": _floats(3, *size)}

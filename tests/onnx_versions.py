@@ -47,12 +47,12 @@ _RENAMED = {"linear": "bilinear", "cubic": "bicubic"}
 
 def versions(operator: str) -> list[int]:
     """Return the first operator set of each version of an operator, from `OLDEST` on."""
-    found = {
+    first_sets = {
         max(schema.since_version, OLDEST)
         for schema in defs.get_all_schemas_with_history()
         if schema.name == operator and not schema.domain and not schema.deprecated
     }
-    effective = [v for v in sorted(found) if v > OLDEST]
+    effective = [v for v in sorted(first_sets) if v > OLDEST]
     try:
         defs.get_schema(operator, OLDEST)
     except defs.SchemaError:
@@ -111,12 +111,12 @@ def at_version(case: VersionCase, version: int) -> onnx.ModelProto | None:
 
 def feeds_of(case: VersionCase, model: onnx.ModelProto) -> dict[str, Array]:
     """Return the arguments of a model of a case."""
-    found = {}
+    feeds = {}
     for each in model.graph.input:
         array = case.inputs[each.name]
         assert array is not None
-        found[each.name] = array
-    return found
+        feeds[each.name] = array
+    return feeds
 
 
 def expected(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array] | None:

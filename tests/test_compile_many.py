@@ -166,11 +166,11 @@ def test_outputs_mirror_the_paths_of_models(here: Path) -> None:
 
 def test_models_outside_of_the_current_folder(here: Path) -> None:
     """Outputs are named from the folder that all models share."""
-    found = name_outputs(["../e/a/x.mlir", "../e/b/c/y.mlir"], "out", "vmfb")
-    assert [each.output for each in found] == ["a/x.vmfb", "b/c/y.vmfb"]
+    result = name_outputs(["../e/a/x.mlir", "../e/b/c/y.mlir"], "out", "vmfb")
+    assert [each.output for each in result] == ["a/x.vmfb", "b/c/y.vmfb"]
     assert [each.output for each in name_outputs(["../e/x.mlir"], "out", "vmfb")] == ["x.vmfb"]
-    found = name_outputs(["x.mlir", "../e/x.mlir"], "out", "vmfb")
-    assert [each.output for each in found] == [f"{here.name}/x.vmfb", "e/x.vmfb"]
+    result = name_outputs(["x.mlir", "../e/x.mlir"], "out", "vmfb")
+    assert [each.output for each in result] == [f"{here.name}/x.vmfb", "e/x.vmfb"]
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def tensor(axes: str, dynamic: str, element: str) -> str:
     return f"tensor<{extents}{element}>"
 
 
-def positions(axes: str, others: str) -> list[int]:
-    return [others.index(axis) for axis in axes]
+def positions(axes: str, order: str) -> list[int]:
+    return [order.index(axis) for axis in axes]
 
 
 def dot_text(equation: str, dynamic: str, elements: Elements) -> str:
@@ -203,18 +203,18 @@ func.func @main(%x: {x}, %k: {k}) -> {r} {{
             ends = [(0, 0)] * x.ndim
             ends[axis] = max(low, 0), max(high, 0)
             dilated = np.pad(dilated, ends)
-            kept = slice(max(-low, 0), dilated.shape[axis] - max(-high, 0))
-            dilated = dilated[(slice(None),) * axis + (kept,)]
+            inner = slice(max(-low, 0), dilated.shape[axis] - max(-high, 0))
+            dilated = dilated[(slice(None),) * axis + (inner,)]
         shape = self.result_shape(x.shape, k.shape)
         out = np.zeros(shape, np.int64)
         groups = self.groups * self.batch_groups
         features, channels, batch = k.shape[-1] // groups, k.shape[-2], shape[0]
         for group, tap in itertools.product(range(groups), np.ndindex(*k.shape[:-2])):
-            places = [
+            slices = [
                 slice(t * w, t * w + (n - 1) * s + 1, s)
                 for t, w, n, s in zip(tap, self.within, shape[1:-1], self.strides, strict=True)
             ]
-            part = dilated[(slice(None), *places)]
+            part = dilated[(slice(None), *slices)]
             if self.batch_groups > 1:
                 part = part[group * batch : (group + 1) * batch]
             else:

@@ -114,11 +114,11 @@ def placed(
     ]
     out = np.full(shape, fill, x.dtype)
     for index in np.ndindex(*x.shape):
-        place = tuple(
+        position = tuple(
             before + i * (b + 1) for i, b, before in zip(index, between, low, strict=True)
         )
-        if all(0 <= at < n for at, n in zip(place, shape, strict=True)):
-            out[place] = x[index]
+        if all(0 <= at < n for at, n in zip(position, shape, strict=True)):
+            out[position] = x[index]
     return out
 
 
@@ -339,8 +339,8 @@ def test_sums_of_what_is_used_elsewhere(
     device: Device, device_name: str, shape: str, axes: tuple[int, ...]
 ) -> None:
     """Neighboring axes of several dynamic extents; see `subquant.transforms.iree`."""
-    kept = [n for axis, n in enumerate(shape.split("x")) if axis not in axes]
-    text = SUMS.replace("SHAPE", shape).replace("RESULT", "".join(f"{n}x" for n in kept))
+    remaining = [n for axis, n in enumerate(shape.split("x")) if axis not in axes]
+    text = SUMS.replace("SHAPE", shape).replace("RESULT", "".join(f"{n}x" for n in remaining))
     function = main_of(text.replace("AXES", str(list(axes))), device)
     for size in (2, 5):
         extents = [size + 2 * a if n == "?" else int(n) for a, n in enumerate(shape.split("x"))]

@@ -103,7 +103,10 @@ def test_attention_with_quantized_keys(
     stored = f"!quant.uniform<i8:{element}:0, {{{', '.join(['0.03125'] * heads)}}}>"
     queries = f"tensor<{heads}x{rows}x{width}x{element}>"
     cache, reals = (f"tensor<{heads}x{keys}x{width}x{kind}>" for kind in (stored, element))
-    scores, sums = f"tensor<{heads}x{rows}x{keys}x{element}>", f"tensor<{heads}x{rows}x{element}>"
+    scores, row_sums = (
+        f"tensor<{heads}x{rows}x{keys}x{element}>",
+        f"tensor<{heads}x{rows}x{element}>",
+    )
     text = f"""
 func.func @main(%q: {queries}, %k: {cache}, %v: {cache}) -> {queries} {{
   %kd = stablehlo.uniform_dequantize %k : ({cache}) -> {reals}
@@ -113,13 +116,13 @@ func.func @main(%q: {queries}, %k: {cache}, %v: {cache}) -> {queries} {{
   %low = stablehlo.constant dense<-1.0e4> : tensor<{element}>
   %zero = stablehlo.constant dense<0.0> : tensor<{element}>
   %m = stablehlo.reduce(%s init: %low) applies stablehlo.maximum across dimensions = [2]
-      : ({scores}, tensor<{element}>) -> {sums}
-  %mb = stablehlo.broadcast_in_dim %m, dims = [0, 1] : ({sums}) -> {scores}
+      : ({scores}, tensor<{element}>) -> {row_sums}
+  %mb = stablehlo.broadcast_in_dim %m, dims = [0, 1] : ({row_sums}) -> {scores}
   %d = stablehlo.subtract %s, %mb : {scores}
   %e = stablehlo.exponential %d : {scores}
   %t = stablehlo.reduce(%e init: %zero) applies stablehlo.add across dimensions = [2]
-      : ({scores}, tensor<{element}>) -> {sums}
-  %tb = stablehlo.broadcast_in_dim %t, dims = [0, 1] : ({sums}) -> {scores}
+      : ({scores}, tensor<{element}>) -> {row_sums}
+  %tb = stablehlo.broadcast_in_dim %t, dims = [0, 1] : ({row_sums}) -> {scores}
   %p = stablehlo.divide %e, %tb : {scores}
   %o = stablehlo.dot_general %p, %vd, batching_dims = [0] x [0], contracting_dims = [2] x [1]
       : ({scores}, {reals}) -> {queries}
@@ -129,8 +132,8 @@ func.func @main(%q: {queries}, %k: {cache}, %v: {cache}) -> {queries} {{
     q = (q.astype(np.float64) / width).astype(DTYPES[element])
     k, v = np.random.default_rng(2).integers(-128, 128, (2, heads, keys, width)).astype(np.int8)
     scored = np.einsum("hrw,hkw->hrk", q.astype(np.float64), k / 32)
-    shares = np.exp(scored - scored.max(axis=2, keepdims=True))
-    shares /= shares.sum(axis=2, keepdims=True)
-    expected = np.einsum("hrk,hkw->hrw", shares, v / 32)
+    weights = np.exp(scored - scored.max(axis=2, keepdims=True))
+    weights /= weights.sum(axis=2, keepdims=True)
+    expected = np.einsum("hrk,hkw->hrw", weights, v / 32)
     got = as_reals(run(text, device, q, k, v), element)
     np.testing.assert_allclose(got, expected, atol=8 * HALF_UNITS[element] * np.abs(v / 32).max())

@@ -85,8 +85,8 @@ def test_metadata_that_says_more_than_the_framework_is_a_property(tmp_path: Path
     assert read_huggingface(tmp_path)[0] == {"meta": {}, "hparams": {}}
     metadata = {"format": "pt", "w_type": "Int4"}
     save_file({"w": np.zeros(3)}, tmp_path / "model.safetensors", metadata)
-    found = read_huggingface(tmp_path)[0]
-    assert found["metadata"] == {"model.safetensors": {"w_type": "Int4"}}
+    result = read_huggingface(tmp_path)[0]
+    assert result["metadata"] == {"model.safetensors": {"w_type": "Int4"}}
 
 
 def _shards(folder: Path) -> dict[str, Any]:
@@ -650,14 +650,14 @@ def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
         "exllama_config": {"version": 1}, "tokenizer": None, "batch_size": 1,
         "autoround_version": "0.5", "iters": 200, "data_type": "int", "act_bits": 16,
     }  # fmt: skip
-    found = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
-    _check(found["l.weight"], q, z, reals, [1, 32])
+    result = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    _check(result["l.weight"], q, z, reals, [1, 32])
     arrays, q, z, reals = _layer("awq", np.random.default_rng(9), 64, 8, 32)
     config = {**_AWQ, "modules_to_not_convert": None, "do_fuse": False, "backend": "autoawq",
               "exllama_config": None, "fuse_max_seq_len": None,
               "modules_to_fuse": None}  # fmt: skip
-    found = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
-    _check(found["l.weight"], q, z, reals, [1, 32])
+    result = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+    _check(result["l.weight"], q, z, reals, [1, 32])
 
 
 def test_configurations_in_several_places(tmp_path: Path) -> None:

@@ -331,8 +331,8 @@ def test_convolutions_with_padding_are_exact(case, instructions):
     x_shape, w_shape, padding, strides, _ = LEFT_OUT[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = padded_convolution(x, w, padding, -7, strides)
-    found = main_of(with_constants(text, w), kernels=instructions)(x)
-    np.testing.assert_array_equal(found, expected)
+    result = main_of(with_constants(text, w), kernels=instructions)(x)
+    np.testing.assert_array_equal(result, expected)
 
 
 CPUS = {

@@ -118,24 +118,24 @@ def test_results_without_a_zero_point_have_the_type_of_the_operands(
     zero = {"z": np.array(low + 120, dtype)}
     binary = ["x", "s", "z", "x", "s", "z", "t"]
     unary = ["x", "s", "z", "t"]
-    given: dict[str, dict[str, Any]] = {
+    all_attributes: dict[str, dict[str, Any]] = {
         "QLinearAveragePool": {"kernel_shape": [2, 2]},
         "QLinearReduceMean": {"axes": [1], "keepdims": 1},
     }
-    attributes = given.get(operator, {})
+    attributes = all_attributes.get(operator, {})
     inputs = binary if operator in ("QLinearAdd", "QLinearMul") else unary
     nodes = [node(f"{MICROSOFT}.{operator}", inputs, ["y"], **attributes)]
     reals = _REALS[operator]((x.astype(np.float64) - (low + 120)) * float(np.float32(0.05)))
     proto = model(
         nodes, {"x": (type_, x.shape)}, {"y": (type_, reals.shape)}, {**constants, **zero}
     )
-    (found,) = computed(proto, None, x)
-    assert found.dtype == dtype
+    (result,) = computed(proto, None, x)
+    assert result.dtype == dtype
     info = np.iinfo(dtype)
     steps = reals / float(np.float32(0.11))
     expected = np.clip(np.rint(steps), info.min, info.max)
     is_near_tie = np.abs(np.abs(steps - np.trunc(steps)) - 0.5) < 1e-4  # functions are f32
-    assert (is_near_tie | (found == expected)).all()
+    assert (is_near_tie | (result == expected)).all()
 
 
 @pytest.mark.parametrize("size", [8, 64])
@@ -190,10 +190,10 @@ def test_small_floats_in_blocks_have_zero_points() -> None:
 @pytest.mark.parametrize("indices", [[1, 4], [[0, 1], [1, 1]]], ids=["flat", "by axes"])
 def test_sparse_constants_are_read(indices: Any) -> None:
     values = numpy_helper.from_array(np.array([2.0, -3.0], np.float32), "w")
-    places = numpy_helper.from_array(np.array(indices, np.int64), "w_indices")
+    positions = numpy_helper.from_array(np.array(indices, np.int64), "w_indices")
     proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", (2, 3))},
                   {"y": ("FLOAT", (2, 3))}, {})  # fmt: skip
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2, 3]))
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, positions, [2, 3]))
     x = np.ones((2, 3), np.float32)
     expected = np.array([[1, 3, 1], [1, -2, 1]], np.float32)
     np.testing.assert_array_equal(computed(proto, None, x)[0], expected)
@@ -201,10 +201,10 @@ def test_sparse_constants_are_read(indices: Any) -> None:
 
 def test_sparse_constants_with_indices_beyond_are_refused() -> None:
     values = numpy_helper.from_array(np.array([2.0], np.float32), "w")
-    places = numpy_helper.from_array(np.array([6], np.int64), "w_indices")
+    indices = numpy_helper.from_array(np.array([6], np.int64), "w_indices")
     proto = model([node("Add", ["x", "w"], ["y"])], {"x": ("FLOAT", (2, 3))},
                   {"y": ("FLOAT", (2, 3))}, {})  # fmt: skip
-    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [2, 3]))
+    proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     with pytest.raises(SubquantError, match="sparse tensor 'w' has 1 values and indices of shape"):
         read_onnx(proto.SerializeToString())
 

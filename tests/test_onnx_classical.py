@@ -31,7 +31,7 @@ def drawn_trees(
     def grow(tree: int, depth: int, counter: list[int]) -> int:
         number = counter[0]
         counter[0] += 1
-        place = len(rows["treeids"])
+        index = len(rows["treeids"])
         is_leaf = depth == 0 or (depth < 3 and rng.random() < 0.3)
         mode = "LEAF" if is_leaf else str(rng.choice(modes))
         for name, value in (
@@ -46,8 +46,8 @@ def drawn_trees(
                                     ("weights", float(rng.normal()))):  # fmt: skip
                     leaves[name].append(value)
         else:
-            rows["truenodeids"][place] = grow(tree, depth - 1, counter)
-            rows["falsenodeids"][place] = grow(tree, depth - 1, counter)
+            rows["truenodeids"][index] = grow(tree, depth - 1, counter)
+            rows["falsenodeids"][index] = grow(tree, depth - 1, counter)
         return number
 
     for tree in range(trees):

@@ -398,8 +398,8 @@ def test_a_convolution_of_u8_along_one_axis_has_a_kernel(
     padded = np.pad(x.astype(np.int64) - 131, ((0, 0), (0, 0), pads))
     windows = np.lib.stride_tricks.sliding_window_view(padded, dilation * (taps - 1) + 1, axis=2)
     windows = windows[:, :, ::stride, ::dilation]
-    sums = np.einsum("nclt,fct->nfl", windows, w.astype(np.int64))
-    expected = np.clip(np.rint(sums * 2.0**-14 / 0.25 + 120), 0, 255)
+    totals = np.einsum("nclt,fct->nfl", windows, w.astype(np.int64))
+    expected = np.clip(np.rint(totals * 2.0**-14 / 0.25 + 120), 0, 255)
     file = tmp_path / "line.onnx"
     types = {"x": ("UINT8", x.shape)}, {"y": ("UINT8", expected.shape)}
     onnx.save(model(nodes, *types, constants), file)

@@ -160,8 +160,8 @@ def test_scales_that_keep_every_size_are_refused(operator: str, opset: int) -> N
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 2, 3)
     scales = np.array([1, 1, 1.3, 1.3], np.float32)
     inputs: list[Array | None] = [x, scales] if opset < 11 else [x, None, scales]
-    place = (len(inputs) - 1,)
-    message = refusal_of(operator, inputs, x, opset=opset, constants=place, mode="nearest")
+    index = (len(inputs) - 1,)
+    message = refusal_of(operator, inputs, x, opset=opset, constants=index, mode="nearest")
     assert "keeps its shape" in message
 
 

@@ -23,11 +23,11 @@ def scatters(rng: Rng) -> dict[str, Case]:
         for kind in ("float32", "int64", "int32", "uint8", "uint64", "float64"):
             data = rng.integers(0 if kind[0] == "u" else -9, 9, (4, 5)).astype(kind)
             updates = rng.integers(0 if kind[0] == "u" else -9, 9, (3, 5)).astype(kind)
-            places = rng.integers(-4, 4, (3, 5))
+            indices = rng.integers(-4, 4, (3, 5))
             if reduction == "none":
-                places = rng.permuted(np.tile(np.arange(-2, 2)[:, None], (1, 5)), axis=0)[:3]
+                indices = rng.permuted(np.tile(np.arange(-2, 2)[:, None], (1, 5)), axis=0)[:3]
             cases[f"elements {reduction} {kind}"] = case(
-                "ScatterElements", [data, places, updates], axis=0, reduction=reduction
+                "ScatterElements", [data, indices, updates], axis=0, reduction=reduction
             )
         rows = rng.permutation(4)[:3, None] if reduction == "none" else rng.integers(-4, 4, (3, 1))
         values = rng.normal(size=(3, 5)).astype(np.float32)

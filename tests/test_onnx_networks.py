@@ -109,5 +109,5 @@ def test_an_lstm_with_quantized_weights_computes_what_onnx_runtime_does() -> Non
         proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     (expected,) = session.run(None, feeds)
-    (found,) = computed(proto, None, *feeds.values())
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2e-6 * np.abs(expected).max())
+    (result,) = computed(proto, None, *feeds.values())
+    np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

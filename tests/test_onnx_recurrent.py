@@ -67,10 +67,10 @@ def functions_of(operator: str, attributes: Mapping[str, Any], directions: int) 
 
 
 def specified(
-    operator: str, attributes: Mapping[str, Any], given: Mapping[str, Array]
+    operator: str, attributes: Mapping[str, Any], operands: Mapping[str, Array]
 ) -> list[Array]:
     """Y and the final states, one sequence and one step at a time."""
-    v = {name: value.astype(np.float64) for name, value in given.items()}
+    v = {name: value.astype(np.float64) for name, value in operands.items()}
     by_batch = attributes.get("layout", 0)
     x = v["X"].transpose(1, 0, 2) if by_batch else v["X"]
     steps, batch, _ = x.shape
@@ -90,7 +90,7 @@ def specified(
         bias = v.get("B", np.zeros((directions, 2 * gates * hidden)))[d].reshape(2, gates, hidden)
         peephole = v.get("P", np.zeros((directions, 3 * hidden)))[d].reshape(3, hidden)
         for n in range(batch):
-            length = int(given["sequence_lens"][n]) if "sequence_lens" in given else steps
+            length = int(operands["sequence_lens"][n]) if "sequence_lens" in operands else steps
             for t in reversed(range(length)) if is_reverse else range(length):
                 state = states[0, d, n]
                 of_x = (v["W"][d] @ x[t, n]).reshape(gates, hidden) + bias[0]
@@ -355,8 +355,8 @@ def quantized(
            for side in "WR"},
         **{f"{side}_zero_point": np.full(parameters, zero_point, dtype) for side in "WR"},
     }  # fmt: skip
-    wanted = {"X", "W", "R", *("B" for _ in range(bias)), *more}
-    inputs = [name if name in wanted else "" for name in INPUTS]
+    present = {"X", "W", "R", *("B" for _ in range(bias)), *more}
+    inputs = [name if name in present else "" for name in INPUTS]
     inputs += [f"{side}_{name}" for side in "WR" for name in ("scale", "zero_point")]
     node = helper.make_node("DynamicQuantizeLSTM", inputs, list(outputs), domain=MICROSOFT,
                             hidden_size=HIDDEN, **attributes)  # fmt: skip

@@ -86,6 +86,6 @@ def test_a_spectrum_of_one_side_becomes_a_real_signal(count: int, length: int | 
     size = length or 2 * (count - 1)
     output = onnx.helper.make_tensor_value_info("y0", onnx.TensorProto.FLOAT, [2, size, 1])
     typed.graph.output[0].CopyFrom(output)
-    (found,) = Interpreter(read_onnx(typed.SerializeToString())).run({"x0": spectrum})
+    (result,) = Interpreter(read_onnx(typed.SerializeToString())).run({"x0": spectrum})
     expected = np.fft.irfft(spectrum[..., 0] + 1j * spectrum[..., 1], size)
-    np.testing.assert_allclose(found[..., 0], expected, atol=1e-6)
+    np.testing.assert_allclose(result[..., 0], expected, atol=1e-6)

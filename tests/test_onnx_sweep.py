@@ -19,7 +19,7 @@ _PARTS = 4
 @pytest.mark.parametrize("part", range(_PARTS))
 def test_no_node_test_is_wrong(part: int, cpu: Device) -> None:
     names = sorted(node_tests())[::_STEP][part::_PARTS]
-    found = list(outcomes({name: node_tests()[name] for name in names}, cpu))
-    assert len(found) > 20
-    assert [each for each in found if each.kind in ("wrong", "crashed")] == []
-    assert sum(each.kind == "right" for each in found) > len(found) / 2
+    results = list(outcomes({name: node_tests()[name] for name in names}, cpu))
+    assert len(results) > 20
+    assert [each for each in results if each.kind in ("wrong", "crashed")] == []
+    assert sum(each.kind == "right" for each in results) > len(results) / 2

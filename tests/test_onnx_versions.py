@@ -27,19 +27,19 @@ def check(case: VersionCase, version: int) -> int:
     if version == versions(case.operator)[-1]:  # an operator that only NumPy computes is refused
         write_module(read_onnx(model.SerializeToString()), create_context())
     with np.errstate(all="ignore"):
-        found = Interpreter(read_onnx(model.SerializeToString())).run(feeds)
-    for result, wanted in zip(found, results, strict=True):
-        assert np.asarray(result).dtype == wanted.dtype
-        assert np.shape(result) == wanted.shape
-        relative, absolute = tolerance(wanted.dtype)
-        if wanted.dtype.kind in "biu":
-            np.testing.assert_array_equal(result, wanted)
+        actual = Interpreter(read_onnx(model.SerializeToString())).run(feeds)
+    for result, target in zip(actual, results, strict=True):
+        assert np.asarray(result).dtype == target.dtype
+        assert np.shape(result) == target.shape
+        relative, absolute = tolerance(target.dtype)
+        if target.dtype.kind in "biu":
+            np.testing.assert_array_equal(result, target)
         else:
             # Sums of products cancel: their error is relative to the greatest of them.
-            greatest = np.abs(wanted[np.isfinite(wanted)].astype(np.float64)).max(initial=0)
+            greatest = np.abs(target[np.isfinite(target)].astype(np.float64)).max(initial=0)
             np.testing.assert_allclose(
                 np.asarray(result, np.float64),
-                wanted.astype(np.float64),
+                target.astype(np.float64),
                 relative,
                 absolute + relative * min(float(greatest), 100.0),
             )
@@ -56,9 +56,9 @@ def test_every_version_of_an_operator(operator: str) -> None:
                 try:
                     count += check(case, version)
                 except BaseException as error:
-                    given = {n: None if a is None else (a.dtype.name, a.shape)
+                    types = {n: None if a is None else (a.dtype.name, a.shape)
                              for n, a in case.inputs.items()}  # fmt: skip
-                    error.add_note(f"{operator} of operator set {version}: {given} "
+                    error.add_note(f"{operator} of operator set {version}: {types} "
                                    f"{dict(case.attributes)}")  # fmt: skip
                     raise
     assert count

@@ -176,8 +176,8 @@ def test_a_real_file_computes_what_onnx_runtime_does(name: str, cpu: Device) -> 
     expected = session_of(data).run(None, feeds)
     results = compiled(file, data, cpu).main(*arguments_of(file, feeds))
     listed = results if isinstance(results, (list, tuple)) else [results]
-    for result, wanted in zip(listed, expected, strict=True):
-        found = np.asarray(result, np.float64)
-        assert found.shape == wanted.shape
-        greatest = max(float(np.abs(wanted).max()), 1e-2)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=file.tolerance * greatest)
+    for result, target in zip(listed, expected, strict=True):
+        actual = np.asarray(result, np.float64)
+        assert actual.shape == target.shape
+        greatest = max(float(np.abs(target).max()), 1e-2)
+        np.testing.assert_allclose(actual, target, rtol=0, atol=file.tolerance * greatest)

@@ -308,8 +308,8 @@ def test_options_of_custom_operators(wide: bool) -> None:
     if wide:
         values |= {"e": 1 << 40, "f": 1e-3}
     data = flexbuffer(values)
-    found = read_map(data)
-    assert found == {
+    result = read_map(data)
+    assert result == {
         name: UNKNOWN if isinstance(each, (str, list)) else each for name, each in values.items()
     }
     rng, refused = np.random.default_rng(0), 0

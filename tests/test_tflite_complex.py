@@ -20,15 +20,15 @@ from tflite_builder import Graph
 def test_the_transform_is_numpys(length: int, sign: int) -> None:
     rng = np.random.default_rng(length)
     real, imaginary = rng.normal(size=(2, 3, length)).astype(np.float32)
-    for parts in ((real, None), (real, imaginary)):
-        whole = real if parts[1] is None else real + 1j * imaginary
+    for components in ((real, None), (real, imaginary)):
+        whole = real if components[1] is None else real + 1j * imaginary
         expected = np.fft.fft(whole.astype(np.complex128), axis=-1)
         if sign == 1:
             expected = np.fft.ifft(whole.astype(np.complex128), axis=-1) * length
-        found = fourier_transform(*parts, sign)
+        result = fourier_transform(*components, sign)
         bound = 1e-6 * np.abs(expected).max()
-        np.testing.assert_allclose(found[0], expected.real, rtol=0, atol=bound)
-        np.testing.assert_allclose(found[1], expected.imag, rtol=0, atol=bound)
+        np.testing.assert_allclose(result[0], expected.real, rtol=0, atol=bound)
+        np.testing.assert_allclose(result[1], expected.imag, rtol=0, atol=bound)
 
 
 def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
@@ -36,9 +36,9 @@ def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
     graph = Graph()
     operand = graph.tensor(shape, "float32")
     sizes = graph.tensor((2,), "int32", None, np.array(lengths, np.int32))
-    found = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
-    flat = (int(np.prod(found[:-1])), found[-1])
-    whole, rows = (graph.tensor(each, "float32", type_name="COMPLEX64") for each in (found, flat))
+    result = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
+    flat = (int(np.prod(result[:-1])), result[-1])
+    whole, rows = (graph.tensor(each, "float32", type_name="COMPLEX64") for each in (result, flat))
     graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
     target = graph.tensor((2,), "int32", None, np.array(flat, np.int32))
     graph.operator("RESHAPE", [whole, target], [rows], "ReshapeOptions", newShape=list(flat))
@@ -69,9 +69,9 @@ def test_magnitudes_whose_squares_are_no_floats() -> None:
         rows = np.array([[3, 4]], np.float32) * np.float32(scale)
         theirs = LiteRt(data)
         theirs([rows])
-        found = Interpreter(read_tflite(data)).run(0, [rows])[2]
+        result = Interpreter(read_tflite(data)).run(0, [rows])[2]
         output = read_tflite(data).subgraphs[0].outputs[2]
-        np.testing.assert_allclose(found, theirs.tensor(output.index), rtol=1e-6)
+        np.testing.assert_allclose(result, theirs.tensor(output.index), rtol=1e-6)
 
 
 def test_complex_results_and_operators_are_refused() -> None:
@@ -92,6 +92,6 @@ def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:
 
     data = spectrum((2, 5, 12), (8, 16))
     rows = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)
-    found = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main(rows)
+    result = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main(rows)
     expected = np.fft.rfft2(rows.astype(np.float64), (8, 16)).reshape(16, 9)
-    np.testing.assert_allclose(np.asarray(found[2]), np.abs(expected), atol=2e-5)
+    np.testing.assert_allclose(np.asarray(result[2]), np.abs(expected), atol=2e-5)

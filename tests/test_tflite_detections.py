@@ -41,19 +41,19 @@ def test_many_boxes_fit_the_stack(
     boxes: int, kinds: int, classes: int, regular: bool, cpu: Device
 ) -> None:
     data, rng = detector(boxes, kinds, 100, classes, regular=regular), np.random.default_rng(1)
-    places = rng.normal(size=(1, boxes, 4)).astype(np.float32)
+    locations = rng.normal(size=(1, boxes, 4)).astype(np.float32)
     scores = rng.permutation(boxes * kinds).reshape(1, boxes, kinds).astype(np.float32)
     scores /= boxes * kinds
     theirs = LiteRt(data)
-    theirs([places, scores])
-    results = Executable(compile_to_bytes(data), cpu).main(places, scores)
+    theirs([locations, scores])
+    results = Executable(compile_to_bytes(data), cpu).main(locations, scores)
     outputs = read_tflite(data).subgraphs[0].outputs
     expected = [theirs.tensor(tensor.index) for tensor in outputs]
     count = int(expected[3][0])
     assert count > 50
     assert int(np.asarray(results[3])[0]) == count
-    for found, right in zip(results[:3], expected[:3], strict=True):
-        np.testing.assert_allclose(np.asarray(found)[:, :count], right[:, :count], atol=1e-6)
+    for result, right in zip(results[:3], expected[:3], strict=True):
+        np.testing.assert_allclose(np.asarray(result)[:, :count], right[:, :count], atol=1e-6)
 
 
 def test_the_greatest_of_long_rows(cpu: Device) -> None:
@@ -67,6 +67,6 @@ def test_the_greatest_of_long_rows(cpu: Device) -> None:
     rows[1] = -np.inf
     rows[1, [5, 17000]] = 1, np.inf
     order = np.argsort(-rows, axis=1, kind="stable")[:, :40]
-    values, places = Executable(compile_to_bytes(graph.model([operand], results)), cpu).main(rows)
-    np.testing.assert_array_equal(np.asarray(places), order)
+    values, indices = Executable(compile_to_bytes(graph.model([operand], results)), cpu).main(rows)
+    np.testing.assert_array_equal(np.asarray(indices), order)
     np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(rows, order, 1))

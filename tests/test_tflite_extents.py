@@ -34,14 +34,14 @@ def frames(name: str = "x") -> bytes:
     data = rng.normal(size=(3, 4, 1, 1)).astype(np.float32)
     filters = graph.tensor(data.shape, "float32", None, data)
     bias = graph.tensor((3,), "float32", None, np.zeros(3, np.float32))
-    found = graph.tensor((1, 1, 1, 3), "float32")
-    graph._tensors[found].shapeSignature = [-1, -1, 1, 3]
-    graph.operator("CONV_2D", [images, filters, bias], [found], "Conv2DOptions", strideW=1,
+    convolved = graph.tensor((1, 1, 1, 3), "float32")
+    graph._tensors[convolved].shapeSignature = [-1, -1, 1, 3]
+    graph.operator("CONV_2D", [images, filters, bias], [convolved], "Conv2DOptions", strideW=1,
                    strideH=2, padding=1)  # fmt: skip
     axes = graph.tensor((2,), "int32", None, np.array([1, 2], np.int32))
     result = graph.tensor((1, 3), "float32")
     graph._tensors[result].shapeSignature = [-1, 3]
-    graph.operator("MEAN", [found, axes], [result], "ReducerOptions")
+    graph.operator("MEAN", [convolved, axes], [result], "ReducerOptions")
     return graph.model([operand], [result])
 
 
@@ -87,7 +87,7 @@ def test_the_command_line_states_extents(in_temporary_folder: Path) -> None:
     Path("model.tflite").write_bytes(frames("a=b"))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
     assert "say it with --extent a=b.1=N" in shown.output
-    found = CliRunner().invoke(main, ["exec", "model.tflite", "--extent", "a=b.1=4", "--input",
+    result = CliRunner().invoke(main, ["exec", "model.tflite", "--extent", "a=b.1=4", "--input",
                                       "1x4xf32=1,2,3,4"])  # fmt: skip
-    assert found.exit_code == 0, found.output
-    assert found.output.startswith("result[0]: 1x3xf32=")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("result[0]: 1x3xf32=")

@@ -70,8 +70,8 @@ def test_transposed_convolutions_with_a_bias(
     expected = transposed(images, filters, bias, strides, padding)
     options = np.array([padding, strides[1], strides[0]], "<i4").tobytes()
     data = model(shape, filters, bias, options, expected.shape)
-    found = Interpreter(read_tflite(data)).run(0, [images])[0]
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    result = Interpreter(read_tflite(data)).run(0, [images])[0]
+    np.testing.assert_allclose(result, expected, atol=1e-5)
     function = Executable(compile_to_bytes(data), cpu).main
     np.testing.assert_allclose(np.asarray(function(images)), expected, atol=1e-5)
 

@@ -43,9 +43,9 @@ def test_movers_requantize_by_numpy(name: str, dtype: str) -> None:
         graph, rng = Graph(), np.random.default_rng(_seed(name))
         inputs, outputs, storage, right = add_mover(graph, name, rng, dtype, constants)
         results = Interpreter(read_tflite(graph.model(inputs, outputs)), EXACT).run(0, storage)
-        for found, expected in zip(results, right, strict=True):
-            np.testing.assert_array_equal(found, expected)
-            assert found.dtype == expected.dtype
+        for result, expected in zip(results, right, strict=True):
+            np.testing.assert_array_equal(result, expected)
+            assert result.dtype == expected.dtype
 
 
 @pytest.mark.parametrize("integer_only", [True, False])
@@ -59,8 +59,8 @@ def test_movers_requantize_on_the_cpu(integer_only: bool, cpu: Device) -> None:
     inputs, outputs, storage, right = ends
     options = CompileOptions(semantics="exact", integer_only=integer_only)
     function = Executable(compile_to_bytes(graph.model(inputs, outputs), options), cpu).main
-    for number, (found, expected) in enumerate(zip(function(*storage), right, strict=True)):
-        np.testing.assert_array_equal(np.asarray(found), expected, str(number))
+    for number, (result, expected) in enumerate(zip(function(*storage), right, strict=True)):
+        np.testing.assert_array_equal(np.asarray(result), expected, str(number))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -95,13 +95,13 @@ def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> 
     graph, rng = Graph(), np.random.default_rng(1)
     inputs, outputs, storage, _ = add_mover(graph, name, rng, "int8")
     model = model_of(graph.model(inputs, outputs), "model.tflite")
-    shares = {}
+    agreement = {}
     for semantics in ("litert", "exact"):
         options = CompileOptions(semantics=semantics)
         (layer,) = compare_layers(model, [storage], "float", options)
-        shares[semantics] = layer.equal / layer.elements
-    assert shares["exact"] == 1
-    assert shares["litert"] < 0.5
+        agreement[semantics] = layer.equal / layer.elements
+    assert agreement["exact"] == 1
+    assert agreement["litert"] < 0.5
 
 
 # -- parameters of several scales, and none -------------------------------------------------------
@@ -143,15 +143,15 @@ def test_zeros_like_storage_are_zero_points() -> None:
 
 def test_a_joined_activation_is_applied() -> None:
     graph, rng = Graph(), np.random.default_rng(2)
-    parts = [Quantized(0.1, 3), Quantized(0.07, -20)]
-    operands = [graph.tensor((4, 3), "int8", each) for each in parts]
+    parameters = [Quantized(0.1, 3), Quantized(0.07, -20)]
+    operands = [graph.tensor((4, 3), "int8", each) for each in parameters]
     target = Quantized(0.05, -12)
     result = graph.tensor((4, 6), "int8", target)
     graph.operator("CONCATENATION", operands, [result], "ConcatenationOptions", axis=1,
                    fusedActivationFunction=3)  # fmt: skip
     model = read_tflite(graph.model(operands, [result]))
     storage = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
-    reals = [reals_of(each, part) for each, part in zip(storage, parts, strict=True)]
+    reals = [reals_of(each, part) for each, part in zip(storage, parameters, strict=True)]
     expected = nearest(np.clip(np.concatenate(reals, 1), 0, 6), target, "int8")
     np.testing.assert_array_equal(Interpreter(model, EXACT).run(0, storage)[0], expected)
 

@@ -36,13 +36,13 @@ def sparse(
     extents += list(blocks.values())
     sizes = [extents[dimension] for dimension in order]
     expanded = np.zeros(sizes, values.dtype)
-    for place in itertools.product(*map(range, sizes)):
-        at = dict(zip(order, place, strict=True))
+    for position in itertools.product(*map(range, sizes)):
+        at = dict(zip(order, position, strict=True))
         index = []
         for axis in range(rank):
             inner = list(blocks).index(axis) if axis in blocks else None
             index.append(at[axis] if inner is None else at[axis] * blocks[axis] + at[rank + inner])
-        expanded[place] = values[tuple(index)]
+        expanded[position] = values[tuple(index)]
     kind = {8: "Uint8Vector", 16: "Uint16Vector", 32: "Int32Vector"}[width]
     levels, prefixes = [], [()]
     for level, is_sparse in enumerate(formats):

@@ -627,6 +627,6 @@ def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.Mo
     )
     module = parse_text(text, create_context())
     walks: list[object] = []
-    monkeypatch.setattr(thread_positions, "is_apart", lambda *given: walks.append(given))
+    monkeypatch.setattr(thread_positions, "is_apart", lambda *arguments: walks.append(arguments))
     run_pipeline(module, parse_pipeline("isolate-contraction-operands"))
     assert not walks

@@ -409,5 +409,5 @@ def test_transposed_convolutions(device: str, request: pytest.FixtureRequest) ->
         b = rng.integers(-9999, 9999, 3).astype(
             {"i32": np.int32, "i48": np.int64, "f32": np.float32}[case[2]]
         )
-        found = executable[f"f{number}"](x, w, b)
-        np.testing.assert_array_equal(found, transposed(x, w, b, case), err_msg=str(case))
+        result = executable[f"f{number}"](x, w, b)
+        np.testing.assert_array_equal(result, transposed(x, w, b, case), err_msg=str(case))

@@ -53,8 +53,8 @@ def _space_to_batch(x: Array) -> Array:
 
 def _batch_to_space(x: Array) -> Array:
     whole = np.zeros((1, 8, 12, 8))
-    for place in range(4):
-        whole[0, place // 2 :: 2, place % 2 :: 2] = x[place]
+    for block in range(4):
+        whole[0, block // 2 :: 2, block % 2 :: 2] = x[block]
     return whole[:, :, 1:-2]
 
 
@@ -215,9 +215,9 @@ def add_mover(
             inputs.append(numbers[-1])
             storage.append(values)
         reals.append(reals_of(values, quantized))
-    found = mover.reals(*reals)
+    results = mover.reals(*reals)
     outputs, right = [], []
-    for result in [found] if isinstance(found, np.ndarray) else found:
+    for result in [results] if isinstance(results, np.ndarray) else results:
         quantized = parameters(rng, dtype)
         outputs.append(graph.tensor(result.shape, dtype, quantized))
         right.append(nearest(result, quantized, dtype))

@@ -149,5 +149,5 @@ class Oracle:
         low = max(np.floor(dimension(self.get("rope.scaling.yarn_beta_fast", 32))), 0)
         high = min(np.ceil(dimension(self.get("rope.scaling.yarn_beta_slow", 1))), size - 1)
         high += 0.001 if low == high else 0
-        kept = 1 - min(max((pair - low) / (high - low), 0), 1)
-        return 1 / factor * (1 - kept) + kept
+        share = 1 - min(max((pair - low) / (high - low), 0), 1)
+        return 1 / factor * (1 - share) + share

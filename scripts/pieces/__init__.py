@@ -142,21 +142,21 @@ class Base(abc.ABC):
             return False
 
 
-def agree(found: Results, expected: Results) -> bool:
+def agree(result: Results, expected: Results) -> bool:
     """Return True if results are the same: integers but for a unit, reals within a tolerance."""
-    if len(found) != len(expected):
+    if len(result) != len(expected):
         return False
-    return all(_near(*each) for each in zip(found, expected, strict=True))
+    return all(_near(*each) for each in zip(result, expected, strict=True))
 
 
-def _near(found: np.ndarray, expected: np.ndarray) -> bool:
-    if found.shape != expected.shape or found.dtype != expected.dtype:
+def _near(result: np.ndarray, expected: np.ndarray) -> bool:
+    if result.shape != expected.shape or result.dtype != expected.dtype:
         return False
-    if found.dtype.kind in "bOSU":
-        return bool((found == expected).all())
+    if result.dtype.kind in "bOSU":
+        return bool((result == expected).all())
     with np.errstate(all="ignore"):
-        left, right = found.astype(np.float64), expected.astype(np.float64)
-        if found.dtype.kind in "iu":
+        left, right = result.astype(np.float64), expected.astype(np.float64)
+        if result.dtype.kind in "iu":
             return bool((np.abs(left - right) <= 1).all())
         finite = np.isfinite(right)
         if (finite != np.isfinite(left)).any() or not finite.any():

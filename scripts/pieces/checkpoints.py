@@ -38,9 +38,9 @@ class Checkpoint(Base):
             tensors = open_weights(Path(folder) / "d").theta.flatten()
             digest = hashlib.sha256()
             for name, tensor in sorted(tensors.items()):
-                made = tensor.to_planar() if hasattr(tensor, "to_planar") else tensor
-                digest.update(f"{name} {tensor.shape} {made!r}".encode())
-                for plane, array in made.arrays.items():
+                planar = tensor.to_planar() if hasattr(tensor, "to_planar") else tensor
+                digest.update(f"{name} {tensor.shape} {planar!r}".encode())
+                for plane, array in planar.arrays.items():
                     digest.update(plane.encode() + np.ascontiguousarray(array).tobytes())
             return digest.digest()
 
@@ -88,14 +88,14 @@ def bases() -> list[Base]:
                       "zero_point": True}),
         "plain": (plain, None),
     }  # fmt: skip
-    found: list[Base] = []
+    checkpoints: list[Base] = []
     for name, (tensors, quantization) in configurations.items():
         config = {"model_type": "llama", "hidden_size": 64}
         if quantization is not None:
             config["quantization_config"] = quantization  # type: ignore[assignment]
         files = {WEIGHTS: save(tensors), CONFIGURATION: json.dumps(config).encode()}
-        found.append(Checkpoint(name, files))
-    return found
+        checkpoints.append(Checkpoint(name, files))
+    return checkpoints
 
 
 _DESCRIPTIVE = words("""

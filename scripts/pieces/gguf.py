@@ -99,8 +99,8 @@ class GgufFile(Base):
             if "tokenizer.chat_template" in properties:
                 messages: Any = [{"role": "user", "content": "Hello"}]
                 chat = str(ChatTemplate(properties, tokenizer).encode(messages))
-            made = program.read_bytes() + repr((tokens, texts, chat, ends)).encode()
-        return hashlib.sha256(made).digest()
+            content = program.read_bytes() + repr((tokens, texts, chat, ends)).encode()
+        return hashlib.sha256(content).digest()
 
     def expected_of(self, files: dict[str, bytes]) -> list[np.ndarray]:
         """Return a digest of the file without its description."""
@@ -138,26 +138,26 @@ class Header:
     def of(cls, file: bytes) -> Header:
         """Read a file."""
         tensor_count, count = struct.unpack_from("<QQ", file, 8)
-        place = 24
+        offset = 24
         properties, tensors = {}, {}
         for _ in range(count):
-            name, place = _text(file, place)
-            [kind] = struct.unpack_from("<I", file, place)
-            end = _end(file, place + 4, kind)
-            properties[name], place = file[place:end], end
+            name, offset = _text(file, offset)
+            [kind] = struct.unpack_from("<I", file, offset)
+            end = _end(file, offset + 4, kind)
+            properties[name], offset = file[offset:end], end
         for _ in range(tensor_count):
-            name, place = _text(file, place)
-            [rank] = struct.unpack_from("<I", file, place)
-            end = place + 4 + 8 * rank + 12
-            tensors[name], place = file[place:end], end
-        return cls(properties, tensors, file[-(-place // _ALIGNMENT) * _ALIGNMENT :])
+            name, offset = _text(file, offset)
+            [rank] = struct.unpack_from("<I", file, offset)
+            end = offset + 4 + 8 * rank + 12
+            tensors[name], offset = file[offset:end], end
+        return cls(properties, tensors, file[-(-offset // _ALIGNMENT) * _ALIGNMENT :])
 
     def to_bytes(self) -> bytes:
         """Write the file."""
-        parts = [b"GGUF", struct.pack("<IQQ", 3, len(self.tensors), len(self.properties))]
+        chunks = [b"GGUF", struct.pack("<IQQ", 3, len(self.tensors), len(self.properties))]
         for name, rest in (*self.properties.items(), *self.tensors.items()):
-            parts += [struct.pack("<Q", len(name.encode())), name.encode(), rest]
-        head = b"".join(parts)
+            chunks += [struct.pack("<Q", len(name.encode())), name.encode(), rest]
+        head = b"".join(chunks)
         return head + b"\0" * (-len(head) % _ALIGNMENT) + self.data
 
 
@@ -165,21 +165,21 @@ _SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 _STRING, _LIST = 8, 9
 
 
-def _text(file: bytes, place: int) -> tuple[str, int]:
-    [length] = struct.unpack_from("<Q", file, place)
-    return file[place + 8 : place + 8 + length].decode(), place + 8 + length
+def _text(file: bytes, offset: int) -> tuple[str, int]:
+    [length] = struct.unpack_from("<Q", file, offset)
+    return file[offset + 8 : offset + 8 + length].decode(), offset + 8 + length
 
 
-def _end(file: bytes, place: int, kind: int) -> int:
+def _end(file: bytes, offset: int, kind: int) -> int:
     if kind == _STRING:
-        return _text(file, place)[1]
+        return _text(file, offset)[1]
     if kind != _LIST:
-        return place + _SIZES[kind]
-    of, count = struct.unpack_from("<IQ", file, place)
-    place += 12
+        return offset + _SIZES[kind]
+    of, count = struct.unpack_from("<IQ", file, offset)
+    offset += 12
     for _ in range(count):
-        place = _end(file, place, of)
-    return place
+        offset = _end(file, offset, of)
+    return offset
 
 
 @functools.cache
@@ -188,7 +188,7 @@ def bases() -> list[Base]:
     sys.path.append(str(_TESTS))
     from gguf_models import SMALL, TinyModel
 
-    found: list[Base] = []
+    models: list[Base] = []
     variants: list[dict[str, Any]] = [
         {"architecture": "llama"},
         {"architecture": "llama", "tied": True, "rope_factors": True},
@@ -199,8 +199,8 @@ def bases() -> list[Base]:
     with tempfile.TemporaryDirectory() as folder:
         for number, variant in enumerate(variants):
             path = TinyModel(**{**SMALL, "blocks": 1, **variant}).write(f"{folder}/{number}.gguf")
-            found.append(GgufFile(str(variant), {FILE: path.read_bytes()}))
-    return found
+            models.append(GgufFile(str(variant), {FILE: path.read_bytes()}))
+    return models
 
 
 # -- pieces ---------------------------------------------------------------------------------------
@@ -244,9 +244,11 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
     while True:
         base = choose(rng, bases())
         header = Header.of(base.files[FILE])
-        made = rng.choice((_extra_property, _extra_property, _changed, _extra_tensor))(rng, header)
-        if made is not None:
-            what, names, is_unknown = made
+        change = rng.choice((_extra_property, _extra_property, _changed, _extra_tensor))(
+            rng, header
+        )
+        if change is not None:
+            what, names, is_unknown = change
             return base, Piece(what, names, {FILE: header.to_bytes()}, is_unknown)
 
 

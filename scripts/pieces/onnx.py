@@ -60,8 +60,8 @@ class OnnxFile(Base):
         names = [each.name for each in function.signature.inputs]
         if len(names) != len(self.arrays):
             raise InputError(f"the program has the inputs {names}")
-        found = function(*self.arrays.values())
-        return list(found) if isinstance(found, tuple) else [np.asarray(found)]
+        results = function(*self.arrays.values())
+        return list(results) if isinstance(results, tuple) else [np.asarray(results)]
 
 
 def _input(files: dict[str, bytes]) -> Any:
@@ -87,12 +87,12 @@ def run(data: bytes, arrays: dict[str, np.ndarray], runtime: str = "") -> list[n
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
         session = onnxruntime.InferenceSession(data, settings, providers=["CPUExecutionProvider"])
-        found = session.run(None, arrays)
+        results = session.run(None, arrays)
     except Exception as error:
         if "NOT_IMPLEMENTED" not in str(error) and "NotImplemented" not in type(error).__name__:
             raise
         return _evaluated(data, arrays)
-    return [np.asarray(each) for each in found]
+    return [np.asarray(each) for each in results]
 
 
 def _evaluated(data: bytes, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -100,8 +100,8 @@ def _evaluated(data: bytes, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     from onnx.reference import ReferenceEvaluator
 
     onnx.checker.check_model(data)
-    found = ReferenceEvaluator(onnx.load_from_string(data)).run(None, arrays)
-    return [np.asarray(each) for each in found]
+    results = ReferenceEvaluator(onnx.load_from_string(data)).run(None, arrays)
+    return [np.asarray(each) for each in results]
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -117,8 +117,8 @@ def bases() -> list[Base]:
         for entry in sorted(Path(node.__file__).parent.glob("*.py")):
             if entry.stem not in _SLOW:
                 importlib.import_module(f"{node.__name__}.{entry.stem}")
-    found = [_base(case) for case in sorted(node._NodeTestCases, key=lambda case: str(case.name))]
-    return [*filter(None, found), *_pools()]
+    files = [_base(case) for case in sorted(node._NodeTestCases, key=lambda case: str(case.name))]
+    return [*filter(None, files), *_pools()]
 
 
 def _base(case: Any) -> Base | None:
@@ -126,11 +126,11 @@ def _base(case: Any) -> Base | None:
 
     model = ModelProto()
     model.CopyFrom(case.model)
-    given = list(zip(model.graph.input, case.data_sets[0][0], strict=False))
-    if _RANDOM.search(case.name) or not given or len(given) != len(model.graph.input):
+    inputs = list(zip(model.graph.input, case.data_sets[0][0], strict=False))
+    if _RANDOM.search(case.name) or not inputs or len(inputs) != len(model.graph.input):
         return None
     arrays = {}
-    for number, (each, array) in enumerate(given):
+    for number, (each, array) in enumerate(inputs):
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
             return None
         if number and array.size < _LARGEST:
@@ -144,7 +144,7 @@ def _base(case: Any) -> Base | None:
 def _pools() -> list[Base]:
     from onnx import TensorProto, helper
 
-    found: list[Base] = []
+    pools: list[Base] = []
     random_ = np.random.default_rng(0)
     for op, shape in (("MaxPool", (1, 2, 9)), ("MaxPool", (1, 2, 8, 7)), ("LpPool", (1, 2, 9, 9)),
                       ("AveragePool", (1, 3, 7, 8)), ("AveragePool", (1, 1, 6, 5, 7))):  # fmt: skip
@@ -156,8 +156,8 @@ def _pools() -> list[Base]:
         )  # fmt: skip
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
         x = random_.standard_normal(shape).astype(np.float32)
-        found.append(OnnxFile(f"{op}-{shape}", {FILE: model.SerializeToString()}, {"x": x}))
-    return found
+        pools.append(OnnxFile(f"{op}-{shape}", {FILE: model.SerializeToString()}, {"x": x}))
+    return pools
 
 
 # -- pieces ---------------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
     while True:
         base = choose(rng, bases())
         model = ModelProto.FromString(base.files[FILE])
-        made = rng.choice(CHANGES)(rng, model)
-        if made is not None:
-            what, names, is_unknown = made
+        change = rng.choice(CHANGES)(rng, model)
+        if change is not None:
+            what, names, is_unknown = change
             has_meaning = what.startswith(_WITH_MEANING)
             files = {FILE: model.SerializeToString()}
             return base, Piece(what, names, files, is_unknown, has_meaning)
@@ -258,11 +258,11 @@ def _other_value(rng: random.Random, kind: str, value: Any, text: str) -> Any:
     if kind == "FLOAT":
         return rng.choice([n for n in (0.0, 0.5, 1.0, -0.25, 2.0) if n != value])
     if kind == "STRING":
-        found = [each for each in _TEXT if f"{each}" in text] or list(_TEXT)
-        return rng.choice(found)
+        choices = [each for each in _TEXT if f"{each}" in text] or list(_TEXT)
+        return rng.choice(choices)
     if kind == "INTS":
-        place = rng.randrange(len(numbers))
-        numbers[place] += rng.choice((-1, 1, 2))
+        index = rng.randrange(len(numbers))
+        numbers[index] += rng.choice((-1, 1, 2))
         return numbers
     if kind == "FLOATS":
         return [rng.choice((0.5, 1.0, -0.5)) for _ in range(rng.choice((1, len(numbers), 2)))]
@@ -289,25 +289,25 @@ def extra_input(rng: random.Random, model: Any) -> Any:
     else:
         node.input.extend([""] * rng.choice((0, 0, 0, 1, 2)))
         node.input.append(name)
-    place = list(node.input).index(name)
-    formal = _formal_name(node.op_type, place)
+    index = list(node.input).index(name)
+    formal = _formal_name(node.op_type, index)
     names = (
         name,
         *(word for word in formal.split("_") if len(word) > 3),
-        f"input {place}",
-        f"input {place + 1}",
+        f"input {index}",
+        f"input {index + 1}",
         f"{len(node.input)} inputs",
         "inputs",
     )
-    return f"input {place} of {node.op_type}, {shape} = {values}", names, False
+    return f"input {index} of {node.op_type}, {shape} = {values}", names, False
 
 
-def _formal_name(operator: str, place: int) -> str:
+def _formal_name(operator: str, index: int) -> str:
     """The name of an input in the schema of the newest operator set; "" if there is none."""
     from onnx import defs
 
     formals = defs.get_schema(operator).inputs if defs.has(operator) else []
-    return str(formals[min(place, len(formals) - 1)].name) if formals else ""
+    return str(formals[min(index, len(formals) - 1)].name) if formals else ""
 
 
 @_change
@@ -329,9 +329,9 @@ def operator_set(rng: random.Random, model: Any) -> Any:
 def unknown_field(rng: random.Random, model: Any) -> Any:
     """A field of a protobuf that no version of ONNX has."""
     graph = model.graph
-    parts = [model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output]
-    parts += [each for node in graph.node for each in node.attribute]
-    part, number = rng.choice(parts), rng.randrange(60, 2000)
+    messages = [model, graph, *graph.node, *graph.initializer, *graph.input, *graph.output]
+    messages += [each for node in graph.node for each in node.attribute]
+    part, number = rng.choice(messages), rng.randrange(60, 2000)
     payload = rng.choice(((0, b"\x05"), (2, b"\x03abc"), (5, b"\0\0\x80\x3f")))
     part.MergeFromString(_varint(number << 3 | payload[0]) + payload[1])
     kind = type(part).__name__
@@ -339,11 +339,11 @@ def unknown_field(rng: random.Random, model: Any) -> Any:
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    return bytes([*found, number])
+    return bytes([*encoded, number])
 
 
 @_change
@@ -372,11 +372,11 @@ def function(rng: random.Random, model: Any) -> Any:
         return None
     inputs = [f"i{n}" for n in range(len(node.input))]
     body = [helper.make_node("Neg", ["i0"], ["o"])]
-    made = helper.make_function(
+    definition = helper.make_function(
         node.domain, node.op_type, inputs, ["o"], body, list(model.opset_import),
         attributes=[each.name for each in node.attribute],
     )  # fmt: skip
-    model.functions.append(made)
+    model.functions.append(definition)
     return f"a function named {node.op_type}", (node.op_type, "function"), False
 
 

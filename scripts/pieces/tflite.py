@@ -94,8 +94,8 @@ def run(data: bytes) -> list[np.ndarray]:
     )
     interpreter.allocate_tensors()
     details = interpreter.get_input_details()
-    given = drawn([(tuple(each["shape"]), np.dtype(each["dtype"]).name) for each in details])
-    for each, array in zip(details, given, strict=True):
+    arrays = drawn([(tuple(each["shape"]), np.dtype(each["dtype"]).name) for each in details])
+    for each, array in zip(details, arrays, strict=True):
         interpreter.set_tensor(each["index"], array)
     interpreter.invoke()
     return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
@@ -106,12 +106,12 @@ def bases() -> list[Base]:
     """The models of the tests."""
     sys.path.append(str(_TESTS))
     one_case = importlib.import_module("tflite_cases").one_case
-    found: list[Base] = []
+    files: list[Base] = []
     for part in _MODULES:
         for name, case in importlib.import_module(f"tflite{part}_cases").CASES.items():
             data = one_case(case, np.random.default_rng(0))
-            found.append(TfliteFile(name, {FILE: bytes(data)}))
-    return found
+            files.append(TfliteFile(name, {FILE: bytes(data)}))
+    return files
 
 
 _WITH_MEANING = (
@@ -128,9 +128,9 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
     while True:
         base = choose(rng, bases())
         data = base.files[FILE]
-        made = unknown_slot(rng, data) if rng.random() < 0.4 else _changed(rng, data)
-        if made is not None:
-            what, names, is_unknown, changed = made
+        change = unknown_slot(rng, data) if rng.random() < 0.4 else _changed(rng, data)
+        if change is not None:
+            what, names, is_unknown, changed = change
             # Default kernels have newer versions of some operators than reference kernels.
             has_meaning = "version" in names or what.startswith(_WITH_MEANING)
             return base, Piece(what, names, {FILE: changed}, is_unknown, has_meaning)
@@ -194,15 +194,15 @@ def _changed(rng: random.Random, data: bytes) -> Any:
     from ai_edge_litert import schema_py_generated as schema
 
     model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(data, 0))
-    made = rng.choice(CHANGES)(rng, model)
-    if made is None:
+    change = rng.choice(CHANGES)(rng, model)
+    if change is None:
         return None
     builder = flatbuffers.Builder(1024)
     try:
         builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     except Exception:  # a number that its field has no bits for
         return None
-    return *made, bytes(builder.Output())
+    return *change, bytes(builder.Output())
 
 
 @_change
