@@ -31,7 +31,7 @@ _KINDS = ("right", "refused", "wrong", "crashed")
 
 
 def summary(results: Sequence[Outcome]) -> str:
-    """Return the counts of all models, and the share of those with fixed shapes that is right."""
+    """Return the counts of all models, and the share of right ones with fixed shapes."""
     counts = Counter(each.kind for each in results)
     fixed = Counter(each.kind for each in results if each.has_fixed_shapes)
     share = 100 * fixed["right"] / max(fixed.total(), 1)

@@ -128,7 +128,7 @@ class Cases:
     Args:
         draw: returns the cases.
         tolerance: of floats, a part of the greatest magnitude.
-        share: devices compute one case of so many.
+        share: devices compute one case of `share`.
     """
 
     def __init__(
@@ -152,11 +152,11 @@ class Cases:
         return test_numpy, test_devices
 
     def check_numpy(self, name: str) -> None:
-        """Compare what NumPy computes of a case."""
+        """Compare the results of NumPy for a case."""
         self._cases[name].check_numpy(self._tolerance)
 
     def check_device(self, name: str, device: Device) -> None:
-        """Compare what a device computes of a case."""
+        """Compare the results of a device for a case."""
         each = self._cases[name]
         arguments = map(plain, each.arguments.values())
         each.compare(self._share.results(name, device, arguments), self._tolerance)

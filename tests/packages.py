@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent / ".cache" / "packages"
-"""Where wheels are kept."""
+"""The folder of the wheels."""
 
 _LONGEST_SECONDS = 600
 

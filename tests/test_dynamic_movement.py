@@ -203,7 +203,7 @@ def rows(x: np.ndarray, i: np.ndarray) -> np.ndarray:
 FIRST = "collapsed_slice_dims = [0], start_index_map = [0], "
 SECOND = "collapsed_slice_dims = [1], start_index_map = [1], "
 GATHERS: dict[str, tuple[str, str, str, str, str, Callable[..., np.ndarray]]] = {
-    # Operand, indices, result, dimension numbers, slice sizes, what it is.
+    # Operand, indices, result, dimension numbers, slice sizes, NumPy's formula.
     "rows, one component": (
         "12x16", "?x1", "?x16",
         "offset_dims = [1], " + FIRST + "index_vector_dim = 1",

@@ -129,7 +129,7 @@ func.func @main(%x: tensor<1024xf32>) -> (tensor<1024x!q>, tensor<1024xf32>) {
 
 
 def test_an_exact_quotient_is_no_float_between_integers(any_vulkan: Device) -> None:
-    """Exact quotients of what is quantized and of what was dequantized are the host's."""
+    """Exact quotients of reals and of dequantized integers equal the host's."""
     x = np.random.default_rng(4).uniform(-20, 20, 1024).astype(np.float32)
     main = subquant.compile(INTEGERS, target="vulkan", device=any_vulkan, integer_only=True).main
     stored = np.clip(np.rint(x / np.float32(0.3) + np.float32(3)), -128, 127).astype(np.int64) - 3

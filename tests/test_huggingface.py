@@ -639,7 +639,7 @@ def test_a_key_of_the_quantization_that_is_not_known_is_named(
 
 
 def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
-    """Those of GPTQModel, AutoGPTQ, AutoRound and transformers in one; and those of AutoAWQ."""
+    """The keys are those of GPTQModel, AutoGPTQ, AutoRound and transformers, or of AutoAWQ."""
     arrays, q, z, reals = _layer("gptq", np.random.default_rng(9), 64, 8, 32, 0x11111111)
     config = {
         **_GPTQ, "format": "gptq", "checkpoint_format": "gptq", "method": "gptq", "lm_head": False,
@@ -731,7 +731,7 @@ def test_a_tensor_of_a_packed_layer_that_is_not_known_is_named(
 def test_zero_points_that_contradict_a_symmetric_quantization(
     tmp_path: Path, stored: int, form: str, message: str | None
 ) -> None:
-    """The reals are ``(q - 8) * scale``, or the message says what to do."""
+    """The reals are ``(q - 8) * scale``, or the message names a way out."""
     rng = np.random.default_rng(9)
     q, scales = rng.integers(0, 16, (64, 16)), rng.uniform(0.5, 1, (2, 16)).astype(np.float16)
     qweight, qzeros = _packed("gptq", q, np.full((2, 16), stored), 0)

@@ -167,7 +167,7 @@ def test_a_property_of_the_vocabulary_that_is_not_known_is_named(
 
 
 def test_irrelevant_properties_are_accepted(tmp_path: Path) -> None:
-    """Those that real files have, and those with a neutral value."""
+    """Properties that real files have, and properties with a neutral value, are irrelevant."""
     count = len(tokens_of("llama"))
     properties = {
         "vocab_size": count,

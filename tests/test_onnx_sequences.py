@@ -1,4 +1,4 @@
-"""Sequences and optionals of known length beside ONNX Runtime, and what programs do not have."""
+"""Sequences and optionals of known length beside ONNX Runtime; other values are refused."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from onnx_sweep import node_tests, outcomes
 from subquant.runtime import Device
 
 _STEP = 1 if os.environ.get("SUBQUANT_LONG") else 19
-"""Every so many node tests are run; all of them in the long suite."""
+"""One node test of `_STEP` is run; all of them in the long suite."""
 _PARTS = 4
 """The number of tests that share them."""
 

@@ -1,4 +1,4 @@
-"""Every operator at every version of the operator sets means what that version says."""
+"""Operators of every version of the operator sets keep the meaning that the version defines."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check(case: VersionCase, version: int) -> int:
 
 @pytest.mark.parametrize("operator", _OPERATORS)
 def test_every_version_of_an_operator(operator: str) -> None:
-    """Beside ONNX Runtime, or the reference evaluator where it has no kernel."""
+    """ONNX Runtime, or the reference evaluator where it has no kernel, computes the same."""
     count = 0
     for case in _CASES:
         if case.operator == operator:

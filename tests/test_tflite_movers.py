@@ -180,8 +180,8 @@ def test_a_mover_from_integers_without_a_scale_is_refused() -> None:
 
 
 SIDES = [Quantized(0.1, 3), Quantized(0.05, -20), Quantized(0.08, 11), Quantized(0.12, 1)]
-"""Of an operand, the argument and the result of the graph that an operator computes, and of the
-operator's result."""
+"""The quantizations of an operand, of the argument and the result of the graph that an operator
+computes, and of the operator's result."""
 
 
 def _called(name: str) -> bytes:

@@ -613,7 +613,7 @@ def test_rows_with_two_results_are_still_refused_without_barriers() -> None:
 
 
 def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That would take a time that grows with the square of its length."""
+    """Otherwise the time grows with the square of the length of the chain."""
     from subquant.compiler.pipeline import parse_pipeline, run_pipeline
     from subquant.compiler.reading import parse_text
     from subquant.dialects import create_context

@@ -2,9 +2,9 @@
 
 A *piece* is a thing that a file format has a place for: an attribute, an optional input, a tensor,
 a property, a field that no version of the format has. For each format a module draws a piece of a
-valid file, and says what the reference runtime computes for the changed file. A program that
-subquant makes of the file has to compute the same numbers; a program that is refused is refused by
-an error that names the piece. So numbers that ignore a piece are found without a list of pieces.
+valid file, and runs the reference runtime on the changed file. A program that subquant writes
+for the file has to compute the same numbers; a program that is refused is refused by an error that
+names the piece. So numbers that ignore a piece are found without a list of pieces.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Base(abc.ABC):
 
     Args:
         name: of the file's origin, for messages.
-        files: as of `Piece`.
+        files: see `Piece`.
         arrays: the inputs of the program.
     """
 
@@ -146,10 +146,10 @@ def agree(result: Results, expected: Results) -> bool:
     """Return True if results are the same: integers but for a unit, reals within a tolerance."""
     if len(result) != len(expected):
         return False
-    return all(_near(*each) for each in zip(result, expected, strict=True))
+    return all(_is_close(*each) for each in zip(result, expected, strict=True))
 
 
-def _near(result: np.ndarray, expected: np.ndarray) -> bool:
+def _is_close(result: np.ndarray, expected: np.ndarray) -> bool:
     if result.shape != expected.shape or result.dtype != expected.dtype:
         return False
     if result.dtype.kind in "bOSU":
@@ -166,7 +166,7 @@ def _near(result: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def check_piece(base: Base, piece: Piece, status: int, printed: str, program: bytes | None) -> str:
-    """Return what is wrong with the answer to a changed file; "" if nothing is.
+    """Return the fault of the answer to a changed file; "" if there is none.
 
     Args:
         base: the file as it was.
@@ -198,7 +198,7 @@ def check_piece(base: Base, piece: Piece, status: int, printed: str, program: by
 
 
 def answer(base: Base, piece: Piece) -> tuple[int, str]:
-    """Return the exit status for a changed file, and what is wrong with the answer to it."""
+    """Return the exit status for a changed file, and the fault of the answer."""
     from subquant.errors import SubquantError
 
     try:

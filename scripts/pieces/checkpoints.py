@@ -45,7 +45,7 @@ class Checkpoint(Base):
             return digest.digest()
 
     def expected_of(self, files: dict[str, bytes]) -> list[np.ndarray]:
-        """Return a digest of the tensors, and of what their packing depends on."""
+        """Return a digest of the tensors, and of the keys that their packing depends on."""
         config = json.loads(files[CONFIGURATION]).get("quantization_config")
         known = config
         if isinstance(config, dict):

@@ -1,7 +1,7 @@
 """GGUF: tensors and properties of small language models.
 
-No reference runtime is at hand: a piece has to change what is made of the file (the program, its
-weights, tokens or chats), or to be named in an error, unless `_DESCRIPTIVE` has it.
+No reference runtime is at hand: a piece has to change the program, its weights, its tokens or its
+chats, or to be named in an error, unless `_DESCRIPTIVE` has it.
 """
 
 from __future__ import annotations

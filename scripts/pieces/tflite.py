@@ -25,7 +25,7 @@ FILE = "x.tflite"
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 _MODULES = ("", "_contraction", "_control", "_custom", "_function", "_indexing", "_position",
             "_recurrent", "_type")  # fmt: skip
-"""Of the tests, with a table ``CASES``."""
+"""Endings of the names of the test modules that have a table ``CASES``."""
 
 
 class TfliteFile(Base):
