@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats import tflite_options, tflite_schema
 from subquant.formats.flatbuffer import Table
 from subquant.formats.tflite import read_tflite
-from subquant.frontends.tflite import Interpreter
+from subquant.frontends.tflite import Interpreter, inspection, write_module
 from tflite_builder import Graph, Quantized, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
@@ -89,14 +90,14 @@ def activation(change: Callable[[Any], None] = lambda graph: None) -> bytes:
     return graph.model([operand], [result])
 
 
-def with_slot(data: bytes, table: str) -> bytes:
+def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
     """A model with one field more in the first of the tables of a kind.
 
     The vtable of the table is copied to the end of the file, with an entry more.
     """
     s = schema()
     root = s.Model.GetRootAs(data)
-    graph = root.Subgraphs(0)
+    graph = root.Subgraphs(graph_index)
     first = {
         "model": root,
         "graph": graph,
@@ -155,6 +156,48 @@ def test_a_field_that_the_schema_lacks_is_refused(table: str, slot: int, subject
     computed(convolution())
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         computed(with_slot(convolution(), table))
+
+
+def branches() -> bytes:
+    """A model of an IF whose condition is true, and of a graph that nothing calls."""
+    graph = Graph()
+    numbers = []
+    for name in ("ADD", "MUL", "SUB"):
+        branch = graph.part()
+        sides = [branch.tensor((2, 3), "float32") for _ in range(2)]
+        result = branch.tensor((2, 3), "float32")
+        branch.operator(name, sides, [result], f"{name.capitalize()}Options",
+                        fusedActivationFunction=1)  # fmt: skip
+        numbers.append(graph.called(branch, sides, [result]))
+    condition = graph.tensor((), "bool", None, np.array(True))
+    operands = [graph.tensor((2, 3), "float32") for _ in range(2)]
+    result = graph.tensor((2, 3), "float32")
+    graph.operator(
+        "IF", [condition, *operands], [result], "IfOptions",
+        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
+    )  # fmt: skip
+    return graph.model(operands, [result])
+
+
+@pytest.mark.parametrize("table", ["options", "operator"])
+@pytest.mark.parametrize(("graph", "operator"), [(1, "ADD"), (2, "MUL"), (3, "SUB")])
+def test_an_unknown_field_of_an_operator_is_refused_in_every_graph(
+    table: str, graph: int, operator: str
+) -> None:
+    def imported(data: bytes) -> None:
+        write_module(read_tflite(data), create_context())
+
+    imported(branches())
+    slot = {"options": 7, "operator": 14}[table]
+    message = rf"operator 0 \({operator}\) has the \w+ 'slot {slot}', which subquant does not use"
+    with pytest.raises(UnsupportedError, match=message):
+        imported(with_slot(branches(), table, graph))
+
+
+def test_inspection_lists_the_refusals_of_branches_that_are_not_taken() -> None:
+    described = inspection.described(read_tflite(with_slot(branches(), "options", 2)))
+    assert "slot 7" in described["graphs"][2]["operators"][0]["refused"]
+    assert described["graphs"][3]["operators"][0]["refused"] is None
 
 
 def _extra_input(graph: Graph) -> None:

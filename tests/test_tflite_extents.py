@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from litert import LiteRt
 from subquant.cli import main
 from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import InputError, UsageError
+from subquant.formats.tflite import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Graph
+from tflite_builder import Graph, Quantized
 
 
 def frames(name: str = "x") -> bytes:
@@ -91,3 +93,77 @@ def test_the_command_line_states_extents(in_temporary_folder: Path) -> None:
                                       "1x4xf32=1,2,3,4"])  # fmt: skip
     assert result.exit_code == 0, result.output
     assert result.output.startswith("result[0]: 1x3xf32=")
+
+
+# -- inputs that are constants --------------------------------------------------------------------
+
+
+def by_rate() -> bytes:
+    """The sum or the product of two quantized inputs, by whether a third is 16,000."""
+    graph, numbers = Graph(), []
+    parameters = Quantized(0.5, 3)
+    for name in ("ADD", "MUL"):
+        branch = graph.part()
+        sides = [branch.tensor((2, 3), "int8", parameters) for _ in range(2)]
+        result = branch.tensor((2, 3), "int8", parameters)
+        branch.operator(name, sides, [result], f"{name.capitalize()}Options")
+        numbers.append(graph.called(branch, sides, [result]))
+    operands = [graph.tensor((2, 3), "int8", parameters, name=name) for name in ("a", "b")]
+    rate = graph.tensor((1,), "int32", name="rate")
+    most = graph.tensor((1,), "int32", None, np.array([16000], np.int32))
+    condition = graph.tensor((1,), "bool")
+    graph.operator("EQUAL", [rate, most], [condition], "EqualOptions")
+    result = graph.tensor((2, 3), "int8", parameters)
+    graph.operator(
+        "IF", [condition, *operands], [result], "IfOptions",
+        thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
+    )  # fmt: skip
+    return graph.model([operands[0], rate, operands[1]], [result])
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_an_input_value_decides_a_branch_as_in_litert(rate: int, cpu: Device) -> None:
+    rng = np.random.default_rng(rate)
+    a, b = (rng.integers(-128, 128, (2, 3)).astype(np.int8) for _ in range(2))
+    theirs = LiteRt(by_rate())
+    theirs([a, np.array([rate], np.int32), b])
+    expected = theirs.tensor(read_tflite(by_rate()).subgraphs[0].outputs[0].index)
+    options = CompileOptions(input_values=(f"rate={rate}",))
+    assert "scf.if" not in compile_to_bytes(by_rate(), options, emit="mlir").decode()
+    function = Executable(compile_to_bytes(by_rate(), options), cpu).main
+    assert [each.name for each in function.signature.inputs] == ["a", "b"]
+    np.testing.assert_array_equal(np.asarray(function(a, b)), expected)
+
+
+def test_the_value_of_a_quantized_input_is_its_integers(cpu: Device) -> None:
+    rng = np.random.default_rng(5)
+    a, b = (rng.integers(-128, 128, (2, 3)).astype(np.int8) for _ in range(2))
+    theirs = LiteRt(by_rate())
+    theirs([a, np.array([16000], np.int32), b])
+    expected = theirs.tensor(read_tflite(by_rate()).subgraphs[0].outputs[0].index)
+    value = ",".join(map(str, b.reshape(-1)))
+    options = CompileOptions(input_values=("rate=16000", f"b={value}"))
+    function = Executable(compile_to_bytes(by_rate(), options), cpu).main
+    np.testing.assert_array_equal(np.asarray(function(a)), expected)
+
+
+def test_an_input_value_goes_with_a_dynamic_batch(cpu: Device) -> None:
+    options = CompileOptions(input_values=("rate=8000",), batch="dynamic")
+    function = Executable(compile_to_bytes(by_rate(), options), cpu).main
+    a = np.full((6, 3), 7, np.int8)
+    assert np.asarray(function(a, a)).shape == (6, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("rate=1.5", "expected numbers of INT32, got the value '1.5' of the input 'rate'"),
+        ("rates=1", "no input is called 'rates'; did you mean 'rate'?"),
+        ("a=1,2", "expected numbers for the shape [2, 3], got the value '1,2' of the input 'a'"),
+        ("a=200", "expected -128 to 127, got the value '200' of the input 'a'"),
+    ],
+)
+def test_an_input_value_that_does_not_fit(value: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        compile_to_bytes(by_rate(), CompileOptions(input_values=(value,)))
+    assert message in str(caught.value)

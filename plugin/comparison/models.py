@@ -47,6 +47,8 @@ class ComparedModel(ABC):
     """What it can be compared with; the first is the default."""
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
+        if options.input_values:
+            raise UsageError("a model is compared with all its inputs; leave out --input-value")
         self.data = data
         self.file = file
         self.options = options
@@ -189,8 +191,6 @@ class OnnxModel(ComparedModel):
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
         super().__init__(onnx_format.with_external_data(data, file), file, options)
-        if options.input_values:
-            raise UsageError("a model is compared with all its inputs; leave out --input-value")
         self.model = onnx_format.read_onnx(self.data, file)
 
     @property

@@ -49,8 +49,8 @@ class CompileOptions:
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
         extents: ``name=N`` for each other extent that a model leaves open.
-        input_values: ``name=number`` or ``name=number,number,...`` for each input of an ONNX model
-            that becomes a constant.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input of a model that
+            becomes a constant; the integers of one that is quantized.
         every_tensor: return all that the operators of a TensorFlow Lite model compute.
         integer_only: fail if quantized values are computed with floats on the way.
         explain: say what of a model computes with integers and what with floats, and which weights
@@ -116,8 +116,8 @@ class CompileOptions:
     )
     input_values: tuple[str, ...] = option(
         (),
-        "An input of an .onnx model that becomes a constant: a number, or several with commas; may "
-        "be repeated.",
+        "An input of a .tflite or .onnx model that becomes a constant: a number, or several with "
+        "commas; may be repeated.",
         "NAME=VALUE",
     )
     every_tensor: bool = option(

@@ -95,14 +95,15 @@ def parse_bytes(
     """
     data = without_wrapping(data, file)
     is_onnx = file.lower().endswith(".onnx") or kind_of(data) == "onnx"
-    if options.input_values and not is_onnx:
-        raise UsageError("--input-value is for .onnx models", Place(file))
+    is_tflite = not is_onnx and kind_of(data) == "tflite"
+    if options.input_values and not (is_onnx or is_tflite):
+        raise UsageError("--input-value is for .tflite and .onnx models", Place(file))
     # A protobuf is not always told by its first bytes.
     if is_onnx:
         return _write_onnx(data, context, file, options, on_remark, path)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
-    if kind_of(data) == "tflite":
+    if is_tflite:
         from ..formats.tflite import read_tflite  # with all that few modules need
         from ..frontends.tflite import write_module
 

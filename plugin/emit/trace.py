@@ -258,7 +258,7 @@ class TracedArray(Emitted):
         if axis is None:
             return list(range(self.ndim))
         given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        return sorted(int(a) % self.ndim for a in given)
+        return sorted(_checked_axis(int(a), self.ndim) for a in given)
 
     def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
         axes = self._axes(axis)
@@ -326,23 +326,32 @@ def _bounds(key: Index | tuple[Index, ...], extent: int) -> tuple[int, int, int]
 # -- functions ------------------------------------------------------------------------------------
 
 
+def _checked_axis(axis: int, rank: int) -> int:
+    """An axis counted from 0, of one that may be negative."""
+    if not -rank <= axis < rank:
+        raise UsageError(f"the axis {axis} of an array of {rank} dimensions")
+    return axis % rank
+
+
 def _concatenate(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
     dtype = _result_dtype(arrays)
     parts = [_traced(array, dtype) for array in arrays]
-    joined = stablehlo.concatenate([part.value for part in parts], axis % parts[0].ndim)
+    joined = stablehlo.concatenate(
+        [part.value for part in parts], _checked_axis(axis, parts[0].ndim)
+    )
     return parts[0]._with(joined)
 
 
 def _stack(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
     parts = [_traced(array) for array in arrays]
-    axis %= parts[0].ndim + 1
+    axis = _checked_axis(axis, parts[0].ndim + 1)
     shape = list(parts[0].shape)
     shape.insert(axis, 1)
     return _concatenate([part.reshape(shape) for part in parts], axis)
 
 
 def _repeat(array: TracedArray, repeats: int, axis: int) -> TracedArray:
-    axis %= array.ndim
+    axis = _checked_axis(axis, array.ndim)
     before, extent, after = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
     spread = array.reshape([*before, extent, 1, *after]).broadcast_to(
         (*before, extent, int(repeats), *after)
@@ -355,7 +364,8 @@ def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> Traced
     if axis is None and source.ndim != 1:
         raise UnsupportedError("np.take without an axis from several axes cannot be traced")
     positions = _traced(indices, np.dtype(np.int32))
-    return source._with(stablehlo.take(source.value, positions.value, (axis or 0) % source.ndim))
+    place = _checked_axis(axis or 0, source.ndim)
+    return source._with(stablehlo.take(source.value, positions.value, place))
 
 
 def _flip(array: TracedArray, axis: Axis = None) -> TracedArray:

@@ -74,6 +74,12 @@ class BaseCall(ABC, Generic[_Operand]):
             )
         return np.asarray(operand.value)
 
+    def checked_axis(self, axis: int, rank: int) -> int:
+        """An axis counted from 0, of one that may be negative."""
+        if not -rank <= axis < rank:
+            raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
+        return int(axis) % rank
+
     def error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
         """An error at this operator."""
         operator, place = self.subject

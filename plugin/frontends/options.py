@@ -26,8 +26,8 @@ class ImportOptions:
             what the file says.
         extents: ``name=N`` for each that the file leaves open, but the batch; of a TensorFlow Lite
             model, ``input.axis=N``.
-        input_values: of an ONNX model, ``name=number`` or ``name=number,number,...`` for each input
-            that becomes a constant.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input that becomes a
+            constant; the integers of one that is quantized.
         every_tensor: functions return all that their operators compute, in the order of execution,
             in place of their results.
 

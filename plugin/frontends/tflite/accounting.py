@@ -93,6 +93,7 @@ class OperatorRecord:
         if options and name != expected:
             # LiteRT ignores the options of another operator, and takes defaults.
             options = {name: UNKNOWN}
+        self._options = options
         irrelevant = (*_COMMON, *_OPTIONS.get(operator.name, ()))
         self.options = self._record.track("option", options, irrelevant)
         self.inputs = self._record.track(
@@ -111,6 +112,22 @@ class OperatorRecord:
     ) -> Mapping[str, Any]:
         """Return the options of a custom operator, whose lookups are recorded."""
         return self._record.track("option", options, irrelevant)
+
+    def finish_uncomputed(self) -> None:
+        """Check an operator that no function computes: of a branch that is never taken.
+
+        Its options and inputs cannot change a result. A field that the schema lacks, or a newer
+        version, means that the file is of a newer schema, and is refused as anywhere.
+
+        Raises:
+            UnsupportedError: the operator has unknown fields, or is of a newer version.
+        """
+        for name, value in self._options.items():
+            if value is not UNKNOWN:
+                self.options.get(name)
+        for tracked in (self.inputs, self.intermediates):
+            tracked.names_read |= set(tracked)
+        self.finish()
 
     def finish(self) -> None:
         """Raise UnsupportedError for what was not read, and for a newer version."""

@@ -223,6 +223,18 @@ class Call(BaseCall[Operand]):
 
     # -- values -----------------------------------------------------------------------------------
 
+    def constant_axis(self, index: int, rank: int) -> int:
+        """The axis, counted from 0, that a constant input of one element is."""
+        numbers = self.known(index).reshape(-1)
+        if numbers.size != 1:
+            raise self.error(f"has {numbers.size} axes in input {index}, expected 1")
+        return self.checked_axis(int(numbers[0]), rank)
+
+    def constant_axes(self, index: int, rank: int) -> tuple[int, ...]:
+        """The axes, counted from 0 and in ascending order, that a constant input lists."""
+        numbers = self.known(index).reshape(-1).tolist()
+        return tuple(sorted({self.checked_axis(axis, rank) for axis in numbers}))
+
     def check_count(self, option: str, count: int) -> None:
         """Check an option that repeats how many inputs or outputs there are; 0 says nothing."""
         stated = getattr(self.options, option, 0)

@@ -182,7 +182,7 @@ def add_n(call: Call) -> AnyArray:
 
 def _axes(call: Call, operand: Operand) -> tuple[int, ...]:
     rank = len(operand.shape)
-    return tuple(sorted({int(axis) % rank for axis in call.known(1).reshape(-1)})) if rank else ()
+    return call.constant_axes(1, rank) if rank else ()
 
 
 @kernel("SUM")
@@ -261,7 +261,7 @@ def arg_extremum(call: Call) -> AnyArray:
     """The first position of the extremum along the axis that is input 1."""
     operand = call.input(0)
     call.check_type("output_type")
-    axis = int(call.known(1).reshape(-1)[0]) % len(operand.shape)
+    axis = call.constant_axis(1, len(operand.shape))
     value = convert(operand.value, I32) if operand.value.dtype.kind in "ub" else operand.value
     is_max = call.operator.name == "ARG_MAX"
     best = value.max(axis=axis, keepdims=True) if is_max else value.min(axis=axis, keepdims=True)
@@ -280,7 +280,7 @@ def cumulative_sum(call: Call) -> AnyArray:
     options, value = call.options, call.input(0).value
     return cumulative(
         value,
-        int(call.known(1).reshape(-1)[0]) % value.ndim,
+        call.constant_axis(1, value.ndim),
         "add",
         is_exclusive=bool(options.exclusive),
         is_reversed=bool(options.reverse),

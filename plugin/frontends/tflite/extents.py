@@ -11,10 +11,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import Place, UsageError, expected_name, quoted
-from ...formats.tflite import Model, Signature, Subgraph
+from ...formats.tflite import ELEMENTS, Model, Signature, Subgraph
+from ...numerics.element_types import Array, ElementType
+from ..input_values import InputType, input_constants
 from ..options import ImportOptions
 
-__all__ = ["batched_inputs", "check_extents", "input_shapes", "open_extents", "unstated_extents"]
+__all__ = [
+    "batched_inputs",
+    "check_extents",
+    "check_input_values",
+    "constant_inputs",
+    "input_shapes",
+    "open_extents",
+    "unstated_extents",
+]
 
 
 def batched_inputs(graph: Subgraph) -> list[bool]:
@@ -71,6 +81,58 @@ def check_extents(model: Model, options: ImportOptions) -> None:
                 f"{expected_name(name, dict.fromkeys(names))}",
                 Place(model.file),
             )
+
+
+def check_input_values(model: Model, options: ImportOptions) -> None:
+    """Raise UsageError if a value is given of an input that no function of a model has."""
+    names = dict.fromkeys(name for each in model.signatures for name in each.inputs)
+    for name in _valued(options):
+        if name not in names:
+            raise UsageError(
+                f"no input is called {quoted(name)}; {expected_name(name, names)}",
+                Place(model.file),
+            )
+
+
+def _valued(options: ImportOptions) -> list[str]:
+    return [text.rpartition("=")[0] for text in options.input_values]
+
+
+def constant_inputs(
+    graph: Subgraph, names: Sequence[str], options: ImportOptions, location: Place
+) -> dict[int, Array]:
+    """Return the inputs of a graph that become constants, by number.
+
+    The value of a quantized input is its integers.
+
+    Args:
+        graph: of the model.
+        names: of its inputs.
+        options: with the values.
+        location: of the model, for errors.
+
+    Raises:
+        UsageError: the numbers do not fit the type and the shape of an input.
+    """
+    shapes = input_shapes(graph, names, options)
+    open_ = {each: name for name, each in open_extents(graph, names).items()}
+    types = {}
+    for number, (name, tensor) in enumerate(zip(names, graph.inputs, strict=True)):
+        if name not in _valued(options):
+            continue
+        if tensor.type not in ELEMENTS:
+            raise UsageError(
+                f"the input {quoted(name)} is of type {tensor.type}, expected numbers", location
+            )
+        shape: list[int | str | None] = list(shapes[number])
+        for axis in range(len(shape)):
+            extent = open_.get((number, axis))
+            if extent is not None and extent not in _stated(options) and not options.batch:
+                shape[axis] = extent
+        types[name] = InputType(tensor.type, ElementType.parse(tensor.element), shape)
+    values = [text for text in options.input_values if text.rpartition("=")[0] in types]
+    constants = input_constants(types, values, location)
+    return {number: constants[name] for number, name in enumerate(names) if name in constants}
 
 
 def unstated_extents(graph: Subgraph, signature: Signature, options: ImportOptions) -> str:

@@ -8,7 +8,7 @@ quantized.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -107,6 +107,7 @@ class Graphs(ABC):
         self.activations = options.activations
         self._around = around
         self._running: list[int] = []
+        self._computed_operators: set[tuple[int, int]] = set()
         self._kept_as: dict[str, Tensor] = {}
 
     @property
@@ -149,6 +150,7 @@ class Graphs(ABC):
                     else Operand(tensor, value_of(tensor), _own_variable(graph, tensor))
                     for tensor in operator.inputs
                 ]
+                self._computed_operators.add((index, operator.index))
                 with self._around(operator):
                     record = OperatorRecord(operator, operands, self.place)
                     computed = self._located(Call(operator, operands, self, record))
@@ -168,6 +170,22 @@ class Graphs(ABC):
             if error.place is None:
                 raise call.error(error.message, type(error)) from None
             raise
+
+    def uncomputed_refusals(self) -> Iterator[tuple[int, Operator, SubquantError]]:
+        """Check the operators that were not computed: of graphs and branches that nothing calls.
+
+        Yields:
+            The number of the graph, the operator, and the reason, for each that is refused.
+        """
+        for graph in self.model.subgraphs:
+            for operator in graph.operators:
+                if (graph.index, operator.index) in self._computed_operators:
+                    continue
+                try:
+                    record = OperatorRecord(operator, operator.inputs, self.place)
+                    record.finish_uncomputed()
+                except UnsupportedError as error:
+                    yield graph.index, operator, error
 
     def _graph(self, index: int) -> Subgraph:
         if not 0 <= index < len(self.model.subgraphs):

@@ -29,7 +29,14 @@ from ...transforms.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batches import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .call import Complex, Handle, parameters_of
-from .extents import batched_inputs, check_extents, input_shapes, unstated_extents
+from .extents import (
+    batched_inputs,
+    check_extents,
+    check_input_values,
+    constant_inputs,
+    input_shapes,
+    unstated_extents,
+)
 from .graphs import Graphs, Interpreter, first_value
 from .movers import is_stored
 
@@ -53,10 +60,15 @@ def write_module(
         module = ir.Module.create()
         program = Program(model, module, options)
         check_extents(model, options)
+        check_input_values(model, options)
         is_alone = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
                 program.write_function(signature, "main" if is_alone else signature.name)
+        for index, _, error in program.uncomputed_refusals():
+            raise type(error)(
+                f"graph {index}, which the program does not compute: {error.message}", error.place
+            )
         if options.semantics == "exact":
             LegalizeQdqToQuantizedOp().run(module.operation)
         return module
@@ -78,6 +90,7 @@ class Program(Graphs):
         self._module = module
         initialized = Interpreter(model, options)
         self._first, self._kept_as = initialized.variables, initialized._kept_as
+        self._computed_operators |= initialized._computed_operators
         self._defined: dict[str, ElementType] = {}
 
     def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
@@ -118,7 +131,7 @@ class Program(Graphs):
                 variables.define(_symbol(variable), dense(first, mlir_type(element)))
 
     def results(
-        self, graph: Subgraph, inputs: Sequence[TracedArray]
+        self, graph: Subgraph, inputs: Sequence[AnyArray]
     ) -> list[tuple[Tensor, TracedArray]]:
         """Compute a graph, and return what a function of it returns."""
         computed: list[tuple[Tensor, AnyArray]] = []
@@ -197,15 +210,19 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
     place = program.place
     is_dynamic = options.batch == "dynamic"
     shapes = input_shapes(graph, signature.inputs, options)
-    types = [_type(tensor, place, n) for tensor, n in zip(graph.inputs, shapes, strict=True)]
+    constants = constant_inputs(graph, signature.inputs, options, place)
+    numbers = [number for number in range(len(graph.inputs)) if number not in constants]
+    tensors = [graph.inputs[number] for number in numbers]
+    types = [_type(graph.inputs[number], place, shapes[number]) for number in numbers]
     wanted: list[Tensor] = []
 
     def body(arguments: Sequence[Value]) -> list[Value]:
-        inputs = [
-            traced(argument, ElementType.parse(tensor.element))
-            for tensor, argument in zip(graph.inputs, arguments, strict=True)
-        ]
-        found = program.results(graph, inputs)
+        inputs: dict[int, AnyArray] = {
+            number: traced(argument, ElementType.parse(tensor.element))
+            for number, tensor, argument in zip(numbers, tensors, arguments, strict=True)
+        }
+        inputs |= constants
+        found = program.results(graph, [inputs[number] for number in sorted(inputs)])
         wanted.extend(tensor for tensor, _ in found)
         return [output.value for _, output in found]
 
@@ -213,7 +230,7 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
         def of_types(arguments: Sequence[Value]) -> list[Value]:
             stored = [
                 casts.stored(argument) if _is_typed(tensor) else argument
-                for tensor, argument in zip(graph.inputs, arguments, strict=True)
+                for tensor, argument in zip(tensors, arguments, strict=True)
             ]
             return [
                 _quantized(result, tensor) if _is_typed(tensor) else result
@@ -229,10 +246,11 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
                 "each element; give --batch a number",
                 place,
             )
-        item, batched = f"{name}.item", batched_inputs(graph)
+        item, is_batched_input = f"{name}.item", batched_inputs(graph)
+        batched = [is_batched_input[number] for number in numbers]
         plain = [
             with_element(type_, mlir_type(ElementType.parse(tensor.element)))
-            for tensor, type_ in zip(graph.inputs, types, strict=True)
+            for tensor, type_ in zip(tensors, types, strict=True)
         ]
         written = write_function(item, plain, body, is_public=False)
         results = list(written.attributes["function_type"].value.results)
@@ -244,12 +262,12 @@ def _write_function(program: Program, signature: Signature, name: str) -> None:
     else:
         outer = boundary(body)
     function = write_function(name, types, outer)
-    _record_unsigned(function, graph.inputs, wanted)
+    _record_unsigned(function, tensors, wanted)
     result_names = [tensor.name for tensor in wanted]
     if not options.every_tensor:
         result_names = list(signature.outputs)
     for attribute, names in zip(
-        NAMES_ATTRIBUTES, (list(signature.inputs), result_names), strict=True
+        NAMES_ATTRIBUTES, ([signature.inputs[n] for n in numbers], result_names), strict=True
     ):
         texts = [ir.StringAttr.get(each) for each in names]
         function.attributes[attribute] = ir.ArrayAttr.get(texts)

@@ -29,7 +29,7 @@ def gather(call: Call) -> AnyArray:
     """Along an axis, at positions that have the first axes of the operand in common."""
     operand, positions = call.input(0), call.input(1)
     rank = len(operand.shape)
-    axis = getattr(call.options, "axis", 0) % rank
+    axis = call.checked_axis(getattr(call.options, "axis", 0), rank)
     batch = getattr(call.options, "batch_dims", 0)
     batch += len(positions.shape) if batch < 0 else 0
     indices = convert(positions.value, I32)
@@ -132,8 +132,7 @@ def dynamic_update_slice(call: Call) -> AnyArray:
 def reverse(call: Call) -> AnyArray:
     """Along the axes that input 1 names."""
     rank = len(call.input(0).shape)
-    axes = tuple(int(axis) % rank for axis in call.known(1).reshape(-1))
-    return np.flip(call.input(0).value, axes)
+    return np.flip(call.input(0).value, call.constant_axes(1, rank))
 
 
 @kernel("MIRROR_PAD")

@@ -119,6 +119,9 @@ def _refusals(model: Model) -> dict[tuple[int, int], str]:
             hint = unstated_extents(model.subgraphs[signature.subgraph], signature, AS_IN_FILE)
             if hint and trial.refused:
                 trial.refused.setdefault((signature.subgraph, -1), hint.removeprefix("; "))
+        for index, operator, refusal in trial.uncomputed_refusals():
+            message = refusal.message.removeprefix(f"{operator} ")
+            trial.refused.setdefault((index, operator.index), message)
         return trial.refused
 
 

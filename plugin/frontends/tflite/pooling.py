@@ -103,7 +103,7 @@ def mean(call: Call) -> AnyArray:
     """The mean over the axes that input 1 names."""
     operand = call.input(0)
     rank = len(operand.shape)
-    axes = tuple(sorted({int(axis) % rank for axis in call.known(1).reshape(-1)})) if rank else ()
+    axes = call.constant_axes(1, rank) if rank else ()
     keep = bool(call.options.keep_dims)
     count = math.prod(operand.shape[axis] for axis in axes)
     if operand.is_float:

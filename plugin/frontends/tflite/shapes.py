@@ -49,7 +49,7 @@ def reshape(call: Call) -> AnyArray:
 def squeeze(call: Call) -> AnyArray:
     """Without the dimensions of one element that the options name, or without all of them."""
     operand, rank = call.input(0), len(call.input(0).shape)
-    axes = {int(axis) % rank for axis in call.options.squeeze_dims} if rank else set()
+    axes = {call.checked_axis(int(axis), rank) for axis in call.options.squeeze_dims}
     if not axes:
         axes = {axis for axis, extent in enumerate(operand.shape) if extent == 1}
     if any(operand.shape[axis] != 1 for axis in axes):
@@ -63,10 +63,7 @@ def squeeze(call: Call) -> AnyArray:
 def expand_dims(call: Call) -> AnyArray:
     """With a dimension of one element at the place that input 1 says."""
     shape = call.input(0).shape
-    axis = int(call.known(1).reshape(-1)[0])
-    if not -len(shape) - 1 <= axis <= len(shape):
-        raise call.error(f"has the axis {axis} for {list(shape)}")
-    axis %= len(shape) + 1
+    axis = call.constant_axis(1, len(shape) + 1)
     return call.input(0).value.reshape((*shape[:axis], 1, *shape[axis:]))
 
 
@@ -140,7 +137,8 @@ def concatenation(call: Call) -> AnyArray:
     """Along an axis."""
     operands = [call.input(index) for index in range(len(call.inputs))]
     values = [requantized(call, operand) for operand in operands]
-    joined = np.concatenate(values, axis=call.options.axis)
+    axis = call.checked_axis(call.options.axis, len(operands[0].shape))
+    joined = np.concatenate(values, axis=axis)
     return call.activated(joined) if operands[0].is_float else joined
 
 
@@ -219,8 +217,7 @@ def padded_or_cut(
 def split(call: Call) -> list[AnyArray]:
     """In equal parts along the axis that is input 0."""
     operand = call.input(1)
-    axis, count = int(call.known(0).reshape(-1)[0]), len(call.operator.outputs)
-    axis %= len(operand.shape)
+    axis, count = call.constant_axis(0, len(operand.shape)), len(call.operator.outputs)
     call.check_count("num_splits", count)
     if not count or operand.shape[axis] % count:
         raise call.error(f"cannot split {operand.shape[axis]} elements in {count} parts")
@@ -233,7 +230,7 @@ def split_v(call: Call) -> list[AnyArray]:
     """In parts of the sizes that are input 1, one of which may be -1."""
     operand = call.input(0)
     sizes = [int(n) for n in call.known(1).reshape(-1)]
-    axis = int(call.known(2).reshape(-1)[0]) % len(operand.shape)
+    axis = call.constant_axis(2, len(operand.shape))
     call.check_count("num_splits", len(call.operator.outputs))
     rest = operand.shape[axis] - sum(n for n in sizes if n >= 0)
     sizes = [rest if n < 0 else n for n in sizes]
@@ -252,14 +249,15 @@ def pack(call: Call) -> AnyArray:
     """Along a new axis."""
     values = [call.input(index).value for index in range(len(call.inputs))]
     call.check_count("values_count", len(values))
-    return np.stack(values, axis=call.options.axis)
+    axis = call.checked_axis(call.options.axis, len(call.input(0).shape) + 1)
+    return np.stack(values, axis=axis)
 
 
 @kernel("UNPACK")
 def unpack(call: Call) -> list[AnyArray]:
     """Along an axis that goes."""
     operand = call.input(0)
-    axis = call.options.axis % len(operand.shape)
+    axis = call.checked_axis(call.options.axis, len(operand.shape))
     call.check_count("num", operand.shape[axis])
     shape = operand.shape[:axis] + operand.shape[axis + 1 :]
     return [_part(operand.value, axis, n, 1).reshape(shape) for n in range(operand.shape[axis])]
@@ -297,15 +295,16 @@ def strided_slice(call: Call) -> AnyArray:
     operand, options = call.input(0), call.options
     stops_are_counts = options.offset
     starts, stops, steps = (call.known(index).reshape(-1).tolist() for index in (1, 2, 3))
+    # All masks are read, also where one hides another: a dimension that is taken away has no end.
+    begin_mask, end_mask = options.begin_mask, options.end_mask
+    ellipsis_mask, new_axis_mask = options.ellipsis_mask, options.new_axis_mask
+    shrink_axis_mask = options.shrink_axis_mask
 
     def has(mask: int, entry: int) -> bool:
         return bool(mask >> entry & 1)
 
-    used = sum(
-        not has(options.ellipsis_mask | options.new_axis_mask, entry)
-        for entry in range(len(starts))
-    )
-    ellipses = sum(has(options.ellipsis_mask, entry) for entry in range(len(starts)))
+    used = sum(not has(ellipsis_mask | new_axis_mask, entry) for entry in range(len(starts)))
+    ellipses = sum(has(ellipsis_mask, entry) for entry in range(len(starts)))
     if ellipses > 1:
         raise call.error(f"has {ellipses} ellipses in its ellipsis_mask, expected one at most")
     if ellipses and used == len(operand.shape):
@@ -318,23 +317,23 @@ def strided_slice(call: Call) -> AnyArray:
     turned: list[int] = []
     extents = iter(enumerate(operand.shape))
     for entry, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
-        if has(options.ellipsis_mask, entry):
+        if has(ellipsis_mask, entry):
             index += [slice(None) for _ in range(len(operand.shape) - used)]
             for _ in range(len(operand.shape) - used):
                 next(extents)
-        elif has(options.new_axis_mask, entry):
+        elif has(new_axis_mask, entry):
             index.append(None)
         elif not step:
             raise call.error("has the stride 0")
         else:
             axis, extent = next(extents)
-            first = None if has(options.begin_mask, entry) else start
-            if has(options.shrink_axis_mask, entry):
+            first = None if has(begin_mask, entry) else start
+            if has(shrink_axis_mask, entry):
                 if not -extent <= (first or 0) < extent:
                     raise call.error(f"takes element {first} of {extent}")
                 index.append(first or 0)
                 continue
-            last = None if has(options.end_mask, entry) else stop + (start * stops_are_counts)
+            last = None if has(end_mask, entry) else stop + (start * stops_are_counts)
             places = range(*slice(first, last, step).indices(extent))
             if step > 0:
                 index.append(slice(places.start, max(places.stop, places.start), step))
