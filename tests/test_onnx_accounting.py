@@ -42,12 +42,12 @@ def _metadata(proto: onnx.ModelProto) -> None:
 REFUSED: Mapping[str, tuple[Callable[[onnx.ModelProto], None], str]] = {
     "attribute": (
         lambda proto: proto.graph.node[0].attribute.append(helper.make_attribute("beta", 2.0)),
-        "node 0 (com.microsoft.QuickGelu) 'the QuickGelu' has the attribute 'beta' = 2.0, which "
-        "subquant does not use",
+        "node 0 (com.microsoft.QuickGelu) 'the QuickGelu' has the attribute 'beta', and the "
+        "attributes of com.microsoft.QuickGelu are alpha",
     ),
     "input": (
         lambda proto: proto.graph.node[0].input.append("x"),
-        "node 0 (com.microsoft.QuickGelu) 'the QuickGelu' has the input '1', which subquant does",
+        "node 0 (com.microsoft.QuickGelu) 'the QuickGelu' has 2 inputs, expected 1 at most",
     ),
     "model": (unknown_field, "has the unknown field of ModelProto 'number 2047'"),
     "graph": (
@@ -99,7 +99,6 @@ _REALS: dict[str, Callable[[Any], Any]] = {
     "QLinearAveragePool": lambda x: np.lib.stride_tricks.sliding_window_view(
         x, (2, 2), (2, 3)
     ).mean((-1, -2)),
-    "QLinearGlobalAveragePool": lambda x: x.mean((2, 3), keepdims=True),
     "QLinearReduceMean": lambda x: x.mean(1, keepdims=True),
 }
 """The functions of f64 that operators of ONNX Runtime round to storage."""

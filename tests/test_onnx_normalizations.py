@@ -170,8 +170,8 @@ def test_onnx_node_tests(name: str) -> None:
         (of("LayerNormalization", X, (3,), stash_type=7), "has the stash_type 7"),
         (of("GroupNormalization", X, C, C, num_groups=4), "has 4 groups of the channels"),
         (of("GroupNormalization", X, (3,), (3,), num_groups=3), "for the channels of"),
-        (of("LpNormalization", X, p=3), "has the order 3"),
-        (of("Gelu", X, approximate="erf"), "has the approximation 'erf'"),
+        (of("LpNormalization", X, p=3), "'p' = 3, expected 1 or 2"),
+        (of("Gelu", X, approximate="erf"), "'approximate' = 'erf', expected none or tanh"),
     ],
 )
 def test_what_is_invalid(write: Callable[[Rng], Written], message: str) -> None:

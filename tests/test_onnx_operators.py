@@ -287,7 +287,7 @@ CHAINS: dict[str, Callable[[Rng], onnx.ModelProto]] = {
     "Gather-columns": functools.partial(embedded, axis=1),
     "QLinearWhere": qlinear_where,
     "QLinearReduceMean": functools.partial(
-        qlinear_mean, "QLinearReduceMean", (2, 1, 7, 1), axes=[1, 3]
+        qlinear_mean, "QLinearReduceMean", (2, 1, 7, 1), axes=[1, 3], keepdims=1
     ),
     "QLinearAveragePool": functools.partial(
         qlinear_mean, "QLinearAveragePool", (2, 4, 4, 6), **WINDOWS

@@ -400,8 +400,8 @@ def changed(case: str, **attributes: Any) -> onnx.ModelProto:
     [
         ("LSTM", {"hidden_size": 7}, "has the hidden_size 7, and R for one of 6"),
         ("LSTM", {"direction": "bidirectional"}, "the direction 'bidirectional', and weights of 1"),
-        ("LSTM", {"direction": "up"}, "the direction 'up'"),
-        ("LSTM", {"clip": -1.0}, "has the clip -1.0"),
+        ("LSTM", {"direction": "up"}, "'direction' = 'up', expected forward"),
+        ("LSTM", {"clip": -1.0}, "'clip' = -1.0, expected > 0"),
         ("LSTM", {"activations": ["Sigmoid", "Tanh"]}, "expected 3 of relu"),
         ("GRU", {"activations": ["Sigmoid", "Cosh"]}, "expected 2 of relu"),
         ("GRU", {"activations": ["Sigmoid", "Affine"]}, "'affine' without a value"),

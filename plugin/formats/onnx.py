@@ -32,6 +32,8 @@ from ..errors import (
 )
 from ..files import file_beside, open_input
 from ..numerics.element_types import SHARED_NAMES, Array, ElementType
+from .onnx_attributes import problem_of_attribute
+from .onnx_contributed import CONTRIBUTED, problem_of
 from .onnx_fields import check_fields
 
 __all__ = [
@@ -68,8 +70,6 @@ _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
                 "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}  # fmt: skip
 _MOST_ELEMENTS = (1 << 31) - 1
 _HIGHEST_RANK = 8
-_UNCHECKED = frozenset(("SimplifiedLayerNormalization",))
-"""Operators of ONNX Runtime's that models have in ONNX's own domain, and ONNX has not."""
 _DEPRECATED_GROUPS = range(18, 21)
 """Operator sets in which GroupNormalization is deprecated: it had parameters of each group, and has
 the same inputs and attributes since."""
@@ -483,10 +483,16 @@ class _Reader:
         if operator == "GroupNormalization" and opsets[domain] in _DEPRECATED_GROUPS:
             context.opset_imports = {**opsets, domain: _DEPRECATED_GROUPS.stop}
         try:
-            if operator not in _UNCHECKED:
-                self._checker.check_node(_without_graphs(proto), context)
+            checked = _without_graphs(proto)
+            if operator in CONTRIBUTED and not domain:  # `onnx` knows no such operator
+                checked = type(proto)()
+                checked.CopyFrom(proto)
+                checked.domain = "com.microsoft"
+                context.opset_imports = {**opsets, "com.microsoft": 1}
+            self._checker.check_node(checked, context)
         except (self._checker.ValidationError, ValueError) as error:
             raise self._error(f"{blank} is not valid: {_line(error)}") from None
+        self._check_contributed(blank, proto)
         attributes: dict[str, Any] = {}
         for each in proto.attribute:
             name = self._text(each.name)
@@ -495,7 +501,20 @@ class _Reader:
                 attributes[name] = self._subgraph(each.g, inner, model, opsets)
             else:
                 attributes[name] = self._attribute(each, blank)
+                problem = problem_of_attribute(operator, name, attributes[name])
+                if problem:
+                    raise self._error(f"{blank} {problem}")
         return Node(index, operator, proto.name, blank.inputs, blank.outputs, attributes, path)
+
+    def _check_contributed(self, node: Node, proto: Any) -> None:
+        """Check a node beside the schema of ONNX Runtime, and that its name has no domain."""
+        kinds = self._onnx.AttributeProto.AttributeType
+        attributes = {self._text(each.name): str(kinds.Name(each.type)) for each in proto.attribute}
+        if "." in proto.op_type:
+            raise self._error(f"{node} has an operator name with a '.', which is for domains")
+        problem = problem_of(node.operator, node.inputs, len(node.outputs), attributes)
+        if problem:  # a newer ONNX Runtime could have it
+            raise self._error(f"{node} {problem}", UnsupportedError)
 
     def _attribute(self, attribute: Any, node: Node) -> Any:
         try:

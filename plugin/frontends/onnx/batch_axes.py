@@ -296,8 +296,7 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
     ),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     **dict.fromkeys(
-        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization",
-         "com.microsoft.SimplifiedLayerNormalization"),
+        ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
         _along(-1),
     ),
     "com.microsoft.Attention": _with_past(4),
@@ -314,7 +313,7 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
     ),
     **dict.fromkeys(
         ("Gemm", "com.microsoft.MatMulNBits", "com.microsoft.MatMulIntegerToFloat",
-         "com.microsoft.QGemm", "QLinearMatMul", "com.microsoft.QLinearMatMul"),
+         "com.microsoft.QGemm", "QLinearMatMul"),
         _first_rows,
     ),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _product),

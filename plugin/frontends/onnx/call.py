@@ -102,16 +102,6 @@ class Graph(Protocol):
         """Compute a graph of the node that is being computed."""
 
 
-_FLAGS = frozenset((
-    *("align_corners", "allowzero", "antialias", "ceil_mode", "count_include_pad"),
-    *("exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "is_causal"),
-    *("keepdims", "largest", "linear_before_reset", "noop_with_empty_axes", "reverse"),
-    *("saturate", "select_last_index", "sorted", "storage_order", "training_mode"),
-    *("transA", "transB"),
-))  # fmt: skip
-"""Integer attributes that are booleans: runtimes differ in how they read other numbers."""
-
-
 @dataclass
 class Arithmetic:
     """How a node computes, as far as its kernel says: with integers or floats, and why."""
@@ -225,8 +215,6 @@ class Call(BaseCall[Operand]):
         is_other = default is not None and type(found) is not type(default)
         if is_other or (isinstance(default, list) and any(type(n) is not int for n in found)):
             raise self.error(f"has the attribute {name!r} of another type, {str(found)[:80]!r}")
-        if name in _FLAGS and found not in (0, 1):
-            raise self.error(f"has the attribute {name!r} = {str(found)[:80]}, expected 0 or 1")
         return found
 
     def subgraph(self, name: str) -> Subgraph:
@@ -275,12 +263,6 @@ class Call(BaseCall[Operand]):
     def axis(self, name: str, rank: int, default: int) -> int:
         """An attribute that is an axis."""
         return self.checked_axis(self.attribute(name, default), rank)
-
-    def checked_axis(self, axis: int, rank: int) -> int:
-        """An axis from 0."""
-        if not -rank <= axis < rank:
-            raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
-        return int(axis) % rank
 
 
 Kernel: TypeAlias = Callable[[Call], Any]

@@ -133,7 +133,7 @@ def _matrix_grid(
     return operand.value, sizes
 
 
-@kernel("QLinearMatMul", "com.microsoft.QLinearMatMul")
+@kernel("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Typed:
     """``a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point``."""
     left = per_row(call, 0, 1, 2, rows=True)

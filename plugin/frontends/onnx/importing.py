@@ -218,7 +218,8 @@ class Graph(ABC):
             if isinstance(converted, list):
                 return [_typed(result) for result in converted]
             call = converted
-            check_operand_types(call, self._opset)
+        opset = self.model.opsets.get(domain, 1) if domain else self._opset
+        check_operand_types(call, opset)
         return self.compute(call)
 
     def compute(self, call: Call) -> list[Operand]:

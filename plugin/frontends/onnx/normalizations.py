@@ -86,7 +86,7 @@ def rms_normalization(call: Call) -> AnyArray:
     return _simplified(call)[0]
 
 
-@kernel("SimplifiedLayerNormalization", "com.microsoft.SimplifiedLayerNormalization")
+@kernel("SimplifiedLayerNormalization")
 def simplified_layer_normalization(call: Call) -> list[AnyArray]:
     """``X, scale`` to ``Y``, of the type of the scale, and ``inv_std_var``."""
     return _simplified(call)
