@@ -236,7 +236,7 @@ def test_other_operators_at_each_version(opset: int) -> None:
         ([node("QuantizeLinear", ["x", "s"], ["y"], output_dtype=999)], ("FLOAT", "INT32"), NEWEST,
          "is to the unknown type 999"),
         ([node("QuantizeLinear", ["x", "i", "z"], ["y"])], ("FLOAT", "UINT8"), NEWEST,
-         "divides in INT32, which is not lowered"),
+         "divides in the precision INT32, which is not lowered"),
     ],
     ids=["axis", "blocks", "integer", "unknown", "integer scale"],
 )  # fmt: skip

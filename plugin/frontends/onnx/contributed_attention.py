@@ -86,7 +86,8 @@ def _attended(
     if call.attribute("unidirectional", 0) and query.shape[2] > 1:
         if query.shape[2] != length:  # of the last query, ONNX Runtime masks nothing
             raise call.error(
-                f"is causal with {query.shape[2]} queries and {length} new keys", UnsupportedError
+                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} new keys",
+                UnsupportedError,
             )
         causal = window_bias(query, total, total - length, right=0)
     bias = bias_beside_scores(call, sum_of_biases(*biases, causal))
@@ -122,7 +123,9 @@ def _of_product(
     if call.attribute("do_rotary", 0):
         raise call.error("turns its operands (do_rotary)", UnsupportedError)
     if call.attribute("past_present_share_buffer", 0):
-        raise call.error("shares a buffer of past and present", UnsupportedError)
+        raise call.error(
+            "shares a buffer of past and present (past_present_share_buffer = 1)", UnsupportedError
+        )
     call.attribute("rotary_embedding_dim", 0)  # of do_rotary
     query, key, value = _split(call, whole)
     length = key.shape[2]

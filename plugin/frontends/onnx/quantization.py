@@ -189,7 +189,9 @@ def _precision(call: Call, scales: AnyArray) -> DType:
     if call.node.operator.startswith("com.microsoft.") and type_ == "FLOAT16":
         type_ = "FLOAT"  # as ONNX Runtime divides
     if ELEMENTS.get(type_) not in EXPRESSED_TYPES:
-        raise call.error(f"divides in the precision {type_}, which is not lowered", UnsupportedError)
+        raise call.error(
+            f"divides in the precision {type_}, which is not lowered", UnsupportedError
+        )
     return element_of(type_).dtype
 
 

@@ -104,7 +104,7 @@ def contributed_rotary_embedding(call: Call) -> AnyArray:
     x, positions, cosines, sines = wide(call, 0), call.array(1), wide(call, 2), wide(call, 3)
     shape = tuple(x.shape)
     if call.attribute("is_packed_batching", 0):
-        raise call.error("has packed batches", UnsupportedError)
+        raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
     if call.attribute("scale", 1.0) != 1.0:
         raise call.error(f"has the scale {call.attribute('scale')}", UnsupportedError)
     heads = call.attribute("num_heads", 0)
