@@ -86,7 +86,7 @@ def _attended(
     if call.attribute("unidirectional", 0) and query.shape[2] > 1:
         if query.shape[2] != length:  # of the last query, ONNX Runtime masks nothing
             raise call.error(
-                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} new keys",
+                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} keys",
                 UnsupportedError,
             )
         causal = window_bias(query, total, total - length, right=0)
