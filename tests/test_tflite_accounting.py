@@ -264,6 +264,15 @@ def test_an_option_that_the_importer_does_not_read_is_refused() -> None:
         computed(graph.model([operand], [result]))
 
 
+def test_a_range_without_0_is_refused_by_the_names_of_its_options() -> None:
+    graph = Graph()
+    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 3), "float32")
+    graph.operator("FAKE_QUANT", [operand], [result], "FakeQuantOptions", min=0.5, max=1.0,
+                   numBits=8)  # fmt: skip
+    with pytest.raises(InputError, match=r"has num_bits = 8, min = 0\.5 and max = 1\.0, expected"):
+        computed(graph.model([operand], [result]))
+
+
 def test_comparisons_by_scales_of_one_and_more_are_refused() -> None:
     """LiteRT's fixed-point multipliers are below 1 there."""
     graph = Graph()

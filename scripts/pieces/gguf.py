@@ -53,8 +53,10 @@ _NEUTRAL = {
          "residual_scale", "embedding_scale", "expert_weights_scale"), (0.0, 1.0)
     ),
     "rope.dimension_count": (32.0,),
+    "rope.scaling.type": ("linear",),
 }  # fmt: skip
-"""Numbers that change nothing, as the absence of the property; heads below have 32 elements."""
+"""Values that change nothing, as the absence of the property: heads below have 32 elements, and
+positions are not scaled without a factor."""
 _TOKENIZER = "tokenizer.ggml.model"
 _SHOWN_BY = {
     **dict.fromkeys(
@@ -109,7 +111,7 @@ class GgufFile(Base):
             (key, value)
             for key, value in header.properties.items()
             if not any(fnmatch.fnmatch(key, each) for each in _DESCRIPTIVE)
-            and _number(value) not in _NEUTRAL.get(key.partition(".")[2], ())
+            and _scalar(value) not in _NEUTRAL.get(key.partition(".")[2], ())
             and (key != "tokenizer.ggml.pre" or b"gpt2" in header.properties[_TOKENIZER])
         )
         digest = hashlib.sha256(repr((known, sorted(header.tensors))).encode()).digest()
@@ -252,9 +254,11 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
             return base, Piece(what, names, {FILE: header.to_bytes()}, is_unknown)
 
 
-def _number(value: bytes) -> float | None:
-    """The number of a property, with its type before it; None for a text or a list."""
+def _scalar(value: bytes) -> float | str | None:
+    """Return the number or the text of a property, with its type before it; None for a list."""
     [kind] = struct.unpack_from("<I", value)
+    if kind == _STRING:
+        return value[12:].decode()
     formats = {4: "<I", 5: "<i", 6: "<f", 7: "<B"}
     return float(struct.unpack_from(formats[kind], value, 4)[0]) if kind in formats else None
 

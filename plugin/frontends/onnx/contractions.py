@@ -20,11 +20,12 @@ from ...numerics.array_functions import contract, convert, convolve, is_known, u
 from ...numerics.block_form import BlockForm
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
-from .call import Call, Typed, kernel
+from .arithmetic import broadcast_shapes
+from .call import Call, Operand, Typed, kernel
 from .quantization import dynamically_quantized, grid, quantized, stored
 from .reals import Quantized, Real, Scaled, Sum, factor_of, product_of
 
-__all__ = ["convolution", "matmul", "padding", "per_row", "summed_product"]
+__all__ = ["bias_of", "convolution", "matmul", "padding", "per_row", "summed_product"]
 
 _WIDE = 1 << 31
 
@@ -202,7 +203,9 @@ def gemm(call: Call) -> Sum | AnyArray:
             sides[index] = side.transposed((1, 0)) if is_quantized else call.floats(side).T
     alpha, beta = call.attribute("alpha", 1.0), call.attribute("beta", 1.0)
     left, right = sides
-    bias = call.optional(2)
+    bias, shape = call.optional(2), (left.shape[0], right.shape[1])
+    if bias is not None and broadcast_shapes(call, [shape, bias.shape]) != shape:
+        raise call.error(f"adds {bias} of shape {list(bias.shape)} to {list(shape)}")
     if isinstance(left, Quantized) and isinstance(right, Quantized) and alpha == beta == 1.0:
         total = summed_product(call, left, right)
         if total is not None:
@@ -276,6 +279,14 @@ def _spatial(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple
         if extent + sum(pair) < span:
             raise call.error(f"has windows of {spans} in images of {list(images[2:])}")
     return pads, strides, dilations, groups
+
+
+def bias_of(call: Call, index: int, channels: int) -> Operand | None:
+    """Return the bias of a convolution, which has an element for each output channel."""
+    bias = call.optional(index)
+    if bias is not None and bias.shape != (channels,):
+        raise call.error(f"adds {bias} of shape {list(bias.shape)} to {channels} channels")
+    return bias
 
 
 def padding(
@@ -356,7 +367,7 @@ def qlinear_conv(call: Call) -> Typed:
     total = summed_convolution(call, images, kernels)
     if total is None:
         raise call.error("has scales other than one for each feature", UnsupportedError)
-    bias = call.optional(8)
+    bias = bias_of(call, 8, kernels.shape[0])
     if bias is not None:
         (term,) = total.terms
         bound = 1 << 31
@@ -378,7 +389,8 @@ def qlinear_conv(call: Call) -> Typed:
 @kernel("Conv")
 def conv(call: Call) -> Sum | AnyArray:
     """A sum of integer products where both operands are quantized; else of the operands' type."""
-    images, kernels, bias = call.input(0).value, call.input(1).value, call.optional(2)
+    images, kernels = call.input(0).value, call.input(1).value
+    bias = bias_of(call, 2, kernels.shape[0])
     if isinstance(images, Quantized) and isinstance(kernels, Quantized):
         total = summed_convolution(call, images, kernels)
         if total is not None:

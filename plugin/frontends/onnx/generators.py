@@ -84,7 +84,7 @@ def trilu(call: Call) -> Typed:
         raise call.error(f"is of a tensor of {value.ndim} dimensions, expected 2 or more")
     offset = np.zeros((), np.int64)
     if call.optional(1) is not None:
-        offset = convert(call.array(1), I64).reshape(())
+        offset = convert(call.scalar(1), I64)
     height, width = value.shape[-2:]
     distance = (
         np.arange(width, dtype=np.int64)[None, :] - np.arange(height, dtype=np.int64)[:, None]
@@ -106,7 +106,7 @@ _WINDOWS = {
 @kernel(*_WINDOWS)
 def window(call: Call) -> Typed:
     """A sum of cosines over one period, or over a symmetric window."""
-    size, periodic = int(call.known(0).reshape(-1)[0]), call.attribute("periodic", 1)
+    size, periodic = int(call.known_scalar(0)), call.attribute("periodic", 1)
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if size < 0 or is_too_large([size]):
         raise call.error(f"has {size} elements")
@@ -120,8 +120,8 @@ def window(call: Call) -> Typed:
 @kernel("MelWeightMatrix")
 def mel_weight_matrix(call: Call) -> Typed:
     """The weights of frequency bins in triangular bands on the mel scale: ``[bins, bands]``."""
-    bands, length, rate = (int(call.known(index).reshape(-1)[0]) for index in range(3))
-    low, high = (float(call.known(index).reshape(-1)[0]) for index in (3, 4))
+    bands, length, rate = (int(call.known_scalar(index)) for index in range(3))
+    low, high = (float(call.known_scalar(index)) for index in (3, 4))
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if min(bands, length, rate) < 1 or is_too_large([length, bands]):
         raise call.error(f"has {bands} bands of {length} samples at {rate} Hz")

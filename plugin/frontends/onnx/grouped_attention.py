@@ -47,7 +47,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     if lengths.size != batch:
         raise call.error(f"has seqlens_k of shape {list(lengths.shape)} for {batch} sequences")
     lengths = lengths.reshape(-1) + np.int32(1)
-    total = int(call.known(6).reshape(-1)[0])
+    total = int(call.known_scalar(6))
     is_prompt = length == total
     if total < length or (not is_prompt and length > 1 and batch > 1):
         raise call.error(

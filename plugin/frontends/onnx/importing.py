@@ -241,6 +241,11 @@ class Graph(ABC):
                 kind = UnsupportedError if isinstance(error, UsageError) else type(error)
                 raise call.error(error.message, kind) from None
             raise
+        except (
+            IndexError,
+            ValueError,
+        ) as error:  # NumPy checks the shapes of an importer's formulas
+            raise call.error(f"has inputs that do not fit together: {error}") from error
         results = computed if isinstance(computed, list) else [computed]
         wanted = len(node.outputs)
         if len(results) < wanted and any(node.outputs[len(results) :]):

@@ -166,7 +166,7 @@ def scatter_nd(call: Call) -> Typed:
 def one_hot(call: Call) -> Typed:
     """The on-value at the index along a new axis, and the off-value elsewhere."""
     indices, values = call.array(0), call.array(2).reshape(-1)
-    depth, rank = int(call.known(1).reshape(-1)[0]), indices.ndim
+    depth, rank = int(call.known_scalar(1)), indices.ndim
     if values.shape[0] != 2 or depth < 1:
         raise call.error(f"has {values.shape[0]} values, expected 2, and the depth {depth}")
     axis = call.axis("axis", rank + 1, -1)

@@ -41,7 +41,7 @@ def _reversed(keys: AnyArray) -> AnyArray:
 def top_k(call: Call) -> list[Typed]:
     """The K greatest or least elements along an axis, and their indices."""
     operand, value = call.input(0), call.array(0)
-    shape, count = value.shape, int(call.known(1).reshape(-1)[0])
+    shape, count = value.shape, int(call.known_scalar(1))
     axis = call.axis("axis", len(shape), -1)
     is_largest = bool(call.attribute("largest", 1))
     call.attribute("sorted", 1)  # any order is right where it is 0
@@ -100,7 +100,7 @@ def arg_extremum(call: Call) -> Typed:
 def cumulative_operator(call: Call) -> Typed:
     """Sums or products of the elements before each place along a constant axis."""
     value = call.array(0)
-    axis = call.checked_axis(int(call.known(1).reshape(-1)[0]), value.ndim)
+    axis = call.checked_axis(int(call.known_scalar(1)), value.ndim)
     result = cumulative(
         value,
         axis,

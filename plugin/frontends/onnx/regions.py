@@ -34,6 +34,10 @@ def roi_align(call: Call) -> Typed:
     scale = call.attribute("spatial_scale", 1.0)
     if images.ndim != 4 or regions.ndim != 2 or regions.shape[1] != 4:
         raise call.error(f"has images {list(images.shape)} and regions {list(regions.shape)}")
+    if tuple(batch.shape) != (regions.shape[0],):
+        raise call.error(
+            f"has batch_indices of shape {list(batch.shape)} for {regions.shape[0]} regions"
+        )
     if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
         raise call.error(f"has the mode {mode!r} and the transformation {transform!r}")
     if min(*sizes, ratio + 1) < 1 or not math.prod(images.shape):

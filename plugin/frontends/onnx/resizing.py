@@ -63,6 +63,8 @@ def resize(call: Call) -> Typed:
     antialias = bool(call.attribute("antialias", 0))
     slope = call.attribute("cubic_coeff_a", -0.75)
     if mode == "nearest":
+        if antialias:
+            raise call.error("has antialias = 1 in mode nearest, expected linear or cubic")
         result = moved(call, lambda value: _nearest(call, value, axes, coordinates, rounding))
     elif mode in ("linear", "cubic"):
         value = call.array(0)

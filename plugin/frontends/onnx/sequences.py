@@ -65,7 +65,7 @@ def _position(call: Call, index: int, count: int, default: int) -> int:
     """A constant position in a sequence, from 0."""
     if call.optional(index) is None:
         return default
-    position = int(call.known(index).reshape(-1)[0])
+    position = int(call.known_scalar(index))
     if not -count <= position < count:
         raise call.error(f"has the position {position} in a sequence of {count}")
     return position % count

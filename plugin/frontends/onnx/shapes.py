@@ -145,7 +145,10 @@ def unsqueeze(call: Call) -> Typed:
     extents = list(call.input(0).shape)
     new_axes = call.known(1).reshape(-1).tolist()
     rank = len(extents) + len(new_axes)
-    for axis in sorted(call.checked_axis(axis, rank) for axis in new_axes):
+    checked = sorted(call.checked_axis(axis, rank) for axis in new_axes)
+    if len(set(checked)) < len(checked):
+        raise call.error(f"has the axes {new_axes}, of which some are the same")
+    for axis in checked:
         extents.insert(axis, 1)
     return _reshaped(call, extents)
 

@@ -40,7 +40,7 @@ def dft(call: Call) -> Typed:
     real, imaginary = _components(call, value)
     axis = -2
     if call.optional(2) is not None:
-        axis = int(call.known(2).reshape(-1)[0])
+        axis = int(call.known_scalar(2))
     axis = call.checked_axis(axis, value.ndim)
     if axis == value.ndim - 1:
         raise call.error("transforms the axis of the real and imaginary parts")
@@ -52,7 +52,7 @@ def dft(call: Call) -> Typed:
             f"is onesided, and its input is {'real' if imaginary is None else 'complex'}"
         )
     if call.optional(1) is not None:
-        length = int(call.known(1).reshape(-1)[0])
+        length = int(call.known_scalar(1))
     if length < 1:
         raise call.error(f"has the length {length}")
     order = [*(a for a in range(real.ndim) if a != axis), axis]
@@ -93,12 +93,12 @@ def stft(call: Call) -> Typed:
     """The transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
     value = call.array(0)
     real, imaginary = _components(call, value)
-    step = int(call.known(1).reshape(-1)[0])
+    step = int(call.known_scalar(1))
     is_onesided = bool(call.attribute("onesided", 1))
     window = None if call.optional(2) is None else call.array(2).astype(real.dtype)
     length = None if window is None else window.shape[0]
     if call.optional(3) is not None:
-        frame_length = int(call.known(3).reshape(-1)[0])
+        frame_length = int(call.known_scalar(3))
         if length not in (None, frame_length):
             raise call.error(f"has frames of {frame_length} elements and a window of {length}")
         length = frame_length

@@ -18,6 +18,7 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convolve, dilate
 from ...numerics.element_types import AnyArray
 from .call import Call, Typed, kernel
+from .contractions import bias_of
 
 __all__: list[str] = []
 
@@ -50,7 +51,7 @@ def conv_transpose(call: Call) -> Typed:
     order = (0, 2, 1, *range(3, rank + 3))
     weights = grouped.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
     result = _convolution(images, weights, dilations, groups)
-    if call.optional(2) is not None:
+    if bias_of(call, 2, result.shape[1]) is not None:
         result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))
     return Typed(call.input(0).type, result.astype(images.dtype))
 

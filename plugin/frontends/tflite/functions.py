@@ -109,7 +109,10 @@ def fake_quantize(call: Call) -> AnyArray:
     options, x = call.options, call.input(0).value
     least, most = np.float32(options.min), np.float32(options.max)
     if not least <= 0 <= most or not least < most or not 2 <= options.num_bits <= 16:
-        raise call.error(f"has {options.num_bits} bits from {least} to {most}")
+        raise call.error(
+            f"has num_bits = {options.num_bits}, min = {least} and max = {most}, expected 2 to 16 "
+            "bits, and a range with 0 in it"
+        )
     steps = np.float32((1 << options.num_bits) - 1)
     scale = (most - least) / steps
     zero_point = np.minimum(np.maximum(litert.round_away(-least / scale), np.float32(0)), steps)

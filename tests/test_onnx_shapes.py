@@ -1,0 +1,102 @@
+"""Inputs of ONNX operators whose shapes do not fit are refused: no element is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+from onnx_runtime_cases import Case, case
+from subquant.compiler.reading import read_module
+from subquant.errors import InputError
+
+F32 = np.float32
+
+
+def zeros(*shape: int) -> np.ndarray:
+    return np.zeros(shape, F32)
+
+
+def integers(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+REGIONS = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], F32)
+IMAGES = zeros(1, 2, 5, 5)
+QUANTIZED = np.zeros((1, 2, 4, 4), np.uint8)
+SCALE, ZERO = F32(0.5), np.uint8(3)
+REFUSED: Mapping[str, tuple[Case, str]] = {
+    "two diagonals": (case("Trilu", [zeros(3, 3), integers(1, 2)], [1]), "has 2 elements in"),
+    "two counts": (
+        case("TopK", [zeros(3, 4), integers(2, 3)], [1], outputs=2), "has 2 elements in",
+    ),
+    "two axes": (case("CumSum", [zeros(3, 4), integers(0, 1)], [1]), "has 2 elements in"),
+    "no axis": (case("CumSum", [zeros(3, 4), integers()], [1]), "has 0 elements in"),
+    "two axes of a spectrum": (
+        case("DFT", [zeros(1, 6, 4, 1), None, integers(1, 2)], [2]), "has 2 elements in",
+    ),
+    "two steps": (
+        case("STFT", [zeros(1, 16, 1), integers(2, 4), zeros(4)], [1]), "has 2 elements in",
+    ),
+    "two depths": (
+        case("OneHot", [integers(0, 1), integers(3, 4), zeros(2)], [1]), "has 2 elements in",
+    ),
+    "two sizes of a window": (case("HannWindow", [integers(8, 9)], [0]), "has 2 elements in"),
+    "an axis twice": (
+        case("Unsqueeze", [zeros(3, 4), integers(1, -3)], [1]), "of which some are the same",
+    ),
+    "a bias of other rows": (
+        case("Gemm", [zeros(2, 3), zeros(3, 4), zeros(3, 4)]), "has operands of shapes",
+    ),
+    "a bias of more rows": (
+        case("Gemm", [zeros(1, 3), zeros(3, 4), zeros(5, 4)]), "of shape [5, 4] to [1, 4]",
+    ),
+    "a bias of three dimensions": (
+        case("Gemm", [zeros(2, 3), zeros(3, 4), zeros(1, 1, 4)]), "of shape [1, 1, 4] to [2, 4]",
+    ),
+    "factors of other depths": (case("Gemm", [zeros(2, 3), zeros(5, 4)]), "Gemm"),
+    "a bias for one of the channels": (
+        case("Conv", [IMAGES, zeros(4, 2, 3, 3), zeros(1)]), "of shape [1] to 4 channels",
+    ),
+    "a bias for one of the integer channels": (
+        case("QLinearConv", [QUANTIZED, SCALE, ZERO, np.ones((3, 2, 2, 2), np.uint8), SCALE, ZERO,
+                             SCALE, ZERO, np.zeros(1, np.int32)]), "of shape [1] to 3 channels",
+    ),
+    "a bias for one of the transposed channels": (
+        case("ConvTranspose", [IMAGES, zeros(2, 4, 3, 3), zeros(1)]), "of shape [1] to 4 channels",
+    ),
+    "more batch indices than regions": (
+        case("RoiAlign", [IMAGES, REGIONS, integers(0, 0, 0)], output_height=2, output_width=2,
+             sampling_ratio=1), "has batch_indices of shape [3] for 2 regions",
+    ),
+    "a mask of another shape": (
+        case("DeformConv", [IMAGES, zeros(2, 2, 3, 3), zeros(1, 18, 3, 3), None,
+                            zeros(1, 7, 3, 3)]),
+        "has inputs that do not fit together",
+    ),
+    "a filter that the mode does not have": (
+        case("Resize", [IMAGES, None, np.array([1, 1, 2, 2], F32)], [2], antialias=1),
+        "has antialias = 1 in mode nearest",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
+    """ONNX Runtime refuses them too."""
+    refused, message = REFUSED[name]
+    typed = onnx.ModelProto()
+    typed.CopyFrom(refused.model)
+    for output in typed.graph.output:
+        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
+    with pytest.raises(InputError) as caught:
+        read_module(typed.SerializeToString())
+    assert message in str(caught.value)
+    with pytest.raises(Exception, match="ONNXRuntimeError"):
+        onnxruntime.InferenceSession(refused.model.SerializeToString()).run(
+            None, dict(refused.arguments)
+        )
