@@ -149,6 +149,65 @@ def linear(rng: Rng) -> dict[str, Case]:
     return cases
 
 
+def support_vectors(rng: Rng) -> dict[str, Case]:
+    cases = {}
+    rows = rng.normal(size=(9, 4)).astype(np.float32)
+
+    def numbers(count: int) -> list[float]:
+        return [float(each) for each in rng.normal(size=count)]
+
+    def classifier(classes: int, kernel: str, *, has_probabilities: bool, **options: Any) -> Case:
+        counts = [2, 4, 1, 3][:classes]
+        pairs = classes * (classes - 1) // 2
+        if has_probabilities:
+            options |= {"prob_a": [-abs(n) for n in numbers(pairs)], "prob_b": numbers(pairs)}
+        return case(
+            "ai.onnx.ml.SVMClassifier", [rows], outputs=2, classlabels_ints=[7, 3, 5, 1][:classes],
+            vectors_per_class=counts, support_vectors=numbers(4 * sum(counts)), rho=numbers(pairs),
+            coefficients=numbers((classes - 1) * sum(counts)), kernel_type=kernel,
+            kernel_params=[0.3, 0.7, 3.0], **options,
+        )  # fmt: skip
+
+    for classes in (2, 3, 4):
+        for kernel in ("LINEAR", "RBF", "POLY", "SIGMOID"):
+            for has_probabilities in (False, True):
+                name = f"classes {classes} {kernel}{' with probabilities' * has_probabilities}"
+                cases[name] = classifier(classes, kernel, has_probabilities=has_probabilities)
+        for transform in ("LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
+            for has_probabilities in (False, True):
+                name = f"classes {classes} {transform}{' with probabilities' * has_probabilities}"
+                cases[name] = classifier(classes, "RBF", has_probabilities=has_probabilities,
+                                         post_transform=transform)  # fmt: skip
+    cases["classes 3 PROBIT with probabilities"] = classifier(
+        3, "RBF", has_probabilities=True, post_transform="PROBIT"
+    )
+    for classes in (1, 2, 3):
+        for sign in ("mixed", "positive"):
+            for transform in ("NONE", "LOGISTIC", "SOFTMAX"):
+                weights = numbers(4 * classes)
+                weights = [abs(n) / 4 for n in weights] if sign == "positive" else weights
+                cases[f"linear classes {classes} {sign} {transform}"] = case(
+                    "ai.onnx.ml.SVMClassifier", [rows], outputs=2, coefficients=weights,
+                    classlabels_ints=[7, 3, 5][:classes], rho=numbers(1), kernel_type="RBF",
+                    kernel_params=[0.3, 0.7, 3.0], post_transform=transform,
+                )  # fmt: skip
+    cases["linear classifier of three SOFTMAX_ZERO"] = case(
+        "ai.onnx.ml.LinearClassifier", [rows.astype(np.float64)], outputs=2,
+        coefficients=numbers(12), intercepts=numbers(3), classlabels_ints=[4, 2, 6],
+        post_transform="SOFTMAX_ZERO", multi_class=1,
+    )  # fmt: skip
+    cases["linear classifier of integers"] = case(
+        "ai.onnx.ml.LinearClassifier", [rng.integers(-3, 4, (5, 4))], outputs=2,
+        coefficients=numbers(8), intercepts=numbers(2), classlabels_ints=[4, 2],
+    )  # fmt: skip
+    cases["linear regressor PROBIT"] = case(
+        "ai.onnx.ml.LinearRegressor", [np.abs(rows) / 9], targets=2,
+        coefficients=[0.3, 0.2, 0.1, 0.3, 0.1, 0.1, 0.4, 0.2], intercepts=[0.1, 0.2],
+        post_transform="PROBIT",
+    )  # fmt: skip
+    return cases
+
+
 def preprocessing(rng: Rng) -> dict[str, Case]:
     cases = {}
     ml = "ai.onnx.ml"
@@ -195,6 +254,19 @@ def draw() -> dict[str, Case]:
 
 CASES = Cases(draw, tolerance=1e-5, share=4)
 test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASES.tests()
+
+MACHINES = Cases(lambda: support_vectors(np.random.default_rng(4)), tolerance=1e-5, share=14)
+test_numpy_computes_support_vectors, test_devices_compute_support_vectors = MACHINES.tests()
+
+
+def test_support_vectors_whose_scores_are_transformed_are_refused() -> None:
+    """ONNX Runtime leaves the transformation out."""
+    rows = np.zeros((2, 4), np.float32)
+    each = case("ai.onnx.ml.SVMRegressor", [rows], n_supports=1, coefficients=[1.0], rho=[0.0],
+                support_vectors=[1.0] * 4, kernel_params=[0.1, 0.0, 3.0],
+                post_transform="LOGISTIC")  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"SVMRegressor.*post_transform LOGISTIC"):
+        text_of(each.typed)
 
 
 def test_texts_and_maps_are_refused() -> None:

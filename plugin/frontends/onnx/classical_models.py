@@ -18,30 +18,25 @@ from ...formats.onnx import Tensor
 from ...numerics.array_functions import contract, convert, take
 from ...numerics.element_types import I32, AnyArray, Array
 from .call import Call, Typed, kernel
-from .scores import integer_labels, logistic, post_transformed, texts
+from .scores import (
+    feature_rows,
+    first_greatest,
+    floats,
+    integer_labels,
+    logistic,
+    post_transformed,
+    texts,
+)
 
 __all__: list[str] = []
 
 
-def _rows(call: Call) -> AnyArray:
-    """The features of each row, f32."""
-    value = call.array(0)
-    value = value.reshape((1, -1)) if value.ndim == 1 else value
-    if value.ndim != 2:
-        raise call.error(f"has features of shape {list(value.shape)}, expected [rows, features]")
-    return value.astype(np.float32)
-
-
-def _floats(call: Call, name: str) -> Array:
-    return np.array(call.attribute(name) or [], np.float32)
-
-
-# -- linear models and support vectors ------------------------------------------------------------
+# -- linear models --------------------------------------------------------------------------------
 
 
 def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
     """``rows @ coefficients + intercepts`` for several targets."""
-    weights, bias = _floats(call, "coefficients"), _floats(call, "intercepts")
+    weights, bias = floats(call, "coefficients"), floats(call, "intercepts")
     if count < 1 or weights.size != count * rows.shape[1] or bias.size not in (0, count):
         raise call.error(
             f"has {weights.size} coefficients and {bias.size} intercepts for {count} targets of "
@@ -54,7 +49,7 @@ def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
 @kernel("ai.onnx.ml.LinearRegressor")
 def linear_regressor(call: Call) -> AnyArray:
     """Weighted sums of the features."""
-    scores = _linear(call, _rows(call), call.attribute("targets", 1))
+    scores = _linear(call, feature_rows(call), call.attribute("targets", 1))
     return post_transformed(call, scores, call.attribute("post_transform", "NONE"))
 
 
@@ -62,14 +57,14 @@ def linear_regressor(call: Call) -> AnyArray:
 def linear_classifier(call: Call) -> list[AnyArray]:
     """The label with the greatest weighted sum, and the scores of all classes."""
     labels = integer_labels(call, "classlabels_ints", "classlabels_strings")
-    transform, rows = call.attribute("post_transform", "NONE"), _rows(call)
+    transform, rows = call.attribute("post_transform", "NONE"), feature_rows(call)
     call.attribute("multi_class", 0)  # describes how the model was trained
-    count = _floats(call, "coefficients").size // max(rows.shape[1], 1)
+    count = floats(call, "coefficients").size // max(rows.shape[1], 1)
     if len(labels) < 2 or count not in (1, len(labels)) or (count == 1 and len(labels) != 2):
         raise call.error(f"has {len(labels)} labels and coefficients for {count} classes")
     scores = _linear(call, rows, count)
     if count > 1:
-        best = _first_greatest(scores)
+        best = first_greatest(scores)
         label = take(np.array(labels, np.int64), best, 0)
         return [label, post_transformed(call, scores, transform)]
     if transform not in ("NONE", "LOGISTIC"):
@@ -86,55 +81,6 @@ def linear_classifier(call: Call) -> list[AnyArray]:
     return [label, np.stack(both, axis=-1)]
 
 
-def _first_greatest(scores: AnyArray) -> AnyArray:
-    """The first position of the greatest element of each row, i32."""
-    positions = np.arange(scores.shape[1], dtype=np.int32)
-    is_best = scores == scores.max(axis=1, keepdims=True)
-    return np.where(is_best, positions, np.int32(scores.shape[1] - 1)).min(axis=1)
-
-
-@kernel("ai.onnx.ml.SVMRegressor")
-def svm_regressor(call: Call) -> AnyArray:
-    """A weighted sum of the kernel function of the features and each support vector."""
-    rows, count = _rows(call), call.attribute("n_supports", 0)
-    weights, rho = _floats(call, "coefficients"), _floats(call, "rho")
-    vectors, kind = _floats(call, "support_vectors"), call.attribute("kernel_type", "LINEAR")
-    parameters = _floats(call, "kernel_params")
-    if not count:
-        kind, vectors, count = "LINEAR", weights, 1
-        weights = np.ones(1, np.float32)
-    if vectors.size != count * rows.shape[1] or weights.size != count or rho.size != 1:
-        raise call.error(f"has {count} supports of {vectors.size} numbers and {rho.size} offsets")
-    products = _kernel_function(call, rows, vectors.reshape(count, -1), kind, parameters)
-    scores = contract(products, weights[None, :], ([1], [1])) + rho
-    if call.attribute("one_class", 0):
-        one = np.ones((), np.float32)
-        scores = np.where(scores > np.float32(0), one, -one)
-    return post_transformed(call, scores, call.attribute("post_transform", "NONE"))
-
-
-def _kernel_function(
-    call: Call, rows: AnyArray, vectors: Array, kind: str, parameters: Array
-) -> AnyArray:
-    gamma, offset, degree = parameters.tolist() if parameters.size == 3 else (0.0, 0.0, 3.0)
-    if kind == "RBF":
-        difference = rows[:, None, :] - vectors[None, :, :]
-        squares = (difference * difference).sum(axis=2, dtype=np.float32)
-        return np.exp(squares * np.float32(-gamma))
-    products = contract(rows, vectors, ([1], [1]))
-    if kind == "LINEAR":
-        return products
-    inner = products * np.float32(gamma) + np.float32(offset)
-    if kind == "SIGMOID":
-        return np.tanh(inner)
-    if kind != "POLY" or degree != round(degree) or not 1 <= degree <= 16:
-        raise call.error(f"has the kernel_type {kind!r} of degree {degree}", UnsupportedError)
-    result = inner
-    for _ in range(round(degree) - 1):
-        result = result * inner
-    return result
-
-
 # -- preprocessing --------------------------------------------------------------------------------
 
 
@@ -142,7 +88,7 @@ def _kernel_function(
 def scaler(call: Call) -> AnyArray:
     """``(x - offset) * scale``, of all features or of each."""
     value = call.array(0).astype(np.float32)
-    scale, offset = _floats(call, "scale"), _floats(call, "offset")
+    scale, offset = floats(call, "scale"), floats(call, "offset")
     width = value.shape[-1] if value.ndim else 1
     if scale.size not in (1, width) or offset.size not in (1, width):
         raise call.error(f"has {scale.size} scales and {offset.size} offsets for {width} features")
@@ -152,7 +98,7 @@ def scaler(call: Call) -> AnyArray:
 @kernel("ai.onnx.ml.Normalizer")
 def normalizer(call: Call) -> AnyArray:
     """Rows divided by their greatest element, the sum of magnitudes, or the Euclidean norm."""
-    value, norm = _rows(call), call.attribute("norm", "MAX")
+    value, norm = feature_rows(call), call.attribute("norm", "MAX")
     if norm == "L1":
         size = np.abs(value).sum(axis=1, dtype=np.float32, keepdims=True)
     elif norm == "L2":

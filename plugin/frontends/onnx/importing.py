@@ -71,6 +71,7 @@ from . import (
     shapes,
     signals,
     stateful,
+    support_vectors,
     transformers,
     transposed_convolutions,
     trees,
@@ -96,7 +97,8 @@ _FAMILIES = (
     control, elementwise, gated_activations, generators, grouped_attention, indexing, loops,
     matrices, movements, normalizations, ordering, overlapping, padding, pooling, quantization,
     recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling, selections,
-    sequences, shapes, signals, stateful, transformers, transposed_convolutions, trees,
+    sequences, shapes, signals, stateful, support_vectors, transformers,
+    transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
 

@@ -36,7 +36,6 @@ NEVER: Mapping[str, str] = {
     "ai.onnx.ml.CastMap": _MAPS,
     "ai.onnx.ml.CategoryMapper": "programs have no texts; map them before the call",
     "ai.onnx.ml.DictVectorizer": _MAPS,
-    "ai.onnx.ml.SVMClassifier": "export its decision function as SVMRegressor",
     "ai.onnx.ml.ZipMap": "programs have no maps; convert the model with the option zipmap=False",
 }  # fmt: skip
 """Operators that are refused whatever their inputs are."""
