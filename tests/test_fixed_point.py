@@ -400,3 +400,35 @@ func.func @main(%x: tensor<4x!q>) -> tensor<4x!q> {
 """
     with pytest.raises(UnsupportedError, match="computes with floats between quantized values"):
         subquant.compile(text, device=cpu, integer_only=True)
+
+
+def test_an_integer_only_program_may_quantize_reals_to_blocks(cpu: Device) -> None:
+    text = """
+!q = !quant.uniform<i8:f32:{0:2, 1:4}, {{0.5:1, 0.25:2}, {0.125, 0.0625}}>
+func.func @main(%x: tensor<4x8xf32>) -> tensor<4x8x!q> {
+  %0 = quant.qcast %x : tensor<4x8xf32> to tensor<4x8x!q>
+  return %0 : tensor<4x8x!q>
+}
+"""
+    x = np.random.default_rng(0).normal(0, 6, (4, 8)).astype(np.float32)
+    scales, zero_points = (
+        np.repeat(np.repeat(np.array(each), 2, 0), 4, 1)
+        for each in ([[0.5, 0.25], [0.125, 0.0625]], [[1, 2], [0, 0]])
+    )
+    expected = np.clip(np.rint(x / scales) + zero_points, -128, 127)
+    result = subquant.compile(text, device=cpu, integer_only=True).main(x)
+    np.testing.assert_array_equal(np.asarray(result), expected)
+
+
+def test_a_requantization_to_blocks_says_the_integer_operation(cpu: Device) -> None:
+    text = """
+!p = !quant.uniform<i8:f32, 0.5>
+!q = !quant.uniform<i8:f32:{0:2, 1:4}, {{0.5:1, 0.25:2}, {0.125, 0.0625}}>
+func.func @main(%x: tensor<4x8x!p>) -> tensor<4x8x!q> {
+  %0 = quant.dcast %x : tensor<4x8x!p> to tensor<4x8xf32>
+  %1 = quant.qcast %0 : tensor<4x8xf32> to tensor<4x8x!q>
+  return %1 : tensor<4x8x!q>
+}
+"""
+    with pytest.raises(UnsupportedError, match=r"stablehlo\.uniform_quantize \(per-tensor or"):
+        subquant.compile(text, device=cpu, integer_only=True)

@@ -14,9 +14,11 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
+from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]
 
@@ -243,3 +245,33 @@ def test_group_parameters_of_the_deprecated_group_normalization(opset: int) -> N
         "GroupNormalization", [x, scale, bias], opset=opset, num_groups=2, epsilon=0.1
     )
     np.testing.assert_allclose(result, expected, 1e-5, 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("operator", "axis"),
+    [("QuantizeLinear", None), ("QuantizeLinear", 1), ("DequantizeLinear", None),
+     ("DequantizeLinear", 1), ("QLinearSigmoid", None), ("QLinearAdd", None)],
+)  # fmt: skip
+@pytest.mark.parametrize("shape", [(0, 4), (2, 0, 3)])
+def test_empty_quantized_tensors_are_compiled(
+    operator: str, axis: int | None, shape: tuple[int, ...], cpu: Device
+) -> None:
+    dtype = np.float32 if operator == "QuantizeLinear" else np.uint8
+    count = (1 if axis is None else shape[axis],) if axis is not None else ()
+    scale, zero = np.full(count, 0.5, np.float32), np.full(count, 3, np.uint8)
+    x = np.zeros(shape, dtype)
+    inputs: list[Array | None] = [x, scale, zero]
+    if operator.startswith("QLinear"):
+        inputs = [*inputs, *(inputs if operator == "QLinearAdd" else []), scale, zero]
+    attributes = {} if axis is None else {"axis": axis}
+    expected = np.zeros(shape, np.float32 if operator == "DequantizeLinear" else np.uint8)
+    domain = "com.microsoft" if operator.startswith("QLinear") else ""
+    constants = tuple(range(1, len(inputs)))
+    if operator == "QLinearAdd":
+        constants = (1, 2, 4, 5, 6, 7)
+    proto, arguments = one_node(
+        operator, inputs, expected, constants=constants, domain=domain, **attributes
+    )
+    function = Executable(compile_to_bytes(proto.SerializeToString()), cpu).main
+    result = np.asarray(function(*arguments.values()))
+    assert (result.shape, result.dtype) == (shape, expected.dtype)

@@ -527,7 +527,9 @@ def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[Trace
 def _dequantize(
     storage: TracedArray, form: block_form.BlockForm, expressed: ExpressedType
 ) -> TracedArray:
-    """A ``subquant.dequantize``, whatever its scales are."""
+    """A ``subquant.dequantize``, whatever its scales are; a constant if there are no elements."""
+    if 0 in storage.shape:
+        return _constant(np.zeros(storage.shape, expressed.element.dtype), expressed.element)
     planes = (form.scales, form.zero_points, form.offsets)
     given = [None if plane is None else _traced(plane).value for plane in planes]
     real = subquant.dequantize(
@@ -548,7 +550,9 @@ def _quantize(
     storage: StorageType,
     expressed: ExpressedType,
 ) -> TracedArray:
-    """A ``subquant.quantize``."""
+    """A ``subquant.quantize``; a constant if there are no elements."""
+    if 0 in values.shape:
+        return _constant(np.zeros(values.shape, storage.element.dtype), storage.element)
     integers = subquant.quantize(
         _traced(values).value,
         _traced(scales).value,

@@ -3,7 +3,8 @@
 A program for a device without floating point may still take and give reals: what comes before the
 first quantization and after the last dequantization is the host's. This pass raises for the first
 float operation that lies between: it computes with a value that was made from integers, and
-integers are made of what it gives. The module is not changed.
+integers are made of what it gives. Constants are no quantized values: a quantization to blocks adds
+zero points that no integers of the program are made into. The module is not changed.
 
 Refused (the tanh of 2**32 storage values is computed in f32)::
 
@@ -55,16 +56,17 @@ class CheckIntegerOnly(ModulePass):
         is_float = TypePredicate(lambda type_: isinstance(element_type(type_), _FLOATS))
         operations = walk(module)
         floats = [op for op in operations if _touches(op, is_float)]
-        made = _closure(floats, is_float, forward=True)
-        used = _closure(floats, is_float, forward=False)
+        constants = _constants(operations)
+        made = _closure(floats, is_float, constants, forward=True)
+        used = _closure(floats, is_float, constants, forward=False)
         between = [op for op in floats if _is_between(op, is_float, made, used)]
         if between:
             # A function says more than the conversions before and after it.
             named = (op for op in between if not op.name.endswith(_OF_CASTS))
             raise UnsupportedError(
                 "computes with floats between quantized values, and --integer-only allows none; "
-                "use 8- or 16-bit storage, for which a function is a table, or quantize "
-                "differently",
+                "use 8- or 16-bit storage, for which a function is a table, and "
+                "stablehlo.uniform_quantize (per-tensor or per-axis) from one scale to another",
                 next(named, between[0]),
             )
 
@@ -78,7 +80,30 @@ def _touches(op: Operation, is_float: TypePredicate) -> bool:
     return any(is_float(value.type) for value in (*op.operands, *op.results))
 
 
-def _closure(floats: list[Operation], is_float: TypePredicate, *, forward: bool) -> set[Value]:
+def _constants(operations: list[Operation]) -> set[Value]:
+    """Return the values that follow from constants alone."""
+    constants: set[Value] = set()
+    changed = True
+    while changed:
+        changed = False
+        for op in operations:
+            if op.name == "linalg.generic":
+                steps = [(sources, targets) for _, sources, targets in _edges(op)]
+            elif not op.operands and not op.name.endswith((".constant", "tensor.empty")):
+                continue
+            else:
+                steps = [(list(op.operands), list(op.results))]
+            for sources, targets in steps:
+                if all(value in constants for value in sources):
+                    added = set(targets) - constants
+                    constants |= added
+                    changed = changed or bool(added)
+    return constants
+
+
+def _closure(
+    floats: list[Operation], is_float: TypePredicate, constants: set[Value], *, forward: bool
+) -> set[Value]:
     """Float values that are made from integers (forward), or that integers are made from."""
     edges = [edge for op in floats for edge in _edges(op)]
     reached: set[Value] = set()
@@ -88,7 +113,9 @@ def _closure(floats: list[Operation], is_float: TypePredicate, *, forward: bool)
         for computes, sources, targets in edges if forward else reversed(edges):
             if not forward:
                 sources, targets = targets, sources
-            starts = computes and any(not is_float(value.type) for value in sources)
+            starts = computes and any(
+                not is_float(value.type) and value not in constants for value in sources
+            )
             if not starts and not any(value in reached for value in sources):
                 continue
             for value in targets:
