@@ -142,10 +142,18 @@ class DrawnCases:
         self._draws, self._compare = draws, compare
         self._share = DeviceShare(draws, count, lambda name: self[name][0])
 
-    @property
-    def on_device(self) -> list[str]:
-        """The names of the models that a device computes."""
-        return self._share.names
+    def tests(self) -> tuple[Callable[..., None], Callable[..., None]]:
+        """Write the tests of NumPy and of the CPU, for a test file to name."""
+
+        @pytest.mark.parametrize("case", list(self._draws))
+        def test_numpy(case: str) -> None:
+            self.check_numpy(case)
+
+        @pytest.mark.parametrize("case", self._share.names)
+        def test_the_cpu(case: str, cpu: Device) -> None:
+            self.check_device(case, cpu)
+
+        return test_numpy, test_the_cpu
 
     def __getitem__(self, name: str) -> Written:
         return self._draws[name](np.random.default_rng(0))

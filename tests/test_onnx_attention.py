@@ -340,16 +340,7 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
 
 
 MODELS = DrawnCases(CASES, 4, assert_close)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    MODELS.check_numpy(case)
-
-
-@pytest.mark.parametrize("case", MODELS.on_device)
-def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    MODELS.check_device(case, cpu)
+test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MODELS.tests()
 
 
 @pytest.mark.parametrize("case", ["onnx-scores", "MultiHeadAttention-scores"])

@@ -12,7 +12,6 @@ import pytest
 from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_runtime import DrawnCases, Rng, Written, written
 from subquant.errors import UnsupportedError
-from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
 
@@ -142,16 +141,7 @@ def assert_close(name: str, found: Array, expected: Array) -> None:
 
 
 MODELS = DrawnCases(CASES, 2, assert_close)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    MODELS.check_numpy(case)
-
-
-@pytest.mark.parametrize("case", MODELS.on_device)
-def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    MODELS.check_device(case, cpu)
+test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MODELS.tests()
 
 
 def test_a_product_of_integers_stays_one() -> None:

@@ -100,17 +100,8 @@ def assert_close(name: str, result: Array, expected: Array) -> None:
 
 
 MODELS = DrawnCases(CASES, 3, assert_close)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
-    """ONNX Runtime computes f64 in f32 where the specification says so."""
-    MODELS.check_numpy(case)
-
-
-@pytest.mark.parametrize("case", MODELS.on_device)
-def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
-    MODELS.check_device(case, cpu)
+test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MODELS.tests()
+"""ONNX Runtime computes f64 in f32 where the specification says so."""
 
 
 # -- the specification's tests --------------------------------------------------------------------

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from onnx_runtime_cases import Case, case
 from subquant.compiler.reading import read_module
-from subquant.errors import InputError
+from subquant.errors import InputError, UnsupportedError
 
 F32 = np.float32
 
@@ -100,3 +100,12 @@ def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
         onnxruntime.InferenceSession(refused.model.SerializeToString()).run(
             None, dict(refused.arguments)
         )
+
+
+def test_a_condition_beyond_an_axis_is_refused_by_the_axis() -> None:
+    condition = np.ones(5, np.bool_)
+    longer = case("Compress", [zeros(3, 2), condition], [1], axis=-1).model
+    result = helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)
+    longer.graph.output[0].CopyFrom(result)
+    with pytest.raises(UnsupportedError, match="5 elements for 2 along the axis 1"):
+        read_module(longer.SerializeToString())

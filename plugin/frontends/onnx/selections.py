@@ -86,8 +86,10 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
     extent = math.prod(shape) if axis is None else shape[axis]
     if condition.shape[0] > extent:
         if not is_known(condition) or condition[extent:].any():
+            along = "the flattened input" if axis is None else f"the axis {axis}"
             raise call.error(
-                f"has a condition of {condition.shape[0]} elements for {extent}", UnsupportedError
+                f"has a condition of {condition.shape[0]} elements for {extent} along {along}",
+                UnsupportedError,
             )
         condition = condition[:extent]
     if not condition.shape[0]:
