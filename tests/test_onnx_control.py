@@ -256,7 +256,7 @@ REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
     "results": (
         looped("m", "", {"m": ("INT64", ())}, True),
         UnsupportedError,
-        "node 0 (Loop) 'the Loop' gives a result of each iteration, and their number is known",
+        "node 0 (Loop) 'the Loop' needs tensor 'm' to be constant, or the Min of a number and a",
     ),
 }  # fmt: skip
 

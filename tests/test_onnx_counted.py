@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from devices import ON_DEVICES
 from onnx_models import OPSET, computed, node, text_of
 from onnx_runtime import of_onnx_runtime
-from subquant.errors import UnsupportedError
+from subquant.errors import ExecutionError, UnsupportedError
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
@@ -250,15 +250,10 @@ SELECTED = [
 ]
 
 REFUSED = {
-    "a softmax of rows": node("Softmax", ["elements"], ["y"], axis=0),
     "a longer axis": node("Mul", ["elements", "twelve"], ["y"]),
-    "sorted rows": node("TopK", ["elements", "one"], ["y", "places"]),
-    "the best row": node("ArgMax", ["elements"], ["y"]),
-    "one row": node("Gather", ["elements", "one"], ["y"]),
-    "the last row": node("Slice", ["elements", "minus_one", "most"], ["y"]),
-    "rows backward": node("Slice", ["elements", "minus_one", "least", "zero", "minus_one"], ["y"]),
+    "the last of the best rows": node("ArgMax", ["elements"], ["y"], select_last_index=1),
+    "sorted rows": node("Hardmax", ["elements"], ["y"], axis=0),
     "another shape": node("Reshape", ["indices", "flat"], ["y"]),
-    "sums from the end": node("CumSum", ["elements", "zero_scalar"], ["y"], reverse=1),
     "two counts": node("Add", ["elements", "others"], ["y"]),
     "a sum of products": node("MatMul", ["elements", "twelve"], ["y"]),
     "a loop": node("Scan", ["elements"], ["y"], num_scan_inputs=1, body=helper.make_graph(
@@ -275,14 +270,88 @@ def test_operators_that_would_read_padding_are_refused_by_name(kind: str) -> Non
         node("GatherND", ["x", "other_indices"], ["others"]),
     ]
     constants = {
-        "twelve": np.ones(12, np.float32), "one": [1], "minus_one": [-1], "zero": [0],
-        "zero_scalar": 0, "flat": [-1], "most": [1 << 40], "least": [-(1 << 40)],
+        "twelve": np.ones(12, np.float32), "flat": [-1],
     }  # fmt: skip
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4))}
     nodes = [*SELECTED, *others, REFUSED[kind]]
     proto = whole(nodes, inputs, {"y": "FLOAT"}, constants)
     with pytest.raises(UnsupportedError, match=f"{REFUSED[kind].op_type}.*known only when"):
         text_of(proto)
+
+
+# -- rows of a counted axis -----------------------------------------------------------------------
+
+BOUNDS = {
+    "the last two": ([-2], [1 << 40], [1]), "all but two": ([0], [-2], [1]),
+    "backward": ([-1], [-(1 << 40)], [-1]), "every third backward": ([5], [-(1 << 40)], [-3]),
+    "backward to the second": ([1 << 40], [1], [-1]), "from the last on": ([-4], [-1], [2]),
+    "beyond": ([9], [1 << 40], [1]), "none": ([3], [2], [1]),
+}  # fmt: skip
+
+
+@CPU_AND_NUMPY
+@pytest.mark.parametrize("share", [0, 0.3, 0.6])
+def test_slices_of_counted_rows(device_or_none: Device | None, share: float) -> None:
+    constants: dict[str, Any] = {"axes": [0]}
+    nodes = list(SELECTED)
+    for number, bounds in enumerate(BOUNDS.values()):
+        constants |= {f"b{number}.{n}": np.array(each) for n, each in enumerate(bounds)}
+        names = [f"b{number}.0", f"b{number}.1", "axes", f"b{number}.2"]
+        nodes.append(node("Slice", ["indices", *names], [f"y{number}"]))
+    constants |= {"starts": [-3, 1], "ends": [7, 2], "both": [0, 1]}
+    nodes.append(node("Slice", ["indices", "starts", "ends", "both"], ["y"]))
+    outputs = {output.output[0]: "INT64" for output in nodes[len(SELECTED) :]}
+    inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
+    constants = {name: np.asarray(value, np.int64) for name, value in constants.items()}
+    check(whole(nodes, inputs, outputs, constants), inputs, device_or_none)
+
+
+ROWS = [
+    *SELECTED,
+    node("Gather", ["elements", "places"], ["gathered"]),
+    node("Gather", ["indices", "first"], ["gathered_rows"]),
+    node("TopK", ["elements", "two"], ["greatest", "greatest_places"]),
+    node("TopK", ["elements", "two"], ["least", "least_places"], largest=0),
+    node("ArgMax", ["elements"], ["best"], keepdims=0),
+    node("ArgMin", ["indices"], ["worst"], axis=0),
+    node("Softmax", ["elements"], ["softmax"], axis=0),
+    node("LogSoftmax", ["indices_as_floats"], ["log_softmax"], axis=0),
+    node("CumSum", ["elements", "axis"], ["sums"], reverse=1, exclusive=1),
+    node("Greater", ["elements", "zero"], ["is_positive"]),
+    node("NonZero", ["is_positive"], ["positive_columns"]),
+    node("Squeeze", ["positive_columns", "first"], ["positive"]),
+    node("Gather", ["elements", "positive"], ["positive_elements"]),
+]
+ROWS_TYPES = {
+    "gathered": "FLOAT", "gathered_rows": "INT64", "greatest": "FLOAT", "greatest_places": "INT64",
+    "least": "FLOAT", "least_places": "INT64", "best": "INT64", "worst": "INT64",
+    "softmax": "FLOAT", "log_softmax": "FLOAT", "sums": "FLOAT", "positive_elements": "FLOAT",
+}  # fmt: skip
+
+
+def rows_of(share: float) -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """The model of `ROWS`."""
+    inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
+    constants = {
+        "places": np.array([0, -1, -2]), "first": np.array([0]), "two": np.array([2]),
+        "axis": np.array(0), "zero": np.float32(0),
+    }  # fmt: skip
+    cast = node("Cast", ["indices"], ["indices_as_floats"], to=TensorProto.FLOAT)
+    nodes = [*SELECTED, cast, *ROWS[len(SELECTED) :]]
+    return whole(nodes, inputs, ROWS_TYPES, constants), inputs
+
+
+@CPU_AND_NUMPY
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_rows_that_count_are_taken(device_or_none: Device | None, share: float) -> None:
+    check(*rows_of(share), device_or_none, tolerance=1e-5)
+
+
+@ON_DEVICES
+def test_a_call_fails_that_takes_a_row_which_does_not_count(device: Device) -> None:
+    proto, inputs = rows_of(0.2)
+    with pytest.raises(ExecutionError, match=r"takes (other|2 of fewer) rows"):
+        computed(proto, device, inputs["x"], np.eye(3, 4, dtype=np.int32)[:1].repeat(3, 0) * 0)
 
 
 # -- Compress -------------------------------------------------------------------------------------
@@ -405,3 +474,33 @@ def test_a_detector_selects_boxes_scores_and_classes(device: Device) -> None:
     inputs = {"b": boxes(2, 20), "c": scores(2, 3, 20)}
     outputs = {"table": "FLOAT", "count": "INT64", "names": "INT32", "selected": "INT64"}
     check(whole(nodes, inputs, outputs, constants, 13), inputs, device)
+
+
+# -- Unique ---------------------------------------------------------------------------------------
+
+
+@CPU_AND_NUMPY
+def test_unique_of_elements_and_slices(device_or_none: Device | None) -> None:
+    rng = np.random.default_rng(3)
+    inputs = {
+        "f": rng.integers(-3, 3, (3, 7)).astype(np.float32) / 2,
+        "i": rng.integers(-9, 9, (40,)), "b": rng.integers(0, 3, (6, 2, 2)).astype(np.int8),
+        "one": np.zeros(1, np.float32),
+    }  # fmt: skip
+    attributes: list[tuple[str, dict[str, int]]] = [
+        ("f", {}), ("f", {"sorted": 0}), ("f", {"axis": 1}), ("f", {"axis": 0, "sorted": 0}),
+        ("i", {}), ("i", {"sorted": 0}), ("b", {"axis": 0}), ("b", {"axis": -1}), ("one", {}),
+    ]  # fmt: skip
+    nodes, types = [], {}
+    for number, (name, given) in enumerate(attributes):
+        outputs = [f"{kind}{number}" for kind in ("y", "first", "place", "count")]
+        nodes.append(node("Unique", [name], outputs, **given))
+        value = {"f": "FLOAT", "i": "INT64", "b": "INT8", "one": "FLOAT"}[name]
+        types |= {outputs[0]: value, **dict.fromkeys(outputs[1:], "INT64")}
+    check(whole(nodes, inputs, types), inputs, device_or_none)
+
+
+def test_unique_of_many_elements_is_refused_by_name() -> None:
+    inputs = {"x": np.zeros(100_000, np.float32)}
+    with pytest.raises(UnsupportedError, match=r"Unique.*compares 100000 elements"):
+        text_of(whole([node("Unique", ["x"], ["y"])], inputs, {"y": "FLOAT"}))

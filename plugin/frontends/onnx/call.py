@@ -98,6 +98,9 @@ class Graph(Protocol):
     def producer(self, name: str) -> Node | None:
         """The node that has computed a tensor; None for inputs and constants."""
 
+    def check(self, condition: AnyArray, message: str) -> None:
+        """Have a call of the program fail with a message unless a condition without axes holds."""
+
     def inner(self, graph: Subgraph, inputs: Sequence[Operand]) -> list[Operand]:
         """Compute a graph of the node that is being computed."""
 
@@ -205,6 +208,11 @@ class Call(BaseCall[Operand]):
         )
         part = replace(self, node=node, inputs=inputs, read_parts=ReadParts())
         return self.graph.compute(part)
+
+    @property
+    def is_inner(self) -> bool:
+        """The node is of a graph of another node, a branch or a loop."""
+        return bool(self.node.path)
 
     @property
     def subject(self) -> tuple[Node, Place]:

@@ -10,14 +10,14 @@ Source: ONNX, "Operator Schemas", operator set 28.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, divide_truncated, is_known, take
-from ...numerics.element_types import I64, AnyArray
+from ...numerics.element_types import I32, I64, AnyArray, DType
 from .call import Call, Operand, Typed
 from .counted import COUNTED_ADVICE, Counted, is_row
 from .counted_rules import RULES, Compute, CountedNode, elementwise
@@ -196,52 +196,70 @@ def _reshaped_axis(node: CountedNode, own: Counted) -> int | None:
 
 @_handles("Slice")
 def _sliced(node: CountedNode) -> list[Operand] | None:
-    """Along the counted axis from a row on, forward."""
+    """Along the counted axis from any row, in any direction; the number of rows is a formula."""
     own = node.counted.get(0)
-    if own is None or len(node.counted) > 1:
-        return None
     starts, ends, axes, steps = (node.known(index) for index in (1, 2, 3, 4))
-    if starts is None or ends is None or (node.has(3) and axes is None) or (
-        node.has(4) and steps is None
-    ):  # fmt: skip
+    is_known_whole = (axes is not None or not node.has(3)) and (
+        steps is not None or not node.has(4)
+    )
+    if own is None or len(node.counted) > 1 or starts is None or ends is None:
+        return None
+    if not is_known_whole:
         return None
     rank = len(own.shape)
     axes = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]
     steps = [1] * len(starts) if steps is None else steps
-    count = own.count
-    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
-        if axis != own.axis:
-            continue
-        if start < 0 or step < 1:
-            raise node.call.error(
-                f"takes rows of {_named(own)} from the last one on or backward: {COUNTED_ADVICE}",
-                UnsupportedError,
-            )
-        bound = own.shape[axis]
-        start = min(start, bound)
-        last = np.minimum(count, np.int32(min(end, bound))) if end >= 0 else (
-            count - np.int32(min(-end, bound))
-        )  # fmt: skip
-        found = np.maximum(last - np.int32(start), np.int32(0))
-        if step > 1:
-            step = min(step, max(bound, 1))
-            found = divide_truncated(found + np.int32(step - 1), np.full((), step, np.int32))
-        count = found
-    if any(axis == own.axis for axis in axes) and not _changes(own, starts, ends, axes, steps):
-        count = own.count
-    return [node.operand(each, own.axis, count) for each in node.compute(node.plain())]
+    if own.axis not in axes:
+        return [node.operand(each, own.axis, own.count) for each in node.compute(node.plain())]
+    place = axes.index(own.axis)
+    rows, count = _rows_of_slice(node, own, starts[place], ends[place], steps[place])
+    others = [
+        np.array([each for n, each in enumerate(listed) if n != place], np.int64)
+        for listed in (starts, ends, axes, steps)
+    ]
+    inputs = [Operand("", node.call.input(0).type, rows)]
+    inputs += [Operand("", "INT64", each) for each in others]
+    for index in range(len(node.call.inputs)):
+        node.call.optional(index)
+    found = node.call.apply("Slice", inputs) if len(axes) > 1 else inputs[:1]
+    return [node.operand(each, own.axis, count) for each in found]
 
 
-def _changes(
-    own: Counted, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int],
-    steps: Sequence[int],
-) -> bool:  # fmt: skip
-    """Return True if a slice may leave out a row that counts."""
-    return any(
-        start > 0 or end < own.shape[own.axis] or step > 1
-        for start, end, axis, step in zip(starts, ends, axes, steps, strict=True)
-        if axis == own.axis
-    )
+_WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
+"""Ends where runtimes differ for slices backward."""
+
+
+def _rows_of_slice(
+    node: CountedNode, own: Counted, start: int, end: int, step: int
+) -> tuple[AnyArray, AnyArray]:
+    """Return the rows of a slice along the counted axis, and their number.
+
+    They are those that Python's slice takes of as many rows as count.
+    """
+    bound, zero, one = own.shape[own.axis], np.zeros((), np.int32), np.ones((), np.int32)
+    if not step or (step < 0 and end in _WITHOUT_END):
+        raise node.refusal()
+    step = max(min(step, bound), -bound) or 1
+    limit, first = (own.count, zero) if step > 0 else (own.count - one, -one)
+
+    def clamped(number: int, least: AnyArray) -> AnyArray:
+        near = np.asarray(max(min(number, bound), -bound - 1), np.int32)
+        near = near if number >= 0 else own.count + near
+        return np.minimum(np.maximum(near, least), limit)
+
+    begin, stop = clamped(start, zero), clamped(end, first)
+    distance = stop - begin if step > 0 else begin - stop
+    size = np.full((), abs(step), np.int32)
+    count = divide_truncated(np.maximum(distance, zero) + size - one, size)
+    most = bound
+    if step > 0 and start >= 0:
+        most = max(min(end, bound) if end >= 0 else bound, start) - start
+    elif step > 0:
+        most = min(-start, bound)
+    most = max(-(-most // abs(step)), 0)
+    places = begin + np.arange(most, dtype=np.int32) * np.int32(step)
+    places = np.minimum(np.maximum(places, zero), np.int32(max(bound - 1, 0)))
+    return take(node.call.floats(own.value), places, own.axis), count
 
 
 @_handles("Concat")
@@ -294,10 +312,12 @@ def _reduced(node: CountedNode) -> list[Operand] | None:
         results = node.compute(node.plain())
         return [node.operand(each, own.axis - gone, own.count) for each in results]
     neutral = _neutral(node.call.node.operator, own.dtype)
-    if neutral is None:
-        return None
-    value = np.where(own.is_row(), node.call.floats(own.value), neutral)
-    return node.compute(node.plain({0: value}))
+    return None if neutral is None else node.compute(_filled(node, own, neutral))
+
+
+def _filled(node: CountedNode, own: Counted, number: AnyArray) -> Call:
+    """The node with a number in the padding of its first input."""
+    return node.plain({0: np.where(own.is_row(), node.call.floats(own.value), number)})
 
 
 def _neutral(operator: str, dtype: Any) -> AnyArray:
@@ -307,11 +327,82 @@ def _neutral(operator: str, dtype: Any) -> AnyArray:
         return np.asarray(_NEUTRAL[operator], dtype)
     if operator not in ("ReduceMax", "ReduceMin") or dtype.kind not in "iuf":
         return None
-    is_max = operator == "ReduceMax"
+    return _last(dtype, is_greatest_first=operator == "ReduceMax")
+
+
+def _last(dtype: DType, *, is_greatest_first: bool) -> AnyArray:
+    """Return the least element of a type, or the greatest one where the least is first."""
     if dtype.kind == "f":
-        return np.asarray(-math.inf if is_max else math.inf, dtype)
+        return np.asarray(-math.inf if is_greatest_first else math.inf, dtype)
     info = np.iinfo(dtype)
-    return np.asarray(info.min if is_max else info.max, dtype)
+    return np.asarray(info.min if is_greatest_first else info.max, dtype)
+
+
+@_handles("Softmax", "LogSoftmax")
+def _softmax(node: CountedNode) -> list[Operand] | None:
+    """Along the counted axis, the padding counts as minus infinity."""
+    own = node.counted[0]
+    if node.axis(-1) != own.axis:
+        return None
+    call = _filled(node, own, _last(own.dtype, is_greatest_first=True))
+    return [node.operand(each, own.axis, own.count) for each in node.compute(call)]
+
+
+@_handles("CumSum")
+def _sums_from_the_end(node: CountedNode) -> list[Operand] | None:
+    """From the last row on, the padding counts as 0."""
+    own, axes = node.counted.get(0), node.known(1)
+    if own is None or not axes or axes[0] % len(own.shape) != own.axis:
+        return None
+    call = _filled(node, own, np.zeros((), own.dtype))
+    return [node.operand(each, own.axis, own.count) for each in node.compute(call)]
+
+
+@_handles("TopK", "ArgMax", "ArgMin")
+def _greatest_rows(node: CountedNode) -> list[Operand] | None:
+    """Along the counted axis the padding is last: rows that count come first among equals.
+
+    A call fails that has fewer rows than are taken.
+    """
+    own, operator = node.counted.get(0), node.call.node.operator
+    if own is None or len(node.counted) > 1 or own.dtype.kind not in "iuf":
+        return None
+    number = node.known(1) if operator == "TopK" else [1]
+    is_last = bool(node.attribute("select_last_index", 0))
+    if node.axis(-1 if operator == "TopK" else 0) != own.axis or not number or is_last:
+        return None
+    is_greatest_first = operator == "ArgMax" or (
+        operator == "TopK" and bool(node.attribute("largest", 1))
+    )
+    if node.call.is_inner:
+        return None
+    node.call.graph.check(
+        own.count >= np.int32(number[0]), f"{node.call.node} takes {number[0]} of fewer rows"
+    )
+    last = _last(own.dtype, is_greatest_first=is_greatest_first)
+    return node.compute(_filled(node, own, last))
+
+
+@_handles("Gather")
+def _rows_at(node: CountedNode) -> list[Operand] | None:
+    """Along the counted axis at indices of rows that count; a call fails at others."""
+    own, index = node.counted.get(0), node.counted.get(1)
+    if own is None or node.axis(0) != own.axis or node.call.is_inner or not own.shape[own.axis]:
+        return None
+    places = convert(node.plain().array(1), I32)
+    is_inside = (places >= -own.count) & (places < own.count)
+    if index is not None:
+        is_inside = is_inside | ~index.is_row()
+    if math.prod(places.shape):
+        node.call.graph.check(
+            convert(is_inside, I32).min() > np.int32(0), f"{node.call.node} takes other rows"
+        )
+    places = np.where(places < np.int32(0), places + own.count, places)
+    places = np.minimum(np.maximum(places, np.int32(0)), np.int32(own.shape[own.axis] - 1))
+    results = node.compute(node.plain({1: convert(places, I64)}))
+    if index is None:
+        return results
+    return [node.operand(each, own.axis + index.axis, index.count) for each in results]
 
 
 @_handles("Div", "Mod")

@@ -45,6 +45,7 @@ from . import (
     contractions,
     contributed_attention,
     control,
+    distinct,
     elementwise,
     gated_activations,
     generators,
@@ -94,10 +95,10 @@ __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
     activations, arithmetic, attention, classical_models, contractions, contributed_attention,
-    control, elementwise, gated_activations, generators, grouped_attention, indexing, loops,
-    matrices, movements, normalizations, ordering, overlapping, padding, pooling, quantization,
-    recurrent, recurrent_quantized, reductions, regions, resizing, rotary, sampling, selections,
-    sequences, shapes, signals, stateful, support_vectors, transformers,
+    control, distinct, elementwise, gated_activations, generators, grouped_attention, indexing,
+    loops, matrices, movements, normalizations, ordering, overlapping, padding, pooling,
+    quantization, recurrent, recurrent_quantized, reductions, regions, resizing, rotary,
+    sampling, selections, sequences, shapes, signals, stateful, support_vectors, transformers,
     transposed_convolutions, trees,
 )  # fmt: skip
 """What registers the kernels."""
@@ -286,6 +287,10 @@ class Graph(ABC):
         """Make an array a value of the program, if one is written."""
 
     @abstractmethod
+    def check(self, condition: AnyArray, message: str) -> None:
+        """Have a call fail with a message unless a condition holds."""
+
+    @abstractmethod
     def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
         """Take as many rows along an axis as are counted, as a result of the model."""
 
@@ -322,6 +327,11 @@ class Interpreter(Graph):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """The array."""
         return array
+
+    def check(self, condition: AnyArray, message: str) -> None:
+        """Raise an error unless a condition holds."""
+        if not condition:
+            raise InputError(message, self.place)
 
     def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
         """A slice."""
@@ -370,6 +380,10 @@ class Program(Graph):
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Write a constant."""
         return _constant(array, element)
+
+    def check(self, condition: AnyArray, message: str) -> None:
+        """Write an assertion."""
+        linalg.check(linalg.extract(condition.reshape(()).value, []), message)
 
     def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
         """Write a slice of dynamic extent."""

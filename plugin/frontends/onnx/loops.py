@@ -67,10 +67,13 @@ def loop(call: Call) -> list[Any]:
             return unrolled
     bound = count if has_count else most_of(call, 0)
     if bound is None:
+        operand = call.optional(0)
+        needs = "needs a constant number of iterations"
+        if operand is not None and not operand.is_known:
+            needs = f"needs {operand} to be constant, or the Min of a number and a constant"
         raise call.error(
-            "gives a result of each iteration, and their number is known only when the program "
-            "runs; have a constant as the number of iterations, or the Min of it and a constant, "
-            "or carry the results as a tensor of fixed shape",
+            f"{needs}: it gives a result of each iteration, and their number is known only when "
+            "the program runs; or carry the results as a tensor of fixed shape",
             UnsupportedError,
         )
     return _counted(call, step, convert(trips, I32), bound, first, start)

@@ -17,11 +17,11 @@ from ...numerics.element_types import I32, I64, AnyArray, ElementType
 from ...numerics.ordering import cumulative, greatest_first
 from .call import Call, Typed, kernel
 
-__all__: list[str] = []
+__all__ = ["ordered_keys"]
 
 
-def _keys(value: AnyArray) -> AnyArray:
-    """Elements as f32, f64, i32 or i64, in the same order."""
+def ordered_keys(value: AnyArray) -> AnyArray:
+    """Return elements as f32, f64, i32 or i64, in the same order."""
     element = ElementType.of_dtype(np.dtype(value.dtype))
     if element.is_float and element.bits < 32:
         return value.astype(np.float32)
@@ -57,7 +57,7 @@ def top_k(call: Call) -> list[Typed]:
             Typed("INT64", np.zeros(empty, np.int64)),
         ]
     rows = moved.reshape((-1, shape[axis]))
-    keys = _keys(rows) if is_largest else _reversed(_keys(rows))
+    keys = ordered_keys(rows) if is_largest else _reversed(ordered_keys(rows))
     if keys.dtype.kind == "f":
         keys = np.where(keys == keys, keys, np.asarray(-np.inf, keys.dtype))
     positions = greatest_first(keys, count)
@@ -79,7 +79,7 @@ def arg_extremum(call: Call) -> Typed:
     is_last, keeps = call.attribute("select_last_index", 0), call.attribute("keepdims", 1)
     if not extent:
         raise call.error("has no elements along its axis")
-    keys = _keys(value)
+    keys = ordered_keys(value)
     if call.node.operator == "ArgMin":
         keys = _reversed(keys)
     is_best = keys == keys.max(axis=axis, keepdims=True)

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["CONSTANTS_ONLY", "NEVER", "advice"]
+__all__ = ["NEVER", "advice"]
 
 _RANDOM = (
     "it makes random numbers, which differ at each call; make its result an input of the model"
 )
 _TEXTS = "it is of texts or counts them; do it before the call"
 _MAPS = "programs have no maps; give it a tensor of features"
-
-CONSTANTS_ONLY: Mapping[str, str] = {
-    "Unique": "it has one element for each distinct one, a number that is not known when it is "
-    "compiled; make its input a constant",
-}
-"""Operators that are computed for constants only: the number of their results is computed."""
 
 NEVER: Mapping[str, str] = {
     **dict.fromkeys(
@@ -43,4 +37,4 @@ NEVER: Mapping[str, str] = {
 
 def advice(operator: str) -> str:
     """Return the reason why an operator is refused, and the way around; empty for others."""
-    return NEVER.get(operator) or CONSTANTS_ONLY.get(operator, "")
+    return NEVER.get(operator, "")

@@ -150,10 +150,7 @@ def _scalar(call: Call, index: int) -> AnyArray:
     operand = call.optional(index)
     if operand is None or 0 in operand.shape:
         return None
-    value = call.array(index)
-    if math.prod(value.shape) != 1:
-        raise call.error(f"has {math.prod(value.shape)} elements in {operand}, expected one")
-    return value.reshape(())
+    return call.scalar(index)
 
 
 def _sides(boxes: AnyArray, is_center: bool) -> list[AnyArray]:
