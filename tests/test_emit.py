@@ -22,7 +22,7 @@ from subquant.emit import Emitted, linalg, operation, scalar, stablehlo, tensor
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
 from subquant.numerics.array_functions import bits_of, convert, is_known, is_zero, truncate
-from subquant.numerics.element_types import BOOL, F32, I32, I64, ElementType
+from subquant.numerics.element_types import BOOL, I32, I64, ElementType
 from subquant.runtime import Device, Executable
 from subquant.runtime.evaluation import evaluate_apart
 
@@ -185,6 +185,13 @@ TRUNCATIONS = (
     ("f32", "i32"), ("f32", "i8"), ("f32", "u8"), ("f32", "u32"), ("f64", "i64"), ("f64", "u64"),
     ("f32", "u16"), ("f64", "u32"), ("f16", "i32"),
 )  # fmt: skip
+_GAPS = [1 << 39, (1 << 39) + 1, 3 << 39, 1024, 1025, 2048, 3072, 0, 1]
+LARGE = np.array(
+    [*((1 << 63) + gap for gap in _GAPS), *((1 << 64) - 1 - gap for gap in _GAPS), (1 << 63) - 1,
+     *((1 << bits) + rest for bits in (24, 53) for rest in (-1, 1, 3)), 0, 1],
+    np.uint64,
+)  # fmt: skip
+"""Integers beside ties of f32 and f64, below and above half of the range of u64."""
 BITS = (("f32", "i32"), ("i32", "f32"), ("f64", "i64"), ("f16", "i16"), ("u8", "i8"))
 
 
@@ -228,6 +235,9 @@ def _cases() -> dict[str, Case]:
     for source, target in CONVERSIONS:
         element = ElementType.parse(target)
         add(f"{source} to {target}", lambda x, e=element: convert(x, e), edges(source))
+    for target in ("f32", "f64"):
+        element = ElementType.parse(target)
+        add(f"u64 to {target}", lambda x, e=element: convert(x, e), LARGE)
     for source, target in TRUNCATIONS:
         element = ElementType.parse(target)
         add(f"{source} to {target}", lambda x, e=element: truncate(x, e), inside(source, target))
@@ -571,9 +581,6 @@ def test_refused(name: str, form: Function) -> None:
 def test_refused_by_one_form() -> None:
     with pytest.raises(TypeError, match="one number is needed in the body of a loop, got 2"):
         written(lambda x: x + np.array([1, 2]), scalar)
-    unsigned = ElementType.parse("u64")
-    with pytest.raises(UnsupportedError, match="u64 to floats"):
-        written(lambda x: convert(convert(x, unsigned), F32))
 
 
 # -- StableHLO's other operations -----------------------------------------------------------------

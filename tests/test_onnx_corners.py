@@ -14,7 +14,9 @@ import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
 
+from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.formats.onnx import read_onnx
 from subquant.frontends.onnx import Interpreter
@@ -275,3 +277,20 @@ def test_empty_quantized_tensors_are_compiled(
     function = Executable(compile_to_bytes(proto.SerializeToString()), cpu).main
     result = np.asarray(function(*arguments.values()))
     assert (result.shape, result.dtype) == (shape, expected.dtype)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_integers_are_cast_to_the_nearest_float(
+    dtype: Any, device: Device, device_name: str
+) -> None:
+    gaps = [0, 1, 1024, 1025, 2048, 3072, 1 << 39, (1 << 39) + 1, 3 << 39]
+    x = np.array([*gaps, *((1 << 63) + n for n in gaps), *((1 << 64) - 1 - n for n in gaps)],
+                 np.uint64)  # fmt: skip
+    expected = x.astype(dtype)  # the C compiler's, to the nearest, even
+    to = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    proto, arguments = one_node("Cast", [x], expected, to=to)
+    np.testing.assert_array_equal(by_onnxruntime(proto, arguments), expected)
+    options = CompileOptions(target=device.name)
+    function = Executable(compile_to_bytes(proto.SerializeToString(), options), device).main
+    np.testing.assert_array_equal(np.asarray(function(x)), expected)

@@ -150,3 +150,68 @@ def test_quantized_operands_that_stand_for_zero(device: Device, device_name: str
     """Angles 0, pi, pi / 2 and 0, half a unit each: 0, 6, 3 and 0 steps from the zero point."""
     y, x = np.array([102, 102, 103, 102], np.int16), np.array([-566, -567, -566, 0], np.int16)
     np.testing.assert_array_equal(run(QUANTIZED, device, y, x), [-27, -21, -24, -27])
+
+
+# -- arctangents of f64 ---------------------------------------------------------------------------
+
+_EXTREMES = np.array(
+    [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.4375, 0.6875, 1.1875, 2.4375]
+)
+
+
+def _arguments() -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of all magnitudes, and of all extremes."""
+    rng = np.random.default_rng(0)
+    y, x = (rng.standard_normal(600) * 10.0 ** rng.integers(-150, 150, 600) for _ in range(2))
+    y[:300], x[:300] = rng.standard_normal((2, 300))
+    left, right = np.meshgrid(_EXTREMES, _EXTREMES)
+    return np.concatenate([y, left.reshape(-1)]), np.concatenate([x, right.reshape(-1)])
+
+
+_COUNT = _arguments()[0].size
+_TYPE = f"tensor<{_COUNT}xf64>"
+ARCTANGENTS = Together(
+    {
+        "stablehlo": f"""
+func.func @main(%y: {_TYPE}, %x: {_TYPE}) -> ({_TYPE}, {_TYPE}) {{
+  %one = stablehlo.constant dense<1.0> : {_TYPE}
+  %r = stablehlo.atan2 %y, %x : {_TYPE}
+  %s = stablehlo.atan2 %y, %one : {_TYPE}
+  return %r, %s : {_TYPE}, {_TYPE}
+}}""",
+        "math": f"""
+func.func @main(%y: {_TYPE}, %x: {_TYPE}) -> ({_TYPE}, {_TYPE}) {{
+  %e = tensor.empty() : {_TYPE}
+  %r:2 = linalg.generic {{
+      indexing_maps = [affine_map<(i) -> (i)>, affine_map<(i) -> (i)>, affine_map<(i) -> (i)>,
+                       affine_map<(i) -> (i)>],
+      iterator_types = ["parallel"]}}
+      ins(%y, %x : {_TYPE}, {_TYPE}) outs(%e, %e : {_TYPE}, {_TYPE}) {{
+  ^bb0(%a: f64, %b: f64, %c: f64, %d: f64):
+    %p = math.atan2 %a, %b : f64
+    %q = math.atan %a : f64
+    linalg.yield %p, %q : f64, f64
+  }} -> ({_TYPE}, {_TYPE})
+  return %r#0, %r#1 : {_TYPE}, {_TYPE}
+}}""",
+    }
+)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", ["stablehlo", "math"])
+def test_arctangents_of_f64(device: Device, device_name: str, name: str) -> None:
+    """Within two units in the last place of the C library, with its signs."""
+    y, x = _arguments()
+    for found, expected in zip(
+        ARCTANGENTS.function(name, device)(y, x), (np.arctan2(y, x), np.arctan(y)), strict=True
+    ):
+        result = np.asarray(found)
+        np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+        is_normal = np.abs(expected) >= np.finfo(np.float64).tiny  # devices flush subnormals
+        error = np.abs(result - expected)[is_normal]
+        assert (error <= 2 * np.spacing(np.abs(expected[is_normal]))).all()
+        is_number = ~np.isnan(expected)
+        np.testing.assert_array_equal(
+            np.signbit(result[is_number]), np.signbit(expected[is_number])
+        )

@@ -521,12 +521,12 @@ class Tensors(Form):
         """Write ``stablehlo.convert``, which reads signless integers as signed.
 
         An unsigned integer is extended with its sign, and the copies of that are masked; to a float
-        it goes by a wider integer. A float of half of an unsigned type's range or more becomes an
-        integer less that half, whose highest bit is then set.
+        it goes by a wider integer, and one of 64 bits by its half. A float of half of an unsigned
+        type's range or more becomes an integer less that half, whose highest bit is then set.
         """
         if source.kind == "uint" and target.is_float:
             if source.bits == I64.bits:
-                raise UnsupportedError("u64 to floats cannot be written as operations")
+                return self._convert_u64(self.emitted(value, source), target).value
             wide = self.emitted(value, source).convert(I32 if source.bits < I32.bits else I64)
             return self.convert(wide.value, wide.element, target)
         if source.is_float and target.kind == "uint":
@@ -538,6 +538,16 @@ class Tensors(Form):
         if source.kind == "uint" and target.bits > source.bits:
             return (self.emitted(converted, target) & ((1 << source.bits) - 1)).value
         return converted
+
+    def _convert_u64(self, value: Any, target: ElementType) -> Any:
+        """Convert the half of a large integer, whose last bit is set if the half is not exact.
+
+        So it is rounded as the integer is: both are as near to the same two floats.
+        """
+        is_large = value >= 1 << 63
+        half = np.where(is_large, (value >> 1) | (value & 1), value)
+        real = self.emitted(self.convert(half.value, I64, target), target)
+        return np.where(is_large, real + real, real)
 
     @staticmethod
     def _convert_unsigned(value: Any, target: ElementType) -> Any:

@@ -109,7 +109,7 @@ from .iree.returned_truths import separate_truths
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
-from .iree.special_points import SPECIAL, expand_special
+from .iree.special_points import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .iree.stable_sort import keep_sorted, stabilize_sort
 from .iree.unsigned_factors import widen_factors
 from .iree.unsigned_windows import bits_as, is_unsigned, signless, signless_window
@@ -227,6 +227,7 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.pad": separate_pad,
     "stablehlo.reduce_window": cut_windows,
     "stablehlo.reverse": expand_reverse,
+    **dict.fromkeys(ARCTANGENTS, expand_arctangent),
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
 }

@@ -2,7 +2,8 @@
 
 IREE 3.13 writes these functions with others, and computes
 
-* ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one,
+* ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one, and has
+  none of f64,
 * ``power`` with an exponent of 0, or a negative base, as NaN,
 * ``cbrt`` of an infinity as NaN,
 * ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan); of f64 it has none on a CPU,
@@ -28,14 +29,18 @@ from ..._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...emit import Formula
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.arctangents import angle_of
 from ...emit.operation import create
 from ...emit.subnormals import ceil, floor
+from ...emit.values import scalar
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch
 
-__all__ = ["SPECIAL", "expand_special"]
+__all__ = ["ARCTANGENTS", "SPECIAL", "expand_arctangent", "expand_special"]
 
+ARCTANGENTS = ("math.atan", "math.atan2")
+"""The operations of `expand_arctangent`."""
 _DONE = "ordinary_operands"
 """The attribute of an operation whose operands are ordinary."""
 _F64, _MANTISSA = ElementType.parse("f64"), 52
@@ -50,6 +55,18 @@ def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("has ordinary operands")
     result = SPECIAL[op.name](*(emit.tensor(value) for value in op.operands))
     rewriter.replace_op(op, [result.value])
+    return None
+
+
+def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
+    if not isinstance(element_type(op.results[0].type), ir.F64Type):
+        return NoMatch("is not of f64")
+    is_tensor = isinstance(op.results[0].type, ir.ShapedType)
+    operands = [(emit.tensor if is_tensor else scalar)(value) for value in op.operands]
+    y = operands[0]
+    x = operands[1] if len(operands) > 1 else y.form.known(1.0, y.element)
+    rewriter.replace_op(op, [_atan2(y, x).value])
     return None
 
 
@@ -76,7 +93,11 @@ def _atan2(y: Formula, x: Formula) -> Formula:
     is_left = _signed_bits(x) < 0
     on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
     ordinary_x = np.where(on_axis | diagonal, 1.0, x)
-    angle = np.abs(_ordinary("atan2", np.where(on_axis | diagonal, 1.0, y), ordinary_x))
+    ordinary_y = np.where(on_axis | diagonal, 1.0, y)
+    if y.element == _F64:
+        angle = angle_of(ordinary_y, ordinary_x, is_left)
+    else:
+        angle = np.abs(_ordinary("atan2", ordinary_y, ordinary_x))
     pi, quarter = (x.form.known(math.pi / parts, x.element) for parts in (1, 4))
     angle = np.where(on_axis, np.where(is_left, pi, 0.0), angle)
     angle = np.where(diagonal, np.where(is_left, 3.0 * quarter, quarter), angle)

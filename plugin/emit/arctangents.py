@@ -1,0 +1,71 @@
+"""The arctangent of f64, which IREE has on no device.
+
+The range of ``x`` is reduced by ``atan(x) = atan(c) + atan((x - c) / (1 + c x))`` with
+``c`` = 0, 1/2, 1, 3/2 and infinity, to less than 7/16; there it is ``x - x * p(x * x)`` with a
+polynomial of degree 10. The error is less than one unit in the last place.
+
+Source: FDLIBM 5.3, ``s_atan.c`` and ``e_atan2.c`` (Sun Microsystems, 1993).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from .values import Formula
+
+__all__ = ["angle_of"]
+
+_COEFFICIENTS = (
+    *(3.33333333333329318027e-01, -1.99999999998764832476e-01, 1.42857142725034663711e-01),
+    *(-1.11111104054623557880e-01, 9.09088713343650656196e-02, -7.69187620504482999495e-02),
+    *(6.66107313738753120669e-02, -5.83357013379057348645e-02, 4.97687799461593236017e-02),
+    *(-3.65315727442169155270e-02, 1.62858201153657823623e-02),
+)
+"""Of ``p``, from the lowest power."""
+_RANGES = (
+    (7 / 16, 0.0, 0.0),
+    (11 / 16, 4.63647609000806093515e-01, 2.26987774529616870924e-17),
+    (19 / 16, 7.85398163397448278999e-01, 3.06161699786838301793e-17),
+    (39 / 16, 9.82793723247329054082e-01, 1.39033110312309984516e-17),
+    (math.inf, 1.57079632679489655800e00, 6.12323399573676603587e-17),
+)
+"""The end of each range of ``x``, and ``atan(c)``: its f64, and the rest."""
+_PI_REST = 1.2246467991473531772e-16
+"""Pi less its f64."""
+
+
+def _arctangent(x: Formula) -> Formula:
+    """The arctangent of numbers that are not negative."""
+    # Numerator and denominator of the reduced argument, from the last range to the first.
+    numerator, denominator = x.form.known(-1.0, x.element), x
+    high, low = (x.form.known(number, x.element) for number in _RANGES[-1][1:])
+    for (end, known, rest), above, below in (
+        (_RANGES[3], x - 1.5, 1.5 * x + 1.0),
+        (_RANGES[2], x - 1.0, x + 1.0),
+        (_RANGES[1], 2.0 * x - 1.0, x + 2.0),
+        (_RANGES[0], x, x.form.known(1.0, x.element)),
+    ):
+        is_below = x < end
+        numerator = np.where(is_below, above, numerator)
+        denominator = np.where(is_below, below, denominator)
+        high, low = np.where(is_below, known, high), np.where(is_below, rest, low)
+    reduced = numerator / denominator
+    square = reduced * reduced
+    polynomial = square * _COEFFICIENTS[-1]
+    for coefficient in reversed(_COEFFICIENTS[:-1]):
+        polynomial = (polynomial + coefficient) * square
+    return high - ((reduced * polynomial - low) - reduced)
+
+
+def angle_of(y: Formula, x: Formula, is_left: Formula) -> Formula:
+    """The angle from 0 to pi of a point above the axis.
+
+    Args:
+        y: greater than 0; infinite only where `x` is finite.
+        x: any number, whose sign does not matter.
+        is_left: the sign of `x` is negative.
+    """
+    angle = _arctangent(np.abs(y) / np.abs(x))
+    return np.where(is_left, math.pi - (angle - _PI_REST), angle)
