@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,6 +25,15 @@ def zeros(*shape: int) -> np.ndarray:
 
 def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
+
+
+def with_types(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with results of f32."""
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    for output in typed.graph.output:
+        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
+    return typed
 
 
 REGIONS = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], F32)
@@ -73,6 +84,13 @@ REFUSED: Mapping[str, tuple[Case, str]] = {
         case("RoiAlign", [IMAGES, REGIONS, integers(0, 0, 0)], output_height=2, output_width=2,
              sampling_ratio=1), "has batch_indices of shape [3] for 2 regions",
     ),
+    "a window of two dimensions": (
+        case("STFT", [zeros(1, 16, 1), integers(2), zeros(1, 4)], [1]), "window of shape [1, 4]",
+    ),
+    "more rows of cosines than of sines": (
+        case("RotaryEmbedding", [zeros(1, 2, 3, 8), zeros(6, 4), zeros(5, 4),
+                                 np.zeros((1, 3), np.int64)], opset=23), "cosines of shape [6, 4]",
+    ),
     "a mask of another shape": (
         case("DeformConv", [IMAGES, zeros(2, 2, 3, 3), zeros(1, 18, 3, 3), None,
                             zeros(1, 7, 3, 3)]),
@@ -89,12 +107,8 @@ REFUSED: Mapping[str, tuple[Case, str]] = {
 def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
     """ONNX Runtime refuses them too."""
     refused, message = REFUSED[name]
-    typed = onnx.ModelProto()
-    typed.CopyFrom(refused.model)
-    for output in typed.graph.output:
-        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
     with pytest.raises(InputError) as caught:
-        read_module(typed.SerializeToString())
+        read_module(with_types(refused.model).SerializeToString())
     assert message in str(caught.value)
     with pytest.raises(Exception, match="ONNXRuntimeError"):
         onnxruntime.InferenceSession(refused.model.SerializeToString()).run(
@@ -105,7 +119,27 @@ def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
 def test_a_condition_beyond_an_axis_is_refused_by_the_axis() -> None:
     condition = np.ones(5, np.bool_)
     longer = case("Compress", [zeros(3, 2), condition], [1], axis=-1).model
-    result = helper.make_tensor_value_info("y0", TensorProto.FLOAT, None)
-    longer.graph.output[0].CopyFrom(result)
     with pytest.raises(UnsupportedError, match="5 elements for 2 along the axis 1"):
-        read_module(longer.SerializeToString())
+        read_module(with_types(longer).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("index", "shape", "expected"),
+    [(4, (1, 4, 2), "decay of shape [1, 4, 2], expected [2, 4, 2] or [2, 4, 16]"),
+     (5, (1, 4, 2), "beta of shape [1, 4, 2], expected [2, 4, 2] or [2, 4, 1]"),
+     (5, (2, 3, 1), "beta of shape [2, 3, 1], expected [2, 4, 2] or [2, 4, 1]")],
+)  # fmt: skip
+def test_each_step_of_each_sequence_has_a_decay_and_a_beta(
+    index: int, shape: tuple[int, ...], expected: str
+) -> None:
+    inputs = [
+        *(zeros(2, 4, 16) for _ in range(3)),
+        zeros(2, 2, 8, 8),
+        zeros(2, 4, 2),
+        zeros(2, 4, 1),
+    ]
+    inputs[index] = zeros(*shape)
+    options: dict[str, Any] = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "gated_delta"}
+    refused = case("com.microsoft.LinearAttention", inputs, outputs=2, **options).model
+    with pytest.raises(InputError, match=re.escape(expected)):
+        read_module(with_types(refused).SerializeToString())

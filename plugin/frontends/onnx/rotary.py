@@ -81,6 +81,7 @@ def rotary_embedding(call: Call) -> AnyArray:
         x = x.transpose(0, 2, 1, 3)
     else:
         raise call.error(f"has X of shape {list(shape)}, expected three or four dimensions")
+    _checked(call, x.shape[-1], cosines, sines)
     if call.optional(3) is not None:
         positions = call.array(3)
         if tuple(positions.shape) != tuple(x.shape[:2]):
@@ -91,7 +92,6 @@ def rotary_embedding(call: Call) -> AnyArray:
         )
     if tuple(cosines.shape[:-1]) != tuple(x.shape[:2]):
         raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {list(shape)}")
-    _checked(call, x.shape[-1], cosines, sines)
     interleaved = bool(call.attribute("interleaved", 0))
     result = rotated(x, cosines, sines, is_interleaved=interleaved)
     result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)

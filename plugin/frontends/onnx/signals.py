@@ -96,6 +96,8 @@ def stft(call: Call) -> Typed:
     step = int(call.known_scalar(1))
     is_onesided = bool(call.attribute("onesided", 1))
     window = None if call.optional(2) is None else call.array(2).astype(real.dtype)
+    if window is not None and window.ndim != 1:
+        raise call.error(f"has a window of shape {list(window.shape)}, expected one dimension")
     length = None if window is None else window.shape[0]
     if call.optional(3) is not None:
         frame_length = int(call.known_scalar(3))

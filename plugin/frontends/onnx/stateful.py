@@ -114,16 +114,22 @@ def linear_attention(call: Call) -> list[AnyArray]:
         raise call.error("has no time steps", UnsupportedError)
     sequences = [query.reshape((length, batch, groups, heads // groups, width)), key, value]
     if decays:
-        last = call.input(4).shape[-1]
+        shape = call.input(4).shape
+        if shape not in ((batch, length, groups), (batch, length, groups * width)):
+            raise call.error(
+                f"has decay of shape {list(shape)}, expected {[batch, length, groups]} or "
+                f"{[batch, length, groups * width]}"
+            )
         decay = _by_time(call, 4, groups)
-        if last not in (groups, groups * width):
-            raise call.error(f"has decay of {last} elements, expected {groups} or {groups * width}")
         sequences.append(np.exp(decay).reshape((length, batch, groups, decay.shape[3], 1)))
     if corrects:
-        last = call.input(5).shape[-1]
-        if last not in (1, groups):
-            raise call.error(f"has beta of {last} elements, expected {groups} or 1")
-        sequences.append(_by_time(call, 5, last))
+        shape = call.input(5).shape
+        if shape not in ((batch, length, 1), (batch, length, groups)):
+            raise call.error(
+                f"has beta of shape {list(shape)}, expected {[batch, length, groups]} or "
+                f"{[batch, length, 1]}"
+            )
+        sequences.append(_by_time(call, 5, shape[2]))
     shape = (batch, groups, width, size)
     state = optional_wide(call, 3, F32)
     if state is None:
