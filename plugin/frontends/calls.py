@@ -74,6 +74,17 @@ class BaseCall(ABC, Generic[_Operand]):
             )
         return np.asarray(operand.value)
 
+    def known_scalar(self, index: int) -> Array:
+        """The value of a constant input of one element, without dimensions."""
+        element: Array = self.only_element(index, self.known(index))
+        return element
+
+    def only_element(self, index: int, value: AnyArray) -> AnyArray:
+        """The value of an input that must have one element, without dimensions."""
+        if value.size != 1:
+            raise self.error(f"has {value.size} elements in {self.input(index)}, expected one")
+        return value.reshape(())
+
     def checked_axis(self, axis: int, rank: int) -> int:
         """An axis counted from 0, of one that may be negative."""
         if not -rank <= axis < rank:

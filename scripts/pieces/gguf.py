@@ -58,6 +58,9 @@ _NEUTRAL = {
 """Values that change nothing, as the absence of the property: heads below have 32 elements, and
 positions are not scaled without a factor."""
 _TOKENIZER = "tokenizer.ggml.model"
+_END_TOKENS = {"llama": (2.0,), "gpt2": (0.0, 1.0)}
+"""Tokens that end an answer by another property or by their names; ``eot_token_id`` may repeat
+them."""
 _SHOWN_BY = {
     **dict.fromkeys(
         ("attention.head_count", "attention.head_count_kv", "attention.key_length", "block_count",
@@ -107,12 +110,15 @@ class GgufFile(Base):
     def expected_of(self, files: dict[str, bytes]) -> list[np.ndarray]:
         """Return a digest of the file without its description."""
         header = Header.of(files[FILE])
+        vocabulary = _scalar(header.properties[_TOKENIZER])
+        ends = _END_TOKENS.get(str(vocabulary), ())
         known = sorted(
             (key, value)
             for key, value in header.properties.items()
             if not any(fnmatch.fnmatch(key, each) for each in _DESCRIPTIVE)
             and _scalar(value) not in _NEUTRAL.get(key.partition(".")[2], ())
-            and (key != "tokenizer.ggml.pre" or b"gpt2" in header.properties[_TOKENIZER])
+            and (key != "tokenizer.ggml.pre" or vocabulary == "gpt2")
+            and (key != "tokenizer.ggml.eot_token_id" or _scalar(value) not in ends)
         )
         digest = hashlib.sha256(repr((known, sorted(header.tensors))).encode()).digest()
         return [np.frombuffer(digest, np.bool_)]

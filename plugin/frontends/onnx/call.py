@@ -156,17 +156,7 @@ class Call(BaseCall[Operand]):
 
     def scalar(self, index: int) -> AnyArray:
         """The value of an input of one element, without dimensions."""
-        return self._only_element(index, self.array(index))
-
-    def known_scalar(self, index: int) -> Array:
-        """The value of a constant input of one element, without dimensions."""
-        element: Array = self._only_element(index, self.known(index))
-        return element
-
-    def _only_element(self, index: int, value: AnyArray) -> AnyArray:
-        if value.size != 1:
-            raise self.error(f"has {value.size} elements in {self.input(index)}, expected one")
-        return value.reshape(())
+        return self.only_element(index, self.array(index))
 
     def check_all_is_read(self, irrelevant: Sequence[Irrelevant] = ()) -> None:
         """Check that the kernel has read every attribute and every input that is present.

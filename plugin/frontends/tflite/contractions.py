@@ -61,7 +61,8 @@ def _convolution(
         axis: which axis of the filters counts features.
         groups: of channels.
     """
-    filters, bias, options = call.input(1), call.optional(2), call.options
+    filters, options = call.input(1), call.options
+    bias = _bias(call, 2, filters.shape[axis])
     strides = (options.stride_h, options.stride_w)
     dilations = (options.dilation_h_factor, options.dilation_w_factor)
     if min(*strides, *dilations) < 1:
@@ -96,8 +97,9 @@ def _convolution(
 @kernel("CONV_3D")
 def conv_3d(call: Call) -> AnyArray:
     """Of floats; filters are ``[KD, KH, KW, C / groups, F]``."""
-    images, filters, bias = call.input(0), call.input(1), call.optional(2)
+    images, filters = call.input(0), call.input(1)
     strides, dilations = _in_space(call, images, filters)
+    bias = _bias(call, 2, filters.shape[4])
     channels, per_group = images.shape[4], filters.shape[3]
     if not per_group or channels % per_group:
         raise call.error(f"has filters of {per_group} channels for images of {channels}")
@@ -112,11 +114,12 @@ def conv_3d(call: Call) -> AnyArray:
 @kernel("CONV_3D_TRANSPOSE")
 def conv_3d_transpose(call: Call) -> AnyArray:
     """Of floats; filters are ``[KD, KH, KW, F, C]``; input 0 is the shape of the result."""
-    images, filters, bias = call.input(2), call.input(1), call.optional(3)
+    images, filters = call.input(2), call.input(1)
     strides, dilations = _in_space(call, images, filters)
-    extents = [int(n) for n in call.known(0).reshape(-1)[1:4]]
-    if images.shape[4] != filters.shape[4] or len(extents) != 3:
+    if images.shape[4] != filters.shape[4]:
         raise call.error(f"has filters of {filters.shape[4]} channels, and {images.shape[4]}")
+    bias = _bias(call, 3, filters.shape[3])
+    extents = _stated_extents(call, images, filters.shape[3])
     spans = [(n - 1) * d + 1 for n, d in zip(filters.shape[:3], dilations, strict=True)]
     before = _cut_before(call, images.shape[1:4], extents, spans, strides)
     value = images.value
@@ -178,14 +181,15 @@ def transpose_conv(call: Call) -> AnyArray:
 
     A convolution of the images with zeros between, with the filters reversed.
     """
-    images, filters, bias, options = call.input(2), call.input(1), call.optional(3), call.options
-    extents = [int(n) for n in call.known(0).reshape(-1)[1:3]]
+    images, filters, options = call.input(2), call.input(1), call.options
     strides = (options.stride_h, options.stride_w)
-    if len(images.shape) != 4 or len(filters.shape) != 4 or len(extents) != 2 or min(strides) < 1:
+    if len(images.shape) != 4 or len(filters.shape) != 4 or min(strides) < 1:
         raise call.error(f"has images of shape {list(images.shape)} and the strides {strides}")
     sizes = filters.shape[1:3]
     if images.shape[3] != filters.shape[3]:
         raise call.error(f"has filters of {filters.shape[3]} channels, and {images.shape[3]}")
+    bias = _bias(call, 3, filters.shape[0])
+    extents = _stated_extents(call, images, filters.shape[0])
     before = _cut_before(call, images.shape[1:3], extents, sizes, strides)
     flipped = Operand(filters.tensor, np.flip(filters.value, (1, 2)))
 
@@ -201,6 +205,18 @@ def transpose_conv(call: Call) -> AnyArray:
             _with_bias(convolved(images.value.astype(np.float32), reals, 0.0, np.float32), bias)
         )
     return _Product(call, images, flipped, bias, 0).stored(convolved)
+
+
+def _stated_extents(call: Call, images: Operand, features: int) -> list[int]:
+    """Return the extents in space of the shape that input 0 states for the result."""
+    shape = call.known(0).reshape(-1).tolist()
+    extents = shape[1:-1]
+    if len(shape) != len(images.shape) or (shape[0], shape[-1]) != (images.shape[0], features):
+        raise call.error(
+            f"has the shape {shape} of its result for {images.shape[0]} images and {features} "
+            "channels"
+        )
+    return extents
 
 
 def _cut_before(
@@ -258,6 +274,14 @@ def spread_images(
         high = extent + size - 1 - low - value.shape[axis]
         value = padded_or_cut(value, axis, low, high, fill)
     return value
+
+
+def _bias(call: Call, index: int, features: int) -> Operand | None:
+    """Return the bias, which has an element for each output channel."""
+    bias = call.optional(index)
+    if bias is not None and math.prod(bias.shape) != features:
+        raise call.error(f"adds {bias} of shape {list(bias.shape)} to {features} channels")
+    return bias
 
 
 def _with_bias(real: AnyArray, bias: Operand | None) -> AnyArray:
@@ -381,12 +405,13 @@ class _Product:
 @kernel("FULLY_CONNECTED")
 def fully_connected(call: Call) -> AnyArray:
     """Weights are ``[features, depth]``; what the input has before `depth` counts rows."""
-    rows, weights, bias = call.input(0), call.input(1), call.optional(2)
+    rows, weights = call.input(0), call.input(1)
     if call.options.weights_format:
         raise call.error("has shuffled weights", UnsupportedError)
     if len(weights.shape) != 2:
         raise call.error(f"has weights of shape {list(weights.shape)}, expected 2 dimensions")
     features, depth = weights.shape
+    bias = _bias(call, 2, features)
     count = math.prod(rows.shape)
     if not depth or count % depth:
         raise call.error(f"has {count} elements for weights of {depth} columns")

@@ -102,7 +102,7 @@ def embedding_lookup(call: Call) -> AnyArray:
 @kernel("ONE_HOT")
 def one_hot(call: Call) -> AnyArray:
     """Input 2 at the positions, and input 3 elsewhere, along an axis of input 1's extent."""
-    positions, depth = call.input(0), int(call.known(1).reshape(-1)[0])
+    positions, depth = call.input(0), int(call.known_scalar(1))
     rank = len(positions.shape)
     if not -1 <= call.options.axis <= rank:
         raise call.error(f"has the axis {call.options.axis} for {list(positions.shape)}")

@@ -29,7 +29,7 @@ __all__: list[str] = []
 @kernel("TOPK_V2")
 def top_k(call: Call) -> list[AnyArray]:
     """The greatest along the last axis, and their positions; NaN is less than any number."""
-    operand, count = call.input(0), int(call.known(1).reshape(-1)[0])
+    operand, count = call.input(0), int(call.known_scalar(1))
     value, shape = operand.value, operand.shape
     kind = call.dtype(call.operator.outputs[1])
     if not shape or not 0 <= count <= shape[-1]:
@@ -132,7 +132,7 @@ def segments(call: Call) -> AnyArray:
     if name == "SEGMENT_SUM":
         count = int(call.known(1).max(initial=-1)) + 1
     else:
-        count = int(call.known(2).reshape(-1)[0])
+        count = int(call.known_scalar(2))
     if count < 0:
         raise call.error(f"has {count} segments")
     parts = operand.value.reshape((-1, *operand.shape[rank:]))

@@ -1,0 +1,113 @@
+"""Constants of TensorFlow Lite operators with another number of elements are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from litert import LiteRt
+from subquant.dialects import create_context
+from subquant.errors import InputError
+from subquant.formats.tflite import read_tflite
+from subquant.frontends.tflite import write_module
+from tflite_builder import Graph
+
+Build = Callable[[Graph], tuple[list[int], list[int]]]
+
+
+def constant(graph: Graph, values: object, dtype: str = "int32") -> int:
+    array = np.array(values, dtype)
+    return graph.tensor(array.shape, dtype, None, array)
+
+
+def top_k(graph: Graph) -> tuple[list[int], list[int]]:
+    operand = graph.tensor((3, 4), "float32")
+    results = [graph.tensor((3, 2), "float32"), graph.tensor((3, 2), "int32")]
+    graph.operator("TOPK_V2", [operand, constant(graph, [2, 3])], results, "TopKV2Options")
+    return [operand], results
+
+
+def one_hot(graph: Graph) -> tuple[list[int], list[int]]:
+    indices, result = graph.tensor((3,), "int32"), graph.tensor((3, 4), "float32")
+    values = [constant(graph, value, "float32") for value in (1, 0)]
+    inputs = [indices, constant(graph, [4, 5]), *values]
+    graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=-1)
+    return [indices], [result]
+
+
+def segments(graph: Graph) -> tuple[list[int], list[int]]:
+    operand, result = graph.tensor((3, 2), "float32"), graph.tensor((2, 2), "float32")
+    inputs = [operand, constant(graph, [0, 1, 1]), constant(graph, [2, 3])]
+    graph.operator("UNSORTED_SEGMENT_SUM", inputs, [result], "UnsortedSegmentSumOptions")
+    return [operand], [result]
+
+
+def fully_connected(graph: Graph) -> tuple[list[int], list[int]]:
+    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 4), "float32")
+    weights, bias = constant(graph, np.ones((4, 3)), "float32"), constant(graph, [1.0], "float32")
+    graph.operator("FULLY_CONNECTED", [operand, weights, bias], [result], "FullyConnectedOptions")
+    return [operand], [result]
+
+
+def convolution(graph: Graph) -> tuple[list[int], list[int]]:
+    images, result = graph.tensor((1, 4, 4, 2), "float32"), graph.tensor((1, 4, 4, 3), "float32")
+    filters = constant(graph, np.ones((3, 1, 1, 2)), "float32")
+    inputs = [images, filters, constant(graph, [1.0], "float32")]
+    graph.operator("CONV_2D", inputs, [result], "Conv2DOptions", strideW=1, strideH=1)
+    return [images], [result]
+
+
+def transposed(shape: list[int], bias: list[float]) -> Build:
+    """A transposed convolution of two images to three channels, whose result has a stated shape."""
+
+    def build(graph: Graph) -> tuple[list[int], list[int]]:
+        images, result = graph.tensor((2, 4, 4, 2), "float32"), graph.tensor(shape, "float32")
+        filters = constant(graph, np.ones((3, 1, 1, 2)), "float32")
+        inputs = [constant(graph, shape), filters, images, constant(graph, bias, "float32")]
+        graph.operator("TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", 3, strideW=1,
+                       strideH=1)  # fmt: skip
+        return [images], [result]
+
+    return build
+
+
+REFUSED: Mapping[str, tuple[Build, str]] = {
+    "two counts": (top_k, "has 2 elements in"),
+    "two depths": (one_hot, "has 2 elements in"),
+    "two numbers of segments": (segments, "has 2 elements in"),
+    "one bias for rows": (fully_connected, r"of shape \[1\] to 4 channels"),
+    "one bias for images": (convolution, r"of shape \[1\] to 3 channels"),
+    "one bias for transposed images": (
+        transposed([2, 4, 4, 3], [1.0]), r"of shape \[1\] to 3 channels",
+    ),
+    "a shape of other channels": (
+        transposed([2, 4, 4, 5], [1.0] * 3), r"has the shape \[2, 4, 4, 5\] of its result for 2",
+    ),
+    "a shape of other batches": (
+        transposed([1, 4, 4, 3], [1.0] * 3), r"has the shape \[1, 4, 4, 3\] of its result for 2",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_another_number_of_elements_is_refused(name: str) -> None:
+    """LiteRT refuses them too."""
+    build, message = REFUSED[name]
+    graph = Graph()
+    inputs, outputs = build(graph)
+    data = graph.model(inputs, outputs)
+    with pytest.raises(InputError, match=message):
+        write_module(read_tflite(data), create_context())
+    arrays = [
+        np.zeros(each.shape, each.type.lower()) for each in read_tflite(data).subgraphs[0].inputs
+    ]
+    with pytest.raises((RuntimeError, ValueError)):
+        LiteRt(data)(arrays)
+
+
+def test_the_stated_shape_of_a_transposed_convolution_is_accepted() -> None:
+    graph = Graph()
+    inputs, outputs = transposed([2, 4, 4, 3], [1.0] * 3)(graph)
+    write_module(read_tflite(graph.model(inputs, outputs)), create_context())
