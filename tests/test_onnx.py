@@ -357,3 +357,16 @@ def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path
     refused = "would be refused: operator 2 (RandomUniformLike) is not lowered"
     assert refused in table.output
     assert table.output.count("would be refused") == 1
+
+
+def test_inspect_runs_the_passes_of_a_compilation(in_temporary_folder: Path) -> None:
+    proto = model(
+        [node("Relu", ["x"], ["a"]), node("Cos", ["a"], ["y"])],
+        {"x": ("DOUBLE", (2, 3))}, {"y": ("DOUBLE", (2, 3))}, {},
+    )  # fmt: skip
+    Path("m.onnx").write_bytes(proto.SerializeToString())
+    shown = CliRunner().invoke(main, ["inspect", "m.onnx"])
+    refused = "the model: 'stablehlo.cosine' computes cosine of f64 for node 1 (Cos)"
+    assert refused in shown.output
+    compiled = CliRunner().invoke(main, ["compile", "m.onnx"])
+    assert "computes cosine of f64 for node 1" in compiled.stderr

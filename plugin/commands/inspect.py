@@ -99,11 +99,11 @@ def _model_kind(path: str) -> str | None:
 
 def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
     """Show the operators of a model, and which of them would be refused."""
-    arguments = {"file": path, "path": path}
+    arguments = {"file": path, "path": path, "kind": kind}
     with show_progress(f"inspect {path}") as progress:
         try:
             model, _ = call(
-                f"subquant.frontends.{kind}.inspection:served",
+                "subquant.compiler.inspected_models:served",
                 arguments,
                 steps=progress,
                 limits=limits,

@@ -323,7 +323,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
             if is_vulkan
             else []
         ),
-        ("check-hand-off", {"target": options.label}),
+        ("check-hand-off", {"target": options.label, "functions": not options.iree_flags}),
     ]
     return passes_of(steps)
 

@@ -37,6 +37,7 @@ __all__ = [
     "from_elements",
     "generic",
     "identity_map",
+    "is_of_the_call",
     "loop_index",
     "put_part",
     "put_slice",
@@ -175,13 +176,13 @@ def apart(tensor: Value) -> Value:
     """
     element = tensor.type.element_type
     is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
-    if is_unsigned or not tensor.type.has_static_shape or not _is_of_the_call(tensor):
+    if is_unsigned or not tensor.type.has_static_shape or not is_of_the_call(tensor):
         return behind_barrier(tensor)
     return value(APART, [tensor], tensor.type)
 
 
-def _is_of_the_call(tensor: Value) -> bool:
-    """True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
+def is_of_the_call(tensor: Value) -> bool:
+    """Return True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
     seen: set[Value] = set()
     pending = [tensor]
     while pending:

@@ -50,6 +50,7 @@ from .base import (
     walk,
 )
 from .estimate_work import WORK_ATTRIBUTE
+from .iree.absent_functions import why_absent
 from .iree.consumed_arguments import consumed_values, storing_functions
 from .iree.fresh_results import fresh_results
 from .iree.long_loops import LOOPS, iterations_of
@@ -66,11 +67,14 @@ class CheckHandOff(ModulePass):
 
     Options:
         target: what the module is compiled for, recorded for the runtime (``vulkan:generic``).
+        functions: refuse functions that IREE does not have (`iree.absent_functions`), unless flags
+            for IREE replace them.
     """
 
     name: ClassVar[str] = "check-hand-off"
 
     target: str = ""
+    functions: bool = False
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`."""
@@ -82,6 +86,9 @@ class CheckHandOff(ModulePass):
             if name not in known:
                 _check_name(name, op)
                 known.add(name)
+            reason = why_absent(op, self.target) if self.functions else ""
+            if reason:
+                raise UnsupportedError(reason, op)
             for value in left.values_of(op):
                 raise UnsupportedError(_why_left(value.type), op)
             if name == "func.func":

@@ -1,0 +1,48 @@
+"""Models of other tools for ``subquant inspect``: their operators, and all that would be refused.
+
+The front end tells what it refuses, operator by operator. Where it refuses nothing, the passes of a
+compilation for llvm-cpu run, too: they refuse functions that IREE does not have, for example. IREE
+itself is not run, whose refusals of single dispatches take a compilation to find.
+
+`served` is called in a child process.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..dialects import create_context
+from ..errors import SubquantError
+from ..files import read_input
+from ..processes import Steps
+from .lowering import lower
+from .options import CompileOptions
+from .reading import parse_bytes
+
+__all__ = ["served"]
+
+
+def served(
+    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Describe a model, by request: of the path ``path``, named ``file``, of the kind ``kind``."""
+    inspection = importlib.import_module(f"..frontends.{arguments['kind']}.inspection", __package__)
+    model, blobs = inspection.served(arguments, blobs, steps)
+    operators = [each for graph in model["graphs"] for each in graph["operators"]]
+    if not model["refused"] and not any(each["refused"] for each in operators):
+        steps("lower")
+        model["refused"] = _refusal(arguments["path"], arguments["file"])
+    return model, blobs
+
+
+def _refusal(path: str, file: str) -> str | None:
+    """Return the message of the first pass that refuses a model; None if none does."""
+    context = create_context()
+    try:
+        module = parse_bytes(read_input(path), context, file, path=path)
+        lower(module, CompileOptions())
+    except SubquantError as error:
+        name = f"'{error.op_name}' " if error.op_name else ""
+        return f"{name}{error.message}"
+    return None
