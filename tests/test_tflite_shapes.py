@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import flatbuffers
 import numpy as np
 import pytest
 
@@ -12,7 +13,9 @@ from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.formats.tflite import read_tflite
 from subquant.frontends.tflite import write_module
-from tflite_builder import Graph
+from tflite_builder import Graph, schema
+from tflite_cases import one_case
+from tflite_recurrent_cases import CASES
 
 Build = Callable[[Graph], tuple[list[int], list[int]]]
 
@@ -111,3 +114,39 @@ def test_the_stated_shape_of_a_transposed_convolution_is_accepted() -> None:
     graph = Graph()
     inputs, outputs = transposed([2, 4, 4, 3], [1.0] * 3)(graph)
     write_module(read_tflite(graph.model(inputs, outputs)), create_context())
+
+
+def with_one_element(data: bytes, index: int) -> bytes:
+    """Return the model with the first element of an input of its first operator alone."""
+    model = schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
+    (graph,) = model.subgraphs
+    tensor = graph.tensors[graph.operators[0].inputs[index]]
+    buffer = model.buffers[tensor.buffer]
+    buffer.data = buffer.data[: len(buffer.data) // int(np.prod(tensor.shape))]
+    tensor.shape = [1]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
+@pytest.mark.parametrize(
+    ("case", "index", "expected"),
+    [
+        ("LSTM-plain-float32", 5, [3, 3]),
+        ("LSTM-plain-float32", 13, [3]),
+        ("LSTM-normed-float32", 22, [3]),
+        ("LSTM-projected-float32", 16, None),
+        ("LSTM-projected-float32", 17, [3]),
+        ("UNIDIRECTIONAL_SEQUENCE_LSTM-plain-int8", 14, [3]),
+        ("BIDIRECTIONAL_SEQUENCE_LSTM-two-float32", 24, [3, 3]),
+        ("RNN-float32", 3, [3]),
+    ],
+)
+def test_recurrent_weights_of_one_element_are_refused(
+    case: str, index: int, expected: list[int] | None
+) -> None:
+    """The element was taken for all cells, or for a diagonal."""
+    data = with_one_element(one_case(CASES[case], np.random.default_rng(0)), index)
+    with pytest.raises(InputError, match=r"of shape \[1\]") as caught:
+        write_module(read_tflite(data), create_context())
+    assert expected is None or str(expected) in str(caught.value)

@@ -103,11 +103,6 @@ def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None =
     for name in ("cell_clip", "proj_clip"):
         if not getattr(options, name) >= 0:
             raise call.error(f"has the option {name} = {getattr(options, name)}")
-    is_diagonal = bool(getattr(options, "diagonal_recurrent_tensors", False))
-    if is_diagonal and len(call.input(inputs.recurrent + _OUTPUT).shape) != 1:
-        raise call.error(
-            "has the option diagonal_recurrent_tensors, and recurrent weights of two dimensions"
-        )
     if not call.input(0).is_float and options.fused_activation_function not in (0, _TANH):
         raise call.error(
             f"of {call.input(0).tensor.type} has the option fused_activation_function = "
@@ -115,6 +110,7 @@ def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None =
             UnsupportedError,
         )
     lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, inputs)
+    lstm.check_shapes()
     states = [call.input(inputs.state).value, call.input(inputs.cell_state).value]
     (after, cells), results = over_time(lstm.step, states, lstm.before(rows, more))
     call.assign(inputs.state, after)
@@ -134,6 +130,30 @@ class _Lstm(ABC):
         """Those that are computed: without weights, the input gate is one less the forget gate."""
         first = _INPUT if self.call.optional(self.inputs.weights + _INPUT) is not None else _FORGET
         return list(range(first, 4))
+
+    def check_shapes(self) -> None:
+        """Check that weights and biases have an element for each cell and each output."""
+        call, inputs = self.call, self.inputs
+        outputs, cells = (call.input(n).shape[-1] for n in (inputs.state, inputs.cell_state))
+        is_diagonal = bool(getattr(call.options, "diagonal_recurrent_tensors", False))
+        recurrent = (cells,) if is_diagonal else (cells, outputs)
+        shapes: list[tuple[Operand | None, tuple[int, ...]]] = []
+        for gate in self.gates:
+            norm = self.norm(gate)
+            shapes += [
+                (call.input(inputs.recurrent + gate), recurrent),
+                (call.input(inputs.bias + gate), (cells,)),
+                (self.peephole(gate), (cells,)),
+                (None if norm is None else call.input(norm), (cells,)),
+            ]
+        if call.optional(inputs.projection) is not None:
+            shapes.append((call.input(inputs.projection), (outputs, cells)))
+            shapes.append((call.optional(inputs.projection_bias), (outputs,)))
+        for operand, shape in shapes:
+            if operand is not None and operand.shape != shape:
+                raise call.error(
+                    f"has {operand} of shape {list(operand.shape)}, expected {list(shape)}"
+                )
 
     def peephole(self, gate: int) -> Operand | None:
         """The weights of the cell's state in a gate."""

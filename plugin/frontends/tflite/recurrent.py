@@ -104,7 +104,10 @@ def _passed(
     """
     if not call.input(0).is_float:
         raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
-    before = call.input(first + 2).value + products(call, rows, first)
+    bias, units = call.input(first + 2), call.input(first).shape[:1]
+    if bias.shape != units:
+        raise call.error(f"adds {bias} of shape {list(bias.shape)} to {list(units)} units")
+    before = bias.value + products(call, rows, first)
     if more is not None:
         before = before + products(call, more[1], more[0])
 
