@@ -80,6 +80,10 @@ REFUSED: Mapping[str, tuple[Case, str]] = {
     "a bias for one of the transposed channels": (
         case("ConvTranspose", [IMAGES, zeros(2, 4, 3, 3), zeros(1)]), "of shape [1] to 4 channels",
     ),
+    "a result of other channels": (
+        case("ConvTranspose", [IMAGES, zeros(2, 4, 3, 3)], output_shape=[1, 3, 7, 7]),
+        "for 1 images of 4 channels",
+    ),
     "more batch indices than regions": (
         case("RoiAlign", [IMAGES, REGIONS, integers(0, 0, 0)], output_height=2, output_width=2,
              sampling_ratio=1), "has batch_indices of shape [3] for 2 regions",
@@ -114,6 +118,13 @@ def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
         onnxruntime.InferenceSession(refused.model.SerializeToString()).run(
             None, dict(refused.arguments)
         )
+
+
+def test_a_result_beyond_the_kernels_is_refused_by_the_strides() -> None:
+    images = [IMAGES, zeros(2, 4, 3, 3)]
+    longer = case("ConvTranspose", images, output_shape=[20, 7], strides=[3, 1]).model
+    with pytest.raises(UnsupportedError, match="where the kernels with strides of 3 reach 15"):
+        read_module(with_types(longer).SerializeToString())
 
 
 def test_a_condition_beyond_an_axis_is_refused_by_the_axis() -> None:

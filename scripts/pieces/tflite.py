@@ -101,14 +101,20 @@ def run(data: bytes) -> list[np.ndarray]:
     return [interpreter.get_tensor(each["index"]) for each in interpreter.get_output_details()]
 
 
+_WITHOUT_REFERENCE = ("SUM-int16", "SUM-int8")
+"""Models whose integers LiteRT's reference kernel reads as uint8, in part beyond their end."""
+
+
 @functools.cache
 def bases() -> list[Base]:
-    """The models of the tests."""
+    """The models of the tests that LiteRT computes."""
     sys.path.append(str(_TESTS))
     one_case = importlib.import_module("tflite_cases").one_case
     files: list[Base] = []
     for part in _MODULES:
         for name, case in importlib.import_module(f"tflite{part}_cases").CASES.items():
+            if name in _WITHOUT_REFERENCE:
+                continue
             data = one_case(case, np.random.default_rng(0))
             files.append(TfliteFile(name, {FILE: bytes(data)}))
     return files

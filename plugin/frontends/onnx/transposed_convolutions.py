@@ -51,6 +51,12 @@ def conv_transpose(call: Call) -> Typed:
     order = (0, 2, 1, *range(3, rank + 3))
     weights = grouped.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
     result = _convolution(images, weights, dilations, groups)
+    stated = call.attribute("output_shape", [0] * rank)
+    if len(stated) == rank + 2 and tuple(stated[:2]) != tuple(result.shape[:2]):
+        raise call.error(
+            f"has the output_shape {stated} for {result.shape[0]} images of {result.shape[1]} "
+            "channels"
+        )
     if bias_of(call, 2, result.shape[1]) is not None:
         result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))
     return Typed(call.input(0).type, result.astype(images.dtype))
@@ -88,8 +94,9 @@ def _margins(
         if target:
             if target - whole >= (stride if shape[axis] else 1):
                 raise call.error(
-                    f"asks for {target} elements in spatial dimension {axis}, where kernels reach "
-                    f"{whole}; say the output as pads and output_padding",
+                    f"asks for {target} elements in spatial dimension {axis}, where the kernels "
+                    f"with strides of {stride} reach {whole}; say the output as pads and "
+                    "output_padding",
                     UnsupportedError,
                 )
             total = max(whole - target, 0)
