@@ -253,6 +253,9 @@ REFUSED = {
     "a longer axis": node("Mul", ["elements", "twelve"], ["y"]),
     "the last of the best rows": node("ArgMax", ["elements"], ["y"], select_last_index=1),
     "sorted rows": node("Hardmax", ["elements"], ["y"], axis=0),
+    "axes of one element": node("Squeeze", ["elements"], ["y"]),
+    "images of a size": node("Resize", ["images", "", "", "sizes"], ["y"]),
+    "scales of rows": node("LayerNormalization", ["floats", "scales"], ["y"]),
     "another shape": node("Reshape", ["indices", "flat"], ["y"]),
     "two counts": node("Add", ["elements", "others"], ["y"]),
     "a sum of products": node("MatMul", ["elements", "twelve"], ["y"]),
@@ -270,10 +273,13 @@ def test_operators_that_would_read_padding_are_refused_by_name(kind: str) -> Non
         node("GatherND", ["x", "other_indices"], ["others"]),
     ]
     constants = {
-        "twelve": np.ones(12, np.float32), "flat": [-1],
+        "twelve": np.ones(12, np.float32), "flat": [-1], "ones": [1, 2, 3],
+        "sizes": [12, 1, 4, 4], "scales": np.ones((12, 1), np.float32),
     }  # fmt: skip
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4))}
-    nodes = [*SELECTED, *others, REFUSED[kind]]
+    images = node("Unsqueeze", ["elements", "ones"], ["images"])
+    floats = node("Cast", ["indices"], ["floats"], to=TensorProto.FLOAT)
+    nodes = [*SELECTED, *others, images, floats, REFUSED[kind]]
     proto = whole(nodes, inputs, {"y": "FLOAT"}, constants)
     with pytest.raises(UnsupportedError, match=f"{REFUSED[kind].op_type}.*known only when"):
         text_of(proto)
@@ -352,6 +358,51 @@ def test_a_call_fails_that_takes_a_row_which_does_not_count(device: Device) -> N
     proto, inputs = rows_of(0.2)
     with pytest.raises(ExecutionError, match=r"takes (other|2 of fewer) rows"):
         computed(proto, device, inputs["x"], np.eye(3, 4, dtype=np.int32)[:1].repeat(3, 0) * 0)
+
+
+TWICE = [
+    *SELECTED,
+    node("NonZero", ["mask"], ["columns_again"]),
+    node("Transpose", ["columns_again"], ["indices_again"]),
+    node("GatherND", ["y", "indices_again"], ["others"]),
+    node("Mul", ["elements", "others"], ["products"]),
+    node("Concat", ["elements", "others", "two"], ["long"], axis=0),
+    node("Concat", ["others", "elements", "two"], ["long_others"], axis=0),
+    node("Slice", ["elements", "one", "three"], ["part"]),
+    node("Slice", ["others", "one", "three"], ["other_part"]),
+    node("Sub", ["part", "other_part"], ["differences"]),
+    node("Gather", ["x", "rows_of"], ["slices"]),
+    node("Gather", ["columns", "first"], ["row_places"]),
+    node("Squeeze", ["row_places", "zero"], ["rows_of"]),
+    node("Unsqueeze", ["slices", "one"], ["slices_3d"]),
+    node("Reshape", ["slices_3d", "same_and_rest"], ["flat_slices"]),
+    node("ReduceMean", ["slices", "zero"], ["mean"], keepdims=0),
+    node("ReduceMean", ["slices"], ["whole_mean"]),
+    node("ScatterND", ["y", "indices", "products"], ["scattered"]),
+    node("ScatterND", ["y", "indices", "products"], ["added"], reduction="add"),
+    node("ScatterND", ["x", "row_columns", "slices"], ["scattered_rows"]),
+    node("Transpose", ["row_places"], ["row_columns"]),
+]
+TWICE_TYPES = dict.fromkeys(
+    ("products", "long", "long_others", "differences", "flat_slices", "mean", "whole_mean",
+     "scattered", "added", "scattered_rows"), "FLOAT",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 1])
+def test_operators_on_two_tensors_with_one_count(cpu: Device, share: float) -> None:
+    inputs = {"x": X, "y": X[::-1].copy(), "mask": drawn(np.int32, (3, 4), share)}
+    constants = {
+        "two": np.ones(2, np.float32), "one": np.array([1]), "three": np.array([3]),
+        "zero": np.array([0]), "first": np.array([0]), "same_and_rest": np.array([0, -1]),
+    }  # fmt: skip
+    nodes = _sorted(TWICE, {*inputs, *constants})
+    types = dict(TWICE_TYPES)
+    if not share:  # ONNX Runtime refuses these of no rows
+        for name in ("mean", "whole_mean", "flat_slices"):
+            del types[name]
+    used = [each for each in nodes if not set(each.output) & (set(TWICE_TYPES) - set(types))]
+    check(whole(used, inputs, types, constants), inputs, cpu, tolerance=1e-5)
 
 
 # -- Compress -------------------------------------------------------------------------------------

@@ -98,6 +98,9 @@ class Graph(Protocol):
     def producer(self, name: str) -> Node | None:
         """The node that has computed a tensor; None for inputs and constants."""
 
+    def shared(self, key: tuple[Any, ...], objects: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """Make a value once for the same objects of the graph that is being computed."""
+
     def check(self, condition: AnyArray, message: str) -> None:
         """Have a call of the program fail with a message unless a condition without axes holds."""
 

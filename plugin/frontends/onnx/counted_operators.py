@@ -10,7 +10,7 @@ Source: ONNX, "Operator Schemas", operator set 28.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,12 +23,27 @@ from .counted import COUNTED_ADVICE, Counted, is_row
 from .counted_rules import RULES, Compute, CountedNode, elementwise
 from .selections import compressed, coordinates_of, is_non_zero
 
-__all__ = ["compute_counted", "is_counted"]
+__all__ = ["COUNTING", "compute_counted", "is_counted", "parts_of"]
+
+COUNTING = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+"""Operators that make a count: those of the same inputs have the same one.
+
+Exporters write ``boxes[mask]`` and ``scores[mask]`` with a NonZero each.
+"""
 
 
 def is_counted(call: Call) -> bool:
     """Return True if an input of a node has a counted axis."""
     return any(each is not None and isinstance(each.value, Counted) for each in call.inputs)
+
+
+def parts_of(inputs: Sequence[Operand | None]) -> list[Any]:
+    """Return the objects that say whether inputs of nodes are the same."""
+    parts: list[Any] = []
+    for each in inputs:
+        value = None if each is None else each.value
+        parts += [value.value, value.count] if isinstance(value, Counted) else [value]
+    return parts
 
 
 def compute_counted(call: Call, compute: Compute) -> list[Operand]:
@@ -58,7 +73,10 @@ def compute_counted(call: Call, compute: Compute) -> list[Operand]:
             f"{COUNTED_ADVICE}",
             UnsupportedError,
         )
-    return [node.operand(each, axis, counts[0].count) for each in compute(node.plain())]
+    results = compute(node.plain())
+    if any(each.shape[axis] != counts[0].shape[counts[0].axis] for each in results):
+        raise node.refusal()
+    return [node.operand(each, axis, counts[0].count) for each in results]
 
 
 # -- handlers -------------------------------------------------------------------------------------
@@ -140,8 +158,8 @@ def _reshaped(node: CountedNode) -> list[Operand] | None:
     place = _reshaped_axis(node, own)
     if place is None:
         raise node.call.error(
-            f"gives {_named(own)} another shape, and the counted axis does not stay one of its "
-            f"own; have -1 for it in the shape: {COUNTED_ADVICE}",
+            f"gives {_named(own)} another shape, in which the counted axis must stay; have -1 for "
+            f"it in a constant shape, and list the axes of Squeeze: {COUNTED_ADVICE}",
             UnsupportedError,
         )
     results = node.compute(node.plain())
@@ -173,14 +191,9 @@ def _reshaped_axis(node: CountedNode, own: Counted) -> int | None:
             return 0 if math.prod(outer[0]) == own.shape[own.axis] else None
         return 1 if math.prod(outer[1]) == own.shape[own.axis] else None
     if operator == "Squeeze":
-        if given is None and node.has(1):
+        if given is None:  # without axes, a counted axis of one row goes, too
             return None
-        if given is None:  # a counted axis of one row would go
-            if own.shape[own.axis] == 1:
-                return None
-            gone = {axis for axis, n in enumerate(own.shape) if n == 1}
-        else:
-            gone = {axis % rank for axis in given}
+        gone = {axis % rank for axis in given}
         return None if own.axis in gone else own.axis - sum(axis < own.axis for axis in gone)
     if given is None:
         return None
@@ -189,9 +202,9 @@ def _reshaped_axis(node: CountedNode, own: Counted) -> int | None:
         free = [axis for axis in range(rank + len(given)) if axis not in added]
         return free[own.axis]
     is_copied = not node.attribute("allowzero", 0)
-    if -1 in given:
-        return given.index(-1)
-    return own.axis if is_copied and own.axis < len(given) and not given[own.axis] else None
+    if is_copied and own.axis < len(given) and not given[own.axis]:
+        return own.axis
+    return given.index(-1) if -1 in given else None
 
 
 @_handles("Slice")
@@ -219,8 +232,7 @@ def _sliced(node: CountedNode) -> list[Operand] | None:
     ]
     inputs = [Operand("", node.call.input(0).type, rows)]
     inputs += [Operand("", "INT64", each) for each in others]
-    for index in range(len(node.call.inputs)):
-        node.call.optional(index)
+    node.read_all()
     found = node.call.apply("Slice", inputs) if len(axes) > 1 else inputs[:1]
     return [node.operand(each, own.axis, count) for each in found]
 
@@ -257,6 +269,7 @@ def _rows_of_slice(
     elif step > 0:
         most = min(-start, bound)
     most = max(-(-most // abs(step)), 0)
+    count = node.call.graph.shared(("slice", start, end, step), [own.count], lambda: count)
     places = begin + np.arange(most, dtype=np.int32) * np.int32(step)
     places = np.minimum(np.maximum(places, zero), np.int32(max(bound - 1, 0)))
     return take(node.call.floats(own.value), places, own.axis), count
@@ -283,14 +296,18 @@ def _joined(node: CountedNode) -> list[Operand] | None:
     order = np.arange(bound, dtype=np.int32)
     source: AnyArray = np.zeros(bound, np.int32)
     start, base = np.zeros((), np.int32), 0
-    for index, operand in enumerate(operands):
-        extent = operand.shape[axis]
+    extents = [operand.shape[axis] for operand in operands]
+    for index, extent in enumerate(extents):
         source = np.where(order >= start, order - start + np.int32(base), source)
         rows = node.counted.get(index)
         start = start + (np.int32(extent) if rows is None else rows.count)
         base += extent
     rows_of = take(call.floats(whole.value), np.minimum(source, np.int32(bound - 1)), axis)
-    return [node.operand(Operand("", whole.type, rows_of), axis, start)]
+    static = tuple(n for index, n in enumerate(extents) if index not in node.counted)
+    places = tuple(node.counted)
+    counts = [each.count for each in node.counted.values()]
+    count = call.graph.shared(("concatenation", *places, *static), counts, lambda: start)
+    return [node.operand(Operand("", whole.type, rows_of), axis, count)]
 
 
 _NEUTRAL = {"ReduceL1": 0, "ReduceL2": 0, "ReduceProd": 1, "ReduceSum": 0, "ReduceSumSquare": 0}
@@ -311,6 +328,13 @@ def _reduced(node: CountedNode) -> list[Operand] | None:
         gone = 0 if node.attribute("keepdims", 1) else sum(axis < own.axis for axis in reduced)
         results = node.compute(node.plain())
         return [node.operand(each, own.axis - gone, own.count) for each in results]
+    if node.call.node.operator == "ReduceMean" and own.dtype in (np.float32, np.float64):
+        total = _filled(node, own, np.zeros((), own.dtype))
+        (sums,) = total.apply("ReduceSum", total.inputs, **node.call.node.attributes)
+        node.read_all()
+        others = math.prod(own.shape[axis] for axis in reduced if axis != own.axis)
+        number = (own.count * np.int32(others)).astype(own.dtype)
+        return [Operand("", sums.type, sums.value / number)]
     neutral = _neutral(node.call.node.operator, own.dtype)
     return None if neutral is None else node.compute(_filled(node, own, neutral))
 
@@ -403,6 +427,30 @@ def _rows_at(node: CountedNode) -> list[Operand] | None:
     if index is None:
         return results
     return [node.operand(each, own.axis + index.axis, index.count) for each in results]
+
+
+@_handles("ScatterND")
+def _scattered(node: CountedNode) -> list[Operand] | None:
+    """Updates of counted rows of indices; those of the padding go to a row that is cut off."""
+    indices, updates = node.counted.get(1), node.counted.get(2)
+    if set(node.counted) != {1, 2} or indices is None or updates is None:
+        return None
+    is_same = indices.count is updates.count and indices.axis == updates.axis
+    if not is_same or indices.axis == len(indices.shape) - 1 or not node.shape(0):
+        return None
+    call = node.plain()
+    data, places = call.array(0), convert(call.array(1), I64)
+    extent = int(data.shape[0])
+    places = np.where(
+        places < np.int64(0), places + np.array(data.shape)[: places.shape[-1]], places
+    )
+    outside = np.where(np.arange(places.shape[-1]) == 0, np.int64(extent), np.int64(0))
+    places = np.where(indices.is_row(), places, outside)
+    further = np.zeros((1, *data.shape[1:]), data.dtype)
+    whole = np.concatenate([data, further], axis=0)
+    (result,) = node.compute(node.plain({0: whole, 1: places}))
+    value = node.call.floats(result.value)[:extent]
+    return [Operand("", result.type, value)]
 
 
 @_handles("Div", "Mod")

@@ -93,6 +93,11 @@ class CountedNode:
             inputs[index] = Operand(operand.name, operand.type, value)
         return replace(self.call, inputs=inputs)
 
+    def read_all(self) -> None:
+        """Record that all inputs and attributes are read."""
+        self.call.read_parts.inputs.update(range(len(self.call.inputs)))
+        self.call.read_parts.attributes.update(self.call.node.attributes)
+
     def refusal(self) -> UnsupportedError:
         """The error that the operator combines rows."""
         names = ", ".join(str(self.call.input(index)) for index in self.counted)
@@ -139,16 +144,22 @@ def _first_input(node: CountedNode) -> int | None:
     return node.axes[0] if set(node.counted) == {0} else None
 
 
-def _along(default: int, *, is_to_end: bool = False) -> Rule:
-    """Combine elements along the attribute ``axis``, or from it to the last one."""
+def _along(default: int) -> Rule:
+    """Combine elements along the attribute ``axis``."""
 
     def rule(node: CountedNode) -> int | None:
-        own, axis = _first_input(node), node.axis(default)
-        if own is None or own == axis or (is_to_end and own > axis):
-            return None
-        return own
+        own = _first_input(node)
+        return None if own == node.axis(default) else own
 
     return rule
+
+
+def _norm(node: CountedNode) -> int | None:
+    """Combine elements from the attribute ``axis`` on; scales are for those axes only."""
+    own, axis = _first_input(node), node.axis(-1)
+    rank = len(node.shape(0)) - axis
+    is_inner = all(len(node.shape(index)) <= rank for index in (1, 2))
+    return own if own is not None and own < axis and is_inner else None
 
 
 def _without_axis(default: int) -> Rule:
@@ -246,6 +257,11 @@ def _images(node: CountedNode) -> int | None:
     return 0 if dict(node.axes) == {0: 0} else None
 
 
+def _resized(node: CountedNode) -> int | None:
+    """Images are the first axis; sizes in numbers would be those of the bound."""
+    return None if node.has(3) else _images(node)
+
+
 def _regions(node: CountedNode) -> int | None:
     """Regions and the numbers of their images."""
     return 0 if dict(node.axes) == {1: 0, 2: 0} else None
@@ -305,13 +321,13 @@ RULES: dict[str, Rule] = {
                     _along(-1)),
     "Split": _along(0),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
-                    _along(-1, is_to_end=True)),
+                    _norm),
     **dict.fromkeys(("ArgMax", "ArgMin"), _without_axis(0)),
     **dict.fromkeys(("CumSum", "CumProd"), _cumulative),
     **dict.fromkeys(
         ("AveragePool", "BatchNormalization", "Conv", "ConvTranspose", "DepthToSpace",
          "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization", "InstanceNormalization",
-         "LRN", "MaxPool", "Resize", "SpaceToDepth"),
+         "LRN", "MaxPool", "SpaceToDepth"),
         _images,
     ),
     **dict.fromkeys(("DequantizeLinear", "QuantizeLinear"), _quantized),
@@ -324,6 +340,7 @@ RULES: dict[str, Rule] = {
     "MatMul": _product,
     "OneHot": _one_hot,
     "Pad": _padded,
+    "Resize": _resized,
     "RoiAlign": _regions,
     "Tile": _repeated,
     "Transpose": _transposed,

@@ -80,7 +80,7 @@ from . import (
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
 from .counted import Counted
-from .counted_operators import compute_counted, is_counted
+from .counted_operators import COUNTING, compute_counted, is_counted, parts_of
 from .explaining import Explained
 from .extents import Argument, arguments_of
 from .input_values import with_input_values
@@ -129,6 +129,7 @@ class Graph(ABC):
         self._around = around
         self._scope: dict[str, Operand] = {}
         self._producers: dict[str, Node] = {}
+        self._shared: dict[tuple[Any, ...], tuple[Any, Any]] = {}
         self._opset = model.opsets.get("", newest_opset())
         self._explained = None if on_remark is None else Explained(self.place, on_remark)
 
@@ -227,7 +228,24 @@ class Graph(ABC):
 
     def compute(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
+        if call.node.operator not in COUNTING:
+            return self._computed_once(call)
+        attributes = sorted((name, str(each)) for name, each in call.node.attributes.items())
+        key = (call.node.operator, *attributes, len(call.node.outputs))
+        results: list[Operand] = self.shared(
+            key, parts_of(call.inputs), lambda: self._computed_once(call)
+        )
+        return results
+
+    def _computed_once(self, call: Call) -> list[Operand]:
         return compute_counted(call, self._imported) if is_counted(call) else self._imported(call)
+
+    def shared(self, key: tuple[Any, ...], objects: Sequence[Any], make: Callable[[], Any]) -> Any:
+        """Make a value once for the same objects of the graph that is being computed."""
+        key = (id(self._scope), *key, *map(id, objects))
+        if key not in self._shared:  # it refers to the objects, whose numbers stay theirs
+            self._shared[key] = make(), (self._scope, *objects)
+        return self._shared[key][0]
 
     def _imported(self, call: Call) -> list[Operand]:
         """Compute a node by its importer."""

@@ -113,7 +113,10 @@ def non_max_suppression(call: Call) -> Typed:
     overlap it are dropped. Of equal scores the first counts.
     """
     boxes, scores = call.array(0), call.array(1)
-    is_center = bool(call.attribute("center_point_box", 0))
+    is_center = call.attribute("center_point_box", 0) == 1
+    if call.attribute("center_point_box", 0) not in (0, 1):
+        raise call.error(f"has center_point_box = {call.attribute('center_point_box')}, expected 0 "
+                         "or 1")  # fmt: skip
     if (
         boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4
         or (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2])
