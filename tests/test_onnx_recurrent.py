@@ -11,10 +11,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, node_tests, text_of
 from onnx_runtime import DeviceShare
+from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.options import CompileOptions
 from subquant.errors import SubquantError
-from subquant.runtime import Device
+from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]
 
@@ -288,6 +291,26 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
     proto, feeds = written(case)
     results = ON_DEVICE.results(case, cpu, feeds.values())
     assert_close(results, computed(proto, None, *feeds.values()))
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("length", [1, 2])
+def test_both_directions_start_from_the_same_zeros(
+    length: int, device: Device, device_name: str
+) -> None:
+    """Loops take both states as one buffer, which IREE lost where it was passed twice."""
+    rng = np.random.default_rng(length)
+    feeds = {"X": rng.normal(size=(3, 1, 1)).astype(np.float32),
+             "W": rng.normal(size=(2, 8, 1)).astype(np.float32)}  # fmt: skip
+    node = helper.make_node("LSTM", ["X", "W", "R", "", "lengths"], ["", "", "c"], hidden_size=2,
+                            direction="bidirectional")  # fmt: skip
+    proto = of_node(node, feeds, onnx.TensorProto.FLOAT)
+    for name, array in (("R", rng.normal(size=(2, 8, 2)).astype(np.float32)),
+                        ("lengths", np.array([length], np.int32))):  # fmt: skip
+        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    data = compile_to_bytes(proto.SerializeToString(), CompileOptions(target=device.name))
+    result = Executable(data, device).main(*feeds.values())
+    assert_close([np.asarray(result)], of_onnx_runtime(proto, feeds), 2.0)
 
 
 @functools.cache

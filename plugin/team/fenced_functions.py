@@ -25,7 +25,14 @@ from __future__ import annotations
 from typing import Any
 
 try:
-    from .unfenced_functions import all_in, copy_of, is_made_by, is_public, operations_in
+    from .unfenced_functions import (
+        all_in,
+        copy_of,
+        is_made_by,
+        is_public,
+        operations_in,
+        pass_buffers_once,
+    )
 except ImportError:  # in a program by itself
     from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
         all_in,
@@ -33,6 +40,7 @@ except ImportError:  # in a program by itself
         is_made_by,
         is_public,
         operations_in,
+        pass_buffers_once,
     )
 
 __all__ = ["FENCED", "add_fenced_functions"]
@@ -59,6 +67,7 @@ def add_fenced_functions(ir: Any, module: Any) -> None:
         ir: the bindings of IREE's compiler.
         module: in IREE's HAL dialect.
     """
+    pass_buffers_once(ir, module)
     for function in operations_in(module):
         _allocate_at_once(ir, function)
         if is_public(function) and _is_known(function):

@@ -36,13 +36,16 @@ __all__ = [
     "is_made_by",
     "is_public",
     "operations_in",
+    "pass_buffers_once",
 ]
 
 UNFENCED, MEMORY, BOUND = "$unfenced", "$memory", "$bound"
 RECORD, REPLAY = "$record", "$replay"
 """What is put after a function's name."""
 
-_FENCE = "!hal.fence"
+_FENCE, _BUFFER = "!hal.fence", "!hal.buffer"
+_BRANCHES = ("cf.br", "cf.cond_br")
+_OPAQUE = "util.optimization_barrier"
 _QUEUE = "hal.device.queue."
 _ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
 _EXECUTES, _EXECUTES_WITH = f"{_QUEUE}execute", f"{_QUEUE}execute.indirect"
@@ -55,7 +58,7 @@ _SUBMITS = (
 _NONE = "util.null"
 _MAKES_FENCES = ("hal.fence.create", "hal.fence.join")
 _WAITS = "hal.fence.await"
-_TAKES_FENCES = (*_SUBMITS, *_MAKES_FENCES, _NONE, _WAITS, "cf.br", "cf.cond_br")
+_TAKES_FENCES = (*_SUBMITS, *_MAKES_FENCES, _NONE, _WAITS, *_BRANCHES)
 _VIEWS = "hal.buffer_view.create"
 _CHECKS = ("hal.buffer_view.assert", "hal.buffer.assert")
 _READS = "hal.buffer.load"
@@ -80,6 +83,7 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
         ir: the bindings of IREE's compiler.
         module: in IREE's HAL dialect.
     """
+    pass_buffers_once(ir, module)
     for function in operations_in(module):
         if is_public(function) and _is_known(function):
             name = function.attributes["sym_name"].value
@@ -93,6 +97,53 @@ def add_unfenced_functions(ir: Any, module: Any) -> None:
                 if recorder is not None:
                     _record(ir, copy_of(ir, bound, name + RECORD), recorder)
                     _replay(ir, copy_of(ir, bound, name + REPLAY))
+
+
+def pass_buffers_once(ir: Any, module: Any) -> None:
+    """Have no branch pass one buffer to two arguments of a block.
+
+    IREE 3.13 loses such a buffer: where one argument has the register of the buffer itself, nothing
+    is copied to it, and the copy to the other argument, the last use of the register, empties it.
+    So the second argument gets the buffer by a choice that IREE cannot decide::
+
+        cf.br ^bb1(%a, %a : !hal.buffer, !hal.buffer)
+
+        %length = hal.buffer.length<%a : !hal.buffer> : index
+        %always = arith.cmpi ne, %length, %minus_one : index
+        %b = arith.select %always, %a, %null : !hal.buffer
+        cf.br ^bb1(%a, %b : !hal.buffer, !hal.buffer)
+    """
+    for function in operations_in(module):
+        if function.name != "util.func":
+            continue
+        for op in [each for each in operations_in(function) if each.name in _BRANCHES]:
+            passed: set[Any] = set()
+            for place, value in enumerate(op.operands):
+                if str(value.type) != _BUFFER:
+                    continue
+                buffer = value
+                while is_made_by(buffer.owner, _OPAQUE):
+                    buffer = buffer.owner.operands[0]
+                if buffer in passed:
+                    with ir.InsertionPoint(op), op.location:
+                        op.operands[place] = _chosen(ir, buffer)
+                passed.add(buffer)
+
+
+def _chosen(ir: Any, buffer: Any) -> Any:
+    """A buffer, as a value of its own."""
+
+    def create(name: str, type_: Any, *operands: Any, **attributes: Any) -> Any:
+        return ir.Operation.create(name, [type_], operands, attributes).result
+
+    index = ir.IndexType.get()
+    length = create("hal.buffer.length", index, buffer)
+    minus_one = create(_CONSTANT, index, value=ir.IntegerAttr.get(index, -1))
+    unequal = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)
+    truth = ir.IntegerType.get_signless(1)
+    always = create("arith.cmpi", truth, length, minus_one, predicate=unequal)
+    none = create(_NONE, buffer.type)
+    return create("arith.select", buffer.type, always, buffer, none)
 
 
 def operations_in(parent: Any) -> list[Any]:

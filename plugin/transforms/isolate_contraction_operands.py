@@ -16,7 +16,8 @@ where it is called, too: so does ``inline``, which comes before, as it leaves fu
 have barriers.
 
 The loops of reductions are put into the order that IREE computes right, and initial accumulators
-are written so that reductions do not share one: `iree.loop_order`.
+are written so that reductions do not share one; an operand whose axes IREE refuses to read is
+transposed: `iree.loop_order`.
 
 What a loop reads at its own position, as a gather of single elements does its indices, becomes an
 input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
@@ -45,7 +46,7 @@ from ..dialects.stablehlo import OPERATIONS
 from ..emit import linalg
 from ..emit.operation import is_used
 from .base import ModulePass, named, walk
-from .iree.loop_order import order_loops, write_fill
+from .iree.loop_order import order_loops, swap_last_axes, write_fill
 from .iree.several_results import has_several_results, inserts_one_of_several
 from .iree.thread_positions import is_apart, is_row_sum, is_spread, read_elsewhere
 from .math.contraction import CONTRACTIONS
@@ -101,6 +102,7 @@ class IsolateContractionOperands(ModulePass):
             write_fill(op)
         for op in walk(module):
             order_loops(op)
+            swap_last_axes(op)
             if _contracts(op) or (_reduces(op) and _reads_other_threads(op)):
                 _isolate(op, _inputs(op), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":

@@ -18,6 +18,12 @@ IREE copies a ``linalg.fill`` into each dispatch that reads it. A ``linalg.gener
 elements it computes once, also for tensors that have one shape only after axes of one element are
 removed or axes are joined; the first reduction that starts from it then writes its sums into it,
 and the second starts from these sums. `write_fill` writes each as ``linalg.fill``.
+
+IREE refuses a contraction ("failed to legalize operation 'ub.poison'") if an operand has four axes
+or more, the first of them a parallel loop, and the last two the innermost loop of the result and
+then its outermost one. `swap_last_axes` transposes the operand::
+
+    (a, n, p, k) -> (n, k, p, a)     to     (a, n, p, k) -> (n, k, a, p)
 """
 
 from __future__ import annotations
@@ -29,6 +35,8 @@ from ..base import walk
 
 __all__ = ["is_in_order", "order_loops", "write_fill"]
 
+_LEAST_AXES = 4
+"""The axes of an operand that IREE refuses."""
 _WITH_MAPS = ("linalg.contract", "linalg.generic")
 """Operations whose indexing maps number their loops."""
 
@@ -54,6 +62,52 @@ def order_loops(op: Operation) -> None:
         for inner in walk(op):
             if inner.name == "linalg.index":
                 inner.attributes["dim"] = integer(new_number[int(inner.attributes["dim"].value)])
+
+
+def swap_last_axes(op: Operation) -> None:
+    """Transpose the operands of a contraction whose last two axes IREE refuses to read.
+
+    Args:
+        op: its loops are in the order of `order_loops`.
+    """
+    inputs = int(op.attributes["operandSegmentSizes"][0]) if _order(op) else 0
+    for number in range(inputs if inputs > 1 else 0):
+        operand = op.operands[number]
+        maps = [map_.value for map_ in op.attributes["indexing_maps"]]
+        axes = _reversed_axes(op, operand, maps[number])
+        if axes is None:
+            continue
+        order = list(range(len(operand.type.shape)))
+        order[axes[0]], order[axes[1]] = axes[1], axes[0]
+        shape = [int(operand.type.shape[axis]) for axis in order]
+        identity = linalg.identity_map(len(order))
+        inverse = ir.AffineMap.get_permutation(order)  # of two axes: its own inverse
+        with ir.InsertionPoint(op), op.location:
+            output = linalg.empty(shape, operand.type.element_type)
+            op.operands[number] = linalg.generic(
+                [operand], output, [inverse, identity], lambda element, _: element
+            )
+            exprs = list(maps[number].results)
+            maps[number] = ir.AffineMap.get(maps[number].n_dims, 0, [exprs[n] for n in order])
+            op.attributes["indexing_maps"] = linalg.affine_maps(maps)
+
+
+def _reversed_axes(op: Operation, operand: Value, map_: ir.AffineMap) -> tuple[int, int] | None:
+    """The axes of an operand that are the innermost and, last, the outermost axis of the result.
+
+    IREE leaves axes of one element out.
+    """
+    result = op.results[0].type
+    if not isinstance(operand.type, ir.ShapedType) or not map_.is_projected_permutation:
+        return None
+    if not (operand.type.has_static_shape and result.has_static_shape):
+        return None
+    written = [axis for axis, extent in enumerate(result.shape) if extent != 1]
+    axes = [axis for axis, extent in enumerate(operand.type.shape) if extent != 1]
+    loops = [map_.results[axis].position for axis in axes]
+    if len(loops) < _LEAST_AXES or len(written) < 2 or loops[0] not in written:
+        return None
+    return (axes[-2], axes[-1]) if loops[-2:] == [written[-1], written[0]] else None
 
 
 def _order(op: Operation) -> list[int]:
