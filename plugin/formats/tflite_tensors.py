@@ -245,9 +245,9 @@ class TensorReader:
         self, table: schema.SparsityTable, shape: tuple[int, ...], what: str, record: ReadRecord
     ) -> Array:
         """Return the position of each element of a sparse constant in the dense one."""
-        parts = [part for level in table.dim_metadata
-                 for part in (level, level.array_segments, level.array_indices)]  # fmt: skip
-        for part in (table, *parts):
+        tables = [each for level in table.dim_metadata
+                  for each in (level, level.array_segments, level.array_indices)]  # fmt: skip
+        for part in (table, *tables):
             if part is not None:  # all other fields are read
                 record.track("field", Table(unknown_slots=part.unknown_slots).stated())
         try:
@@ -328,24 +328,24 @@ class TensorReader:
         scales, zero_points = planes[0].astype(np.float32), planes[1].astype(np.int64)
         return self.checked(Quantization(scales, zero_points, None, size), "", what)
 
-    def checked(self, found: Quantization, type_: str, what: str) -> Quantization:
+    def checked(self, quantization: Quantization, type_: str, what: str) -> Quantization:
         """Return the quantization if its scales and zero points make sense."""
-        if found.scales.shape != found.zero_points.shape:
+        if quantization.scales.shape != quantization.zero_points.shape:
             raise self.wrong(
-                f"{what} has {found.scales.size} scales and {found.zero_points.size} zero points"
+                f"{what} has {quantization.scales.size} scales and {quantization.zero_points.size} zero points"
             )
-        if not (np.isfinite(found.scales).all() and (found.scales > 0).all()):
-            if not found.block_size and (found.scales == 0).all():
+        if not (np.isfinite(quantization.scales).all() and (quantization.scales > 0).all()):
+            if not quantization.block_size and (quantization.scales == 0).all():
                 raise self.wrong(f"{what} has the scale 0")
             raise self.wrong(f"{what} has a scale that is not positive and finite")
-        if type_ in ELEMENTS and found.zero_points.any():
+        if type_ in ELEMENTS and quantization.zero_points.any():
             element = ElementType.parse(ELEMENTS[type_])
             span = 1 << element.bits
             low = -span // 2 if element.kind == "int" else 0
             high = low + span - 1
-            if found.zero_points.min() < low or found.zero_points.max() > high:
+            if quantization.zero_points.min() < low or quantization.zero_points.max() > high:
                 raise self.wrong(f"{what} has a zero point outside {low} to {high}")
-        return found
+        return quantization
 
 
 # -- types ----------------------------------------------------------------------------------------

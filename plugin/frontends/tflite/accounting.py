@@ -1,8 +1,8 @@
 """Accounts for all that a file says of an operator: options, inputs, and fields of its table.
 
-An importer reads options, inputs and intermediates through its `Call`, which records them. What is
-left after the operator has been computed is an error that names it, unless it is listed here as
-something that cannot change a result.
+An importer reads options, inputs and intermediates through its `Call`, which records them. An
+item that is left after the operator has been computed is an error that names it, unless it is
+listed here as an item that cannot change a result.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ UNIDIRECTIONAL_SEQUENCE_RNN:3 UNPACK:6
 
 
 class OperatorRecord:
-    """What has been read of an operator.
+    """Records the options, inputs and fields of an operator that are read.
 
     Args:
         operator: as the file describes it.
@@ -130,7 +130,7 @@ class OperatorRecord:
         self.finish()
 
     def finish(self) -> None:
-        """Raise UnsupportedError for what was not read, and for a newer version."""
+        """Raise UnsupportedError for an item that was not read, and for a newer version."""
         operator = self._operator
         known = _VERSIONS.get(operator.name, 1)
         if operator.version > known:
