@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 import flatbuffers
@@ -10,7 +11,7 @@ import pytest
 
 from litert import LiteRt
 from subquant.dialects import create_context
-from subquant.errors import InputError
+from subquant.errors import InputError, SubquantError
 from subquant.formats.tflite import read_tflite
 from subquant.frontends.tflite import write_module
 from tflite_builder import Graph, schema
@@ -114,6 +115,23 @@ def test_the_stated_shape_of_a_transposed_convolution_is_accepted() -> None:
     graph = Graph()
     inputs, outputs = transposed([2, 4, 4, 3], [1.0] * 3)(graph)
     write_module(read_tflite(graph.model(inputs, outputs)), create_context())
+
+
+@pytest.mark.parametrize(
+    ("ellipsis", "new_axis", "message"),
+    [(1, 0, "2 slices beside the ellipsis for 2 dimensions (ellipsis_mask = 1, new_axis_mask = 0)"),
+     (0, 0, "3 slices of 2 dimensions (ellipsis_mask = 0, new_axis_mask = 0)")],
+)  # fmt: skip
+def test_more_slices_than_dimensions_are_refused_by_the_masks(
+    ellipsis: int, new_axis: int, message: str
+) -> None:
+    graph = Graph()
+    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 3), "float32")
+    bounds = [constant(graph, [number] * 3) for number in (0, 2, 1)]
+    graph.operator("STRIDED_SLICE", [operand, *bounds], [result], "StridedSliceOptions", 2,
+                   ellipsisMask=ellipsis, newAxisMask=new_axis)  # fmt: skip
+    with pytest.raises(SubquantError, match=re.escape(message)):
+        write_module(read_tflite(graph.model([operand], [result])), create_context())
 
 
 def with_one_element(data: bytes, index: int) -> bytes:

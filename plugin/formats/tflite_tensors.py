@@ -332,7 +332,8 @@ class TensorReader:
         """Return the quantization if its scales and zero points make sense."""
         if quantization.scales.shape != quantization.zero_points.shape:
             raise self.wrong(
-                f"{what} has {quantization.scales.size} scales and {quantization.zero_points.size} zero points"
+                f"{what} has {quantization.scales.size} scales and "
+                f"{quantization.zero_points.size} zero points"
             )
         if not (np.isfinite(quantization.scales).all() and (quantization.scales > 0).all()):
             if not quantization.block_size and (quantization.scales == 0).all():

@@ -309,10 +309,16 @@ def strided_slice(call: Call) -> AnyArray:
         raise call.error(f"has {ellipses} ellipses in its ellipsis_mask, expected one at most")
     if ellipses and used == len(operand.shape):
         raise call.error(
-            "has an ellipsis_mask for no dimensions, of which LiteRT takes one", UnsupportedError
+            f"has {used} slices beside the ellipsis for {used} dimensions (ellipsis_mask = "
+            f"{ellipsis_mask}, new_axis_mask = {new_axis_mask}); LiteRT takes one of them for the "
+            "ellipsis",
+            UnsupportedError,
         )
     if used > len(operand.shape):
-        raise call.error(f"has {used} slices of {len(operand.shape)} dimensions")
+        raise call.error(
+            f"has {used} slices of {len(operand.shape)} dimensions (ellipsis_mask = "
+            f"{ellipsis_mask}, new_axis_mask = {new_axis_mask})"
+        )
     index: list[slice | int | None] = []
     turned: list[int] = []
     extents = iter(enumerate(operand.shape))
