@@ -199,6 +199,10 @@ RANGES: dict[str, tuple[onnx.ModelProto, str]] = {
     "qk_matmul_output_mode": (of("Attention", (SIDE,) * 3, qk_matmul_output_mode=4),
                               "0 or 1 or 2 or 3"),
     "is_causal": (of("Attention", (SIDE,) * 3, is_causal=-1), "0 or 1"),
+    "center_point_box": (
+        of("NonMaxSuppression", (("FLOAT", (1, 6, 4)), ("FLOAT", (1, 2, 6))), center_point_box=-1),
+        "0 or 1",
+    ),
     "keepdims": (of("ArgMax", (SIDE,), keepdims=2), "0 or 1"),
     "auto_pad": (of("MaxPool", (SIDE,), kernel_shape=[2, 2], auto_pad="SAME"),
                  "NOTSET or SAME_UPPER or SAME_LOWER or VALID"),

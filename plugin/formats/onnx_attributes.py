@@ -44,14 +44,15 @@ def _at_least(least: int) -> _Range:
 _BOOLEAN, _COUNT, _POSITIVE = _one_of(0, 1), _at_least(1), _Range("> 0", lambda value: value > 0)
 _RECURRENT = _one_of("forward", "reverse", "bidirectional")
 _POST_TRANSFORM = _one_of("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
+_KERNEL_TYPE = _one_of("LINEAR", "POLY", "RBF", "SIGMOID")
 _REDUCTION = _one_of("none", "add", "mul", "max", "min")
 
 _RANGES: dict[str, _Range] = {
     **dict.fromkeys(
-        ("align_corners", "allowzero", "antialias", "causal", "ceil_mode", "channels_last",
-         "count_include_pad", "detect_negative", "detect_positive", "do_rotary", "exclude_outside",
-         "exclusive", "fmod", "input_forget", "interleaved", "inverse", "is_causal",
-         "is_packed_batching", "keepdims", "largest", "layout", "linear_before_reset",
+        ("align_corners", "allowzero", "antialias", "causal", "ceil_mode", "center_point_box",
+         "channels_last", "count_include_pad", "detect_negative", "detect_positive", "do_rotary",
+         "exclude_outside", "exclusive", "fmod", "input_forget", "interleaved", "inverse",
+         "is_causal", "is_packed_batching", "keepdims", "largest", "layout", "linear_before_reset",
          "multi_class", "new_axis", "nodes_falseleafs", "nodes_missing_value_tracks_true",
          "nodes_trueleafs", "noop_with_empty_axes", "one_class", "onesided",
          "past_present_share_buffer", "periodic", "reverse", "rotary_interleaved", "saturate",
@@ -107,7 +108,8 @@ _RANGES: dict[str, _Range] = {
     "TensorScatter.mode": _one_of("linear", "circular"),
     "Upsample.mode": _one_of("nearest", "linear"),
     "ai.onnx.ml.Normalizer.norm": _one_of("MAX", "L1", "L2"),
-    "ai.onnx.ml.SVMRegressor.kernel_type": _one_of("LINEAR", "POLY", "RBF", "SIGMOID"),
+    "ai.onnx.ml.SVMClassifier.kernel_type": _KERNEL_TYPE,
+    "ai.onnx.ml.SVMRegressor.kernel_type": _KERNEL_TYPE,
     "ai.onnx.ml.TreeEnsemble.aggregate_function": _one_of(0, 1, 2, 3),
     "ai.onnx.ml.TreeEnsemble.post_transform": _one_of(0, 1, 2, 3, 4),
     "ai.onnx.ml.TreeEnsembleRegressor.aggregate_function": _one_of("AVERAGE", "SUM", "MIN", "MAX"),
