@@ -405,6 +405,59 @@ def test_operators_on_two_tensors_with_one_count(cpu: Device, share: float) -> N
     check(whole(used, inputs, types, constants), inputs, cpu, tolerance=1e-5)
 
 
+SHAPED = [
+    *SELECTED,
+    node("Gather", ["columns", "zero"], ["row_places"]),
+    node("Squeeze", ["row_places", "zero"], ["rows_of"]),
+    node("Gather", ["images", "rows_of"], ["chosen"]),  # [?, 2, 3]
+    node("Shape", ["chosen"], ["shape"]),
+    node("ConstantOfShape", ["shape"], ["zeros"]),
+    node("Gather", ["shape", "scalar_zero"], ["number"]),
+    node("Range", ["scalar_zero", "number", "scalar_one"], ["numbers"]),
+    node("Unsqueeze", ["number", "zero"], ["number_1d"]),
+    node("Concat", ["number_1d", "minus_one"], ["flat_shape"], axis=0),
+    node("Reshape", ["chosen", "flat_shape"], ["flat"]),
+    node("Concat", ["one", "number_1d", "two"], ["expanded_shape"], axis=0),
+    node("Expand", ["pair", "expanded_shape"], ["expanded"]),
+    node("Slice", ["shape", "zero", "one"], ["first_extent"]),
+    node("Concat", ["first_extent", "six"], ["torch_shape"], axis=0),
+    node("Shape", ["torch_shape"], ["rank"]),
+    node("ConstantOfShape", ["rank"], ["ones"],
+         value=numpy_helper.from_array(np.array([1], np.int64))),
+    node("Mul", ["ones", "minus_one"], ["minus_ones"]),
+    node("Equal", ["torch_shape", "minus_ones"], ["is_open"]),
+    node("Where", ["is_open", "ones", "torch_shape"], ["closed_shape"]),
+    node("Expand", ["flat", "closed_shape"], ["same"]),
+    node("Expand", ["single", "closed_shape"], ["many"]),
+    node("Add", ["same", "many"], ["sum"]),
+    node("Mul", ["number", "number"], ["square"]),
+    node("Cast", ["number"], ["count_as_float"], to=TensorProto.FLOAT),
+    node("Identity", ["shape"], ["extents"]),
+]  # fmt: skip
+SHAPED_TYPES = dict.fromkeys(("zeros", "flat", "expanded", "same", "sum", "count_as_float"),
+                             "FLOAT") | dict.fromkeys(("numbers", "square", "extents"),
+                                                      "INT64")  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [0, 0.3, 0.7])
+def test_shapes_are_computed_from_a_count(cpu: Device, share: float) -> None:
+    inputs = {
+        "x": X, "mask": drawn(np.int32, (3, 4), share),
+        "images": np.arange(18, dtype=np.float32).reshape(3, 2, 3),
+        "pair": np.array([[3, 4]], np.float32), "single": np.array([[5]], np.float32),
+    }  # fmt: skip
+    constants = {
+        "zero": np.array([0]), "one": np.array([1]), "two": np.array([2]), "six": np.array([6]),
+        "minus_one": np.array([-1]), "scalar_zero": np.array(0), "scalar_one": np.array(1),
+    }  # fmt: skip
+    types, nodes = dict(SHAPED_TYPES), list(SHAPED)
+    if not share:  # ONNX Runtime refuses to reshape nothing to -1
+        removed = {"flat", "same", "sum"}
+        types = {name: type_ for name, type_ in types.items() if name not in removed}
+        nodes = [each for each in nodes if not removed & set(each.output)]
+    check(whole(nodes, inputs, types, constants), inputs, cpu)
+
+
 # -- Compress -------------------------------------------------------------------------------------
 
 

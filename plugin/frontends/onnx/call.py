@@ -19,7 +19,7 @@ from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ...read_record import Irrelevant, ReadRecord
 from ..calls import BaseCall, Kernels
-from .counted import COUNTED_ADVICE, Counted
+from .counted import COUNTED_ADVICE, Counted, Extents
 from .reals import Quantized, Real, Sum
 
 __all__ = [
@@ -259,6 +259,8 @@ class Call(BaseCall[Operand]):
         if isinstance(value, Counted):
             raise self.error(f"takes a tensor with a counted axis: {COUNTED_ADVICE}",
                              UnsupportedError)  # fmt: skip
+        if isinstance(value, Extents):
+            return value.array
         return value.reals(self.graph.lift) if isinstance(value, (Quantized, Sum)) else value
 
     def plain(self, operand: Operand) -> Operand:

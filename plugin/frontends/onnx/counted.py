@@ -20,10 +20,18 @@ import numpy as np
 
 from ...errors import UnsupportedError
 from ...numerics.array_functions import Symbolic, convert, is_known, take
-from ...numerics.element_types import I32, AnyArray, DType, ElementType
+from ...numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ...numerics.ordering import cumulative
 
-__all__ = ["COUNTED_ADVICE", "Counted", "counted", "is_row", "true_positions"]
+__all__ = [
+    "COUNTED_ADVICE",
+    "LEAST_CODE",
+    "Counted",
+    "Extents",
+    "counted",
+    "is_row",
+    "true_positions",
+]
 
 COUNTED_ADVICE = (
     "the number of its rows is known only when the program runs; make the tensor a result of the "
@@ -93,6 +101,70 @@ class Counted(Symbolic):
 
     def _refuse(self) -> NoReturn:
         raise UnsupportedError(f"takes a tensor with a counted axis: {COUNTED_ADVICE}")
+
+
+LEAST_CODE = -(1 << 50)
+"""The number below which a code of `Extents` is that of a count."""
+
+
+class Extents(Symbolic):
+    """A shape that is computed from counts, or a part of one: see `counted_extents`.
+
+    Args:
+        array: the elements, INT64, of the program.
+        codes: the elements that are known, and a code for each count.
+        counts: the count and its bound, by code.
+    """
+
+    __slots__ = ("array", "codes", "counts")
+
+    def __init__(
+        self, array: AnyArray, codes: Array, counts: Mapping[int, tuple[AnyArray, int]]
+    ) -> None:
+        self.array = array
+        self.codes = codes
+        self.counts = counts
+
+    @staticmethod
+    def of(array: AnyArray, codes: Array, counts: Mapping[int, tuple[AnyArray, int]]) -> Any:
+        """Return extents, or an array if no count is among them."""
+        return Extents(array, codes, counts) if (codes < LEAST_CODE).any() else codes
+
+    @staticmethod
+    def of_shape(array: AnyArray, extents: Sequence[int | None], own: Counted) -> Any:
+        """Return the extents of a tensor with a counted axis, None for the count."""
+        code = LEAST_CODE - 1 - id(own.count)  # the count lives as long as this
+        codes = np.array([code if n is None else n for n in extents], np.int64)
+        return Extents.of(array, codes, {code: (own.count, own.shape[own.axis])})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The extents of the array."""
+        return tuple(self.codes.shape)
+
+    @property
+    def dtype(self) -> DType:
+        """INT64."""
+        dtype: DType = self.codes.dtype
+        return dtype
+
+    def convert(self, element: ElementType) -> AnyArray:
+        """Convert the array."""
+        return convert(self.array, element)
+
+    def bits_of(self, element: ElementType) -> AnyArray:
+        """The bits of the array."""
+        return self.array.bits_of(element)
+
+    def __array_function__(
+        self,
+        function: Callable[..., AnyArray],
+        types: Iterable[type],
+        args: Sequence[AnyArray],
+        options: Mapping[str, object],
+    ) -> AnyArray:
+        """Refuse: the array is what formulas take."""
+        raise UnsupportedError("takes a shape that is computed from a count")
 
 
 def is_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:

@@ -19,7 +19,7 @@ from ...errors import UnsupportedError
 from ...numerics.array_functions import convert, divide_truncated, is_known, take
 from ...numerics.element_types import I32, I64, AnyArray, DType
 from .call import Call, Operand, Typed
-from .counted import COUNTED_ADVICE, Counted, is_row
+from .counted import COUNTED_ADVICE, Counted, Extents, is_row
 from .counted_rules import RULES, Compute, CountedNode, elementwise
 from .selections import compressed, coordinates_of, is_non_zero
 
@@ -137,7 +137,8 @@ def _shape(node: CountedNode) -> list[Operand]:
         for axis in axes
     ]  # fmt: skip
     value = np.concatenate(extents) if extents else np.zeros(0, np.int64)
-    return [Operand("", "INT64", value)]
+    known = [None if axis == own.axis else own.shape[axis] for axis in axes]
+    return [Operand("", "INT64", Extents.of_shape(value, known, own))]
 
 
 @_handles("Size")

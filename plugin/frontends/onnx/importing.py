@@ -79,7 +79,8 @@ from . import (
 )
 from .batch_axes import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
-from .counted import Counted
+from .counted import Counted, Extents
+from .counted_extents import compute_extents, has_extents
 from .counted_operators import COUNTING, compute_counted, is_counted, parts_of
 from .explaining import Explained
 from .extents import Argument, arguments_of
@@ -212,6 +213,8 @@ class Graph(ABC):
         if isinstance(value, Counted):
             rows = self._array(replace(operand, value=value.value))
             return self.first_rows(rows, value.axis, value.count)
+        if isinstance(value, Extents):
+            return value.array
         return value.reals(self.lift) if isinstance(value, (Quantized, Sum)) else value
 
     def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
@@ -228,6 +231,8 @@ class Graph(ABC):
 
     def compute(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
+        if has_extents(call):
+            return compute_extents(call, self.compute)
         if call.node.operator not in COUNTING:
             return self._computed_once(call)
         attributes = sorted((name, str(each)) for name, each in call.node.attributes.items())
