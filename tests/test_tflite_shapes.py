@@ -168,3 +168,14 @@ def test_recurrent_weights_of_one_element_are_refused(
     with pytest.raises(InputError, match=r"of shape \[1\]") as caught:
         write_module(read_tflite(data), create_context())
     assert expected is None or str(expected) in str(caught.value)
+
+
+def test_a_diagonal_of_recurrent_weights_is_refused_by_its_option() -> None:
+    case = CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-float32"]
+    data = one_case(case, np.random.default_rng(0))
+    model = schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
+    model.subgraphs[0].operators[0].builtinOptions.diagonalRecurrentTensors = True
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    with pytest.raises(InputError, match=r"expected \[3\] \(diagonal_recurrent_tensors = True\)"):
+        write_module(read_tflite(bytes(builder.Output())), create_context())

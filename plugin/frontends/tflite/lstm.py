@@ -135,8 +135,9 @@ class _Lstm(ABC):
         """Check that weights and biases have an element for each cell and each output."""
         call, inputs = self.call, self.inputs
         outputs, cells = (call.input(n).shape[-1] for n in (inputs.state, inputs.cell_state))
-        is_diagonal = bool(getattr(call.options, "diagonal_recurrent_tensors", False))
+        is_diagonal = getattr(call.options, "diagonal_recurrent_tensors", None)
         recurrent = (cells,) if is_diagonal else (cells, outputs)
+        reason = "" if is_diagonal is None else f" (diagonal_recurrent_tensors = {is_diagonal})"
         shapes: list[tuple[Operand | None, tuple[int, ...]]] = []
         for gate in self.gates:
             norm = self.norm(gate)
@@ -152,7 +153,7 @@ class _Lstm(ABC):
         for operand, shape in shapes:
             if operand is not None and operand.shape != shape:
                 raise call.error(
-                    f"has {operand} of shape {list(operand.shape)}, expected {list(shape)}"
+                    f"has {operand} of shape {list(operand.shape)}, expected {list(shape)}{reason}"
                 )
 
     def peephole(self, gate: int) -> Operand | None:
