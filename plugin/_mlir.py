@@ -19,6 +19,7 @@ check_versions()
 
 from torch_mlir import ir, passmanager, rewrite  # noqa: E402  (versions are checked first)
 from torch_mlir._mlir_libs import _mlir as _bindings  # noqa: E402
+from torch_mlir._mlir_libs import _mlirDialectsLinalg as _linalg  # noqa: E402
 from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
@@ -29,6 +30,7 @@ __all__ = [
     "do_without_operation_classes",
     "ext",
     "in_context_of",
+    "indexing_maps",
     "ir",
     "operation_names",
     "passmanager",
@@ -78,6 +80,11 @@ def operation_names(dialect: str) -> list[str]:
         return []
     names = (getattr(each, "OPERATION_NAME", "") for each in vars(module).values())
     return [name.partition(".")[2] for name in names if name]
+
+
+def indexing_maps(op: Operation) -> list[ir.AffineMap]:
+    """Return the affine map of each operand of a ``linalg`` operation."""
+    return [ir.AffineMapAttr(each).value for each in _linalg.get_indexing_maps(op)]
 
 
 @contextlib.contextmanager

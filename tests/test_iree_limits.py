@@ -967,6 +967,73 @@ def test_shared_fusions_still_exceed_the_stack() -> None:
         pytest.fail(FIXED + fused)
 
 
+STRIDED_READS = {
+    "reduce_window": """
+      %1 = "stablehlo.reduce_window"(%0, %zero) <{
+        window_dimensions = array<i64: 1, 1, 1, 1>, window_strides = array<i64: 1, 2, 2, 1>
+      }> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %r = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %r : tensor<f32>
+      }) : (tensor<1x9x9x4xf32>, tensor<f32>) -> tensor<1x5x5x4xf32>""",
+    "depthwise convolution": """
+      %1 = stablehlo.convolution(%0, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+        window = {stride = [2, 2]} {batch_group_count = 1 : i64, feature_group_count = 4 : i64}
+        : (tensor<1x9x9x4xf32>, tensor<1x1x1x4xf32>) -> tensor<1x5x5x4xf32>""",
+    "tosa": """
+      %1 = tosa.max_pool2d %0 {
+        kernel = array<i64: 1, 1>, stride = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>
+      } : (tensor<1x9x9x4xf32>) -> tensor<1x5x5x4xf32>""",
+    "linalg": """
+      %e = tensor.empty() : tensor<1x5x5x4xf32>
+      %1 = linalg.generic {
+        indexing_maps = [affine_map<(b, i, j, c) -> (b, i * 2, j * 2, c)>,
+                         affine_map<(b, i, j, c) -> (b, i, j, c)>],
+        iterator_types = ["parallel", "parallel", "parallel", "parallel"]
+      } ins(%0 : tensor<1x9x9x4xf32>) outs(%e : tensor<1x5x5x4xf32>) {
+      ^bb0(%a: f32, %o: f32):
+        linalg.yield %a : f32
+      } -> tensor<1x5x5x4xf32>""",
+}
+
+
+def strided_read(name: str) -> str:
+    """Return a program whose operand of a strided read is read whole too."""
+    return f"""
+    func.func @main(%x: tensor<1x9x9x4xf32>, %w: tensor<1x1x1x4xf32>)
+        -> (tensor<1x5x5x4xf32>, tensor<1x9x9x4xf32>) {{
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = stablehlo.abs %x : tensor<1x9x9x4xf32>
+      {STRIDED_READS[name]}
+      %2 = stablehlo.negate %0 : tensor<1x9x9x4xf32>
+      return %1, %2 : tensor<1x5x5x4xf32>, tensor<1x9x9x4xf32>
+    }}
+    """
+
+
+def strided_arguments() -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(9).standard_normal((1, 9, 9, 4)).astype(np.float32)
+    return x, np.ones((1, 1, 1, 4), np.float32)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("name", STRIDED_READS)
+def test_the_operand_of_a_strided_read_is_written_whole(name: str, device: Device) -> None:
+    x, w = strided_arguments()
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    part, whole = subquant.compile(strided_read(name), target=target, device=device).main(x, w)
+    np.testing.assert_array_equal(part, np.abs(x)[:, ::2, ::2])
+    np.testing.assert_array_equal(whole, -np.abs(x))
+
+
+def test_the_operand_of_a_strided_read_is_still_written_in_part(cpu: Device) -> None:
+    x, w = strided_arguments()
+    _, whole = Executable(_iree(strided_read("reduce_window"), *CPU_FLAGS), cpu).main(x, w)
+    assert (np.asarray(whole) != -np.abs(x)).any(), (
+        FIXED + "transforms/iree/strided_reads.py, and the entry in docs/limits.md"
+    )
+
+
 RESOURCE = """
 func.func @main(%x: tensor<4xbf16>) -> tensor<4xbf16> {
   %c = stablehlo.constant dense_resource<weight> : tensor<4xbf16>

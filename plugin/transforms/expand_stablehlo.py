@@ -41,6 +41,8 @@ and gives wrong results for
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
 * ``reduce`` over neighboring axes of a tensor with several dynamic extents, beside another use of
   the tensor: `iree.dynamic_reductions`.
+* windows of one element, and other loops without a sum, that read with strides what has other
+  readers: `iree.strided_reads`.
 * ``add`` of i1, which is a logical or.
 * ``dot``, ``dot_general`` and ``convolution`` of unsigned integers, into more bits, and of what is
   converted from such or from truth values: `iree.unsigned_factors`.
@@ -111,6 +113,7 @@ from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .iree.stable_sort import keep_sorted, stabilize_sort
+from .iree.strided_reads import separate_strided_reads
 from .iree.unsigned_factors import widen_factors
 from .iree.unsigned_windows import bits_as, is_unsigned, signless, signless_window
 from .iree.updates_in_place import UPDATES, separate_updated
@@ -167,11 +170,12 @@ class ExpandStablehlo(ModulePass):
         steps += [_COUNTS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried), _UPDATES]
         is_changed = self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_truths(module)
-        if not named(module, {root for patterns in steps for root in patterns}):
-            return None if is_changed else UNCHANGED
-        for patterns in steps:
-            apply_patterns(module, patterns)
-        return None
+        if named(module, {root for patterns in steps for root in patterns}):
+            for patterns in steps:
+                apply_patterns(module, patterns)
+            is_changed = True
+        is_changed |= separate_strided_reads(module)
+        return None if is_changed else UNCHANGED
 
 
 def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
