@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import flatbuffers
 import numpy as np
@@ -134,17 +135,25 @@ def test_more_slices_than_dimensions_are_refused_by_the_masks(
         write_module(read_tflite(graph.model([operand], [result])), create_context())
 
 
+def unpacked(data: bytes) -> Any:
+    return schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
+
+
+def packed(model: Any) -> bytes:
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
+
+
 def with_one_element(data: bytes, index: int) -> bytes:
     """Return the model with the first element of an input of its first operator alone."""
-    model = schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
+    model = unpacked(data)
     (graph,) = model.subgraphs
     tensor = graph.tensors[graph.operators[0].inputs[index]]
     buffer = model.buffers[tensor.buffer]
     buffer.data = buffer.data[: len(buffer.data) // int(np.prod(tensor.shape))]
     tensor.shape = [1]
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    return bytes(builder.Output())
+    return packed(model)
 
 
 @pytest.mark.parametrize(
@@ -173,9 +182,7 @@ def test_recurrent_weights_of_one_element_are_refused(
 def test_a_diagonal_of_recurrent_weights_is_refused_by_its_option() -> None:
     case = CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-float32"]
     data = one_case(case, np.random.default_rng(0))
-    model = schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
+    model = unpacked(data)
     model.subgraphs[0].operators[0].builtinOptions.diagonalRecurrentTensors = True
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     with pytest.raises(InputError, match=r"expected \[3\] \(diagonal_recurrent_tensors = True\)"):
-        write_module(read_tflite(bytes(builder.Output())), create_context())
+        write_module(read_tflite(packed(model)), create_context())
