@@ -238,7 +238,7 @@ def convolve(
         kernels: ``[F, C / groups, KH, KW]``, with as many spatial dimensions.
         strides, dilations: one for each spatial dimension.
         groups: the number of groups of features; each reads as many channels.
-        dtype: as of `contract`.
+        dtype: see `contract`.
 
     Returns:
         ``[N, F, OH, OW]``.

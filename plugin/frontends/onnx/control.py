@@ -1,4 +1,4 @@
-"""Branches, whose graphs read what is around them.
+"""Branches, whose graphs read values of the graph around them.
 
 A condition that is known chooses when the program is written.
 
@@ -32,9 +32,9 @@ def if_(call: Call) -> list[Any]:
 
     def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
         def compute() -> list[AnyArray]:
-            found = [call.plain(each) for each in call.graph.inner(graph, [])]
-            types.append([each.type for each in found])
-            return [each.value for each in found]
+            results = [call.plain(each) for each in call.graph.inner(graph, [])]
+            types.append([each.type for each in results])
+            return [each.value for each in results]
 
         return compute
 

@@ -20,7 +20,7 @@ _MAX_NODES = 64
 
 _SAME = ("Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
          "Unsqueeze")  # fmt: skip
-"""Operators whose elements are some of those of their first input."""
+"""Operators whose results have only elements of their first input."""
 
 
 def most_of(call: Call, index: int) -> int | None:

@@ -17,7 +17,7 @@ def with_input_values(model: Model, values: Sequence[str]) -> Model:
 
     Args:
         model: as read.
-        values: as of `input_constants`.
+        values: see `input_constants`.
 
     Raises:
         UsageError: the model has no such input, or the numbers do not fit its type and shape.

@@ -227,5 +227,5 @@ def _coupled(of_pairs: AnyArray, pairs: list[tuple[int, int]], classes: int) -> 
     start = np.full((count, classes), 1 / classes, np.float32)
     # A value of the program, if one is written: the loop is one of it.
     none = of_pairs[:, 0] < np.float32(0)
-    _, _, found = repeat_while(goes_on, step, [np.zeros((), np.int32), none, start])
-    return found
+    _, _, probabilities = repeat_while(goes_on, step, [np.zeros((), np.int32), none, start])
+    return probabilities
