@@ -334,8 +334,8 @@ def _reduced(node: CountedNode) -> list[Operand] | None:
         (sums,) = total.apply("ReduceSum", total.inputs, **node.call.node.attributes)
         node.read_all()
         others = math.prod(own.shape[axis] for axis in reduced if axis != own.axis)
-        number = (own.count * np.int32(others)).astype(own.dtype)
-        return [Operand("", sums.type, sums.value / number)]
+        number = np.maximum(own.count, np.int32(1)) * np.int32(others)  # of no rows the mean is 0
+        return [Operand("", sums.type, sums.value / number.astype(own.dtype))]
     neutral = _neutral(node.call.node.operator, own.dtype)
     return None if neutral is None else node.compute(_filled(node, own, neutral))
 
