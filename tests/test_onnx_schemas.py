@@ -215,6 +215,40 @@ RANGES: dict[str, tuple[onnx.ModelProto, str]] = {
 }  # fmt: skip
 
 
+LISTS: dict[str, tuple[onnx.ModelProto, str]] = {
+    "DeformConv": (
+        of("DeformConv",
+           (("FLOAT", (1, 2, 4, 4)), ("FLOAT", (2, 2, 3, 3)), ("FLOAT", (1, 18, 2, 2))),
+           strides=[1, 1, 1]),
+        "has the strides [1, 1, 1], dilations [1, 1] and pads [0, 0, 0, 0], expected 2, 2 and 4",
+    ),
+    "ConvTranspose-pads": (
+        of("ConvTranspose", (("FLOAT", (1, 1, 3)), ("FLOAT", (1, 2, 3))), pads=[100, 1]),
+        "has a convolution whose result would have the shape [1, 2, 1, -2]",
+    ),
+    "ConvTranspose-output_shape": (
+        of("ConvTranspose", (("FLOAT", (1, 1, 3)), ("FLOAT", (1, 2, 3))), output_shape=[0]),
+        "has the attribute 'output_shape' = 0, expected 1 or more",
+    ),
+    "LpPool": (
+        of("LpPool", (("FLOAT", (1, 1, 4)),), kernel_shape=[2], p=0),
+        "has the attribute 'p' = 0, expected 1 or more",
+    ),
+    "MeanVarianceNormalization": (
+        of("MeanVarianceNormalization", (SIDE,), axes=[0, 0]),
+        "has the axes [0, 0], one of which is there twice",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_lists_that_do_not_fit_are_refused(name: str) -> None:
+    proto, message = LISTS[name]
+    with pytest.raises(SubquantError) as caught:
+        written(proto)
+    assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("name", RANGES)
 def test_a_value_that_an_attribute_cannot_have_is_refused(name: str) -> None:
     proto, expected = RANGES[name]

@@ -258,7 +258,10 @@ class TracedArray(Emitted):
         if axis is None:
             return list(range(self.ndim))
         given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        return sorted(_checked_axis(int(a), self.ndim) for a in given)
+        axes = sorted(_checked_axis(int(a), self.ndim) for a in given)
+        if len(set(axes)) != len(axes):
+            raise UsageError(f"has the axes {list(given)}, one of which is there twice")
+        return axes
 
     def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
         axes = self._axes(axis)
@@ -329,7 +332,7 @@ def _bounds(key: Index | tuple[Index, ...], extent: int) -> tuple[int, int, int]
 def _checked_axis(axis: int, rank: int) -> int:
     """An axis counted from 0, of one that may be negative."""
     if not -rank <= axis < rank:
-        raise UsageError(f"the axis {axis} of an array of {rank} dimensions")
+        raise UsageError(f"has the axis {axis} of an array of {rank} dimensions")
     return axis % rank
 
 
@@ -457,7 +460,10 @@ def _convolve(
         axis: (x_shape[axis] - (y_shape[axis] - 1) * d - 1) // s + 1
         for axis, d, s in zip(spatial, dilations, strides, strict=True)
     }
-    type_ = tensor_type([found[axis] for axis in layout[0]], mlir_type(target))
+    extents = [found[axis] for axis in layout[0]]
+    if min(extents) < 0:
+        raise UsageError(f"has a convolution whose result would have the shape {extents}")
+    type_ = tensor_type(extents, mlir_type(target))
     window = {"window_strides": integers(strides), "rhs_dilation": integers(dilations)}
     sides = [f"[{', '.join(names)}]" for names in layout]
     numbers = f"{sides[0]}x{sides[1]}->{sides[0]}"

@@ -65,7 +65,7 @@ _RANGES: dict[str, _Range] = {
     **dict.fromkeys(
         ("blocksize", "chunk_size", "dilations", "group", "hidden_size", "kernel_shape",
          "kv_num_heads", "n_targets", "num_groups", "num_outputs", "num_scan_inputs",
-         "offset_group", "output_height", "output_width", "pooled_shape", "q_num_heads", "size",
+         "offset_group", "output_height", "output_shape", "output_width", "pooled_shape", "q_num_heads", "size",
          "strides", "targets"),
         _COUNT,
     ),
@@ -89,7 +89,9 @@ _RANGES: dict[str, _Range] = {
     "GridSample.mode": _one_of("linear", "bilinear", "nearest", "cubic", "bicubic"),
     "GridSample.padding_mode": _one_of("zeros", "border", "reflection"),
     "LSTM.direction": _RECURRENT,
+    "GlobalLpPool.p": _COUNT,
     "LpNormalization.p": _one_of(1, 2),
+    "LpPool.p": _COUNT,
     "Pad.mode": _one_of("constant", "reflect", "edge", "wrap"),
     "RNN.direction": _RECURRENT,
     "Resize.coordinate_transformation_mode": _one_of(

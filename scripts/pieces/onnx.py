@@ -221,9 +221,12 @@ def attribute(rng: random.Random, model: Any) -> Any:
     except Exception:
         return None
     kinds = defs.OpSchema.AttrType
-    known = [each for each in schema.attributes.values()
-             if each.type in (kinds.INT, kinds.FLOAT, kinds.STRING, kinds.INTS, kinds.FLOATS,
-                              kinds.STRINGS)]  # fmt: skip
+    drawn = (kinds.INT, kinds.FLOAT, kinds.STRING, kinds.INTS, kinds.FLOATS, kinds.STRINGS)
+    known = [
+        each
+        for each in schema.attributes.values()
+        if each.type in drawn and each.name not in _WITHOUT_MEANING
+    ]
     if not known:
         return None
     chosen = rng.choice(known)
@@ -244,6 +247,8 @@ def attribute(rng: random.Random, model: Any) -> Any:
     )
 
 
+_WITHOUT_MEANING = ("sorted",)
+"""Attributes that leave it to a runtime what it computes: the order of TopK's results."""
 _SHOWN_BY = {"Constant": ("attribute 'value",)}
 """Words of the errors for operators that have one attribute of several."""
 _TEXT = (

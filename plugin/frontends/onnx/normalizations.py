@@ -184,7 +184,10 @@ def batch_normalization(call: Call) -> AnyArray:
 def mean_variance_normalization(call: Call) -> AnyArray:
     """``(X - mean) / (deviation + 1e-9)``, as the function body of the specification."""
     x = wide(call, 0)
-    axes = [call.checked_axis(axis, x.ndim) for axis in call.attribute("axes", [0, 2, 3])]
+    stated = call.attribute("axes", [0, 2, 3])
+    axes = [call.checked_axis(axis, x.ndim) for axis in stated]
+    if len(set(axes)) != len(axes):
+        raise call.error(f"has the axes {stated}, one of which is there twice")
     kind, count = x.dtype.type, math.prod(x.shape[axis] for axis in axes)
     mean = x.sum(axis=tuple(axes), dtype=x.dtype, keepdims=True) / kind(count)
     centered = x - mean

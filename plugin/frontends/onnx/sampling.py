@@ -176,6 +176,10 @@ def deform_conv(call: Call) -> Typed:
     features, per_group, *sizes = kernels.shape
     strides, dilations = (call.attribute(n, [1, 1]) for n in ("strides", "dilations"))
     pads = call.attribute("pads", [0, 0, 0, 0])
+    if (len(strides), len(dilations), len(pads)) != (2, 2, 4):
+        raise call.error(
+            f"has the strides {strides}, dilations {dilations} and pads {pads}, expected 2, 2 and 4"
+        )
     area, outer = math.prod(sizes), tuple(offsets.shape[2:])
     expected = tuple(
         (n + pads[a] + pads[a + 2] - (size - 1) * dilations[a] - 1) // strides[a] + 1
