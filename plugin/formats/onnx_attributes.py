@@ -65,8 +65,8 @@ _RANGES: dict[str, _Range] = {
     **dict.fromkeys(
         ("blocksize", "chunk_size", "dilations", "group", "hidden_size", "kernel_shape",
          "kv_num_heads", "n_targets", "num_groups", "num_outputs", "num_scan_inputs",
-         "offset_group", "output_height", "output_shape", "output_width", "pooled_shape", "q_num_heads", "size",
-         "strides", "targets"),
+         "offset_group", "output_height", "output_shape", "output_width", "pooled_shape",
+         "q_num_heads", "size", "strides", "targets"),
         _COUNT,
     ),
     **dict.fromkeys(
