@@ -607,3 +607,46 @@ def test_unique_of_many_elements_is_refused_by_name() -> None:
     inputs = {"x": np.zeros(100_000, np.float32)}
     with pytest.raises(UnsupportedError, match=r"Unique.*compares 100000 elements"):
         text_of(whole([node("Unique", ["x"], ["y"])], inputs, {"y": "FLOAT"}))
+
+
+# -- branches -------------------------------------------------------------------------------------
+
+
+def branch(nodes: Sequence[Any], outputs: Sequence[str], name: str) -> Any:
+    """The graph of a branch."""
+    for number, each in enumerate(nodes):
+        each.name = f"{name} {number}"
+    ends = [helper.make_empty_tensor_value_info(output) for output in outputs]
+    return helper.make_graph(list(nodes), name, [], ends)
+
+
+@ON_DEVICES
+@pytest.mark.parametrize("share", [0, 0.4])
+def test_branches_with_counted_rows(device: Device, share: float) -> None:
+    """A detector without boxes returns an empty constant, or selects."""
+    then = branch(
+        [node("Identity", ["nothing"], ["p"]), node("Identity", ["two"], ["q"]),
+         node("NonZero", ["x"], ["r"])],
+        ["p", "q", "r"], "nothing",
+    )  # fmt: skip
+    otherwise = branch(
+        [node("Gather", ["x", "rows_of"], ["s"]), node("Identity", ["number"], ["t"]),
+         node("Identity", ["columns"], ["u"])],
+        ["s", "t", "u"], "some",
+    )  # fmt: skip
+    nodes = [
+        node("NonZero", ["mask"], ["columns"]),
+        node("Gather", ["columns", "zero"], ["row_places"]),
+        node("Squeeze", ["row_places", "zero"], ["rows_of"]),
+        node("Size", ["rows_of"], ["number"]),
+        node("Equal", ["number", "none"], ["is_empty"]),
+        node("If", ["is_empty"], ["rows", "n", "places"], then_branch=then, else_branch=otherwise),
+        node("Add", ["rows", "half"], ["sums"]),
+    ]
+    inputs = {"x": X, "mask": drawn(np.int32, (3, 4), share)}
+    constants = {
+        "zero": np.array([0]), "none": np.array(0), "two": np.array(2), "half": np.float32(0.5),
+        "nothing": np.zeros((0, 4), np.float32),
+    }  # fmt: skip
+    types = {"rows": "FLOAT", "n": "INT64", "places": "INT64", "sums": "FLOAT"}
+    check(whole(nodes, inputs, types, constants), inputs, device)

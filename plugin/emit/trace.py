@@ -607,7 +607,11 @@ def _choose(
             branches.append([_traced(value) for value in function()])
             return [value.value for value in branches[-1]]
 
-        stablehlo.fill_body(region, [], body)
+        try:
+            stablehlo.fill_body(region, [], body)
+        except BaseException:
+            draft.erase()
+            raise
     found = [[(value.shape, value.dtype) for value in branch] for branch in branches]
     if found[0] != found[1]:
         raise UnsupportedError(f"branches compute {found[0]} and {found[1]}")
