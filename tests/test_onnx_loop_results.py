@@ -122,6 +122,28 @@ def test_results_are_as_many_as_iterations_on_vulkan(kind: str, vulkan: Device) 
     check(*LOOPS[kind], vulkan, tolerance=1e-6)
 
 
+@pytest.mark.parametrize("is_numpy", [False, True])
+def test_iterations_slice_by_their_number(is_numpy: bool, cpu: Device) -> None:
+    nodes = [
+        node("Add", ["number", "one"], ["end"]),
+        node("Unsqueeze", ["end", "zero"], ["ends"]),
+        node("Slice", ["values", "zero", "ends"], ["part"]),
+        node("ReduceSum", ["part"], ["part_sum"], keepdims=0),
+        node("Add", ["sum", "part_sum"], ["next"]),
+        node("Identity", ["goes"], ["same"]),
+        node("Identity", ["number"], ["number_out"]),
+    ]
+    outputs = {
+        "same": ("BOOL", []), "next": ("FLOAT", [2]), "part_sum": ("FLOAT", []),
+        "number_out": ("INT64", []),
+    }  # fmt: skip
+    loop = node("Loop", ["five", "", "x"], ["last", "sums", "numbers"], body=body(nodes, outputs))
+    inputs = {"x": np.ones(2, np.float32), "values": np.arange(1, 8, dtype=np.float32)}
+    constants = {"five": np.array(5), "one": np.array(1), "zero": np.array([0])}
+    types = {"last": "FLOAT", "sums": "FLOAT", "numbers": "INT64"}
+    check(whole([loop], inputs, types, constants), inputs, None if is_numpy else cpu)
+
+
 def test_a_loop_over_counted_rows_is_bounded_by_them(cpu: Device) -> None:
     proto, inputs = looping("rows", "", COUNTED)
     nodes = [

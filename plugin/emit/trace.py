@@ -655,10 +655,14 @@ def _repeat_while(
         return [result.value for result in results]
 
     loop = create("stablehlo.while", [value.value for value in start], types, regions=2)
-    for region, function in zip(loop.regions, (checked, computed), strict=True):
-        stablehlo.fill_body(
-            region, types, lambda *arguments, function=function: function(arguments)
-        )
+    try:
+        for region, function in zip(loop.regions, (checked, computed), strict=True):
+            stablehlo.fill_body(
+                region, types, lambda *arguments, function=function: function(arguments)
+            )
+    except BaseException:
+        loop.erase()
+        raise
     return inside(loop.results)
 
 

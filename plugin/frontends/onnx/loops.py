@@ -60,7 +60,11 @@ def loop(call: Call) -> list[Any]:
         def certain(index: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
             return step(index, np.asarray(True), values)[1:]
 
-        return _gathered(call, certain, int(trips), start)
+        try:
+            return _gathered(call, certain, int(trips), start)
+        except UnsupportedError:  # it may be the number of the iteration that must be constant
+            if int(trips) > _MAX_TRIED:
+                raise
     if count is not None and is_known(first):
         unrolled = _unrolled(call, step, count, first, start)
         if unrolled is not None:
@@ -79,6 +83,8 @@ def loop(call: Call) -> list[Any]:
     return _counted(call, step, convert(trips, I32), bound, first, start)
 
 
+_MAX_TRIED = 64
+"""The number of iterations up to which a loop that is refused is written without a loop."""
 _MAX_UNROLLED = 1024
 """The number of iterations up to which a loop is written without a loop."""
 
