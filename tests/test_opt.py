@@ -311,7 +311,7 @@ def test_the_pipeline_of_a_compilation() -> None:
     upstream = [n for n, step in enumerate(cpu) if not step.name]
     assert [cpu[n + 1].name for n in upstream] == ["select-kernels"]
     assert LowerQuantCasts("nearest-even", "native") in cpu
-    assert cpu[-1] == CheckHandOff("llvm-cpu")
+    assert cpu[-1] == CheckHandOff("llvm-cpu", functions=True)
     vulkan = compile_pipeline(
         CompileOptions("vulkan", rounding="toward-zero", vulkan_target="generic-32bit")
     )
@@ -331,7 +331,7 @@ def test_the_pipeline_of_a_compilation() -> None:
     assert names == [name for name in PASSES if name not in on_request | for_cpu]
     assert LowerQuantCasts("toward-zero", "deferred") in vulkan
     assert LegalizeIntegerWidths(32) in vulkan
-    assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit")
+    assert vulkan[-1] == CheckHandOff("vulkan:generic-32bit", functions=True)
     integer_only = compile_pipeline(CompileOptions(integer_only=True))
     assert "check-integer-only" in [step.name for step in integer_only]
 

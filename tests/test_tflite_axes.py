@@ -11,7 +11,7 @@ from litert import LiteRt
 from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.formats.tflite import read_tflite
-from subquant.frontends.tflite import write_module
+from subquant.frontends.tflite import Interpreter, write_module
 from tflite_builder import Graph
 
 SHAPE = (2, 3, 4)
@@ -154,3 +154,18 @@ def test_litert_has_the_same_range_of_axes(name: str) -> None:
         except (RuntimeError, ValueError):
             refused = True
         assert refused is not is_valid, axis
+
+
+def test_a_mask_that_another_mask_hides_is_read() -> None:
+    """Dimensions that are taken away have no end, whatever end_mask says; LiteRT agrees."""
+    graph = Graph()
+    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((), "float32")
+    bounds = [_constant(graph, numbers) for numbers in ([1, 2], [2, 3], [1, 1])]
+    graph.operator("STRIDED_SLICE", [operand, *bounds], [result], "StridedSliceOptions",
+                   endMask=1, shrinkAxisMask=-1)  # fmt: skip
+    data = graph.model([operand], [result])
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    theirs = LiteRt(data)
+    theirs([x])
+    (ours,) = Interpreter(read_tflite(data)).run(0, [x])
+    assert ours == theirs.tensor(result) == 5

@@ -108,9 +108,8 @@ def pass_buffers_once(ir: Any, module: Any) -> None:
 
         cf.br ^bb1(%a, %a : !hal.buffer, !hal.buffer)
 
-        %length = hal.buffer.length<%a : !hal.buffer> : index
-        %always = arith.cmpi ne, %length, %minus_one : index
-        %b = arith.select %always, %a, %null : !hal.buffer
+        %is_null = util.cmp.eq %a, %null : !hal.buffer
+        %b = arith.select %is_null, %null, %a : !hal.buffer
         cf.br ^bb1(%a, %b : !hal.buffer, !hal.buffer)
     """
     for function in operations_in(module):
@@ -132,18 +131,10 @@ def pass_buffers_once(ir: Any, module: Any) -> None:
 
 def _chosen(ir: Any, buffer: Any) -> Any:
     """A buffer, as a value of its own."""
-
-    def create(name: str, type_: Any, *operands: Any, **attributes: Any) -> Any:
-        return ir.Operation.create(name, [type_], operands, attributes).result
-
-    index = ir.IndexType.get()
-    length = create("hal.buffer.length", index, buffer)
-    minus_one = create(_CONSTANT, index, value=ir.IntegerAttr.get(index, -1))
-    unequal = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 1)
     truth = ir.IntegerType.get_signless(1)
-    always = create("arith.cmpi", truth, length, minus_one, predicate=unequal)
-    none = create(_NONE, buffer.type)
-    return create("arith.select", buffer.type, always, buffer, none)
+    none = ir.Operation.create(_NONE, [buffer.type]).result
+    is_null = ir.Operation.create("util.cmp.eq", [truth], [buffer, none]).result
+    return ir.Operation.create("arith.select", [buffer.type], [is_null, none, buffer]).result
 
 
 def operations_in(parent: Any) -> list[Any]:
