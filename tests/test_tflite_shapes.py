@@ -64,6 +64,32 @@ def convolution(graph: Graph) -> tuple[list[int], list[int]]:
     return [images], [result]
 
 
+def listed(code: str, options: str, numbers: object, **fields: int) -> Build:
+    """An operator of an operand of three dimensions and a constant list for its dimensions."""
+
+    def build(graph: Graph) -> tuple[list[int], list[int]]:
+        operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((2, 4, 3), "float32")
+        graph.operator(code, [operand, constant(graph, numbers)], [result], options, **fields)
+        return [operand], [result]
+
+    return build
+
+
+def cropped(graph: Graph) -> tuple[list[int], list[int]]:
+    operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((1, 8, 3), "float32")
+    inputs = [operand, constant(graph, [2]), constant(graph, [[0, 0], [0, 0]])]
+    graph.operator("BATCH_TO_SPACE_ND", inputs, [result], "BatchToSpaceNDOptions")
+    return [operand], [result]
+
+
+def updated(graph: Graph) -> tuple[list[int], list[int]]:
+    operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((2, 4, 3), "float32")
+    part = graph.tensor((1, 1, 1), "float32")
+    inputs = [operand, part, constant(graph, [1, 1])]
+    graph.operator("DYNAMIC_UPDATE_SLICE", inputs, [result], "DynamicUpdateSliceOptions")
+    return [operand, part], [result]
+
+
 def transposed(shape: list[int], bias: list[float]) -> Build:
     """A transposed convolution of two images to three channels, whose result has a stated shape."""
 
@@ -82,6 +108,19 @@ REFUSED: Mapping[str, tuple[Build, str]] = {
     "two counts": (top_k, "has 2 elements in"),
     "two depths": (one_hot, "has 2 elements in"),
     "two numbers of segments": (segments, "has 2 elements in"),
+    "two repetitions of three dimensions": (
+        listed("TILE", "TileOptions", [1, 1]), r"of shape \[2\] as input 1, expected \[3\]",
+    ),
+    "paddings of two dimensions": (
+        listed("PAD", "PadOptions", [[0, 0]] * 2),
+        r"of shape \[2, 2\] as input 1, expected \[3, 2\]",
+    ),
+    "mirrored paddings of two dimensions": (
+        listed("MIRROR_PAD", "MirrorPadOptions", [[0, 0]] * 2, mode=0),
+        r"of shape \[2, 2\] as input 1, expected \[3, 2\]",
+    ),
+    "crops of two dimensions": (cropped, r"of shape \[2, 2\] as input 2, expected \[1, 2\]"),
+    "starts of two dimensions": (updated, r"has starts of shape \[2\], expected \[3\]"),
     "one bias for rows": (fully_connected, r"of shape \[1\] to 4 channels"),
     "one bias for images": (convolution, r"of shape \[1\] to 3 channels"),
     "one bias for transposed images": (

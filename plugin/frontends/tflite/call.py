@@ -235,6 +235,20 @@ class Call(BaseCall[Operand]):
         numbers = self.known(index).reshape(-1).tolist()
         return tuple(sorted({self.checked_axis(axis, rank) for axis in numbers}))
 
+    def constant_integers(self, index: int, *shape: int) -> AnyArray:
+        """The integers of a constant input, checked to have the elements of a shape.
+
+        Raises:
+            InputError: it has another number of elements.
+        """
+        numbers = self.known(index)
+        if numbers.size != math.prod(shape):
+            raise self.error(
+                f"has a constant of shape {list(numbers.shape)} as input {index}, expected "
+                f"{list(shape)}"
+            )
+        return numbers.reshape(shape)
+
     def check_count(self, option: str, count: int) -> None:
         """Check an option that repeats how many inputs or outputs there are; 0 says nothing."""
         stated = getattr(self.options, option, 0)

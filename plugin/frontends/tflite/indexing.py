@@ -118,6 +118,10 @@ def one_hot(call: Call) -> AnyArray:
 def dynamic_update_slice(call: Call) -> AnyArray:
     """Replace a part, from positions that are moved so that it is inside."""
     operand, part, starts = call.input(0), call.input(1), call.input(2)
+    if starts.shape != (len(operand.shape),):
+        raise call.error(
+            f"has starts of shape {list(starts.shape)}, expected [{len(operand.shape)}]"
+        )
     room = np.array(
         [n - m for n, m in zip(operand.shape, part.shape, strict=True)], starts.value.dtype
     )
@@ -142,7 +146,9 @@ def mirror_pad(call: Call) -> AnyArray:
     if call.options.mode not in (0, 1):
         raise call.error(f"has the unknown mode {call.options.mode}")
     value = operand.value
-    for axis, (before, after) in enumerate(call.known(1).reshape(-1, 2).tolist()):
+    for axis, (before, after) in enumerate(
+        call.constant_integers(1, len(operand.shape), 2).tolist()
+    ):
         extent, first = operand.shape[axis], 0 if again else 1
         if max(before, after) > extent - first or min(before, after) < 0:
             raise call.error(f"has the paddings {before} and {after} of {extent} elements")
@@ -191,8 +197,8 @@ def space_to_batch(call: Call) -> AnyArray:
     """Blocks of padded axes to the batch; padding is the zero point."""
     operand = call.input(0)
     blocks = [int(n) for n in call.known(1).reshape(-1)]
-    pads = [tuple(map(int, pair)) for pair in call.known(2).reshape(-1, 2)]
     count = len(blocks)
+    pads = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
     rest = operand.shape[1 + count :]
     fill = 0
     if operand.tensor.quantization is not None and not operand.is_float:
@@ -214,8 +220,8 @@ def batch_to_space(call: Call) -> AnyArray:
     """The batch to blocks of axes, of which ends are cropped."""
     operand = call.input(0)
     blocks = [int(n) for n in call.known(1).reshape(-1)]
-    crops = [tuple(map(int, pair)) for pair in call.known(2).reshape(-1, 2)]
     count, whole = len(blocks), math.prod(blocks)
+    crops = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
     if not whole or operand.shape[0] % whole:
         raise call.error(f"cannot make blocks of {blocks} of a batch of {operand.shape[0]}")
     extents, rest = operand.shape[1 : 1 + count], operand.shape[1 + count :]
@@ -236,7 +242,7 @@ def batch_to_space(call: Call) -> AnyArray:
 def tile(call: Call) -> AnyArray:
     """Each axis repeated as often as input 1 says."""
     value = call.input(0).value
-    for axis, count in enumerate(call.known(1).reshape(-1).tolist()):
+    for axis, count in enumerate(call.constant_integers(1, value.ndim).tolist()):
         if count < 1:
             raise call.error(f"repeats {count} times", UnsupportedError)
         value = np.concatenate([value] * count, axis=axis) if count > 1 else value

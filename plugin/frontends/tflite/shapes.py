@@ -147,8 +147,8 @@ def pad(call: Call) -> AnyArray:
     """With input 2, or the zero point."""
     operand = call.input(0)
     fill: AnyArray | int
-    widths = [tuple(map(int, pair)) for pair in call.known(1).reshape(-1, 2)]
-    if len(widths) != len(operand.shape) or any(n < 0 for pair in widths for n in pair):
+    widths = [tuple(map(int, pair)) for pair in call.constant_integers(1, len(operand.shape), 2)]
+    if any(n < 0 for pair in widths for n in pair):
         raise call.error(f"has the paddings {widths}")
     if call.optional(2) is not None:
         fill = call.input(2).value.reshape(())
