@@ -181,6 +181,15 @@ def apart(tensor: Value) -> Value:
     return value(APART, [tensor], tensor.type)
 
 
+def is_apart(tensor: Value) -> bool:
+    """True for a tensor that no other dispatch computes: it is in memory, or behind a barrier."""
+    if isinstance(tensor.owner, ir.Block):
+        return True
+    owner = tensor.owner.operation
+    barriers = (APART, BARRIER, TIE_SHAPE, "stablehlo.optimization_barrier")
+    return not list(owner.operands) or owner.name in barriers
+
+
 def is_of_the_call(tensor: Value) -> bool:
     """Return True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
     seen: set[Value] = set()

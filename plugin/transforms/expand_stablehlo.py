@@ -35,14 +35,15 @@ and gives wrong results for
   takes for unsigned.
 * ``sort`` with ``is_stable``, which it ignores: `iree.stable_sort`.
 * ``broadcast_in_dim`` whose operand has its axes in another order: `iree.broadcast_axes`.
-* ``pad`` between elements whose result is padded again, or inserted: `iree.inner_pads`.
+* ``pad`` between elements whose result is padded again, or inserted, or whose operand is padded;
+  dilations of what is padded: `iree.inner_pads`.
 * several ``sort``, ``scatter`` or ``dynamic_update_slice`` of equal tensors that are computed from
   no buffer, as two argsorts: `iree.updates_in_place`.
 * loops and branches that hand one buffer on several times: `iree.carried_tensors`.
 * ``reduce`` over neighboring axes of a tensor with several dynamic extents, beside another use of
   the tensor: `iree.dynamic_reductions`.
-* windows of one element, and other loops without a sum, that read with strides what has other
-  readers: `iree.strided_reads`.
+* windows of one element with strides, and other loops that read a part of what has other readers:
+  `iree.partial_reads`.
 * ``add`` of i1, which is a logical or.
 * ``dot``, ``dot_general`` and ``convolution`` of unsigned integers, into more bits, and of what is
   converted from such or from truth values: `iree.unsigned_factors`.
@@ -104,16 +105,16 @@ from .iree.half_sums import widen_bf16_product, widen_product, widen_reduction
 from .iree.held_buffers import hand_on_buffers
 from .iree.index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .iree.index_switches import expand_index_switch
-from .iree.inner_pads import separate_bytes, separate_pad
+from .iree.inner_pads import separate_bytes, separate_dilated, separate_pad
 from .iree.long_loops import split_dot, split_reduce
 from .iree.narrow_bodies import widen_body
+from .iree.partial_reads import separate_partial_reads
 from .iree.returned_truths import separate_truths
 from .iree.reversal import expand_reverse
 from .iree.scatter_axes import scatter_rows
 from .iree.select_and_scatter import expand_select_and_scatter
 from .iree.special_points import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .iree.stable_sort import keep_sorted, stabilize_sort
-from .iree.strided_reads import separate_strided_reads
 from .iree.unsigned_factors import widen_factors
 from .iree.unsigned_windows import bits_as, is_unsigned, signless, signless_window
 from .iree.updates_in_place import UPDATES, separate_updated
@@ -155,7 +156,8 @@ class ExpandStablehlo(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
         # Each step sees what those before it have written.
-        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _FACTORS, _HALVES, _DYNAMIC, _PADS]
+        steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _DILATIONS, _FACTORS]
+        steps += [_HALVES, _DYNAMIC, _PADS]
         if self.widen_bf16:
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
@@ -174,7 +176,7 @@ class ExpandStablehlo(ModulePass):
             for patterns in steps:
                 apply_patterns(module, patterns)
             is_changed = True
-        is_changed |= separate_strided_reads(module)
+        is_changed |= separate_partial_reads(module)
         return None if is_changed else UNCHANGED
 
 
@@ -234,6 +236,10 @@ _PATTERNS: dict[str, Pattern] = {
     **dict.fromkeys(ARCTANGENTS, expand_arctangent),
     **dict.fromkeys(SPECIAL, expand_special),
     **dict.fromkeys(UPDATES, separate_updated),
+}
+_DILATIONS: dict[str, Pattern] = {
+    "stablehlo.convolution": separate_dilated,
+    "stablehlo.reduce_window": separate_dilated,
 }
 _FACTORS: dict[str, Pattern] = {
     "stablehlo.reduce": reduce_axis_by_axis,

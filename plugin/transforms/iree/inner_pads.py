@@ -3,7 +3,9 @@
 IREE 3.13 folds a tensor that a pad between elements is inserted into, by an outer pad, a window's
 padding or an update, into the inner one, and loses its steps: every element after the first lands
 in a wrong place, on both targets. It looks through reshapes and slices too. A barrier after the
-inner pad keeps the two apart.
+inner pad keeps the two apart. It loses the steps as well if the operand of the pad between elements
+is itself padded; that operand, and that of a convolution or window that dilates it, is computed
+apart.
 
 On Vulkan it writes bytes that are computed where they are padded to other places; a barrier before
 has them in memory first.
@@ -15,10 +17,12 @@ from __future__ import annotations
 
 from ... import emit
 from ..._mlir import Operation, Rewriter, ir
+from ...dialects.windows import window_steps
+from ...emit import linalg
 from ..base import NoMatch
 from .dynamic_shapes import is_refused_pad
 
-__all__ = ["separate_bytes", "separate_pad"]
+__all__ = ["separate_bytes", "separate_dilated", "separate_pad"]
 
 _BARRIER = "stablehlo.optimization_barrier"
 _NARROW = ("i8", "ui8", "i16", "ui16")
@@ -26,7 +30,7 @@ _CONSTANTS = ("stablehlo.constant", "arith.constant", "util.global.load")
 
 
 def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Put a barrier after a ``pad`` between elements."""
+    """Put a barrier after a ``pad`` between elements, and compute its operand apart."""
     if not any(op.attributes["interior_padding"]):
         return NoMatch("pads at the ends only")
     if is_refused_pad(op):
@@ -35,10 +39,27 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     users = [(use.owner, use.operand_number) for use in result.uses if use.owner.name != _BARRIER]
     if not users:
         return NoMatch("is before a barrier")
+    if not linalg.is_apart(op.operands[0]):
+        op.operands[0] = linalg.apart(op.operands[0])
     with ir.InsertionPoint.after(op):
         behind = emit.value(_BARRIER, [result], result.type)
     for user, number in users:
         user.operands[number] = behind
+    return None
+
+
+def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Compute apart what a ``convolution`` or ``reduce_window`` dilates."""
+    is_window = op.name == "stablehlo.reduce_window"
+    steps = window_steps(op, "base_dilations" if is_window else "lhs_dilation", 0)
+    if all(step == 1 for step in steps):
+        return NoMatch("dilates nothing")
+    count = len(op.results) if is_window else 1
+    numbers = [n for n in range(count) if not linalg.is_apart(op.operands[n])]
+    if not numbers:
+        return NoMatch("dilates what is computed apart")
+    for number in numbers:
+        op.operands[number] = linalg.apart(op.operands[number])
     return None
 
 

@@ -1,10 +1,11 @@
-"""Loops without a sum that read with strides, computed apart from their operand.
+"""Loops that read their operand in part, computed apart from it.
 
 IREE 3.13 computes such an operand in the dispatch that reads it. If the operand has other readers,
-that dispatch also writes it for them, but only at the positions that the strides visit: the other
-readers get numbers that nobody wrote. So the operand is computed apart. Concerned are windows of
-one element, convolutions of one product, and loops of ``linalg`` of the same kind; those that add
-several elements are computed apart by IREE itself::
+that dispatch also writes it for them, but only at the positions that it reads: the other readers
+get numbers that nobody wrote. So the operand is computed apart. Concerned are windows of one
+element with strides, convolutions of one product with strides, a ``gather`` at constant positions,
+and loops of ``linalg`` that do not add and read with strides, at constant positions or on a
+diagonal. Loops that add several elements are computed apart by IREE itself::
 
     %0 = stablehlo.abs %x
     %1 = "stablehlo.reduce_window"(%0, %zero) {window_dimensions = array<i64: 1, 1, 1, 1>,
@@ -23,16 +24,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..._mlir import Operation, Value, indexing_maps, ir
+from ..._mlir import Operation, indexing_maps, ir
 from ..._mlir import stablehlo as bindings
 from ...dialects.windows import window_steps
 from ...emit import linalg
 from ...emit.operation import is_dynamic
 from ..base import named
 
-__all__ = ["separate_strided_reads"]
+__all__ = ["separate_partial_reads"]
 
-_SEPARATE = (linalg.APART, linalg.BARRIER, linalg.TIE_SHAPE, "stablehlo.optimization_barrier")
 _LOOPS = [
     "linalg.generic",
     "linalg.conv_1d",
@@ -85,8 +85,8 @@ _LOOPS = [
 ]
 
 
-def separate_strided_reads(module: Operation) -> bool:
-    """Compute apart what loops without a sum read with strides.
+def separate_partial_reads(module: Operation) -> bool:
+    """Compute apart what loops read in part.
 
     Returns:
         False if there are none.
@@ -94,13 +94,14 @@ def separate_strided_reads(module: Operation) -> bool:
     finders: dict[str, Callable[[Operation], list[int]]] = {
         "stablehlo.reduce_window": _of_window,
         "stablehlo.convolution": _of_convolution,
+        "stablehlo.gather": _of_gather,
         **dict.fromkeys(_LOOPS, _of_loops),
     }
     is_changed = False
     for op in named(module, finders):
         for number in finders[op.name](op):
             operand = op.operands[number]
-            if not _is_separate(operand):
+            if not linalg.is_apart(operand):
                 with ir.InsertionPoint(op), op.location:
                     op.operands[number] = linalg.apart(operand)
                 is_changed = True
@@ -126,8 +127,13 @@ def _of_convolution(op: Operation) -> list[int]:
     return [0] if max(products, default=1) == 1 < max(strides, default=1) else []
 
 
+def _of_gather(op: Operation) -> list[int]:
+    """Return the number of the operand that a ``gather`` reads at constant positions."""
+    return [] if linalg.is_of_the_call(op.operands[1]) else [0]
+
+
 def _of_loops(op: Operation) -> list[int]:
-    """Return the numbers of the operands that loops of ``linalg`` read with strides."""
+    """Return the numbers of the operands that loops of ``linalg`` read in part."""
     maps = indexing_maps(op)
     operands = list(op.operands)[: len(maps)]
     extents: dict[int, int] = {}
@@ -142,16 +148,18 @@ def _of_loops(op: Operation) -> list[int]:
     return [
         number
         for number, (operand, map_) in enumerate(zip(operands, maps, strict=True))
-        if isinstance(operand.type, ir.RankedTensorType) and any(map(_has_stride, map_.results))
+        if isinstance(operand.type, ir.RankedTensorType) and _reads_in_part(map_)
     ]
 
 
-def _has_stride(expression: ir.AffineExpr) -> bool:
-    """True for a sum with a loop that is multiplied by more than 1."""
+def _reads_in_part(map_: ir.AffineMap) -> bool:
+    """True for a map with a constant, a stride, or one loop for several axes."""
+    loops = [each.position for each in map_.results if isinstance(each, ir.AffineDimExpr)]
+    return len(set(loops)) < len(loops) or any(map(_is_partial, map_.results))
+
+
+def _is_partial(expression: ir.AffineExpr) -> bool:
+    """True for a constant position, and for one that advances by more than 1."""
     if isinstance(expression, ir.AffineAddExpr):
-        return _has_stride(expression.lhs) or _has_stride(expression.rhs)
-    return isinstance(expression, ir.AffineMulExpr)
-
-
-def _is_separate(value: Value) -> bool:
-    return isinstance(value.owner, ir.Block) or value.owner.operation.name in _SEPARATE
+        return _is_partial(expression.lhs) or _is_partial(expression.rhs)
+    return isinstance(expression, (ir.AffineMulExpr, ir.AffineConstantExpr))
