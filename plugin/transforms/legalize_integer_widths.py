@@ -60,6 +60,7 @@ _TAKES_SIGN_EXTENDED = frozenset(
         "arith.minsi",
         "arith.remsi",
         "arith.shrsi",
+        "iree_tensor_ext.compute_barrier.start",
         "stablehlo.all_gather",
         "stablehlo.all_to_all",
         "stablehlo.async_done",
