@@ -126,19 +126,19 @@ def language_model_rows(device: Device) -> Iterator[Row]:
         seconds = time.perf_counter() - start
         tokens = model.tokenizer.encode(language_model.TEXT, special=False)[:_PROMPT]
         reader = Reader(path, 128, 1)
-        for kept, count in ((0, _PROMPT), (_PROMPT - 1, 1)):
+        for first, count in ((0, _PROMPT), (_PROMPT - 1, 1)):
             session.rewind(0)
             session.prompt(tokens)
             reader.reset()
             reader.prompt(tokens)
 
-            def own(kept: int = kept) -> object:
-                session.rewind(kept)
-                return session.prompt(tokens[kept:])
+            def own(first: int = first) -> object:
+                session.rewind(first)
+                return session.prompt(tokens[first:])
 
-            def peer(kept: int = kept) -> object:
-                reader.reset(kept)
-                return reader.prompt(tokens[kept:])
+            def peer(first: int = first) -> object:
+                reader.reset(first)
+                return reader.prompt(tokens[first:])
 
             name = f"{path.name}: {count} token{'s' if count > 1 else ''}"
             yield Row(language_model.PACKAGE, name, seconds,

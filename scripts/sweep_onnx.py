@@ -25,7 +25,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from onnx_sweep import Outcome, node_tests, outcomes  # noqa: E402
+from onnx_version_cases import cases as version_cases  # noqa: E402
+from onnx_versions import versions  # noqa: E402
 from subquant.runtime import Device  # noqa: E402
+from test_onnx_versions import check  # noqa: E402
 
 _KINDS = ("right", "refused", "wrong", "crashed")
 
@@ -42,7 +45,16 @@ def summary(results: Sequence[Outcome]) -> str:
     )
 
 
-def page(results: Sequence[Outcome]) -> str:
+def compared_versions() -> dict[str, Counter[int]]:
+    """Compare every case of every version with ONNX Runtime; return the counts by operator."""
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
+    for case in version_cases():
+        for version in versions(case.operator):
+            counts[case.operator][version] += check(case, version)
+    return counts
+
+
+def page(results: Sequence[Outcome], compared: dict[str, Counter[int]]) -> str:
     """Return the page with a table of operators."""
     rows = defaultdict(list)
     for each in results:
@@ -61,17 +73,21 @@ def page(results: Sequence[Outcome]) -> str:
         "",
         "A model counts for each operator that it has: the expanded form of a function operator",
         "has many. Every version of an operator from operator set 7 on is accepted, with the",
-        "meaning of that version; `tests/test_onnx_versions.py` compares them with ONNX Runtime.",
+        "meaning of that version. The column of versions has those that are compared with ONNX",
+        "Runtime, or with ONNX's reference evaluator where it has no kernel, each with the number",
+        "of models; all are right (`tests/test_onnx_versions.py`).",
         "",
-        "| operator | right | refused | wrong | first reason |",
-        "|---|---|---|---|---|",
+        "| operator | versions | right | refused | wrong | first reason |",
+        "|---|---|---|---|---|---|",
     ]
-    for operator in sorted(rows):
+    for operator in sorted({*rows, *compared}):
         counts = Counter(each.kind for each in rows[operator])
         reasons = [each.message for each in rows[operator] if each.kind != "right"]
         reason = reasons[0].partition("error: ")[2].replace("|", "\\|")[:120] if reasons else ""
+        models = sorted(compared.get(operator, Counter()).items())
+        each_version = ", ".join(f"{version} ({count})" for version, count in models if count)
         lines.append(
-            f"| {operator} | {counts['right']} | {counts['refused']} | "
+            f"| {operator} | {each_version} | {counts['right']} | {counts['refused']} | "
             f"{counts['wrong'] + counts['crashed']} | {reason} |"
         )
     return "\n".join(lines) + "\n"
@@ -104,7 +120,7 @@ def main() -> None:
         lines = (json.dumps(asdict(each)) + "\n" for each in results)
         Path(options.json).write_text("".join(lines))
     if options.write:
-        Path(options.write).write_text(page(results))
+        Path(options.write).write_text(page(results, compared_versions()))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Compute apart what a ``convolution`` or ``reduce_window`` dilates."""
+    """Compute apart the operand that a ``convolution`` or ``reduce_window`` dilates."""
     is_window = op.name == "stablehlo.reduce_window"
     steps = window_steps(op, "base_dilations" if is_window else "lhs_dilation", 0)
     if all(step == 1 for step in steps):
@@ -57,7 +57,7 @@ def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     count = len(op.results) if is_window else 1
     numbers = [n for n in range(count) if not linalg.is_apart(op.operands[n])]
     if not numbers:
-        return NoMatch("dilates what is computed apart")
+        return NoMatch("dilates an operand that is computed apart")
     for number in numbers:
         op.operands[number] = linalg.apart(op.operands[number])
     return None

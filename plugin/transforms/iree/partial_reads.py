@@ -141,8 +141,8 @@ def _of_loops(op: Operation) -> list[int]:
         for axis, expression in enumerate(map_.results):
             if isinstance(expression, ir.AffineDimExpr):
                 extents[expression.position] = int(operand.type.shape[axis])
-    kept = {each.position for each in maps[-1].results if isinstance(each, ir.AffineDimExpr)}
-    summed = [extent for loop, extent in extents.items() if loop not in kept]
+    results = {each.position for each in maps[-1].results if isinstance(each, ir.AffineDimExpr)}
+    summed = [extent for loop, extent in extents.items() if loop not in results]
     if any(extent != 1 and not is_dynamic(extent) for extent in summed):
         return []
     return [
