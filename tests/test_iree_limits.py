@@ -1011,6 +1011,21 @@ def partial_read(name: str) -> str:
     """
 
 
+def test_a_window_without_axes_is_compiled(cpu: Device) -> None:
+    text = """
+    func.func @main(%x: tensor<f32>) -> tensor<f32> {
+      %zero = stablehlo.constant dense<0.0> : tensor<f32>
+      %0 = "stablehlo.reduce_window"(%x, %zero) <{window_dimensions = array<i64>}> ({
+      ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+        %r = stablehlo.add %a, %b : tensor<f32>
+        stablehlo.return %r : tensor<f32>
+      }) : (tensor<f32>, tensor<f32>) -> tensor<f32>
+      return %0 : tensor<f32>
+    }
+    """
+    assert subquant.compile(text, device=cpu).main(np.float32(2.5)) == 2.5
+
+
 def partial_arguments() -> tuple[np.ndarray, np.ndarray]:
     x = np.random.default_rng(9).standard_normal((1, 9, 9, 4)).astype(np.float32)
     return x, np.ones((1, 1, 1, 4), np.float32)

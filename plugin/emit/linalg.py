@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
 from .._mlir import Operation, Value, ir
@@ -42,6 +42,7 @@ __all__ = [
     "put_part",
     "put_slice",
     "segments",
+    "set_apart",
     "take_first",
     "take_slice",
 ]
@@ -181,7 +182,20 @@ def apart(tensor: Value) -> Value:
     return value(APART, [tensor], tensor.type)
 
 
-def is_apart(tensor: Value) -> bool:
+def set_apart(op: Operation, numbers: Iterable[int]) -> bool:
+    """Compute operands of an operation in other dispatches of IREE's than the operation itself.
+
+    Returns:
+        False if all of them are in memory, or behind a barrier.
+    """
+    changed = [number for number in numbers if not _is_apart(op.operands[number])]
+    with ir.InsertionPoint(op), op.location:
+        for number in changed:
+            op.operands[number] = apart(op.operands[number])
+    return bool(changed)
+
+
+def _is_apart(tensor: Value) -> bool:
     """True for a tensor that no other dispatch computes: it is in memory, or behind a barrier."""
     if isinstance(tensor.owner, ir.Block):
         return True

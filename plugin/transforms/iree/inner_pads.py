@@ -39,8 +39,7 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     users = [(use.owner, use.operand_number) for use in result.uses if use.owner.name != _BARRIER]
     if not users:
         return NoMatch("is before a barrier")
-    if not linalg.is_apart(op.operands[0]):
-        op.operands[0] = linalg.apart(op.operands[0])
+    linalg.set_apart(op, [0])
     with ir.InsertionPoint.after(op):
         behind = emit.value(_BARRIER, [result], result.type)
     for user, number in users:
@@ -55,12 +54,9 @@ def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if all(step == 1 for step in steps):
         return NoMatch("dilates nothing")
     count = len(op.results) if is_window else 1
-    numbers = [n for n in range(count) if not linalg.is_apart(op.operands[n])]
-    if not numbers:
-        return NoMatch("dilates an operand that is computed apart")
-    for number in numbers:
-        op.operands[number] = linalg.apart(op.operands[number])
-    return None
+    if linalg.set_apart(op, range(count)):
+        return None
+    return NoMatch("dilates an operand that is computed apart")
 
 
 def separate_bytes(op: Operation, rewriter: Rewriter) -> NoMatch | None:

@@ -99,12 +99,7 @@ def separate_partial_reads(module: Operation) -> bool:
     }
     is_changed = False
     for op in named(module, finders):
-        for number in finders[op.name](op):
-            operand = op.operands[number]
-            if not linalg.is_apart(operand):
-                with ir.InsertionPoint(op), op.location:
-                    op.operands[number] = linalg.apart(operand)
-                is_changed = True
+        is_changed |= linalg.set_apart(op, finders[op.name](op))
     return is_changed
 
 
@@ -114,7 +109,8 @@ def _of_window(op: Operation) -> list[int]:
     sizes, strides = (
         window_steps(op, name, rank) for name in ("window_dimensions", "window_strides")
     )
-    return list(range(len(op.results))) if max(sizes) == 1 < max(strides) else []
+    has_strides = max(sizes, default=1) == 1 < max(strides, default=1)
+    return list(range(len(op.results))) if has_strides else []
 
 
 def _of_convolution(op: Operation) -> list[int]:
