@@ -13,7 +13,7 @@ Source: ONNX, NonZero 13, "data-dependent shapes".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -84,13 +84,7 @@ class Counted(Symbolic):
         """Refuse: the padding must not reach a formula."""
         self._refuse()
 
-    def __array_function__(
-        self,
-        function: Callable[..., AnyArray],
-        types: Iterable[type],
-        args: Sequence[AnyArray],
-        options: Mapping[str, object],
-    ) -> AnyArray:
+    def __array_function__(self, *_: Any) -> NoReturn:
         """Refuse: the padding must not reach a formula."""
         self._refuse()
 
@@ -156,13 +150,7 @@ class Extents(Symbolic):
         """The bits of the array."""
         return self.array.bits_of(element)
 
-    def __array_function__(
-        self,
-        function: Callable[..., AnyArray],
-        types: Iterable[type],
-        args: Sequence[AnyArray],
-        options: Mapping[str, object],
-    ) -> AnyArray:
+    def __array_function__(self, *_: Any) -> NoReturn:
         """Refuse: the array is what formulas take."""
         raise UnsupportedError("takes a shape that is computed from a count")
 

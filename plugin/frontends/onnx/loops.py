@@ -159,12 +159,7 @@ def _first_rows(
 
 def _scalar(call: Call, index: int) -> AnyArray:
     """An operand of one element, None if it is absent."""
-    if call.optional(index) is None:
-        return None
-    value = call.array(index)
-    if value.size != 1:
-        raise call.error(f"has {value.size} elements in {call.input(index)}, expected one")
-    return value.reshape(())
+    return None if call.optional(index) is None else call.scalar(index)
 
 
 def _as(like: Sequence[Operand], values: Sequence[AnyArray]) -> list[Operand]:
