@@ -1,8 +1,8 @@
 """Models of other tools for ``subquant inspect``: their operators, and all that would be refused.
 
-The front end tells what it refuses, operator by operator. Where it refuses nothing, the passes of a
-compilation for llvm-cpu run, too: they refuse functions that IREE does not have, for example. IREE
-itself is not run, whose refusals of single dispatches take a compilation to find.
+The front end lists the operators that it refuses. If it refuses none, the passes of a compilation
+for llvm-cpu run, too: they refuse functions that IREE does not have, for example. IREE itself does
+not run: its refusals of single dispatches take a compilation to find.
 
 `served` is called in a child process.
 """

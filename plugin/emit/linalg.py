@@ -378,7 +378,7 @@ def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
         shape: of the result: ints, or values of type ``index``; as many elements.
     """
     element = flat.type.element_type
-    taken = value(
+    elements = value(
         "flow.tensor.slice",
         [flat, constant_index(0), count, count],
         tensor_type([None], element),
@@ -387,7 +387,7 @@ def take_first(flat: Value, count: Value, shape: Sequence[Extent]) -> Value:
     sizes = [extent for extent in shape if not isinstance(extent, int)]
     return value(
         "flow.tensor.reshape",
-        [taken, count, *sizes],
+        [elements, count, *sizes],
         tensor_type(_static(shape), element),
         {"operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, len(sizes)])},
     )

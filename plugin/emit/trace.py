@@ -367,8 +367,8 @@ def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> Traced
     if axis is None and source.ndim != 1:
         raise UnsupportedError("np.take without an axis from several axes cannot be traced")
     positions = _traced(indices, np.dtype(np.int32))
-    place = _checked_axis(axis or 0, source.ndim)
-    return source._with(stablehlo.take(source.value, positions.value, place))
+    checked = _checked_axis(axis or 0, source.ndim)
+    return source._with(stablehlo.take(source.value, positions.value, checked))
 
 
 def _flip(array: TracedArray, axis: Axis = None) -> TracedArray:

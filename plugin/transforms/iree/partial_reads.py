@@ -1,6 +1,6 @@
 """Loops that read their operand in part, computed apart from it.
 
-IREE 3.13 computes such an operand in the dispatch that reads it. If the operand has other readers,
+IREE 3.13 computes the operand in the dispatch that reads it. If the operand has other readers,
 that dispatch also writes it for them, but only at the positions that it reads: the other readers
 get numbers that nobody wrote. So the operand is computed apart. Concerned are windows of one
 element with strides, convolutions of one product with strides, a ``gather`` at constant positions,
@@ -86,7 +86,7 @@ _LOOPS = [
 
 
 def separate_partial_reads(module: Operation) -> bool:
-    """Compute apart what loops read in part.
+    """Compute apart the operands that loops read in part.
 
     Returns:
         False if there are none.
