@@ -5,12 +5,13 @@
     python scripts/record_ir.py compare before          after it
     python scripts/record_ir.py compare before --show 3 with the differences of three programs
 
-The programs are those of ``subquant conformance`` (and ``--random N`` generated ones), and the
-models in ``examples/`` and the inputs of the FileCheck tests; each goes through the pipelines in
-`_PIPELINES`. The folder holds one JSON
-file: for each program and pipeline the text, and the text after upstream's ``canonicalize,cse``,
-or the error. Two texts that then compute the same operations, in whatever order, count as the same
-after canonicalization: they differ in what IREE folds and orders anew first.
+The programs are the programs of ``subquant conformance`` (and ``--random N`` generated ones), the
+models in ``examples/``, the inputs of the FileCheck tests, and the files of ``--models FOLDER``;
+each goes through the pipelines in `_PIPELINES`, and a file of ``--models`` through the pipelines in
+`_INSTRUCTION_SETS`. The recording is one JSON file: for each program and pipeline the text, and the
+text after upstream's ``canonicalize,cse``, or the error. Two texts that then compute the same
+operations, in any order, count as the same after canonicalization: they differ in what IREE folds
+and orders anew first.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from typing import Any
 
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
-from subquant.compiler.reading import parse_text
+from subquant.compiler.reading import parse_file, parse_text
 from subquant.conformance.suite import programs
 from subquant.conformance.suite_random import random_programs
 from subquant.dialects import create_context
@@ -39,6 +40,7 @@ from subquant.dialects import create_context
 _ROOT = Path(__file__).resolve().parent.parent
 _ORDERED = ("cf.", "func.", "util.", "stablehlo.custom_call", "stablehlo.send", "stablehlo.recv")
 _INTERPRETER = "interpreter"
+_MODELS = "models/"
 _HINTS = re.compile(r', subquant\.work = "\d+ \d+"|,\\22fresh\\22:true')
 _PIPELINES: dict[str, CompileOptions | None] = {
     "cpu": CompileOptions(kernels="none"),
@@ -59,9 +61,15 @@ _PIPELINES: dict[str, CompileOptions | None] = {
     ),
     _INTERPRETER: None,
 }
+_INSTRUCTION_SETS = {
+    name: CompileOptions(kernels=name, activations="int8")
+    for name in ("amx", "avx512vnni-amd", "avx512vnni", "avxvnni", "avx2", "neon-dotprod")
+} | {"spirv": CompileOptions("vulkan", kernels="spirv", activations="int8")}
+"""Pipelines for ``--models`` alone: kernels for each instruction set."""
 
 
-def _sources(random: int) -> Iterator[tuple[str, str]]:
+def _sources(random: int, models: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the name of each program, and its text (of a file of ``--models``: its path)."""
     for program in [*programs(), *random_programs(random)]:
         yield program.name, program.text()
     for file in sorted((_ROOT / "examples").glob("*.mlir")):
@@ -69,20 +77,26 @@ def _sources(random: int) -> Iterator[tuple[str, str]]:
     for file in sorted((_ROOT / "tests" / "filecheck").rglob("*.mlir")):
         for number, part in enumerate(file.read_text().split("// -----")):
             yield f"filecheck/{file.parent.name}/{file.name}:{number}", part
+    for file in sorted(Path(models).rglob("*.*") if models else []):
+        if file.suffix in (".mlir", ".tflite", ".onnx"):
+            yield f"{_MODELS}{file.relative_to(models or '')}", str(file)
 
 
 def _passes(pipeline: str) -> list[Any]:
-    options = _PIPELINES[pipeline]
+    options = (_PIPELINES | _INSTRUCTION_SETS)[pipeline]
     return parse_pipeline(_INTERPRETER) if options is None else compile_pipeline(options)
 
 
-def _lowered(source: str, pipeline: str) -> dict[str, str]:
+def _lowered(name: str, source: str, pipeline: str) -> dict[str, str]:
     try:
-        module = parse_text(source, create_context())
+        if name.startswith(_MODELS):
+            module = parse_file(Path(source), create_context())
+        else:
+            module = parse_text(source, create_context())
         run_pipeline(module, _passes(pipeline))
         text = _text(module)
         run_pipeline(module, parse_pipeline("canonicalize,cse"))
-    except Exception as error:  # whatever it is, it has to stay the same
+    except Exception as error:  # of any kind: the comparison reports a changed error
         return {"error": f"{type(error).__name__}: {error}"}
     return {"text": text, "canonical": _text(module)}
 
@@ -94,19 +108,43 @@ def _text(module: Any) -> str:
 
 def _record(job: tuple[str, str]) -> tuple[str, dict[str, dict[str, str]]]:
     name, source = job
-    # What is lowered in part is no program for upstream's passes, which end the process.
-    chosen = ("cpu", "vulkan") if name.startswith("filecheck/") else _PIPELINES
-    return name, {pipeline: _lowered(source, pipeline) for pipeline in chosen}
+    if name.startswith(_MODELS):
+        pipelines = ["kernels", "vulkan", *_INSTRUCTION_SETS]
+    elif name.startswith("filecheck/"):  # partly lowered inputs crash some of upstream's passes
+        pipelines = ["cpu", "vulkan"]
+    else:
+        pipelines = [*_PIPELINES]
+    return name, {pipeline: _in_child(name, source, pipeline) for pipeline in pipelines}
+
+
+def _in_child(name: str, source: str, pipeline: str) -> dict[str, str]:
+    """Lower a program in a forked process: some of upstream's passes end their process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reader)
+        with os.fdopen(writer, "wb") as file:
+            file.write(json.dumps(_lowered(name, source, pipeline)).encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as file:
+        data = file.read()
+    _, status = os.waitpid(child, 0)
+    if os.waitstatus_to_exitcode(status):
+        return {"error": f"the process ended with {os.waitstatus_to_exitcode(status)}"}
+    outcome: dict[str, str] = json.loads(data)
+    return outcome
 
 
 def _run(arguments: argparse.Namespace) -> Iterator[tuple[str, dict[str, dict[str, str]]]]:
-    jobs = [j for j in _sources(arguments.random) if re.search(arguments.filter, j[0])]
+    sources = _sources(arguments.random, arguments.models)
+    jobs = [job for job in sources if re.search(arguments.filter, job[0])]
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(arguments.jobs, mp_context=context) as pool:
-        for number, found in enumerate(pool.map(_record, jobs, chunksize=8)):
+        for number, outcome in enumerate(pool.map(_record, jobs, chunksize=8)):
             if sys.stderr.isatty():
                 print(f"\r{number + 1} of {len(jobs)}", end="", file=sys.stderr)
-            yield found
+            yield outcome
 
 
 def record(arguments: argparse.Namespace) -> int:
@@ -118,7 +156,7 @@ def record(arguments: argparse.Namespace) -> int:
         kept[name] = outcomes
     with gzip.open(folder / "ir.json.gz", "wt", compresslevel=3) as file:
         json.dump(kept, file)
-    print(f"{len(kept)} programs, {len(_PIPELINES)} pipelines each, in {folder}")
+    print(f"{len(kept)} programs in {folder}")
     return 0
 
 
@@ -198,6 +236,7 @@ def main() -> int:
     parser.add_argument("folder", help="where the recording is")
     parser.add_argument("--filter", default="", help="a regular expression of program names")
     parser.add_argument("--random", type=int, default=300, help="how many generated programs")
+    parser.add_argument("--models", help="a folder of .mlir, .tflite and .onnx files")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, default=0, help="show the differences of so many")
     parser.add_argument("--exact", action="store_true", help="also of those that cse removes")
