@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .batch.compiling import compile_many
     from .batch.run import CompiledModel
+    from .compiler.client import Source
     from .compiler.options import CompileOptions
     from .compiler.targets import Target
-    from .compiler.worker import Source
     from .errors import Remark, SubquantError
+    from .isolation.processes import Limits
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-    from .processes import Limits
     from .runtime import Device, DeviceArray, Executable
 
 __all__ = [
@@ -53,7 +53,7 @@ _PLACES = {
     "DeviceArray": "runtime",
     "Executable": "runtime",
     "ExpressedType": "numerics.parameters",
-    "Limits": "processes",
+    "Limits": "isolation.processes",
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
     "SubquantError": "errors",
@@ -110,7 +110,7 @@ def compile(
         SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
             is no device.
     """
-    from .processes import prepare
+    from .isolation.processes import prepare
 
     if not (cache or os.environ.get("SUBQUANT_CACHE")):  # which may have what is asked for
         prepare()  # the child imports MLIR while the runtime is imported here

@@ -108,7 +108,7 @@ def _versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> N
     if not value:
         return
     from . import __version__
-    from .versions import installed_versions
+    from .core.versions import installed_versions
 
     click.echo(f"subquant {__version__}")
     for name, version in installed_versions().items():

@@ -194,7 +194,7 @@ class Work:
 
         Args:
             threads: how many.
-            team: they are a team (`subquant.team`), and none of IREE's, which must be woken.
+            team: they are a team (`subquant.iree_hooks`), and none of IREE's, which must be woken.
         """
         begin, again = _OF_TEAM if team else _OF_IREE
         saved = self.nanoseconds - self.nanoseconds // threads

@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline

@@ -116,9 +116,9 @@ def make_corpus() -> Corpus:
     """Read and write the valid inputs."""
     from safetensors.numpy import save
 
-    from subquant._mlir import ir
     from subquant.compiler.compilation import compile_to_bytes
     from subquant.compiler.lowering import bytecode_of
+    from subquant.core._mlir import ir
     from subquant.dialects import create_context
     from subquant.formats.irpa import create_archive
 
@@ -183,9 +183,9 @@ _VERSIONS = ("0.9.0", "0.14.0", "0.17.0", "0.19.0", "1.0.0", "1.4.0", "1.9.0", "
 
 def _add_artifacts(corpus: Corpus) -> None:
     """Programs of the conformance suite, and JAX's, as artifacts of all versions and in VHLO."""
-    from subquant._mlir import stablehlo
     from subquant.compiler.reading import parse_bytes
     from subquant.conformance.suite import programs
+    from subquant.core._mlir import stablehlo
     from subquant.dialects import create_context
 
     for given in [*corpus.jax, *(each.text().encode() for each in programs()[::16])]:
@@ -588,7 +588,7 @@ UPSTREAM = (
 @kind(12)
 def pipelines(rng: random.Random, corpus: Corpus) -> Case:
     """Passes in any order on modules, changed or not."""
-    from subquant.options import choices_of
+    from subquant.core.options import choices_of
     from subquant.transforms import PASSES, load_pass
 
     steps = []
@@ -827,7 +827,7 @@ def mutate_artifact(rng: random.Random, corpus: Corpus) -> bytes:
 
 def _change_operation(rng: random.Random, op: Any, operations: list[Any], other: Any) -> None:
     """Change an attribute, an operand or the type of a result."""
-    from subquant._mlir import ir
+    from subquant.core._mlir import ir
 
     names = list(op.attributes)
     change = rng.randrange(5)
@@ -1458,8 +1458,8 @@ def make_archive() -> bytes:
 
 def _run_on_cluster(given: Any, tally: _Tally) -> bool:
     """Have workers run the inputs; true if they ran all."""
+    from subquant.batch.engines import Task, run_tasks
     from subquant.errors import SubquantError
-    from subquant.fleet import Task, run_tasks
 
     archive = make_archive()
     options = ["--kinds", given.kinds, "--seed", str(given.seed), "--seconds", str(given.seconds)]
@@ -1470,7 +1470,7 @@ def _run_on_cluster(given: Any, tally: _Tally) -> bool:
         arguments = [*options, "--first", str(first), "--count", str(count), "--results"]
         return Task(
             f"inputs {first} to {first + count - 1}",
-            "subquant.fleet.archives:run_archive",
+            "subquant.batch.engines.shipped_programs:run_archive",
             {"arguments": arguments},
             [archive],
         )
@@ -1526,7 +1526,7 @@ def _run_range(given: Any, kinds: list[str], scratch: Path) -> None:
 
 def _made_with() -> dict[str, str | None]:
     """The versions of what makes inputs."""
-    from subquant.versions import versions_of
+    from subquant.core.versions import versions_of
 
     return dict(versions_of(_MAKERS))
 

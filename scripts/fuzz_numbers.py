@@ -13,8 +13,8 @@ Kinds:
 * ``requantizations``: the roundings of TensorFlow Lite, TOSA and ONNX behind a contraction, with
   the extremes of multipliers, shifts and zero points, some of them changed at one place;
 * ``rescales``: TOSA's own operation for that;
-* ``staircases``: roundings as `subquant.kernels.staircase` sees them: what it proves is compared
-  with every sum of a range. Nothing is compiled.
+* ``staircases``: roundings as `subquant.kernels.epilogue.requant_analysis` sees them: what it
+  proves is compared with every sum of a range. Nothing is compiled.
 
 The others are compiled some together, with kernels and without (``--kernels spirv``: on Vulkan),
 and called from several threads at once; what they give must be what Python's integers give. A
@@ -1061,7 +1061,7 @@ def check_stairs(stairs: Stairs) -> tuple[str, bool]:
     from subquant.compiler.reading import parse_text
     from subquant.dialects import create_context
     from subquant.emit.operation import element_of
-    from subquant.kernels.staircase import staircase
+    from subquant.kernels.epilogue.requant_analysis import staircase
 
     if any(step.op == "lookup" for step in stairs.steps):
         return "", False  # which no kernel computes behind its sums
@@ -1141,7 +1141,7 @@ def instructions_here() -> list[str]:
     """The kernels that this CPU has."""
     from subquant.compiler.cpu_features import recorded_features
     from subquant.compiler.options import CompileOptions
-    from subquant.kernels.instructions import names_of
+    from subquant.kernels.isa.instructions import names_of
 
     return names_of(recorded_features(CompileOptions()).split(","))
 

@@ -29,7 +29,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 import devices
 from programs import LONG
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device, Function, list_devices, open_device

@@ -235,7 +235,7 @@ class Session(contextlib.AbstractContextManager["Session"]):
         assert not said.getvalue(), f"printed on the way: {said.getvalue()}"
 
     def _run_mlir(self, block: Block) -> None:
-        from subquant._mlir import ir
+        from subquant.core._mlir import ir
         from subquant.dialects import create_context
 
         with create_context():

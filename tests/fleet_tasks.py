@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from subquant import processes
 from subquant.errors import InputError, Place
-from subquant.processes import Steps
+from subquant.isolation import processes
+from subquant.isolation.processes import Steps
 
 Result = tuple[Any, list[bytes]]
 

@@ -12,7 +12,7 @@ import pytest
 
 from programs import LONG
 from subquant.compiler.cpu_features import host_features
-from subquant.kernels.instructions import INSTRUCTIONS, names_of
+from subquant.kernels.isa.instructions import INSTRUCTIONS, names_of
 
 __all__ = ["AUTO", "EVERY", "HERE", "SOME", "case_of"]
 

@@ -12,11 +12,11 @@ import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
+from subquant.core.options import Activations
 from subquant.dialects import create_context
-from subquant.formats.tflite import Model, Tensor, read_tflite
-from subquant.frontends.options import ImportOptions
-from subquant.frontends.tflite import Interpreter, write_module
-from subquant.options import Activations
+from subquant.importers.options import ImportOptions
+from subquant.importers.tflite import Interpreter, write_module
+from subquant.importers.tflite.model import Model, Tensor, read_tflite
 from subquant.runtime import Device, Executable
 
 Arrays = Sequence[np.ndarray[Any, Any]]

@@ -17,7 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects.dense import array_of_dense
 from subquant.dialects.quant import element_type
 

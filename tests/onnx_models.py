@@ -14,8 +14,8 @@ from onnx import helper, numpy_helper
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.dialects import create_context
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter, write_module
+from subquant.importers.onnx import Interpreter, write_module
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]

@@ -20,8 +20,8 @@ from onnx import helper, numpy_helper
 from devices import ON_DEVICES
 from onnx_models import plain
 from onnx_runtime import DeviceShare
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]

@@ -16,9 +16,9 @@ from onnx import numpy_helper
 from onnx_models import plain
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import write_module
-from subquant.frontends.options import ImportOptions
+from subquant.importers.onnx import write_module
+from subquant.importers.onnx.model import read_onnx
+from subquant.importers.options import ImportOptions
 from subquant.runtime import Device
 from together import Together
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.quant import type_of
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType

@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 import subquant
 from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
-from subquant._mlir import ir, stablehlo
 from subquant.cli import main
-from subquant.compiler import worker
-from subquant.compiler.artifacts import is_artifact
+from subquant.compiler import client
 from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.reading import parse_bytes, parse_text
+from subquant.compiler.stablehlo_artifacts import is_artifact
+from subquant.core._mlir import ir, stablehlo
 from subquant.dialects import create_context
 from subquant.errors import ParseError
 from subquant.runtime import Device
@@ -217,4 +217,4 @@ def test_bytes_that_crash_upstream_are_an_error() -> None:
         changed = bytearray(data)
         changed[rng.integers(20, len(data))] ^= int(rng.integers(1, 256))
         with contextlib.suppress(subquant.SubquantError):  # anything else is a defect
-            worker.optimize(bytes(changed), "m.mlirbc", None, reproducer="/dev/null")
+            client.optimize(bytes(changed), "m.mlirbc", None, reproducer="/dev/null")

@@ -27,11 +27,11 @@ from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.targets import simulated_host_cpu
+from subquant.core.versions import PINNED_VERSIONS
 from subquant.errors import UsageError
 from subquant.runtime import Device
 from subquant.runtime.machine import describe_machine
 from subquant.runtime.timing import Times, draw_arguments, time_calls
-from subquant.versions import PINNED_VERSIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 _MODULES = (

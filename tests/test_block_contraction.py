@@ -11,11 +11,11 @@ import pytest
 
 from devices import ON_DEVICES, main_of
 from numpy_evaluation import evaluate
-from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.block_contraction import activation_blocks, terms_of
 from subquant.errors import Remark

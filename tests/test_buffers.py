@@ -1,7 +1,7 @@
 """Equal tensors that are updated in place stay apart: padded, sorted, scattered into, overwritten.
 
-The reasons are in `subquant.transforms.iree.updates_in_place`. Every program updates two tensors
-that are equal at first, with different values; expected numbers are NumPy's.
+The reasons are in `subquant.transforms.iree_workarounds.updates_in_place`. Every program updates
+two tensors that are equal at first, with different values; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES, run
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.runtime import Device, Executable
 
 # -- pads between elements ------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from click.testing import CliRunner, Result
 from subquant.cli import main
 from subquant.compiler.cache import Cache, Made, description
 from subquant.compiler.options import CompileOptions
+from subquant.core.files import open_input
 from subquant.errors import InputError
-from subquant.files import open_input
 
 PROGRAM, MODEL = "ab" * 32, "cd" * 32
 

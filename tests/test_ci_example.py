@@ -27,7 +27,7 @@ from subquant.conformance.cases import Outcome
 from subquant.conformance.options import Shard
 from subquant.conformance.report import Judgement, Report, Run
 from subquant.conformance.report_files import read_report, to_json
-from subquant.versions import PINNED_VERSIONS
+from subquant.core.versions import PINNED_VERSIONS
 
 if sys.version_info >= (3, 11):
     import tomllib

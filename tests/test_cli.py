@@ -24,8 +24,8 @@ from subquant import __version__
 from subquant.cli import COMMANDS, main
 from subquant.compiler.cache import Cache
 from subquant.compiler.pipeline import NAMED_PIPELINES
+from subquant.core.versions import PINNED_VERSIONS
 from subquant.transforms import PASSES
-from subquant.versions import PINNED_VERSIONS
 
 MODEL = """
 !q = !quant.uniform<i8:f32, 0.5:1>
@@ -359,8 +359,8 @@ def test_a_compiler_that_crashes(
     compiler = folder / "iree-compile"
     compiler.write_text(f"#!/bin/sh\n{script}\n")
     compiler.chmod(0o755)
-    monkeypatch.setattr("subquant.compiler.iree.compiler_path", lambda: str(compiler))
-    monkeypatch.setattr("subquant.compiler.iree.session_command", lambda: [str(compiler)])
+    monkeypatch.setattr("subquant.compiler.iree_driver.compiler_path", lambda: str(compiler))
+    monkeypatch.setattr("subquant.compiler.iree_driver.session_command", lambda: [str(compiler)])
     monkeypatch.delenv("SUBQUANT_CACHE")
     for text in (Path("model.mlir").read_text(), SMALL):  # which is compiled for a team, and not
         Path("model.mlir").write_text(text)

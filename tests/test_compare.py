@@ -18,7 +18,7 @@ from subquant.commands.pictures import render_layers
 from subquant.comparison.layers import Sums, Watched, to_json
 from subquant.comparison.models import compare_layers, model_of
 from subquant.errors import SignatureError
-from subquant.formats.tflite import read_tflite
+from subquant.importers.tflite.model import read_tflite
 from subquant.runtime import Device
 from tflite_cases import convolution, fully_connected, one_case
 

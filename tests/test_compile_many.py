@@ -30,13 +30,13 @@ from subquant.batch.models import Model, find_models, name_outputs
 from subquant.batch.run import CompiledModel
 from subquant.cli import main
 from subquant.commands.compile_many import _Display
-from subquant.compiler import iree
+from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.keys import digest_of, key_of_source
 from subquant.compiler.options import CompileOptions
+from subquant.core.reports import check_places
 from subquant.errors import EnvironmentProblem, InputError, UsageError
-from subquant.processes import Finished, Work
-from subquant.reports import check_places
+from subquant.isolation.processes import Finished, Work
 from test_tflite import subtraction
 
 PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{
@@ -267,9 +267,9 @@ def test_the_compilers_of_a_batch_share_the_cores(
         seen.append(variables)
         return Finished(0, b"", b"", b"executable", True)
 
-    monkeypatch.setattr(iree, "run_guarded", run_guarded)
+    monkeypatch.setattr(iree_driver, "run_guarded", run_guarded)
     with Work(cores).doing():
-        iree.run_iree(b"", CompileOptions())
+        iree_driver.run_iree(b"", CompileOptions())
     assert seen == [{} if set_to is None else {name: set_to}]
 
 

@@ -13,11 +13,11 @@ import devices
 import subquant
 from numpy_evaluation import evaluate
 from programs import Cast, casts, examples, module_text, same_bits
-from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.dense import dense_of_array
 from subquant.dialects.quant import expressed_mlir_type, storage_mlir_type

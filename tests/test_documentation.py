@@ -19,8 +19,8 @@ import pytest
 
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
 from programs import LONG
-from subquant.frontends.onnx.call import KERNELS as ONNX_KERNELS
-from subquant.frontends.tflite.call import KERNELS
+from subquant.importers.onnx.call import KERNELS as ONNX_KERNELS
+from subquant.importers.tflite.call import KERNELS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
 

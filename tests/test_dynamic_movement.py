@@ -338,7 +338,7 @@ func.func @main(%x: tensor<SHAPExi8>) -> (tensor<RESULTi32>, tensor<SHAPExi8>) {
 def test_sums_of_what_is_used_elsewhere(
     device: Device, device_name: str, shape: str, axes: tuple[int, ...]
 ) -> None:
-    """Neighboring axes of several dynamic extents; see `subquant.transforms.iree`."""
+    """Neighboring axes of several dynamic extents; see `subquant.transforms.iree_workarounds`."""
     remaining = [n for axis, n in enumerate(shape.split("x")) if axis not in axes]
     text = SUMS.replace("SHAPE", shape).replace("RESULT", "".join(f"{n}x" for n in remaining))
     function = main_of(text.replace("AXES", str(list(axes))), device)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.emit import Emitted, linalg, operation, scalar, stablehlo, tensor
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
@@ -24,7 +24,7 @@ from subquant.errors import UnsupportedError
 from subquant.numerics.array_functions import bits_of, convert, is_known, is_zero, truncate
 from subquant.numerics.element_types import BOOL, I32, I64, ElementType
 from subquant.runtime import Device, Executable
-from subquant.runtime.evaluation import evaluate_apart
+from subquant.runtime.interpreter_client import evaluate_apart
 
 Function = Callable[..., Any]
 

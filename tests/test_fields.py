@@ -13,7 +13,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.parameters import ExpressedType
 from subquant.numerics.views import View

@@ -25,10 +25,10 @@ from filecheck.matcher import Matcher
 from filecheck.options import parse_argv_options
 from filecheck.parser import Parser
 
-from subquant._mlir import in_context_of
 from subquant.cli import main
 from subquant.compiler.opt import run_opt
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import in_context_of
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.transforms import PASSES, load_pass

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from subquant.errors import InputError
-from subquant.formats.flatbuffer import Reader, Table, scalar, string, table, tables, union, vector
+from subquant.importers.flatbuffer import (
+    Reader,
+    Table,
+    scalar,
+    string,
+    table,
+    tables,
+    union,
+    vector,
+)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from subquant import processes
+from subquant.batch.engines import Done, Task, run_tasks
+from subquant.batch.engines.available_cores import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
-from subquant.fleet import Done, Task, run_tasks
-from subquant.fleet.cores import cores_of_each
+from subquant.isolation import processes
 from test_processes import is_alive, wait_until
 
 TESTS = Path(__file__).parent
@@ -87,7 +87,7 @@ def test_tasks_are_taken_when_their_turn_comes() -> None:
 
 
 def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.fleet.local.LARGEST_WINDOW", 10)
+    monkeypatch.setattr("subquant.batch.engines.local_threads.LARGEST_WINDOW", 10)
     taken: list[int] = []
 
     def tasks(size: int) -> Iterator[Task]:
@@ -104,7 +104,7 @@ def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -
 
 def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """And children know it; one that is done alone may take all."""
-    monkeypatch.setattr("subquant.fleet.cores.available_cores", lambda: 9)
+    monkeypatch.setattr("subquant.batch.engines.available_cores.available_cores", lambda: 9)
     tasks = [
         *(task("cores", f"{n}", seconds=0.05) for n in range(6)),
         *(task("in_child", f"child {n}", function="cores", seconds=0.05) for n in range(6)),
@@ -150,7 +150,7 @@ def test_what_runs_is_cancelled_when_nobody_wants_the_rest(tmp_path: Path, funct
 
 RUN = """
 import contextlib, sys
-from subquant.fleet import Task, run_tasks
+from subquant.batch.engines import Task, run_tasks
 tasks = [Task(str(number), "fleet_tasks:in_child", {"function": "sleep", "folder": sys.argv[1]})
          for number in range(9)]
 with contextlib.closing(run_tasks(tasks, jobs=2)) as found:

@@ -31,6 +31,8 @@ from distributed import Client
 import subquant
 from dask_cluster import Cluster
 from programs import LONG
+from subquant.batch.engines import HOST_CPU, Done, Task, available_cores, run_tasks
+from subquant.batch.engines import dask_cluster as engine
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
@@ -38,8 +40,6 @@ from subquant.conformance import suite
 from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
-from subquant.fleet import HOST_CPU, Done, Task, available_cores, run_tasks
-from subquant.fleet import cluster as engine
 from subquant.runtime.machine import describe_machine
 from test_compile_many import PROGRAM, write_onnx
 from test_fleet import task
@@ -176,7 +176,7 @@ def test_workers_of_a_machine_share_its_cores(cluster: Cluster) -> None:
 def test_another_cpu_is_not_taken_for_this_one(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("subquant.fleet.workers.host_cpu", lambda: ("flags: other",))
+    monkeypatch.setattr("subquant.batch.engines.dask_worker.host_cpu", lambda: ("flags: other",))
     tasks = [
         Task("host", "fleet_tasks:double", {"x": 1}, needs={HOST_CPU: 1}),
         Task("any", "fleet_tasks:double", {"x": 1}),
@@ -190,7 +190,7 @@ def test_another_cpu_is_not_taken_for_this_one(
 
 CLIENT = """
 import sys
-from subquant.fleet import Task, run_tasks
+from subquant.batch.engines import Task, run_tasks
 tasks = [Task(str(number), "fleet_tasks:in_child", {"function": "sleep", "folder": sys.argv[2]})
          for number in range(9)]
 for done in run_tasks(tasks, cluster=sys.argv[1]):
@@ -461,8 +461,8 @@ def test_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "subquant.fleet.cluster")
-    monkeypatch.delattr("subquant.fleet.cluster")
+    monkeypatch.delitem(sys.modules, "subquant.batch.engines.dask_cluster")
+    monkeypatch.delattr("subquant.batch.engines.dask_cluster")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(EnvironmentProblem, match=r"run: pip install 'subquant\[cluster\]'"):
         list(run_tasks([], cluster="host:8786"))

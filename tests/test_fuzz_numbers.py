@@ -99,7 +99,7 @@ def test_a_wrong_program_is_made_smaller_and_kept(
 
 
 def test_a_line_that_is_off_is_found(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subquant.kernels.staircase as proving
+    import subquant.kernels.epilogue.requant_analysis as proving
 
     real = proving.staircase
 

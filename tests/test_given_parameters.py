@@ -18,17 +18,17 @@ import subquant
 from ggml_blocks import COMPUTED, moderate_blocks
 from instruction_sets import AUTO, HERE, case_of
 from programs import LONG
-from subquant._mlir import Value, ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
 from subquant.compiler.options import CompileOptions
+from subquant.core._mlir import Value, ir
 from subquant.dialects import create_context
 from subquant.emit.functions import write_function
 from subquant.emit.operation import create, mlir_type, tensor_type, value
 from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
-from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.isa.instructions import INSTRUCTIONS, instructions_of
 from subquant.layouts import (
     GgmlTensor,
     InferenceTensor,

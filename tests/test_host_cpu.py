@@ -14,7 +14,7 @@ from subquant.compiler.cpu_features import host_features, missing_features
 from subquant.compiler.keys import machine_of
 from subquant.compiler.options import CompileOptions
 from subquant.errors import UsageError
-from subquant.kernels.instructions import names_of
+from subquant.kernels.isa.instructions import names_of
 
 pytestmark = pytest.mark.skipif(
     "sse3" not in (host_features() or ()), reason="this is not an x86-64 CPU"

@@ -23,35 +23,17 @@ MODULES = {
 ORDER = (
     *(
         "errors",
-        "read_record",
-        "requirements",
-        "versions",
-        "files",
-        "options",
-        "guardian",
-        "processes",
+        "core",
+        "isolation",
         "numerics",
         "signature",
+        "dialects",
+        "emit",
+        "kernels",
+        "transforms",
     ),
-    *("_mlir", "dialects", "emit", "kernels", "transforms"),
-    *(
-        "layouts",
-        "formats",
-        "reports",
-        "weights",
-        "frontends",
-        "team",
-        "compiler",
-        "fleet",
-        "batch",
-        "runtime",
-        "ops",
-        "models",
-        "comparison",
-        "conformance",
-        "commands",
-    ),
-    *("cli", "__main__"),
+    *("layouts", "formats", "weights", "importers", "iree_hooks", "compiler", "batch", "runtime"),
+    *("ops", "models", "comparison", "conformance", "commands", "cli", "__main__"),
 )
 """The packages and modules of `subquant`: each imports only those before it, and itself."""
 
@@ -125,7 +107,7 @@ def test_packages_import_only_those_before_them() -> None:
 def test_the_bindings_are_imported_in_one_place() -> None:
     for module, path in MODULES.items():
         found = re.search(r"^\s*(?:from|import) torch_mlir\b", path.read_text(), re.MULTILINE)
-        assert (found is not None) == (module == "subquant._mlir"), module
+        assert (found is not None) == (module == "subquant.core._mlir"), module
 
 
 def test_the_oracle_imports_no_formula_that_it_checks() -> None:
@@ -165,12 +147,12 @@ def test_the_package_alone_imports_nothing() -> None:
 
 CHILD = """
 import sys
-import subquant.compiler.served
+import subquant.compiler.child
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 (op,) = parse_text("func.func private @f()", create_context()).body.operations
 assert op.operation.name == "func.func"
-costly = {"subquant.frontends.tflite", "subquant.layouts", "torch_mlir.dialects.func", "rich"}
+costly = {"subquant.importers.tflite", "subquant.layouts", "torch_mlir.dialects.func", "rich"}
 print(*sorted(costly & set(sys.modules)))
 """
 
@@ -180,15 +162,15 @@ def test_a_child_imports_what_most_calls_need() -> None:
     command = [sys.executable, "-c", CHILD]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout == "\n"
-    command[-1] = CHILD.replace("import subquant.compiler.served", "")
+    command[-1] = CHILD.replace("import subquant.compiler.child", "")
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout == "torch_mlir.dialects.func\n"
 
 
 COMPILER = """
 import sys
-from subquant.team.session import _Session
-from subquant.team.unfenced_functions import operations_in
+from subquant.iree_hooks.session import _Session
+from subquant.iree_hooks.sync_entries import operations_in
 session = _Session([])
 module = session._ir.Module.parse("func.func private @f()", session._session.context)
 assert [op.name for op in operations_in(module.operation)] == ["func.func"]

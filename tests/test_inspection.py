@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
-from subquant._mlir import ir
 from subquant.commands.pictures import render_scales
 from subquant.commands.tables import render_table
-from subquant.compiler import worker
+from subquant.compiler import client
 from subquant.compiler.inspected_tensors import to_json
 from subquant.compiler.inspection import inspect_module
 from subquant.compiler.pipeline import run_pipeline
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
-from subquant.transforms.verify_quantization import VerifyQuantization
+from subquant.transforms.quantization.verify_quantization import VerifyQuantization
 
 # -- records --------------------------------------------------------------------------------------
 
@@ -38,7 +38,7 @@ def test_records_from_a_child(tmp_path: Path) -> None:
         "  %named = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n"
         "  %too = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n  return\n}\n"
     )
-    named, too = worker.inspect(file)
+    named, too = client.inspect(file)
     assert (named.name, too.name) == ("%named", "%too")
     for tensor in (named, too):
         np.testing.assert_array_equal(tensor.parameters.scales, scales)

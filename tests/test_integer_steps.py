@@ -14,12 +14,12 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from programs import LONG
-from subquant._mlir import ir
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.program import Program
 from subquant.conformance.suite import programs
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.grids import exact, exact_product
 from subquant.dialects.quant import element_type

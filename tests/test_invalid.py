@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subquant._mlir import ir, quant
-from subquant.compiler import worker
+from subquant.compiler import client
 from subquant.compiler.reading import parse_bytecode, parse_file, parse_text
 from subquant.compiler.text_checks import MAX_NESTING
+from subquant.core._mlir import ir, quant
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, InputError, ParseError, SubquantError, VerificationError
-from subquant.transforms.verify_quantization import VerifyQuantization
+from subquant.transforms.quantization.verify_quantization import VerifyQuantization
 
 FOLDER = Path(__file__).parent / "invalid"
 EXPECTED = re.compile(r"// error @(?:\+(\d+):(\d+)|file) (\w+): (.*)\n((?:// note: .*\n)*)")
@@ -39,7 +39,7 @@ def split_cases():
 
 
 def verify(path):
-    result = worker.optimize(path.read_bytes(), str(path), None, reproducer=path.parent / "again")
+    result = client.optimize(path.read_bytes(), str(path), None, reproducer=path.parent / "again")
     for error in result.errors:
         raise error
 

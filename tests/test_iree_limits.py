@@ -20,7 +20,7 @@ from devices import ON_DEVICES
 from spirv import loosely_computed, writes_tables
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.lowering import lower
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
@@ -28,7 +28,7 @@ from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, ExecutionError, UnsupportedError
 from subquant.runtime import Device, Executable
-from subquant.transforms import check_hand_off, isolate_contraction_operands
+from subquant.transforms.iree_workarounds import check_hand_off, isolate_contraction_operands
 
 FIXED = "IREE is fixed: remove "
 
@@ -70,7 +70,7 @@ def without(text: str, name: str) -> bytes:
     done = parse_text(marked, create_context())
     run_pipeline(done, [step for step in steps if step.name == "check-hand-off"])
     with done.context:
-        from subquant._mlir import ir
+        from subquant.core._mlir import ir
 
         devices = ir.Attribute.parse(f"[{options.device_attribute}]")
         done.operation.attributes["hal.device.targets"] = devices

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import subquant
 from subquant.commands.tables import render_weights
+from subquant.core.strict_json import parse_json
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.formats.irpa import (
     DTYPES,
@@ -31,7 +32,6 @@ from subquant.formats.irpa import (
     check_mountable,
     create_archive,
 )
-from subquant.formats.strict_json import parse_json
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
 from subquant.weights import Dataset, Theta

@@ -17,7 +17,7 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from programs import LONG
-from subquant.compiler import worker
+from subquant.compiler import client
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_bytes
@@ -25,7 +25,7 @@ from subquant.dialects import create_context
 from subquant.errors import InputError, ParseError, Remark
 from subquant.runtime import Device
 from subquant.transforms.base import walk
-from subquant.transforms.raise_dequantization import RaiseDequantization
+from subquant.transforms.raising.raise_dequantization import RaiseDequantization
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("jax") is None, reason="the package 'jax' is not installed"
@@ -158,7 +158,7 @@ sys.stdout.buffer.write(exported.serialize())
 
 
 def test_inspect_shows_weights_by_their_names() -> None:
-    [*weights] = worker.inspect(exported_model("int4 in blocks", "block"))
+    [*weights] = client.inspect(exported_model("int4 in blocks", "block"))
     assert {each.name for each in weights} == {f"weights['{name}'][0]" for name in SHAPES}
     assert {str(each.parameters.storage) for each in weights} == {"i4"}
 

@@ -10,14 +10,14 @@ import pytest
 
 import subquant
 from ggml_blocks import moderate_blocks
-from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Remark
-from subquant.kernels.constants import elements_of, erase_unused, is_known
-from subquant.kernels.entries import Entries
+from subquant.kernels.pack.codebook import Entries
+from subquant.kernels.select.constants import elements_of, erase_unused, is_known
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from subquant.kernels.reals import Line
+from subquant.kernels.epilogue.f32_requant_check import Line
 
 LOW, HIGH = -128, 127
 

@@ -24,9 +24,9 @@ from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
-from subquant.kernels.instructions import INSTRUCTIONS, instructions_of
-from subquant.kernels.stored import Scale, Stored
-from subquant.kernels.tiles import Tiles
+from subquant.kernels.isa.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.pack.packed_weight import Scale, Stored
+from subquant.kernels.pack.tiles import Tiles
 from subquant.numerics.element_types import F16, F32, U8
 from subquant.runtime import Device
 from together import Together

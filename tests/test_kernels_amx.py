@@ -21,9 +21,9 @@ from subquant.compiler.cpu_features import host_features, recorded_features
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.targets import simulated_host_cpu
 from subquant.errors import UsageError
-from subquant.kernels.instructions import instructions_of
-from subquant.kernels.matrix_product import Runs
-from subquant.kernels.windows import Windows
+from subquant.kernels.cpu.amx_gemm import Runs
+from subquant.kernels.isa.instructions import instructions_of
+from subquant.kernels.select.conv_geometry import Windows
 from subquant.runtime import Device, Executable
 
 needs_amx = pytest.mark.skipif(

@@ -12,7 +12,7 @@ from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import Remark
-from subquant.kernels.instructions import INSTRUCTIONS
+from subquant.kernels.isa.instructions import INSTRUCTIONS
 from subquant.numerics.attention import bounded, exponential
 from subquant.runtime import Device, Executable
 from together import Together

@@ -14,8 +14,8 @@ from instruction_sets import EVERY, SOME
 from integer_programs import convolution, convolved, drawn
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from subquant.kernels.tap_groups import TapGroups
-from subquant.kernels.windows import Axis
+from subquant.kernels.pack.k_groups import TapGroups
+from subquant.kernels.select.conv_geometry import Axis
 
 
 def lowered_text(text, **options):

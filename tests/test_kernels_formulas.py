@@ -13,7 +13,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
-from subquant.models.rotation import Rotation
+from subquant.models.rotary_embedding import Rotation
 from subquant.models.transformer import Turns, gelu, rotate
 from subquant.numerics.block_contraction import round_activations
 from subquant.ops import linear, trace_function

@@ -15,7 +15,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import InputError
 from subquant.runtime import Device
-from subquant.runtime.laid_out import Layouts
+from subquant.runtime.prepacked_arguments import Layouts
 from subquant.signature import LAYOUTS_KEY
 
 

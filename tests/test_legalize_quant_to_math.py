@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import in_context_of, ir, stablehlo
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import programs
+from subquant.core._mlir import in_context_of, ir, stablehlo
 from subquant.dialects import create_context
 from subquant.dialects.dense import array_of_dense, dense_of_array
 from subquant.dialects.quant import element_type

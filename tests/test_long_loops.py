@@ -1,7 +1,7 @@
 """Sums longer than the loops of Mesa's llvmpipe, and loops that are refused there.
 
-The reasons are in `subquant.transforms.iree.long_loops`. Operands are small integers, so that every
-order of a sum gives the same; expected numbers are NumPy's.
+The reasons are in `subquant.transforms.iree_workarounds.long_loops`. Operands are small integers,
+so that every order of a sum gives the same; expected numbers are NumPy's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Loops that count, and what they hand on from one iteration to the next.
 
-The reasons are in `subquant.transforms.iree.counted_loops`, `carried_tensors` and `held_buffers`.
-Operands are small integers; expected numbers are NumPy's.
+The reasons are in `subquant.transforms.iree_workarounds.counted_loops`, `carried_tensors` and
+`held_buffers`. Operands are small integers; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from devices import ON_DEVICES, main_of, run
 from subquant import compile as compiled
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, DeviceArray, Executable, Function
 

@@ -17,9 +17,9 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from numpy_evaluation import evaluate
 from programs import Cast, casts, examples, module_text, same_bits
-from subquant._mlir import ir
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.array_functions import Symbolic, convert
 from subquant.numerics.casts import Cast as Formulas

@@ -13,16 +13,16 @@ import pytest
 from click.testing import CliRunner
 
 import subquant
-from subquant._mlir import passmanager, register_upstream_passes
 from subquant.cli import main
 from subquant.compiler import cpu_features, pipeline
+from subquant.compiler.client import text_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.cpu_features import host_features, missing_features, recorded_features
 from subquant.compiler.diagnostics import reworded
-from subquant.compiler.iree import compiler_path, target_features
+from subquant.compiler.iree_driver import compiler_path, target_features
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.targets import IREE_VULKAN_TARGETS
-from subquant.compiler.worker import text_of
+from subquant.core._mlir import passmanager, register_upstream_passes
 from subquant.dialects import create_context
 from subquant.errors import ExecutionError, UsageError, expected_name
 from subquant.runtime import Device, Executable

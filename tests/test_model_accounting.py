@@ -16,7 +16,7 @@ from subquant.cli import main
 from subquant.errors import InputError, Place, SubquantError, UnsupportedError
 from subquant.models import Tokenizer, load
 from subquant.models.configuration import Configuration
-from subquant.models.irrelevant import irrelevant_properties, irrelevant_vocabulary
+from subquant.models.irrelevant_properties import irrelevant_properties, irrelevant_vocabulary
 from subquant.weights.sources import open_weights
 
 TINY: dict[str, Any] = {"blocks": 1, **SMALL}

@@ -260,7 +260,7 @@ def kept(model_file: Path) -> Path:
 import sys
 from subquant.models import load
 load({str(model_file)!r}, threads=1, activations="float", cache={str(folder)!r})
-assert "subquant._mlir" not in sys.modules, "MLIR's memory is the model's"
+assert "subquant.core._mlir" not in sys.modules, "MLIR's memory is the model's"
 """
     subprocess.run([sys.executable, "-c", program], check=True)
     return folder

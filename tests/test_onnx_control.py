@@ -12,8 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from devices import ON_DEVICES
 from onnx_models import OPSET, computed, node, node_tests, plain
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]

@@ -18,8 +18,8 @@ from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]

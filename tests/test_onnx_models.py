@@ -24,8 +24,8 @@ from devices import ON_DEVICES
 from onnx_models import computed
 from onnx_oracle import Oracle
 from programs import LONG
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device
 
 MODELS = {

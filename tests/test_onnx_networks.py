@@ -17,8 +17,8 @@ from onnx_models import computed, text_of
 from onnx_networks import FORMS, NETWORKS, drawn, quantized
 from onnx_oracle import Oracle
 from programs import LONG
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device
 from together import Together
 

@@ -18,15 +18,15 @@ from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_oracle import Oracle
 from onnx_runtime import DeviceShare
-from subquant.compiler.iree import run_iree
+from subquant.compiler.iree_driver import run_iree
 from subquant.compiler.lowering import bytecode_of, lower
 from subquant.compiler.options import CompileOptions
 from subquant.dialects import create_context
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter, write_module
+from subquant.importers.onnx import Interpreter, write_module
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device, Executable
-from subquant.transforms import expand_stablehlo
 from subquant.transforms.base import NoMatch
+from subquant.transforms.iree_workarounds import expand_stablehlo
 
 Rng = np.random.Generator
 

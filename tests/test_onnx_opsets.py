@@ -20,8 +20,8 @@ from devices import ON_DEVICES
 from onnx_models import computed, node, node_tests, plain
 from onnx_runtime import DeviceShare
 from subquant.errors import SubquantError, UnsupportedError
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 from subquant.runtime import Device
 
 NEWEST = defs.onnx_opset_version()

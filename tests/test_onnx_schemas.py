@@ -13,10 +13,10 @@ from onnx import TensorProto, helper
 from onnx_models import MICROSOFT, model, node
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
-from subquant.formats.onnx import read_onnx
-from subquant.formats.onnx_contributed import CONTRIBUTED
-from subquant.frontends.onnx import write_module
-from subquant.frontends.onnx.call import KERNELS
+from subquant.importers.onnx import write_module
+from subquant.importers.onnx.call import KERNELS
+from subquant.importers.onnx.contributed_schemas import CONTRIBUTED
+from subquant.importers.onnx.model import read_onnx
 
 F32, U8 = np.float32, np.uint8
 

@@ -7,8 +7,8 @@ import onnx
 import pytest
 
 from onnx_runtime_cases import Case, Cases, case
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter
+from subquant.importers.onnx import Interpreter
+from subquant.importers.onnx.model import read_onnx
 
 EQUATIONS = {
     "ij->ji": [(3, 4)],

@@ -8,8 +8,8 @@ import pytest
 from onnx_version_cases import cases
 from onnx_versions import VersionCase, at_version, expected, feeds_of, tolerance, versions
 from subquant.dialects import create_context
-from subquant.formats.onnx import read_onnx
-from subquant.frontends.onnx import Interpreter, write_module
+from subquant.importers.onnx import Interpreter, write_module
+from subquant.importers.onnx.model import read_onnx
 
 _CASES = cases()
 _OPERATORS = sorted({case.operator for case in _CASES})

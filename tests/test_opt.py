@@ -6,19 +6,19 @@ import io
 
 import pytest
 
-from subquant._mlir import ir
 from subquant.compiler.opt import OptResult, run_opt
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import BYTECODE_MAGIC, parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import ParseError, SubquantError, UnsupportedError, UsageError
 from subquant.transforms import PASSES, load_pass
 from subquant.transforms.base import ModulePass
-from subquant.transforms.check_hand_off import CheckHandOff
-from subquant.transforms.legalize_integer_widths import LegalizeIntegerWidths
-from subquant.transforms.lower_quant_casts import LowerQuantCasts
-from subquant.transforms.verify_quantization import VerifyQuantization
+from subquant.transforms.iree_workarounds.check_hand_off import CheckHandOff
+from subquant.transforms.iree_workarounds.legalize_integer_widths import LegalizeIntegerWidths
+from subquant.transforms.quantization.lower_quant_casts import LowerQuantCasts
+from subquant.transforms.quantization.verify_quantization import VerifyQuantization
 
 RAGGED = "func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0, 3.0}>>)"
 DIVISIBLE = "must be divisible by the block size"

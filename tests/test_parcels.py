@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from subquant.compiler.worker import Input
+from subquant.batch.engines.input_bundle import Parcel, read_flag_files, unpacked
+from subquant.compiler.client import Input
 from subquant.errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
-from subquant.fleet.parcels import Parcel, read_flag_files, unpacked
 from test_compile_many import write_onnx
 
 

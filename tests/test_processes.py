@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from subquant import files, processes
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
+from subquant.core import files
+from subquant.core.files import write_whole
 from subquant.errors import CompilerError, EnvironmentProblem
-from subquant.files import write_whole
-from subquant.processes import run_guarded
+from subquant.isolation import processes
+from subquant.isolation.processes import run_guarded
 
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SUBQUANT = str(Path(sys.executable).with_name("subquant"))
@@ -31,8 +32,8 @@ echo $! >> {0}/pids
 wait
 """
 COMPILE = """
-import sys, subquant.compiler.iree
-subquant.compiler.iree.session_command = lambda: [sys.argv[1]]
+import sys, subquant.compiler.iree_driver
+subquant.compiler.iree_driver.session_command = lambda: [sys.argv[1]]
 from subquant.cli import main
 main(sys.argv[2:])
 """
@@ -176,7 +177,7 @@ def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
     """Who makes one has it, although others look for what nobody holds."""
     script = "\n".join([
         "import os, sys",
-        "from subquant.guardian import held_folder",
+        "from subquant.isolation.supervisor import held_folder",
         "for _ in range(200):",
         "    with held_folder(sys.argv[1]) as made:",
         "        open(os.path.join(made, 'a'), 'x').close()",
@@ -223,10 +224,12 @@ def test_no_place_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.compiler.iree.session_command", lambda: ["/no/iree-compile"])
+    monkeypatch.setattr(
+        "subquant.compiler.iree_driver.session_command", lambda: ["/no/iree-compile"]
+    )
     with pytest.raises(EnvironmentProblem, match="'iree-compile' cannot be run: No such file"):
         compile_to_bytes(PROGRAM)
-    monkeypatch.setattr("subquant.compiler.iree.session_command", lambda: ["/bin/false"])
+    monkeypatch.setattr("subquant.compiler.iree_driver.session_command", lambda: ["/bin/false"])
     with pytest.raises(CompilerError, match="failed with status 1"):
         compile_to_bytes(PROGRAM)
 
@@ -319,7 +322,7 @@ def test_a_forked_process(device: str, folder: Path, request: pytest.FixtureRequ
 
 WRITE = """
 import sys
-from subquant.files import open_whole
+from subquant.core.files import open_whole
 with open_whole("out") as file:
     file.write(b"half")
     file.flush()

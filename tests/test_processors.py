@@ -14,8 +14,8 @@ import pytest
 
 import subquant
 from subquant.runtime import Device
+from subquant.runtime.cpu_affinity import cores, giving_way
 from subquant.runtime.open_device import iree_runtime
-from subquant.runtime.processors import cores, giving_way
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux lets one choose")
 

@@ -22,10 +22,10 @@ from quantized_ops import (
     program_with_casts,
     quantized_places,
 )
-from subquant._mlir import ir
 from subquant.compiler.opt import run_opt
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.quant import is_quantized
 from subquant.dialects.stablehlo import OPERATIONS, of_category, why_illegal

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.dense import array_of_dense, dense_of_array
 from subquant.dialects.quant import (

@@ -1,11 +1,11 @@
-"""`subquant.read_record`: items of a file that nobody read are refused by name."""
+"""`subquant.core.read_record`: items of a file that nobody read are refused by name."""
 
 from __future__ import annotations
 
 import pytest
 
+from subquant.core.read_record import Irrelevant, ReadRecord
 from subquant.errors import InputError, Place, UnsupportedError
-from subquant.read_record import Irrelevant, ReadRecord
 
 PLACE = Place("model.bin")
 

@@ -16,10 +16,10 @@ import pytest
 
 import subquant
 from subquant.cli import COMMANDS
+from subquant.core.versions import PINNED_VERSIONS, check_versions, installed_versions
 from subquant.errors import EnvironmentProblem
 from subquant.runtime import Device
 from subquant.transforms import PASSES, load_pass
-from subquant.versions import PINNED_VERSIONS, check_versions, installed_versions
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.quant import parameters_of
 from subquant.errors import ExecutionError, ParseError, VerificationError

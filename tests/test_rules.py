@@ -11,8 +11,8 @@ import pytest
 from subquant.dialects import subquant
 from subquant.dialects.stablehlo import OPERATIONS, of_category
 from subquant.numerics.function_tables import UNARY_FUNCTIONS
-from subquant.transforms.math.rules import NO_RULE, rules
-from subquant.transforms.verify_quantization import OPERATION_CHECKS
+from subquant.transforms.quantization.math.rules import NO_RULE, rules
+from subquant.transforms.quantization.verify_quantization import OPERATION_CHECKS
 
 TESTS = Path(__file__).parent
 DIALECT = Path(subquant.__file__).read_text()

@@ -31,12 +31,12 @@ from subquant.errors import (
     UnsupportedError,
     UsageError,
 )
-from subquant.formats.flatbuffer import UNKNOWN
-from subquant.formats.flexbuffer import read_map
-from subquant.formats.tflite import read_tflite
-from subquant.frontends.options import ImportOptions
-from subquant.frontends.tflite import Interpreter, write_module
-from subquant.frontends.tflite.hybrid import _rounded
+from subquant.importers.flatbuffer import UNKNOWN
+from subquant.importers.options import ImportOptions
+from subquant.importers.tflite import Interpreter, write_module
+from subquant.importers.tflite.flexbuffer import read_map
+from subquant.importers.tflite.hybrid import _rounded
+from subquant.importers.tflite.model import read_tflite
 from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized

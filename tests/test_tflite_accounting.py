@@ -12,10 +12,15 @@ import pytest
 
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.formats import tflite_options, tflite_schema
-from subquant.formats.flatbuffer import Table
-from subquant.formats.tflite import read_tflite
-from subquant.frontends.tflite import Interpreter, inspection, write_module
+from subquant.importers.flatbuffer import Table
+from subquant.importers.tflite import (
+    Interpreter,
+    inspection,
+    operator_options,
+    write_module,
+)
+from subquant.importers.tflite import schema as own_schema
+from subquant.importers.tflite.model import read_tflite
 from tflite_builder import Graph, Quantized, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
@@ -38,10 +43,10 @@ def _generated() -> dict[str, list[str | None]]:
 
 def _own() -> dict[str, type[Table]]:
     tables: dict[str, type[Table]] = {}
-    for each in vars(tflite_schema).values():
+    for each in vars(own_schema).values():
         if isinstance(each, type) and issubclass(each, Table) and each is not Table:
             tables[each.__name__.removesuffix("Table")] = each
-    for each in (*tflite_options.OPTIONS.values(), *tflite_options.OPTIONS_2.values()):
+    for each in (*operator_options.OPTIONS.values(), *operator_options.OPTIONS_2.values()):
         tables[each.__name__] = each
     names = {"Quantization": "QuantizationParameters", "Sparsity": "SparsityParameters",
              "Dimension": "DimensionMetadata", "Subgraph": "SubGraph",
@@ -63,8 +68,8 @@ def test_tables_have_the_fields_of_the_schema() -> None:
 
 
 def test_unions_have_the_numbers_of_the_schema() -> None:
-    for union, own in (("BuiltinOptions", tflite_options.OPTIONS),
-                       ("BuiltinOptions2", tflite_options.OPTIONS_2)):  # fmt: skip
+    for union, own in (("BuiltinOptions", operator_options.OPTIONS),
+                       ("BuiltinOptions2", operator_options.OPTIONS_2)):  # fmt: skip
         numbers = vars(getattr(schema(), union))
         expected = {n: name for name, n in numbers.items() if isinstance(n, int) and n}
         assert {number: each.__name__ for number, each in own.items()} == expected

@@ -10,8 +10,8 @@ import pytest
 from litert import LiteRt
 from subquant.dialects import create_context
 from subquant.errors import InputError
-from subquant.formats.tflite import read_tflite
-from subquant.frontends.tflite import Interpreter, write_module
+from subquant.importers.tflite import Interpreter, write_module
+from subquant.importers.tflite.model import read_tflite
 from tflite_builder import Graph
 
 SHAPE = (2, 3, 4)

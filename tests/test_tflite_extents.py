@@ -15,7 +15,7 @@ from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.errors import InputError, UsageError
-from subquant.formats.tflite import read_tflite
+from subquant.importers.tflite.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
 

@@ -15,10 +15,10 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.dialects import create_context
 from subquant.errors import UnsupportedError
-from subquant.formats.tflite import read_tflite
-from subquant.frontends.options import ImportOptions
-from subquant.frontends.tflite import Interpreter, write_module
-from subquant.frontends.tflite.movers import MOVERS
+from subquant.importers.options import ImportOptions
+from subquant.importers.tflite import Interpreter, write_module
+from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.movers import MOVERS
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
 from tflite_mover_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of

@@ -1,9 +1,9 @@
 """Sums and what is made of them, on Vulkan, where each is computed by threads of its own.
 
-The reasons are in `subquant.transforms.iree.thread_positions`. On a device whose threads run one
-after another most of these are right by chance, so they run on SwiftShader too, and executables are
-looked at (`spirv`). Operands are small integers, so that every order of a sum gives the same;
-expected numbers are NumPy's.
+The reasons are in `subquant.transforms.iree_workarounds.cross_thread_reads`. On a device whose
+threads run one after another most of these are right by chance, so they run on SwiftShader too, and
+executables are looked at (`spirv`). Operands are small integers, so that every order of a sum gives
+the same; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from devices import run
 from programs import share_of
 from spirv import races
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.options import CompileOptions
 from subquant.runtime import Device, Executable
 from together import Together
@@ -617,7 +617,7 @@ def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.Mo
     from subquant.compiler.pipeline import parse_pipeline, run_pipeline
     from subquant.compiler.reading import parse_text
     from subquant.dialects import create_context
-    from subquant.transforms.iree import thread_positions
+    from subquant.transforms.iree_workarounds import cross_thread_reads
 
     chain = [f"%v{n + 1} = stablehlo.add %v{n}, %x : tensor<4xf32>" for n in range(200)]
     body = "\n  ".join(["%v0 = stablehlo.negate %x : tensor<4xf32>", *chain])
@@ -627,6 +627,6 @@ def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.Mo
     )
     module = parse_text(text, create_context())
     walks: list[object] = []
-    monkeypatch.setattr(thread_positions, "is_apart", lambda *arguments: walks.append(arguments))
+    monkeypatch.setattr(cross_thread_reads, "is_apart", lambda *arguments: walks.append(arguments))
     run_pipeline(module, parse_pipeline("isolate-contraction-operands"))
     assert not walks

@@ -30,11 +30,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from subquant._mlir import in_context_of, ir
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import in_context_of, ir
 from subquant.dialects import create_context
 from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
 from subquant.runtime import Device, Executable

@@ -21,12 +21,12 @@ from hypothesis import strategies as st
 
 import subquant
 from programs import LONG, examples
-from subquant._mlir import ir
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.runner import run_cases
 from subquant.conformance.testdata import tosa_cases
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
 from subquant.numerics.parameters import StorageType

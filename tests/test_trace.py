@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant._mlir import ir
+from subquant.core._mlir import ir
 from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
 from subquant.layouts import (

@@ -13,7 +13,7 @@ from subquant.layouts import PrimitiveTensor
 from subquant.models import interface, transformer
 from subquant.models.architectures import Pairs
 from subquant.models.configuration import Configuration, expected_tensors
-from subquant.models.rotation import Rotation
+from subquant.models.rotary_embedding import Rotation
 from subquant.weights.sources import open_weights
 from subquant.weights.theta import Theta
 from transformer_oracle import Oracle

@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from programs import Cast, casts, examples, module_text, same_bits
-from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.emit import linalg
 from subquant.emit.operation import is_dynamic

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 import subquant
-from subquant import processes
-from subquant._mlir import ir
-from subquant.compiler import worker
+from subquant.compiler import client
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_bytes, parse_text
+from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, EnvironmentProblem, Place, UnsupportedError, UsageError
-from subquant.processes import (
+from subquant.isolation import processes
+from subquant.isolation.processes import (
     ChildEnded,
     Limits,
     call,
@@ -51,7 +51,7 @@ def here(in_temporary_folder: Path) -> Path:
 
 
 def opt(text: str, passes: str | None = None, **options: object) -> str:
-    result = worker.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
+    result = client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
     assert result.text is not None
     return result.text
 
@@ -202,7 +202,7 @@ def test_a_step_that_raises_ends_the_child() -> None:
 
 def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"Traceback(.*\n)+.*KeyError: 'source'"):
-        call("subquant.compiler.served:lower_module", {"options": {"iree_flags": []}})
+        call("subquant.compiler.child:lower_module", {"options": {"iree_flags": []}})
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
 
 
 def test_an_idle_child_dies_with_its_parent() -> None:
-    code = "from subquant.processes import prepare; prepare(); print(flush=True); input()"
+    code = "from subquant.isolation.processes import prepare; prepare(); print(flush=True); input()"
     pipe = subprocess.PIPE
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stdin=pipe)
     assert parent.stdout is not None

@@ -11,9 +11,9 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from subquant._mlir import ir
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
+from subquant.core._mlir import ir
 from subquant.errors import SubquantError
 from subquant.runtime import Device, Executable, Function
 

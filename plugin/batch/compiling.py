@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ..compiler.options import CompileOptions, Emit
-from ..processes import Limits
+from ..isolation.processes import Limits
 from .models import find_models, name_outputs
 from .run import Batch, CompiledModel
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.keys import digest_of_file
+from ..core.files import write_whole
 from ..errors import InputError, SubquantError
-from ..files import write_whole
 
 __all__ = ["NAME", "Manifest", "Record"]
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ..compiler.options import Emit
+from ..core.files import read_input
 from ..errors import InputError, UsageError, quoted
-from ..files import read_input
 
 __all__ = ["Model", "find_models", "is_list", "is_pattern", "name_outputs"]
 

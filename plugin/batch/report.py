@@ -1,6 +1,6 @@
 """What became of many models: a table, JSON and JUnit XML, in the order of the input.
 
-JSON, of the form of `subquant.reports`::
+JSON, of the form of `subquant.core.reports`::
 
     {"version": 1, "report": "compile",
      "summary": {"compiled": 17, "up-to-date": 180, "failed": 3, "not-run": 0},
@@ -24,10 +24,10 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_args
 
-from .. import reports
 from ..compiler.options import CompileOptions, Emit
+from ..core import reports
 from ..errors import printable
-from ..processes import error_to_json
+from ..isolation.processes import error_to_json
 from .run import CompiledModel, Status
 
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 All files are read here, and written here: a worker of a cluster needs no folder of ours. A model is
 read when its turn comes near, so that there may be more of them than memory has place for. Outputs
-take their names when they are whole (`subquant.files.write_whole`), and the line of the manifest
-comes last; so a run that is killed leaves whole outputs and nothing else, and the next one knows
-which.
+take their names when they are whole (`subquant.core.files.write_whole`), and the line of the
+manifest comes last; so a run that is killed leaves whole outputs and nothing else, and the next one
+knows which.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from ..compiler.client import Input
 from ..compiler.keys import Key, digest_of, is_for_host, key_of_source, machine_of
 from ..compiler.options import CompileOptions, Emit
-from ..compiler.worker import Input
+from ..core.files import read_input, reproducer_name, write_whole
 from ..errors import InputError, Place, Remark, SubquantError
-from ..files import read_input, reproducer_name, write_whole
-from ..fleet import HOST_CPU, Done, Task, run_tasks
-from ..fleet.parcels import Parcel, read_flag_files
-from ..processes import Limits, error_from_json
+from ..isolation.processes import Limits, error_from_json
+from .engines import HOST_CPU, Done, Task, run_tasks
+from .engines.input_bundle import Parcel, read_flag_files
 from .manifest import Manifest, Record
 from .models import Model
 

@@ -24,8 +24,8 @@ from ..compiler.compilation import compile_to_bytes
 from ..compiler.keys import machine_of
 from ..compiler.options import options_of_json
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
-from ..fleet.parcels import unpacked
-from ..processes import Limits, Steps
+from ..isolation.processes import Limits, Steps
+from .engines.input_bundle import unpacked
 
 __all__ = ["Clock", "compile_model"]
 
@@ -61,7 +61,7 @@ class Clock:
 def compile_model(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
 ) -> tuple[Any, list[bytes]]:
-    """Compile a model: a function of a `subquant.fleet.Task`.
+    """Compile a model: a function of a `subquant.batch.engines.Task`.
 
     Args:
         arguments: ``parcel``, the label of that in which the model is; ``options``, ``emit`` and

@@ -11,8 +11,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..core.files import open_input
 from ..errors import InputError, UsageError, expected_name, quoted
-from ..files import open_input
 from ..numerics.element_types import Array, ElementType
 from ..signature import ValueType
 

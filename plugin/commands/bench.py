@@ -11,7 +11,7 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..errors import Remark, SubquantError, counted
-from ..processes import prepare
+from ..isolation.processes import prepare
 from .benching import Bench, bench_on_cluster
 from .console import reproducer_of, say, show_progress, shown_name, source_of
 from .options import (

@@ -14,12 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..batch.engines import Done, Task, needs_of, run_tasks
+from ..batch.engines.input_bundle import Parcel, read_flag_files, unpacked
+from ..compiler.client import Input
 from ..compiler.options import options_of_json
-from ..compiler.worker import Input
 from ..errors import Remark, SubquantError
-from ..fleet import Done, Task, needs_of, run_tasks
-from ..fleet.parcels import Parcel, read_flag_files, unpacked
-from ..processes import Limits, Steps, call, error_from_json
+from ..isolation.processes import Limits, Steps, call, error_from_json
 from .arrays import parse_input, split_name
 from .calls import Call
 from .console import read_model
@@ -226,7 +226,7 @@ def _task(bench: Bench, reproducer: Path) -> Task:
 def time_there(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
 ) -> tuple[Any, list[bytes]]:
-    """Compile and time in a child process: a function of a `subquant.fleet.Task`.
+    """Compile and time in a child process: a function of a `subquant.batch.engines.Task`.
 
     Args:
         arguments: ``bench``, the fields of a `Bench`; ``parcel``, the label of that in which the

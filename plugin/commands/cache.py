@@ -15,8 +15,8 @@ import click
 
 from ..compiler.cache import Cache, default_cache, parse_size
 from ..compiler.store import Record, Stored
+from ..core.reports import plain_table
 from ..errors import InputError, UsageError, counted, printable, quoted
-from ..reports import plain_table
 from .console import say, show_progress
 
 if TYPE_CHECKING:

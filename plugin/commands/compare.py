@@ -11,7 +11,7 @@ import click
 
 from ..compiler.options import CompileOptions
 from ..errors import SubquantError, counted
-from ..processes import prepare
+from ..isolation.processes import prepare
 from .console import read_model, say, show_progress, shown_name, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
 

@@ -12,7 +12,7 @@ import click
 from ..batch.models import is_list, is_pattern
 from ..compiler.options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError, quoted
-from ..processes import Limits, prepare
+from ..isolation.processes import Limits, prepare
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import (
     compile_options,

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import click
 
+from ..core.files import read_input, read_stream, reproducer_name, write_whole
 from ..errors import InputError, SubquantError, printable
-from ..files import read_input, read_stream, reproducer_name, write_whole
 
 __all__ = [
     "open_standard_streams",

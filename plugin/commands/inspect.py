@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..core.files import kind_of, open_input
 from ..errors import (
     CompilerError,
     InputError,
@@ -18,8 +19,7 @@ from ..errors import (
     near_names,
     quoted,
 )
-from ..files import kind_of, open_input
-from ..processes import ChildEnded, Limits, call, prepare
+from ..isolation.processes import ChildEnded, Limits, call, prepare
 from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, pop_limits
 
@@ -136,11 +136,11 @@ def _inspect_module(
     file: str, name: str | None, picture: str | None, as_json: bool, limits: Limits
 ) -> None:
     """Show the quantized tensors of a module, or the scales of one of them."""
-    from ..compiler import inspected_tensors, worker
+    from ..compiler import client, inspected_tensors
 
     with show_progress(f"inspect {file}") as progress:
         try:
-            tensors = worker.inspect(
+            tensors = client.inspect(
                 read_model(file), reproducer=reproducer_of(file), progress=progress, limits=limits
             )
         except SubquantError as error:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from ..core.options import Activations
 from ..errors import InputError
-from ..options import Activations
-from ..processes import ending_cleanly
+from ..isolation.processes import ending_cleanly
 from .console import read_model, shown_name
 from .options import stacked, threads_option
 

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from ..processes import prepare
+from ..isolation.processes import prepare
 from .console import (
     read_model,
     report_error,
@@ -70,11 +70,11 @@ def command(
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
-    from ..compiler import worker
+    from ..compiler import client
 
     prepare()
     with show_progress(f"opt {model}") as progress:
-        result = worker.optimize(
+        result = client.optimize(
             read_model(model),
             shown_name(model),
             passes,

@@ -30,8 +30,8 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
+from ..core.files import write_whole
 from ..errors import EnvironmentProblem, InputError, UsageError, printable
-from ..files import write_whole
 from ..numerics.element_types import Array
 from .tables import extents_text
 

@@ -75,8 +75,8 @@ def show(file: str, **options: Any) -> None:
 
 
 def _report(files: tuple[str, ...], options: dict[str, Any], *, as_parts: bool = True) -> None:
+    from ..core.reports import read_report
     from ..errors import InputError, Place, UsageError, quoted
-    from ..reports import read_report
 
     if options["same_bits"] and options["against"] is None:
         raise UsageError("--same-bits needs --against, the report that has the bits")

@@ -12,8 +12,8 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+from ..core.strict_json import shown
 from ..errors import printable
-from ..formats.strict_json import shown
 
 if TYPE_CHECKING:
     from ..compiler.inspected_tensors import InspectedTensor
@@ -185,7 +185,7 @@ def render_model(model: Mapping[str, Any]) -> RenderableType:
     """Return a table for rich of the operators of a TensorFlow Lite model, by graph.
 
     Args:
-        model: as `subquant.frontends.tflite.inspection.described` describes it.
+        model: as `subquant.importers.tflite.inspection.described` describes it.
     """
     table = _table(_OPERATOR_COLUMNS, wrapped=1)
     several = len(model["graphs"]) > 1

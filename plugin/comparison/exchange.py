@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompilerError, EnvironmentProblem, Place
+from ..isolation.processes import ChildEnded, Limits, call
 from ..numerics.element_types import Array
-from ..processes import ChildEnded, Limits, call
 
 __all__ = ["arrays_of", "ask", "described"]
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from ..files import kind_of
-from ..formats.tflite import Model
+from ..core.files import kind_of
+from ..importers.tflite.model import Model
+from ..isolation.processes import Limits, Steps
 from ..numerics.element_types import Array
-from ..processes import Limits, Steps
 from .exchange import arrays_of, ask, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]

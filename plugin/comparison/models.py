@@ -12,14 +12,14 @@ import numpy as np
 
 from ..compiler.compilation import compile_to_bytes
 from ..compiler.options import CompileOptions
+from ..core.files import kind_of
 from ..errors import Remark, SignatureError, UnsupportedError, UsageError, counted
-from ..files import kind_of
-from ..formats import onnx as onnx_format
-from ..formats import tflite as tflite_format
-from ..frontends import onnx, tflite
-from ..frontends.options import AS_IN_FILE, ImportOptions
+from ..importers import onnx, tflite
+from ..importers.onnx import model as onnx_format
+from ..importers.options import AS_IN_FILE, ImportOptions
+from ..importers.tflite import model as tflite_format
+from ..isolation.processes import Limits
 from ..numerics.element_types import Array, ElementType
-from ..processes import Limits
 from ..runtime import Device, Executable
 from . import litert, ort
 from .layers import Layer, Watched, compared

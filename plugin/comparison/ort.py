@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..isolation.processes import Limits, Steps
 from ..numerics.element_types import Array
-from ..processes import Limits, Steps
 from .exchange import arrays_of, ask, described
 
 __all__ = ["REQUIREMENT", "compute", "reference"]

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import EnvironmentProblem, Remark, UsageError, quoted
-from ..versions import PINNED_VERSIONS, versions_of
 from .keys import Digest, code_digest
 from .options import CompileOptions
 from .store import Held, Store
@@ -83,7 +83,7 @@ class Made:
 
     Args:
         executable: its bytes.
-        signature_texts: as of `subquant.compiler.worker.LoweredModule`.
+        signature_texts: as of `subquant.compiler.client.LoweredModule`.
         remarks: on the source, whose file they do not name.
         parameters: the archive, if there is one.
     """

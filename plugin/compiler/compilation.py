@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, Remark, SubquantError, UsageError
-from ..processes import Limits
-from . import worker
+from ..isolation.processes import Limits
+from . import client
 from .cache import Cache, Made, description
+from .client import Input, LoweredModule, Source, input_of, signatures_of
 from .cpu_features import recorded_features
-from .iree import compile_threads, is_by_session, run_iree
+from .iree_driver import compile_threads, is_by_session, run_iree
 from .keys import Key, key_of_bytecode, key_of_source
 from .options import CompileOptions, Emit
 from .store import Held
-from .worker import Input, LoweredModule, Source, input_of, signatures_of
 
 if TYPE_CHECKING:
     from ..signature import Signature
@@ -115,7 +115,7 @@ class _Compilation:
 
     def lower(self) -> LoweredModule:
         is_whole = self.emit == "vmfb"
-        lowered = worker.lower(
+        lowered = client.lower(
             self.given,
             self.options,
             self.emit,

@@ -48,7 +48,7 @@ _FLAGS = re.compile(r"(flags|Features)\s*:(.*)")
 def host_features() -> frozenset[str] | None:
     """Return the features of this machine's CPU, by LLVM's names; None where that is not known."""
     if simulated_host_cpu():
-        from .iree import target_features
+        from .iree_driver import target_features
 
         return target_features(CompileOptions()) & (_X86.keys() | _AARCH64.keys())
     try:
@@ -76,7 +76,7 @@ def recorded_features(options: CompileOptions) -> str:
             return ""
         if options.target_cpu == "host":
             return ",".join(sorted(host_features() or ()))
-    from .iree import target_features
+    from .iree_driver import target_features
 
     known = _X86.keys() | _AARCH64.keys()
     return ",".join(sorted(known.intersection(target_features(options))))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._mlir import operation_names
+from ..core._mlir import operation_names
 from ..dialects import stablehlo, subquant
 from ..errors import near_names
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from ..core.files import read_input
 from ..dialects import create_context
 from ..errors import SubquantError
-from ..files import read_input
-from ..processes import Steps
+from ..isolation.processes import Steps
 from .lowering import lower
 from .options import CompileOptions
 from .reading import parse_bytes
@@ -27,7 +27,7 @@ def served(
     arguments: dict[str, Any], blobs: list[bytes], steps: Steps
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe a model, by request: of the path ``path``, named ``file``, of the kind ``kind``."""
-    inspection = importlib.import_module(f"..frontends.{arguments['kind']}.inspection", __package__)
+    inspection = importlib.import_module(f"..importers.{arguments['kind']}.inspection", __package__)
     model, blobs = inspection.served(arguments, blobs, steps)
     operators = [each for graph in model["graphs"] for each in graph["operators"]]
     if not model["refused"] and not any(each["refused"] for each in operators):

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from .._mlir import Operation, Value, ir, place_of
+from ..core._mlir import Operation, Value, ir, place_of
 from ..dialects import quant
 from ..dialects.dense import array_of_dense
 from ..dialects.quant import element_type, is_quantized

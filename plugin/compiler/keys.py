@@ -34,16 +34,16 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from blake3 import blake3
 
+from ..core.files import file_beside, kind_of, open_input
+from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import SubquantError
-from ..files import file_beside, kind_of, open_input
-from ..formats.gguf_parts import part_files
-from ..team import session
-from ..versions import PINNED_VERSIONS, versions_of
+from ..formats.gguf_splits import part_files
+from ..iree_hooks import session
+from .client import Input, Source, external_files, input_of
 from .flags import values_of, with_values
-from .iree import is_by_session
+from .iree_driver import is_by_session
 from .options import CompileOptions, Emit
 from .targets import simulated_host_cpu
-from .worker import Input, Source, external_files, input_of
 
 __all__ = [
     "Digest",
@@ -326,7 +326,7 @@ def _other_compiler(files: _Files) -> Digest:
     """The digest of ``iree-compile``, if it is not that of the package, which has a version."""
     if "IREE_TOOL_PATH" not in os.environ:
         return ""
-    from .iree import compiler_path
+    from .iree_driver import compiler_path
 
     return files.digest(compiler_path())
 
@@ -362,7 +362,7 @@ def _is_onnx(given: Input) -> bool:
 def files_beside(given: Input, data: bytes | None = None) -> dict[str, str]:
     """Return the names of the files that an ONNX model has tensors in, and where they are.
 
-    Other sources have none. A name that `subquant.files.file_beside` refuses is left out.
+    Other sources have none. A name that `subquant.core.files.file_beside` refuses is left out.
 
     A tensor says so by the pair of strings ``location`` and the name, which is looked for in the
     bytes: to parse them takes the package `onnx`, and 0.5 s. A model that has the word elsewhere,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 
-from .._mlir import Operation, in_context_of, ir
+from ..core._mlir import Operation, in_context_of, ir
 from ..errors import Remark
 from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
-from ..transforms.check_hand_off import REFLECTION_ATTRIBUTE
+from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
 from .options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 

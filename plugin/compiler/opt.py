@@ -15,12 +15,13 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from .._mlir import ir
+from ..core._mlir import ir
+from ..core.files import kind_of
 from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
-from ..files import kind_of
 from ..transforms.base import ModulePass
-from ..transforms.verify_quantization import VerifyQuantization
+from ..transforms.quantization.verify_quantization import VerifyQuantization
+from .client import OptResult
 from .pipeline import parse_pipeline, run_pipeline
 from .reading import (
     BYTECODE_MAGIC,
@@ -29,7 +30,6 @@ from .reading import (
     parse_text,
     without_wrapping,
 )
-from .worker import OptResult
 
 __all__ = ["run_opt"]
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..errors import UsageError
-from ..frontends.options import ImportOptions
-from ..options import (
+from ..core.options import (
     Activations,
     FixedPointRounding,
     KernelChoice,
@@ -19,6 +17,8 @@ from ..options import (
     check_choices,
     option,
 )
+from ..errors import UsageError
+from ..importers.options import ImportOptions
 from .targets import VULKAN_TARGETS, Target, cpu_flags
 
 __all__ = ["CompileOptions", "Emit", "options_of_json"]
@@ -39,13 +39,13 @@ class CompileOptions:
         rounding: as in `subquant.numerics.casts.quantize_blocks`.
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
-        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
-        zero_points: as `subquant.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
+        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`. zero_points: as
+        `subquant.core.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
-        kernels: as `subquant.options.KernelChoice`.
+        kernels: as `subquant.core.options.KernelChoice`.
         joined_products: calls of kernels that follow one another, of at most so many products of 8
-            bits each, are one dispatch (`subquant.kernels.joining`); 0 for none.
-        semantics: as `subquant.options.Semantics`.
+            bits each, are one dispatch (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
+        semantics: as `subquant.core.options.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
         extents: ``name=N`` for each other extent that a model leaves open.
@@ -189,7 +189,7 @@ class CompileOptions:
             flags += [
                 "--iree-hal-memoization=false",
                 # Transpositions that IREE makes, or moves, end up where threads read what others
-                # compute: see `subquant.transforms.iree.thread_positions`.
+                # compute: see `subquant.transforms.iree_workarounds.cross_thread_reads`.
                 "--iree-opt-outer-dim-concat=false",
                 "--iree-global-opt-propagate-transposes=false",
                 "--iree-opt-aggressively-propagate-transposes=false",

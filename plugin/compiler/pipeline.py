@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
-from .._mlir import (
+from ..core._mlir import (
     in_context_of,
     ir,
     passmanager,
@@ -19,11 +19,11 @@ from .._mlir import (
     register_upstream_passes,
     translate_errors,
 )
+from ..core.options import parse_option
 from ..emit.operation import types_kept
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
-from ..kernels.instructions import INSTRUCTIONS, instructions_of
-from ..kernels.thread_contraction import OF_THREADS, SPIRV, SPIRV_CPU
-from ..options import parse_option
+from ..kernels.isa.instructions import INSTRUCTIONS, instructions_of
+from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .cpu_features import recorded_features

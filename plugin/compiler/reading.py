@@ -13,15 +13,15 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .._mlir import ir, refuse_names_of_bytes, translate_errors
+from ..core._mlir import ir, refuse_names_of_bytes, translate_errors
+from ..core.files import kind_of, read_input
 from ..dialects import create_context
 from ..errors import ParseError, Place, Remark, UsageError
-from ..files import kind_of, read_input
-from ..frontends.options import AS_IN_FILE, ImportOptions
-from .artifacts import is_artifact, parse_artifact, record_names
+from ..importers.options import AS_IN_FILE, ImportOptions
+from .client import Source
 from .diagnostics import HINTS, reworded
+from .stablehlo_artifacts import is_artifact, parse_artifact, record_names
 from .text_checks import check_text
-from .worker import Source
 
 __all__ = [
     "BYTECODE_MAGIC",
@@ -104,8 +104,8 @@ def parse_bytes(
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if is_tflite:
-        from ..formats.tflite import read_tflite  # with all that few modules need
-        from ..frontends.tflite import write_module
+        from ..importers.tflite import write_module
+        from ..importers.tflite.model import read_tflite  # with all that few modules need
 
         return write_module(read_tflite(data, file), context, options)
     return parse_text(decode_text(data, file), context, file)
@@ -119,8 +119,8 @@ def _write_onnx(
     on_remark: OnRemark | None,
     path: str | None,
 ) -> ir.Module:
-    from ..formats.onnx import read_onnx
-    from ..frontends import onnx
+    from ..importers import onnx
+    from ..importers.onnx.model import read_onnx
 
     return onnx.write_module(read_onnx(data, file, path), context, options, on_remark)
 
@@ -167,7 +167,7 @@ def without_wrapping(data: bytes, file: str = "-") -> bytes:
     """
     if kind_of(data) is not None or b"StableHLO_v" not in data:
         return data
-    from ..formats.jax_export import exported_artifact
+    from ..importers.jax.exported_function import exported_artifact
 
     return exported_artifact(data, file) or data
 

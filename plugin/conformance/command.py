@@ -12,6 +12,8 @@ from pathlib import Path
 
 from .. import __version__
 from ..compiler.keys import code_digest
+from ..core.reports import check_places, write_report
+from ..core.versions import installed_versions
 from ..errors import (
     EnvironmentProblem,
     InputError,
@@ -21,9 +23,7 @@ from ..errors import (
     printable,
     quoted,
 )
-from ..processes import ending_cleanly
-from ..reports import check_places, write_report
-from ..versions import installed_versions
+from ..isolation.processes import ending_cleanly
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
 from .replay import replay_command, save_case

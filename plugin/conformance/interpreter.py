@@ -6,8 +6,8 @@ import re
 
 import numpy as np
 
-from .._mlir import ir, stablehlo, translate_errors
 from ..compiler.reading import parse_text
+from ..core._mlir import ir, stablehlo, translate_errors
 from ..dialects import create_context
 from ..dialects.dense import array_of_dense
 from ..errors import UnsupportedError

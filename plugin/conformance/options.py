@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..core.options import option
 from ..errors import UsageError, quoted
-from ..options import option
 
 __all__ = ["MOST_JOBS", "MOST_RANDOM", "MOST_SHARDS", "RunOptions", "Shard"]
 

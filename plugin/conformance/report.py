@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from ..core.strict_json import load_json
 from ..errors import InputError
-from ..formats.strict_json import load_json
 from .cases import PASSING, Case, Outcome
 from .changes import Change, changes_between
 from .options import Shard

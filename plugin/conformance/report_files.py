@@ -1,4 +1,4 @@
-"""Reports as files: JSON, of the form of `subquant.reports`, and JUnit XML.
+"""Reports as files: JSON, of the form of `subquant.core.reports`, and JUnit XML.
 
 JSON::
 
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, get_args
 
-from .. import reports
+from ..core import reports
 from ..errors import Place, quoted
 from .cases import Outcome, Status
 from .options import MOST_SHARDS, Shard

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..reports import write_report
+from ..core.reports import write_report
 from .report import Report
 from .report_files import read_report, to_json, to_junit
 from .report_table import show_report

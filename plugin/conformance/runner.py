@@ -3,7 +3,7 @@
 IREE's compiler takes most of the time and starts anew for each module, so cases are put together;
 if such a module is refused, its halves are tried, down to the case that is to blame. A process
 that ends, because MLIR's parser or a driver crashed, is an outcome of the case and not of the run.
-A batch is a task of `subquant.fleet`, so that it may run on another machine.
+A batch is a task of `subquant.batch.engines`, so that it may run on another machine.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..batch.engines import Task, needs_of, run_tasks
 from ..errors import SubquantError, UnsupportedError
-from ..fleet import Task, needs_of, run_tasks
-from ..processes import ChildEnded, Steps, call, end_after
+from ..isolation.processes import ChildEnded, Steps, call, end_after
 from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
@@ -104,7 +104,7 @@ def _crashes(batch: Sequence[Case], device: str, message: str) -> list[Outcome]:
 def run_batch(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
 ) -> tuple[Any, list[bytes]]:
-    """Run a batch in a child process: a function of a `subquant.fleet.Task`.
+    """Run a batch in a child process: a function of a `subquant.batch.engines.Task`.
 
     If the process ends, the cases are run one by one, each in a process that lives.
 

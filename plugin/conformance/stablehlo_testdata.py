@@ -30,8 +30,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .._mlir import Operation, Value, ir
 from ..compiler.reading import parse_text
+from ..core._mlir import Operation, Value, ir
 from ..dialects import create_context
 from ..emit import create
 from ..errors import InputError

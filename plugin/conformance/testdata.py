@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..compiler.worker import Input, ask
+from ..compiler.client import Input, ask
 from ..errors import InputError
 from .cases import Case, Prepared, cases_from_fields
 
@@ -58,7 +58,7 @@ def tosa_cases(root: str | Path) -> list[Case]:
 def _cases_of(file: Path, function: str) -> list[Case]:
     """Have a child read a file; what would replay a crash is the file itself."""
     path = str(file)
-    served = f"subquant.conformance.served:{function}"
+    served = f"subquant.conformance.child:{function}"
     value, blobs = ask(served, Input(path, path), {}, reproducer=path)
     return cases_from_fields(value, blobs)
 

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from .._mlir import Operation, ir
 from ..compiler.pipeline import parse_pipeline, run_pipeline
 from ..compiler.reading import parse_text
+from ..core._mlir import Operation, ir
 from ..dialects import create_context
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.tosa import RescaleView

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .. import _mlir
-from .._mlir import ir
+from ..core import _mlir
+from ..core._mlir import ir
 from . import subquant
 
 __all__ = ["create_context"]

@@ -35,7 +35,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from ..errors import VerificationError
 
 __all__ = ["Attention", "check_attention"]

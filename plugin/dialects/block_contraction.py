@@ -49,11 +49,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
+from ..core.options import Activations
 from ..errors import VerificationError
 from ..numerics.packed_integers import PLANE_BITS
 from ..numerics.parameters import ExpressedType, StorageType
-from ..options import Activations
 from .quant import described_type, element_type
 from .subquant import operands_of
 

@@ -8,7 +8,7 @@ import re
 import ml_dtypes
 import numpy as np
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from ..numerics.element_types import Array, ElementType
 
 __all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "elements_of_resource", "known_integer"]

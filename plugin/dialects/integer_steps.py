@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from ..errors import VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType, spread_blocks

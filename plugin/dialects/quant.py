@@ -10,7 +10,7 @@ import re
 
 import numpy as np
 
-from .._mlir import Operation, ir, quant
+from ..core._mlir import Operation, ir, quant
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType

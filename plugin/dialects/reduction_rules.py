@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .._mlir import Operation, ir
+from ..core._mlir import Operation, ir
 from ..errors import VerificationError
 from .dense import array_of_dense
 from .quant import element_type, is_quantized, parameters_of

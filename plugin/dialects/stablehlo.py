@@ -31,7 +31,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._mlir import ir, stablehlo
+from ..core._mlir import ir, stablehlo
 from ..errors import UnsupportedError
 from ..numerics.parameters import QuantizationParameters
 from .quant import element_type, is_quantized, parameters_of

@@ -106,7 +106,7 @@ what; IRDL, which defines the dialect, only knows names and counts.
 # Not postponed: the bindings read the field annotations of an operation class as objects.
 from typing import Any, Optional, TypeAlias
 
-from .._mlir import Operation, Value, ext, ir
+from ..core._mlir import Operation, Value, ext, ir
 
 __all__ = [
     "ATTENTION",

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
+from ..core.options import FixedPointRounding
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import MAX_SHIFT
 from ..numerics.parameters import StorageType
-from ..options import FixedPointRounding
 from .dense import array_of_dense
 from .quant import element_type, parameters_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._mlir import Operation, stablehlo
+from ..core._mlir import Operation, stablehlo
 from ..numerics.element_types import Array
 
 __all__ = ["dot_axes", "edge_padding", "window_padding", "window_steps"]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
 from .values import Formula, Scalars, scalar

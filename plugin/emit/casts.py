@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..dialects.grids import exact, exact_product
 from ..dialects.quant import parameters_of, storage_mlir_type, type_of
 from ..dialects.subquant import MAX_TERMS, REQUANTIZE

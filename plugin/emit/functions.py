@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from .operation import create
 
 __all__ = ["write_function"]

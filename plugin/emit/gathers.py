@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .._mlir import Operation, Value, stablehlo
+from ..core._mlir import Operation, Value, stablehlo
 from . import stablehlo as emit_stablehlo
 from .operation import with_shape
 

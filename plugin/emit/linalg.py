@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Literal, TypeAlias
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
@@ -344,10 +344,10 @@ def fold(
     """Create an ``scf.for`` that carries values, and return what is left of them.
 
     Args:
-        first, end: the loop counts from one to before the other, values of type ``index``.
-        start: what the first iteration takes.
-        body: gives the next values for the count and the last values.
-        in_place: tensors are updated in place: see `subquant.transforms.iree.held_buffers`.
+        first, end: the loop counts from one to before the other, values of type ``index``. start:
+        what the first iteration takes. body: gives the next values for the count and the last
+        values. in_place: tensors are updated in place: see
+        `subquant.transforms.iree_workarounds.buffer_iter_args`.
     """
     carried = [each.type for each in start]
     attributes: dict[str, ir.Attribute] = {IN_PLACE: ir.UnitAttr.get()} if in_place else {}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, is_quantized
 from ..numerics.element_types import Array, ElementType

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..numerics.block_contraction import activation_scale
 from ..numerics.casts import Cast, Division
 from ..numerics.element_types import I8, ElementType

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..numerics.element_types import Array
 from .operation import (
     create,

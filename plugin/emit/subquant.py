@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION, SEGMENTS, UNPACK
 from .operation import integer, integers, number_of, value, with_element, with_shape
 

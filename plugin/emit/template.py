@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from .._mlir import Operation, Value, ir
+from ..core._mlir import Operation, Value, ir
 
 __all__ = ["Template"]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, parameters_of
 from ..numerics.element_types import Array

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..dialects import create_context
 from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError

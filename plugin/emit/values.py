@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from .._mlir import ir
+from ..core._mlir import ir
 from ..errors import UnsupportedError
 from ..numerics.array_functions import Symbolic, convert
 from ..numerics.element_types import BOOL, I32, I64, ElementType

@@ -16,7 +16,7 @@ Variables that start with equal values are kept apart by the pass ``separate-var
 
 from __future__ import annotations
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from .operation import create, value
 
 __all__ = ["define", "load", "store"]

@@ -31,14 +31,14 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from ..core.read_record import Irrelevant, ReadRecord
+from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..layouts.quantizers import StaticScaledQuantizer
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
-from ..read_record import Irrelevant, ReadRecord
 from .huggingface import metadata_of, split_properties
 from .safetensors import read_safetensors
-from .strict_json import Json, JsonObject, load_json, shown
 
 __all__ = ["read_brevitas"]
 

@@ -33,12 +33,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.strict_json import Json, JsonObject
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
-from .gguf_parts import Contents, read_parts
-from .strict_json import Json, JsonObject
+from .gguf_splits import Contents, read_parts
 
 __all__ = ["MAGIC", "read_gguf", "read_gguf_file"]
 
@@ -85,7 +85,7 @@ def read_gguf(path: str | os.PathLike[str], *, lists: bool = True) -> Contents:
 
     Args:
         path: of the file, or of any part of a model in several files, which are all read
-            (`subquant.formats.gguf_parts`). Files must not change while the tensors are in use:
+            (`subquant.formats.gguf_splits`). Files must not change while the tensors are in use:
             they are views of them.
         lists: whether the lists of the vocabulary (``tokenizer.*``) are among the properties:
             262,144 pieces with scores and types take 0.12 s, and 0.03 s to pass over.

@@ -21,14 +21,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from ..core.read_record import Irrelevant, ReadRecord
+from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array
-from ..read_record import Irrelevant, ReadRecord
 from .packed_int4 import read_packed_int4
 from .packed_settings import PackedInt4Form, packed_int4_form
 from .safetensors import SafetensorsFile, read_safetensors
-from .strict_json import Json, JsonObject, load_json, shown
 
 __all__ = ["metadata_of", "read_huggingface", "split_properties"]
 

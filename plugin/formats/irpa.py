@@ -42,10 +42,10 @@ from typing import IO, Any
 import ml_dtypes
 import numpy as np
 
+from ..core.files import open_whole, regular_file_size
+from ..core.strict_json import parse_json, shown
 from ..errors import InputError, Place, UnsupportedError
-from ..files import open_whole, regular_file_size
 from ..numerics.element_types import Array, DType
-from .strict_json import parse_json, shown
 
 __all__ = [
     "DTYPES",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from ..core.files import open_input
 from ..errors import InputError
-from ..files import open_input
 
 __all__ = ["SUFFIXES", "weights_format"]
 

@@ -37,15 +37,15 @@ from typing import Any
 
 import numpy as np
 
+from ..core.read_record import ReadRecord
+from ..core.strict_json import shown
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..numerics.array_functions import unpack_nibbles
 from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
-from ..read_record import ReadRecord
 from .packed_settings import PackedInt4Form
-from .strict_json import shown
 
 __all__ = ["PackedInt4Tensor", "read_packed_int4"]
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..core.read_record import Irrelevant, ReadRecord
+from ..core.strict_json import shown
 from ..errors import InputError, Place, UnsupportedError
-from ..read_record import Irrelevant, ReadRecord
-from .strict_json import shown
 
 __all__ = ["PackedInt4Form", "packed_int4_form"]
 

@@ -30,11 +30,11 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from ..core.files import regular_file_size
+from ..core.read_record import ReadRecord
+from ..core.strict_json import Json, parse_object, shown
 from ..errors import InputError, Place, UnsupportedError
-from ..files import regular_file_size
 from ..numerics.element_types import Array, DType
-from ..read_record import ReadRecord
-from .strict_json import Json, parse_object, shown
 
 __all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
 

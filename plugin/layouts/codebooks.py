@@ -14,8 +14,8 @@ import functools
 
 import numpy as np
 
+from ..core.requirements import require
 from ..numerics.element_types import Array
-from ..requirements import require
 
 __all__ = ["LEVELS", "codebook", "even_signs"]
 

@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from ..core.read_record import ReadRecord
 from ..errors import InputError
 from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
-from ..read_record import ReadRecord
 from .base import QuantizedLayout, layout_class
 
 __all__ = [

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from ..core.requirements import require
 from ..errors import InputError, UnsupportedError, expected_name, printable, quoted
-from ..requirements import require
 from .vocabulary import Vocabulary
 
 __all__ = ["SPLITS", "BytePairs"]

@@ -21,9 +21,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.requirements import require
 from ..errors import InputError, UnsupportedError, printable, quoted
-from ..processes import ChildEnded, Limits, Steps, call, time_limit
-from ..requirements import require
+from ..isolation.processes import ChildEnded, Limits, Steps, call, time_limit
 from .tokenizer import Tokenizer, check_text
 
 if TYPE_CHECKING:

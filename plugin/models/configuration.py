@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.read_record import ReadRecord
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..layouts import InferenceTensor
-from ..read_record import ReadRecord
 from .architectures import ARCHITECTURES, LAYERS, TABLE, Activation, Architecture
-from .irrelevant import irrelevant_properties
+from .irrelevant_properties import irrelevant_properties
 from .properties import Properties, architecture_of
-from .rotation import Rotation
+from .rotary_embedding import Rotation
 
 __all__ = [
     "ARCHITECTURES",

@@ -19,11 +19,11 @@ from ..compiler.cache import Cache, Made, default_cache, description
 from ..compiler.keys import Key, key_of_source
 from ..compiler.options import CompileOptions
 from ..compiler.store import Held
+from ..core.files import write_whole
+from ..core.options import Activations
 from ..errors import InputError, Place, SubquantError, UsageError
-from ..files import write_whole
+from ..isolation.processes import ChildEnded, call
 from ..numerics.element_types import Array
-from ..options import Activations
-from ..processes import ChildEnded, call
 from ..runtime import Device, Executable
 from ..weights.sources import open_weights
 from .chat import ChatTemplate, Message
@@ -303,7 +303,7 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
     arguments = {"path": os.fspath(path), "context": shape.context}
     try:
         _, [program] = call(
-            "subquant.models.served:program", arguments, steps=lambda step, *_: notify(step)
+            "subquant.models.child:program", arguments, steps=lambda step, *_: notify(step)
         )
     except ChildEnded as ended:
         raise InputError(

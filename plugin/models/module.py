@@ -38,7 +38,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from .._mlir import Value, ir
+from ..core._mlir import Value, ir
 from ..dialects import create_context
 from ..emit import Formula, linalg, scalar
 from ..emit.functions import write_function

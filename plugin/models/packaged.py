@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+from ..core.files import open_whole
+from ..core.requirements import require
 from ..errors import InputError
-from ..files import open_whole
-from ..requirements import require
 
 __all__ = ["PACKAGED", "path_of"]
 

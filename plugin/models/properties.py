@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError, UnsupportedError, quoted
-from .rotation import Yarn
+from .rotary_embedding import Yarn
 
 __all__ = ["Properties", "architecture_of"]
 

@@ -28,9 +28,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.options import option
 from ..errors import ExecutionError, UsageError
 from ..numerics.element_types import Array
-from ..options import option
 
 __all__ = ["Sampler", "Sampling"]
 

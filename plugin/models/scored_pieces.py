@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.requirements import require
 from ..errors import InputError, printable, quoted
 from ..numerics.element_types import Array
-from ..requirements import require
 from .vocabulary import PieceType, Vocabulary
 
 __all__ = ["ScoredPieces"]

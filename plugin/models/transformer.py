@@ -31,7 +31,7 @@ from ..ops.linear import linear
 from ..ops.others import add, multiply, silu
 from .configuration import Configuration
 from .interface import Cache
-from .rotation import Rotation
+from .rotary_embedding import Rotation
 
 __all__ = ["Turns", "Weights", "embed", "logits", "project", "rotate", "run_blocks", "turns_of"]
 

@@ -28,10 +28,10 @@ from typing import Any
 
 import numpy as np
 
+from ..core.read_record import ReadRecord
 from ..errors import InputError, UnsupportedError, expected_name, quoted
 from ..numerics.element_types import Array
-from ..read_record import ReadRecord
-from .irrelevant import irrelevant_vocabulary
+from .irrelevant_properties import irrelevant_vocabulary
 
 __all__ = ["PieceType", "Vocabulary"]
 

@@ -38,8 +38,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..core.options import Rounding
 from ..errors import UsageError
-from ..options import Rounding
 from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
 from .element_types import BF16, F16, F32, F64, I32, I64, U32, AnyArray, Array, ElementType
 from .parameters import ExpressedType, QuantizationParameters, StorageType, spread_blocks

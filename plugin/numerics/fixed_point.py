@@ -36,8 +36,8 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
+from ..core.options import FixedPointRounding
 from ..errors import UsageError
-from ..options import FixedPointRounding
 from .array_functions import convert, is_zero
 from .element_types import I64, AnyArray, Array
 from .parameters import StorageType

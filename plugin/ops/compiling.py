@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import compile as compile_module
-from .._mlir import ir
+from ..core._mlir import ir
 from ..emit.trace import trace
 from ..layouts import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 from ..numerics.element_types import AnyArray, Array

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from ..core.files import read_input
 from ..errors import InputError
-from ..files import read_input
-from ..processes import ChildEnded, call
+from ..isolation.processes import ChildEnded, call
 
 __all__ = ["ask_about", "describe_executable"]
 

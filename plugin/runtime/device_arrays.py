@@ -32,12 +32,11 @@ class DeviceArray:
     storage is what NumPy would have (then the array cannot be written to); so does DLPack.
 
     Attributes:
-        shape: the extents.
-        buffer_view: IREE's view of the memory; None once that is donated.
-        type: what it stands for, with the quantization parameters if it is quantized.
-        is_host: the memory is that of a CPU.
-        is_shared: others may read the memory later, an array of NumPy's or a program.
-        laid_out: what functions keep of it that read it as a weight (`subquant.runtime.laid_out`).
+        shape: the extents. buffer_view: IREE's view of the memory; None once that is donated. type:
+        what it stands for, with the quantization parameters if it is quantized. is_host: the memory
+        is that of a CPU. is_shared: others may read the memory later, an array of NumPy's or a
+        program. laid_out: what functions keep of it that read it as a weight
+        (`subquant.runtime.prepacked_arguments`).
     """
 
     __slots__ = (

@@ -15,6 +15,8 @@ import numpy.typing as npt
 
 from ..compiler.cpu_features import missing_features
 from ..errors import ExecutionError, SignatureError, UsageError, expected_name, printable, quoted
+from ..iree_hooks.async_entries import FENCED
+from ..iree_hooks.worker_pool import TEAM, THREADS_KEY, threads_program
 from ..signature import (
     BOUND_LOOPS,
     CPU_FEATURES_KEY,
@@ -26,19 +28,16 @@ from ..signature import (
     ValueType,
     Work,
 )
-from ..team.fenced_functions import FENCED
-from ..team.protocol import TEAM, THREADS_KEY, threads_program
 from .arguments import check_count
 from .bound_calls import BoundCall
+from .cpu_affinity import giving_way
 from .device import Device
 from .device_arrays import DeviceArray, put
-from .entries import Entry, entries_of
-from .laid_out import Layouts
+from .entry_points import Entry, entries_of
 from .marshalling import Call, DirectCalls, Parameter, Result, returned_of
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice, iree_runtime
-from .processors import giving_way
-from .team import Team
+from .prepacked_arguments import Layouts
 from .vm_modules import (
     PublicFunction,
     load_module,
@@ -46,6 +45,7 @@ from .vm_modules import (
     public_functions,
     vm_instance,
 )
+from .worker_pool import Team
 
 __all__ = ["Executable", "Function"]
 
@@ -186,7 +186,8 @@ class _LoadedFenced:
         opened: the device.
         model: the names of those that take one to wait for and one that they signal, as IREE
             compiles them by ``--iree-execution-model=async-external``.
-        fenced: those of `subquant.team.fenced_functions`, by the names of what they are called for.
+        fenced: those of `subquant.iree_hooks.async_entries`, by the names of what they are called
+        for.
     """
 
     def __init__(

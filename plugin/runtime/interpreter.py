@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 import numpy.typing as npt
 
-from ..compiler.worker import Source, interpretable
+from ..compiler.client import Source, interpretable
 from ..errors import UnsupportedError, UsageError, expected_name, quoted
+from ..isolation.processes import Limits
 from ..numerics.element_types import Array
-from ..processes import Limits
 from ..signature import Signature, ValueType
 from .arguments import array_of_result, arrays_of_arguments
-from .evaluation import evaluate_apart
+from .interpreter_client import evaluate_apart
 
 __all__ = ["InterpretedFunction", "InterpretedModule"]
 

@@ -27,10 +27,10 @@ from .arguments import (
     held,
 )
 from .device_arrays import DeviceArray, check_taken
-from .entries import Entry
-from .laid_out import Layouts
+from .entry_points import Entry
 from .native_calls import Calls, begin_call, native_call
 from .open_device import OpenDevice, iree_runtime, is_large
+from .prepacked_arguments import Layouts
 
 __all__ = ["Call", "DirectCalls", "Parameter", "Prepared", "Result", "returned_of"]
 

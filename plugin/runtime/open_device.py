@@ -22,9 +22,9 @@ import numpy as np
 from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
-from .busy_threads import list_threads, lower_busy_threads
+from .cpu_affinity import cores, giving_way
 from .native_calls import is_forked
-from .processors import cores, giving_way
+from .polling_threads import list_threads, lower_busy_threads
 
 __all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device"]
 
@@ -117,7 +117,7 @@ class OpenDevice:
     """A device in use, for as long as something holds it: executables that are loaded on it.
 
     Two threads of IREE are busy as long as Mesa's software Vulkan device is open
-    (`subquant.runtime.busy_threads`): no program should be compiled meanwhile.
+    (`subquant.runtime.polling_threads`): no program should be compiled meanwhile.
 
     Args:
         uri: IREE's URI of the device.

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..core.files import kind_of, open_input, read_input
 from ..errors import InputError, quoted
-from ..files import kind_of, open_input, read_input
-from ..processes import Steps
+from ..isolation.processes import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
-from .laid_out import Layouts
 from .large_pages import copied_to_large_pages
 from .open_device import iree_runtime
+from .prepacked_arguments import Layouts
 
 __all__ = [
     "PublicFunction",

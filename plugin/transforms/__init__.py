@@ -54,16 +54,43 @@ PASSES: dict[str, str] = {
 }
 """Pass name to its one-line description, in the order of a compilation."""
 
+_FOLDERS = {
+    "contraction": (
+        *("fuse-block-contractions", "estimate-work", "select-kernels", "correct-zero-points"),
+        *("lower-block-contractions", "lower-attention"),
+    ),
+    "iree_workarounds": (
+        *("separate-variables", "expand-stablehlo", "box-half-scalars", "legalize-integer-widths"),
+        *("fold-constants", "expand-sign-extension", "isolate-contraction-operands"),
+        *("bound-loops", "check-hand-off"),
+    ),
+    "quantization": (
+        *("verify-quantization", "canonicalize-reductions", "legalize-qdq-to-quantized-op"),
+        *("legalize-quantized-op-to-qdq", "pack-narrow-storage", "fold-constant-casts"),
+        *("legalize-quant-to-math", "narrow-requantization", "lower-requantization"),
+        *("lower-saturation", "lower-packed-storage", "lower-quant-casts"),
+        *("convert-quantized-to-storage", "narrow-byte-sums", "check-integer-only"),
+        "lower-unranked-tensors",
+    ),
+    "raising": ("raise-dequantization",),
+    "tosa": (
+        *("convert-tosa-to-storage", "lower-tosa-variables", "lower-tosa-rescale", "lower-tosa"),
+        *("quant-legalize-to-tosa-rescale", "tosa-rescale-legalize-to-stablehlo"),
+    ),
+}
+"""The folder of each pass."""
+
 
 def load_pass(name: str) -> type[ModulePass]:
-    """Import the module of a pass and return its class (``a-b`` is class ``AB`` in ``a_b.py``).
+    """Import the module of a pass and return its class: ``a-b`` is ``AB`` in ``a_b.py``.
 
     Raises:
         UsageError: no pass has this name.
     """
     if name not in PASSES:
         raise UsageError(f"no pass is named {quoted(name)}; {expected_name(name, PASSES)}")
-    module = importlib.import_module(f".{name.replace('-', '_')}", __name__)
+    folder = next(folder for folder, names in _FOLDERS.items() if name in names)
+    module = importlib.import_module(f".{folder}.{name.replace('-', '_')}", __name__)
     class_name = "".join(part.capitalize() for part in name.split("-"))
     pass_class: type[ModulePass] = getattr(module, class_name)
     return pass_class

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from .._mlir import Operation, Value, ir, rewrite
+from ..core._mlir import Operation, Value, ir, rewrite
+from ..core.options import check_choices
 from ..errors import Remark
-from ..options import check_choices
 
 __all__ = [
     "EXECUTABLE",

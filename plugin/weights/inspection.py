@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
+from ..core.strict_json import Json, JsonObject, shown
 from ..formats.packed_int4 import PackedInt4Tensor
-from ..formats.strict_json import Json, JsonObject, shown
 from ..layouts.ggml import GgmlTensor
 from ..layouts.tensors import (
     InferenceTensor,

@@ -16,7 +16,9 @@ from typing import Literal
 
 import numpy as np
 
+from ..core.options import check_choices, option
 from ..errors import InputError, UnsupportedError, UsageError, quoted
+from ..isolation.processes import machine_memory
 from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -33,8 +35,6 @@ from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType, check_rank
-from ..options import check_choices, option
-from ..processes import machine_memory
 from .theta import Dataset, Theta
 
 __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "quantize_weights"]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..core.strict_json import Json
 from ..errors import InputError, UsageError
-from ..formats.gguf_parts import without_part_number
+from ..formats.gguf_splits import without_part_number
 from ..formats.kinds import SUFFIXES, weights_format
-from ..formats.strict_json import Json
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
 

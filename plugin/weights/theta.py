@@ -25,11 +25,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from ..core.read_record import ReadRecord
+from ..core.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
 from ..formats.irpa import Archive, Entry, create_archive
-from ..formats.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
-from ..read_record import ReadRecord
 
 __all__ = ["Dataset", "Theta"]
 

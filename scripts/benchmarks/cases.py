@@ -281,8 +281,8 @@ def model(name: str, path: Path) -> Data:
 
 def network(name: str, activations: str) -> Data:
     """One inference of MobileNet v2 as ONNX Runtime quantizes it."""
-    from subquant.formats.onnx import read_onnx
-    from subquant.frontends.onnx import Interpreter
+    from subquant.importers.onnx import Interpreter
+    from subquant.importers.onnx.model import read_onnx
 
     from .networks import PICTURE, mobile_network, quantized
 

@@ -65,7 +65,7 @@ class OnnxFile(Base):
 
 
 def _input(files: dict[str, bytes]) -> Any:
-    from subquant.compiler.worker import Input
+    from subquant.compiler.client import Input
 
     return Input(FILE, data=files[FILE])
 

@@ -33,9 +33,9 @@ class TfliteFile(Base):
 
     def program_of(self, files: dict[str, bytes]) -> bytes:
         """Import the model."""
+        from subquant.compiler.client import Input
         from subquant.compiler.compilation import compile_to_bytes
         from subquant.compiler.options import CompileOptions
-        from subquant.compiler.worker import Input
 
         return compile_to_bytes(Input(FILE, data=files[FILE]), CompileOptions(), emit="mlir")
 
@@ -46,8 +46,8 @@ class TfliteFile(Base):
     def computed_of(self, files: dict[str, bytes]) -> list[np.ndarray]:
         """Run the model with NumPy."""
         from subquant.errors import InputError
-        from subquant.formats.tflite import read_tflite
-        from subquant.frontends.tflite import Interpreter
+        from subquant.importers.tflite import Interpreter
+        from subquant.importers.tflite.model import read_tflite
 
         model = read_tflite(files[FILE])
         graph = model.subgraphs[0]

@@ -30,11 +30,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from subquant.batch.engines import Task, run_tasks
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.iree import compiler_path
+from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.options import CompileOptions
 from subquant.errors import SubquantError
-from subquant.fleet import Task, run_tasks
 
 __all__ = [
     "busy_share",

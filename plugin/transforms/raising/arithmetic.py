@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
 from ..base import NoMatch

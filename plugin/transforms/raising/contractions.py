@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.windows import dot_axes
 from ...emit import stablehlo
 from ...emit.operation import is_dynamic, is_used, value, with_shape

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..._mlir import Value, ir
+from ...core._mlir import Value, ir
 from ...dialects.dense import CONSTANTS
 from ...emit import stablehlo, subquant
 from ...emit.operation import value, with_element, with_shape

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant

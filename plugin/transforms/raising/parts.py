@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, array_of_dense
 from ...emit.operation import is_dynamic
 from ...numerics.element_types import Array

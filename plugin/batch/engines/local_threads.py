@@ -1,0 +1,73 @@
+"""The engine of one machine: threads, each of which waits for child processes."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from ...isolation.processes import Work, places
+from .available_cores import cores_of_each
+from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of, perform
+
+__all__ = ["run_locally"]
+
+
+def run_locally(
+    tasks: Iterator[Task], jobs: int, on_step: OnStep | None, bugs: list[str]
+) -> Generator[Done, None, None]:
+    """Do tasks in threads of this process; see `engines.run_tasks`.
+
+    Args:
+        tasks: what to do; as many as there are jobs are taken in advance, unless they are large.
+        jobs: how many at a time.
+        on_step: called with the steps.
+        bugs: where tracebacks are added.
+    """
+    events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
+    running: dict[Future[Answer], tuple[Task, Work]] = {}
+
+    def has_room() -> bool:
+        if len(running) < jobs:
+            return True
+        size = sum(len(blob) for task, _ in running.values() for blob in task.blobs)
+        return len(running) < 2 * jobs and size < LARGEST_WINDOW
+
+    def fill() -> None:
+        while has_room() and (task := next(tasks, None)) is not None:
+            start(task)
+
+    def start(task: Task) -> None:
+        def steps(step: str, detail: str = "") -> None:
+            if on_step is not None:
+                events.put((task, step))
+
+        def do(work: Work) -> Answer:
+            work.cores = cores_of_each(min(jobs, len(running)))
+            return perform(task, steps, work)
+
+        work = Work()
+        future = executor.submit(do, work)
+        running[future] = task, work
+        future.add_done_callback(events.put)
+
+    with places(jobs), ThreadPoolExecutor(jobs, "subquant") as executor:
+        try:
+            fill()
+            while running:
+                event = events.get()
+                if isinstance(event, tuple):
+                    if on_step is not None:
+                        on_step(*event)
+                    continue
+                task, _ = running.pop(event)
+                answer = event.result()
+                fill()
+                if answer.bug:
+                    bugs.append(f"in the task '{task.name}':\n{answer.bug}")
+                else:
+                    yield done_of(task, answer)
+        finally:  # also at Ctrl-C, and when nobody wants the rest
+            executor.shutdown(wait=False, cancel_futures=True)
+            for _, work in running.values():
+                work.cancel()

@@ -1,0 +1,201 @@
+"""What is done to modules in a child process, by request: the other side of `worker`.
+
+Each function takes JSON values, blobs, and a function to report its steps with, as
+`subquant.isolation.processes.call` says, and returns JSON values and blobs. A ``source`` is
+``{"file": name}`` with ``"path"``, or with a blob in place of it. What some of them need only is
+imported when they are called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from ..core._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
+from ..core.files import read_input
+from ..dialects import create_context
+from ..errors import Remark, UnsupportedError
+from ..importers.options import AS_IN_FILE, ImportOptions
+from ..isolation.processes import Steps, error_to_json, limit_time, time_limit
+from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
+from .options import options_of_json
+from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
+from .reading import parse_bytes
+
+__all__ = ["external_files", "inspect", "interpretable", "lower_module", "optimize", "text_of"]
+
+Answer = tuple[Any, list[bytes]]
+
+do_without_operation_classes()  # only child processes import this module
+
+
+def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Parse a module and run the passes of a compilation; the blob is text or bytecode.
+
+    The value has the remarks; with bytecode, what the module has to run; and how many bytes of
+    constants went to a file of parameters.
+    """
+    from .lowering import (
+        bytecode_of,
+        gains_by_threads,
+        has_public_function,
+        lower,
+        peels_loops,
+        record_cpu_features,
+        recorded_signatures,
+    )
+
+    options = options_of_json(arguments["options"])
+    remarks: list[Remark] = []
+    on_remark = remarks.append if options.explain else None
+    module = _parse(arguments, blobs, steps, options.import_options, on_remark)
+    described: dict[str, Any] = {}
+    if arguments["parameters"] is None:
+        lower(module, options, _limiting(arguments, steps), on_remark)
+    else:
+        from .parameter_archive import program_archive  # which reads files of weights
+
+        with program_archive(arguments["parameters"], arguments["weights"]) as archive:
+            lower(module, options, _limiting(arguments, steps), on_remark)
+            limit_time(None)
+            steps("parameters")
+            described["parameter_bytes"] = archive.finish(module)
+    described["remarks"] = [asdict(remark) for remark in remarks]
+    if arguments["cpu_features"]:
+        record_cpu_features(module, arguments["cpu_features"])
+    with _limited("print", arguments, steps):
+        if arguments["emit"] == "mlir":
+            return described, [(str(module) + "\n").encode()]
+        described |= {
+            "has_public_function": has_public_function(module),
+            "signatures": recorded_signatures(module),
+            "gains_by_threads": gains_by_threads(module),
+            "peels_loops": peels_loops(module, arguments["cpu_features"]),
+        }
+        return described, [bytecode_of(module)]
+
+
+def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Do what ``subquant opt`` does."""
+    from .opt import run_opt
+
+    result = run_opt(
+        blobs[0],
+        arguments["source"]["file"],
+        arguments["passes"],
+        split=arguments["split"],
+        verify_diagnostics=arguments["verify_diagnostics"],
+        around=lambda step: _limited(step, arguments, steps),
+        on_pass=_limiting(arguments, steps),
+    )
+    value = {
+        "has_text": result.text is not None,
+        "errors": [error_to_json(error) for error in result.errors],
+        "remarks": [asdict(remark) for remark in result.remarks],
+    }
+    return value, [(result.text or "").encode()]
+
+
+def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Describe the quantized tensors of a module."""
+    from ..transforms.quantization.verify_quantization import VerifyQuantization
+    from ..transforms.raising.raise_dequantization import RaiseDequantization
+    from .inspected_tensors import to_fields, with_source_names
+    from .inspection import inspect_module
+
+    module = _parse(arguments, blobs, steps)
+    passes = [VerifyQuantization(), RaiseDequantization()]
+    run_pipeline(module, passes, _limiting(arguments, steps))
+    limit_time(None)
+    steps("inspect")
+    source = arguments["source"]
+    data = read_input(source["path"]) if "path" in source else blobs[0]
+    with refuse_names_of_bytes():
+        tensors = with_source_names(inspect_module(module), data.decode(errors="replace"))
+    return to_fields(tensors)
+
+
+_INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
+
+
+def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Write a module with what StableHLO's interpreter knows; the value has the signatures."""
+    from ..transforms.iree_workarounds.check_hand_off import signature_of
+
+    module = _parse(arguments, blobs, steps)
+    for op in walk(module.operation):
+        if not op.name.startswith(_INTERPRETED):
+            raise UnsupportedError(
+                "is not an operation that StableHLO's interpreter evaluates; it takes functions of "
+                "stablehlo, chlo, quant and subquant operations",
+                op,
+            )
+    passes = passes_of(NAMED_PIPELINES["interpreter"])
+    run_pipeline(module, passes, _limiting(arguments, steps))
+    signatures = {}
+    with in_context_of(module.operation), refuse_names_of_bytes():
+        for op in module.body.operations:
+            operation = op.operation
+            if operation.name == "func.func" and is_public(operation):
+                name = operation.attributes["sym_name"].value
+                signatures[name] = signature_of(operation).to_json()
+    with _limited("print", arguments, steps):
+        # StableHLO's own form of some operations is not read again.
+        return signatures, [module.operation.get_asm(print_generic_op_form=True).encode()]
+
+
+def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Return the names of the files that an ONNX model has tensors in."""
+    from ..importers.onnx.model import external_files
+
+    source = arguments["source"]
+    with _limited("parse", arguments, steps):
+        data = read_input(source["path"]) if "path" in source else blobs[0]
+        return external_files(data, source["file"]), []
+
+
+def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+    """Return a module as text that IREE's parser reads.
+
+    It does not read the alignment of a ``memref.alloca`` in MLIR's short form, so a module with
+    kernels is written in the generic form.
+    """
+    module = _parse(arguments, blobs, steps).operation
+    has_kernels = any(op.operation.name == EXECUTABLE for op in module.regions[0].blocks[0])
+    return None, [module.get_asm(print_generic_op_form=has_kernels).encode()]
+
+
+def _parse(
+    arguments: dict[str, Any],
+    blobs: list[bytes],
+    steps: Steps,
+    options: ImportOptions = AS_IN_FILE,
+    on_remark: Callable[[Remark], None] | None = None,
+) -> ir.Module:
+    source = arguments["source"]
+    with _limited("parse", arguments, steps):
+        context = create_context()
+        path = source.get("path")
+        data = blobs[0] if path is None else read_input(path)
+        return parse_bytes(data, context, source["file"], options, on_remark, path)
+
+
+@contextlib.contextmanager
+def _limited(step: str, arguments: dict[str, Any], steps: Steps) -> Iterator[None]:
+    """Report a step of upstream's alone, and limit its time."""
+    steps(step)
+    with time_limit(arguments["parse_seconds"]):
+        yield
+
+
+def _limiting(arguments: dict[str, Any], steps: Steps) -> Callable[[ModulePass], None]:
+    """Report each pass, its name and how to write it with its options, and limit its time."""
+
+    def on_pass(step: ModulePass) -> None:
+        text = text_of_pass(step)
+        steps(f"pass {step.name or text}", text)
+        limit_time(arguments["pass_seconds"])
+
+    return on_pass

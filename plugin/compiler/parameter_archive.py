@@ -1,0 +1,260 @@
+"""The archive of parameters that a compilation writes: large constants, and parameters it is given.
+
+Constants are moved after the passes, so that whatever became of a weight there, packed or
+corrected, is what the archive has. Before::
+
+    %w = stablehlo.constant dense<...> : tensor<768x768xi8>
+
+After::
+
+    util.global private @model.w = #flow.parameter.named<"model"::"w"> : tensor<768x768xi8>
+    %w = util.global.load @model.w : tensor<768x768xi8>
+
+A name is that of the constant's location, for a node of a model the node; equal constants are one
+entry. Splats stay, and what is smaller than 1 KiB.
+
+Parameters that the compilation is given, of a file of weights, are laid out for kernels by the
+passes (`subquant.kernels.pack.parameters`), which write the archive meanwhile, one after the
+other. Those that the program reads as they are besides, such as a table that it looks rows up in
+and that no kernel multiplies with, are copied.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from ..core._mlir import Operation, in_context_of, ir
+from ..dialects.dense import CONSTANTS, array_of_dense
+from ..emit.operation import create, is_used, value
+from ..errors import InputError
+from ..formats.irpa import Archive, ArchiveWriter, create_archive
+from ..kernels.pack.parameters import LOAD, GivenParameters, given, named_parameter, parameter_of
+from ..numerics.element_types import Array
+from ..transforms.base import named
+from ..weights.sources import open_weights
+
+__all__ = ["SCOPE", "SMALLEST", "ProgramArchive", "program_archive"]
+
+SCOPE = "model"
+"""The scope of the parameters."""
+
+SMALLEST = 1024
+"""Bytes from which on a constant is moved."""
+
+_NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
+_BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+
+
+@contextmanager
+def program_archive(
+    path: str | os.PathLike[str], weights: Mapping[str, str | os.PathLike[str]]
+) -> Iterator[ProgramArchive]:
+    """Write an archive while a program is lowered in this block: whole, or not at all.
+
+    Args:
+        path: the ``.irpa`` file; none of the weights.
+        weights: files of weights by the scope of their parameters in the program.
+
+    Raises:
+        InputError: a file cannot be read, or the archive cannot be written.
+    """
+    sources = {scope: _parameters_of(source) for scope, source in weights.items()}
+    try:
+        with create_archive(path) as archive:
+            written = ProgramArchive(archive, GivenParameters(sources, SCOPE, archive.add_tensor))
+            with given(written.parameters):
+                yield written
+    except OSError as error:
+        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None
+
+
+class ProgramArchive:
+    """An archive that is being written, and what it is written from.
+
+    Args:
+        archive: what is written.
+        parameters: what passes know, and write to it.
+    """
+
+    def __init__(self, archive: ArchiveWriter, parameters: GivenParameters) -> None:
+        self.archive = archive
+        self.parameters = parameters
+
+    def finish(self, module: ir.Module) -> int:
+        """Write what else a module is to read, and have it read that.
+
+        Args:
+            module: after the passes of a compilation; changed in place.
+
+        Returns:
+            How many bytes of constants were moved.
+        """
+        with in_context_of(module.operation):
+            names = _copy_parameters(module, self.archive, self.parameters)
+            mover = _Mover(module, self.archive, names)
+            for op in named(module.operation, ("util.global",)):
+                mover.move_initial_value(op)
+            for op in named(module.operation, CONSTANTS):
+                mover.move(op)
+            return mover.size
+
+
+def _copy_parameters(
+    module: ir.Module, archive: ArchiveWriter, parameters: GivenParameters
+) -> set[str]:
+    """Write the given parameters that a module still reads; return the names in the archive."""
+    for op in named(module.operation, (LOAD,)):
+        if not is_used(op.results[0]):
+            op.erase()
+    uses = named(module.operation, (LOAD, "util.global.store", "util.global.address"))
+    read = {op.attributes["global"].value for op in uses}
+    names = set(parameters.written)
+    copied: dict[tuple[str, str], str] = {}
+    for op in named(module.operation, ("util.global",)):
+        parameter = parameter_of(op)
+        if parameter is None or parameter.scope not in parameters.arrays:
+            continue
+        if parameter.scope == parameters.scope and parameter.name in parameters.written:
+            continue
+        if op.attributes["sym_name"].value not in read:
+            op.erase()
+            continue
+        key = parameter.scope, parameter.name
+        if key not in copied:
+            copied[key] = _unused(parameter.name, names)
+            archive.add_tensor(copied[key], parameters.array(parameter, op))
+        name = copied[key]
+        op.attributes["initial_value"] = named_parameter(parameters.scope, name, parameter.type)
+    return names
+
+
+class _Weights(Mapping[str, Array]):
+    """The bytes of the parameters that ``subquant import`` makes of weights, one by one."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._tensors = open_weights(path, lists=False).theta.flatten()
+        self._last: tuple[str, Mapping[str, Array]] = ("", {})
+
+    def __getitem__(self, name: str) -> Array:
+        tensor = name if name in self._tensors else name.rpartition(":")[0]
+        if self._last[0] != tensor or not self._last[1]:
+            self._last = tensor, self._tensors[tensor].arrays
+        return _bytes_of(self._last[1][name])
+
+    def __iter__(self) -> Iterator[str]:
+        for tensor in self._tensors.values():
+            yield from tensor.arrays
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class _Entries(Mapping[str, Array]):
+    """The bytes of the entries of an archive."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    def __getitem__(self, name: str) -> Array:
+        return _bytes_of(self._archive[name].array())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._archive)
+
+    def __len__(self) -> int:
+        return len(self._archive)
+
+
+def _parameters_of(path: str | os.PathLike[str]) -> Mapping[str, Array]:
+    """The bytes of the parameters of a file of weights, by name."""
+    if os.fspath(path).endswith(".irpa"):
+        return _Entries(Archive(path))
+    return _Weights(path)
+
+
+def _bytes_of(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+class _Mover:
+    def __init__(self, module: ir.Module, archive: ArchiveWriter, names: set[str]) -> None:
+        self._module, self._archive = module, archive
+        self._symbols = {
+            op.operation.attributes["sym_name"].value
+            for op in module.body.operations
+            if "sym_name" in op.operation.attributes
+        }
+        self._globals: dict[ir.Attribute, str] = {}
+        self._names = names
+        self.size = 0
+
+    def move(self, op: Operation) -> None:
+        """Replace a constant by a load of a parameter."""
+        attribute: Any = op.attributes["value"]
+        if not _is_large(attribute):
+            return
+        if attribute not in self._globals:
+            self._globals[attribute] = self._define(op, attribute)
+        symbol = {"global": ir.FlatSymbolRefAttr.get(self._globals[attribute])}
+        with ir.InsertionPoint(op), op.location:
+            loaded = value("util.global.load", [], attribute.type, symbol)
+        op.results[0].replace_all_uses_with(loaded)
+        op.erase()
+
+    def move_initial_value(self, op: Operation) -> None:
+        """Have a global that is not stored to begin as a parameter."""
+        attributes = op.attributes
+        if "is_mutable" in attributes or "initial_value" not in attributes:
+            return
+        initial: Any = attributes["initial_value"]
+        if _is_large(initial):
+            attributes["initial_value"] = self._parameter(attributes["sym_name"].value, initial)
+
+    def _define(self, op: Operation, attribute: Any) -> str:
+        location = op.location
+        match = _NAME.match(str(location))
+        parameter = self._parameter(match.group(1) if match else "", attribute)
+        symbol = _unused("parameter", self._symbols)
+        attributes = {
+            "sym_name": ir.StringAttr.get(symbol),
+            "sym_visibility": ir.StringAttr.get("private"),
+            "type": ir.TypeAttr.get(attribute.type),
+            "initial_value": parameter,
+        }
+        with ir.InsertionPoint.at_block_begin(self._module.body), location:
+            create("util.global", attributes=attributes)
+        return symbol
+
+    def _parameter(self, wanted: str, attribute: Any) -> ir.Attribute:
+        """Write the elements, and return what names them."""
+        plain = re.sub(r"[^A-Za-z0-9_:/-]+", ".", wanted).strip(".")
+        name = _unused(plain or "constant", self._names)
+        array = array_of_dense(attribute)
+        element = str(attribute.type.element_type)
+        if element.startswith("i"):
+            array = array.astype(f"<i{_BYTES[element]}")
+        self._archive.add_tensor(name, array)
+        self.size += array.nbytes
+        return ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {attribute.type}')
+
+
+def _is_large(attribute: Any) -> bool:
+    if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
+        return False
+    count = int(np.prod([int(n) for n in attribute.type.shape], dtype=np.int64))
+    return count * _BYTES.get(str(attribute.type.element_type), 0) >= SMALLEST
+
+
+def _unused(name: str, taken: set[str]) -> str:
+    """A name that is not taken, which it is then."""
+    found, number = name, 1
+    while found in taken:
+        found, number = f"{name}.{number}", number + 1
+    taken.add(found)
+    return found

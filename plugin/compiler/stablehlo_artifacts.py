@@ -1,0 +1,156 @@
+"""Portable artifacts: StableHLO as other programs write it, of any version that may be read.
+
+An artifact is MLIR's bytecode in the dialect VHLO, which has every operation of StableHLO in every
+version that it had. Upstream's reader brings it to StableHLO as it is now: from version 0.9.0 on,
+and from newer versions than its own as far as what they use was there before.
+
+JAX names the arguments of a function by their locations, and its results by an attribute,
+``jax.result_info``. They are kept in the function's attributes, and so in its signature.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ..core._mlir import Operation, ir, place_of, stablehlo
+from ..errors import ParseError, Place
+from ..transforms.base import NAMES_ATTRIBUTES, is_public, walk
+
+__all__ = ["is_artifact", "parse_artifact", "record_names"]
+
+_ILLEGAL = re.compile(r"failed to legalize operation '([^']*)' that was explicitly .*", re.DOTALL)
+"""What upstream says of an operation with attributes or types that StableHLO's has not."""
+_PRODUCER = re.compile(rb"ML\xefR.StableHLO_v([\d.]{1,20})\0", re.DOTALL)
+_SHARDY = "dialect 'sdy'"
+_SHARDED = "; it is sharded over several devices: export the function for one"
+_USELESS = "failed to deserialize portable artifact"
+
+
+def is_artifact(data: bytes) -> bool:
+    """True for bytecode that StableHLO's writer of artifacts made."""
+    return _PRODUCER.match(data) is not None
+
+
+def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
+    """Read a portable artifact.
+
+    Args:
+        data: bytecode for which `is_artifact` holds.
+        context: a context of `create_context`.
+        file: the name that errors show.
+
+    Raises:
+        ParseError: it is broken, of an older version than those that are read, or uses what this
+            version of StableHLO does not know.
+    """
+    version, oldest = _version(data), stablehlo.get_minimum_version()
+    if _numbers(version) < _numbers(oldest):
+        raise ParseError(f"cannot read the portable artifact{_hint(version)}", Place(file))
+    said: list[tuple[str, Place | None]] = []
+
+    def note(diagnostic: ir.Diagnostic) -> bool:
+        try:
+            said.append((diagnostic.message, place_of(diagnostic.location)))
+        except (RuntimeError, UnicodeDecodeError):  # what the bindings raise for other bytes
+            said.append(("it has a name that is not UTF-8 text", None))
+        return True
+
+    handler = context.attach_diagnostic_handler(note)
+    try:
+        module = stablehlo.deserialize_portable_artifact(context, data)
+    except ValueError:
+        message, place = next((each for each in said if _USELESS not in each[0]), ("", None))
+        message = _ILLEGAL.sub(r"its '\1' is none that StableHLO has", message)
+        raise ParseError(
+            f"cannot read the portable artifact{f': {message}' if message else ''}"
+            f"{_SHARDED if _SHARDY in message else _hint(version)}",
+            place if place is not None and place.line else Place(file),
+        ) from None
+    finally:
+        handler.detach()
+    _check_extents(module, file)
+    return module
+
+
+def _check_extents(module: ir.Module, file: str) -> None:
+    """Refuse negative extents, which upstream's reader of artifacts takes from a damaged one."""
+    checked: set[ir.Type] = set()
+    for op in walk(module):
+        blocks = [block for region in op.regions for block in region]
+        types = [*op.results.types, *(type_ for block in blocks for type_ in block.arguments.types)]
+        if op.name == "func.func":
+            function = op.attributes["function_type"].value
+            types += [*function.inputs, *function.results]
+        for type_ in types:
+            if type_ not in checked:
+                checked.add(type_)
+                _check_type(type_, op, file)
+
+
+def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
+    if isinstance(type_, ir.TupleType):
+        for number in range(type_.num_types):
+            _check_type(type_.get_type(number), op, file)
+    if isinstance(type_, ir.RankedTensorType):
+        for extent in type_.shape:
+            if extent < 0 and extent != ir.ShapedType.get_dynamic_size():
+                place = place_of(op.location)
+                raise ParseError(
+                    f"cannot read the portable artifact: it has a tensor of the extent {extent}",
+                    place if place is not None and place.line else Place(file),
+                )
+
+
+def _version(data: bytes) -> str:
+    match = _PRODUCER.match(data)
+    return match.group(1).decode() if match else ""
+
+
+def _hint(version: str) -> str:
+    """What a version that is not read has to do with it."""
+    oldest, newest = stablehlo.get_minimum_version(), stablehlo.get_current_version()
+    if _numbers(oldest) <= _numbers(version) <= _numbers(newest):
+        return ""
+    return (
+        f"; it is of StableHLO {version}, and versions {oldest} to {newest} are read: write it for "
+        "one of those"
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)
+
+
+def record_names(module: ir.Module) -> None:
+    """Keep the names that arguments and results of public functions have, in their attributes."""
+    for op in module.body.operations:
+        function = op.operation
+        if function.name != "func.func" or not is_public(function):
+            continue
+        if not len(function.regions[0].blocks):
+            continue
+        block = function.regions[0].blocks[0]
+        names = [
+            [_name_of(argument.location) for argument in block.arguments],
+            [_result_name(attributes) for attributes in _result_attributes(function)],
+        ]
+        with function.context:
+            for attribute, found in zip(NAMES_ATTRIBUTES, names, strict=True):
+                if any(found) and attribute not in function.attributes:
+                    texts = [ir.StringAttr.get(name) for name in found]
+                    function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+
+def _name_of(location: ir.Location) -> str:
+    return location.name_str if isinstance(location, ir.NameLoc) else ""
+
+
+def _result_attributes(function: ir.Operation) -> list[ir.DictAttr]:
+    return list(function.attributes["res_attrs"]) if "res_attrs" in function.attributes else []
+
+
+def _result_name(attributes: ir.DictAttr) -> str:
+    if "jax.result_info" not in attributes:
+        return ""
+    name = attributes["jax.result_info"]
+    return name.value if isinstance(name, ir.StringAttr) else ""

@@ -1,0 +1,148 @@
+"""The only module that imports a bindings package: everything MLIR comes from here.
+
+The bindings are the wheel ``torch-mlir`` (module ``torch_mlir``, which needs no torch): the one
+published wheel that has the ``quant`` types, StableHLO, TOSA, linalg, the rewrite drivers and
+Python-defined dialects in one context. If another wheel takes its place, only this file changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from ..errors import ParseError, Place, SubquantError, place_of
+from .versions import check_versions
+
+check_versions()
+
+from torch_mlir import ir, passmanager, rewrite  # noqa: E402  (versions are checked first)
+from torch_mlir._mlir_libs import _mlir as _bindings  # noqa: E402
+from torch_mlir._mlir_libs import _mlirDialectsLinalg as _linalg  # noqa: E402
+from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
+from torch_mlir.dialects import ext, quant  # noqa: E402
+
+__all__ = [
+    "Operation",
+    "Rewriter",
+    "Value",
+    "do_without_operation_classes",
+    "ext",
+    "in_context_of",
+    "indexing_maps",
+    "ir",
+    "operation_names",
+    "passmanager",
+    "place_of",
+    "quant",
+    "refuse_names_of_bytes",
+    "register_upstream_passes",
+    "rewrite",
+    "stablehlo",
+    "translate_errors",
+]
+
+Operation: TypeAlias = ir.Operation
+"""An operation. The bindings come without type stubs: their types tell readers, not mypy."""
+
+Rewriter: TypeAlias = rewrite.PatternRewriter
+"""What a pattern replaces and erases operations with."""
+
+Value: TypeAlias = ir.Value
+"""The result of an operation or an argument of a block."""
+
+_passes_registered = False
+
+
+def do_without_operation_classes() -> None:
+    """Do not import the bindings' class of each operation, which takes up to 0.1 s for a module.
+
+    Nothing here needs them: operations are known by name. It is for the whole process, so for one
+    that is subquant's alone.
+    """
+    _bindings.globals.dialect_search_modules = []
+
+
+def register_upstream_passes() -> None:
+    """Register StableHLO's passes, once for the process (upstream's are registered on import)."""
+    global _passes_registered
+    if not _passes_registered:
+        stablehlo.register_stablehlo_passes()
+        _passes_registered = True
+
+
+def operation_names(dialect: str) -> list[str]:
+    """Return the names of a dialect's operations, without the dialect's; none if it is unknown."""
+    try:
+        module = importlib.import_module(f"torch_mlir.dialects._{dialect}_ops_gen")
+    except ImportError:
+        return []
+    names = (getattr(each, "OPERATION_NAME", "") for each in vars(module).values())
+    return [name.partition(".")[2] for name in names if name]
+
+
+def indexing_maps(op: Operation) -> list[ir.AffineMap]:
+    """Return the affine map of each operand of a ``linalg`` operation."""
+    return [ir.AffineMapAttr(each).value for each in _linalg.get_indexing_maps(op)]
+
+
+@contextlib.contextmanager
+def in_context_of(operation: Operation) -> Iterator[None]:
+    """Enter an operation's context and location."""
+    with operation.context, operation.location:
+        yield
+
+
+@contextlib.contextmanager
+def translate_errors(
+    error_class: type[SubquantError],
+    fallback: str,
+    file: str = "-",
+    hints: tuple[tuple[str, str], ...] = (),
+    reword: Callable[[str, list[str]], str] | None = None,
+) -> Iterator[None]:
+    """Turn the bindings' MLIRError into `error_class` with the place and text of its diagnostics.
+
+    Args:
+        error_class: what to raise.
+        fallback: the message when MLIR gives no diagnostic.
+        file: the file name to show where MLIR has none.
+        hints: pairs of a part of MLIR's message and a note to add to it.
+        reword: returns what to say for a message and its notes.
+    """
+    try:
+        yield
+    except ir.MLIRError as error:
+        diagnostics = list(error.error_diagnostics)
+        if not diagnostics:
+            raise error_class(fallback, Place(file)) from None
+        first, *rest = diagnostics
+        place = place_of(first.location) or Place(file)
+        if place.file == "-":
+            place = Place(file, place.line, place.column)
+        notes = [hint for part, hint in hints if part in first.message]
+        notes += [note.message for note in first.notes]
+        notes += [diagnostic.message for diagnostic in rest]
+        short = tuple(note if len(note) <= 600 else note[:600] + " ..." for note in notes)
+        message = first.message
+        if reword is not None:
+            message = reword(message, [note.message for note in first.notes])
+        raise error_class(message, place, short) from None
+
+
+@contextlib.contextmanager
+def refuse_names_of_bytes(file: str = "-") -> Iterator[None]:
+    """Turn what the bindings raise for a string that is not UTF-8 text into an error.
+
+    MLIR's strings are bytes: ``@"\\FF"`` is a valid name, which Python cannot read.
+
+    Raises:
+        ParseError: a name, or a message about one, is no text.
+    """
+    try:
+        yield
+    except (RuntimeError, UnicodeDecodeError) as error:
+        if isinstance(error, RuntimeError) and "str_from_cstr" not in str(error):
+            raise
+        raise ParseError("the module has a name that is not UTF-8 text", Place(file)) from None

@@ -1,0 +1,90 @@
+"""A batch that each call decides: a loop over a private function for one element of it.
+
+::
+
+    func.func @main(%x: tensor<?x49x10xi8>) -> tensor<?x12xi8> {
+      %n = tensor.dim %x, 0
+      %0 = tensor.empty(%n) : tensor<?x12xi8>
+      %r = scf.for %i = 0 to %n step 1 iter_args(%y = %0) {
+        %item = tensor.extract_slice %x[%i, 0, 0] [1, 49, 10] [1, 1, 1]
+        %1 = func.call @main.item(%item)
+        %2 = tensor.insert_slice %1 into %y[%i, 0] [1, 12] [1, 1]
+        scf.yield %2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import emit
+from ..core._mlir import Value, ir
+from ..emit import linalg
+from ..emit.operation import create, with_shape
+from ..errors import Place, UnsupportedError
+
+__all__ = ["dynamic_type", "write_loop"]
+
+_DYNAMIC = ir.ShapedType.get_dynamic_size()
+
+
+def dynamic_type(type_: ir.Type) -> ir.Type:
+    """A tensor type whose first extent each call decides."""
+    return with_shape(type_, [_DYNAMIC, *(int(n) for n in type_.shape[1:])])
+
+
+def write_loop(
+    item: str,
+    arguments: Sequence[Value],
+    batched: Sequence[bool],
+    results: Sequence[ir.Type],
+    place: Place,
+) -> list[Value]:
+    """Write a loop that calls a function for each element of a batch.
+
+    Args:
+        item: the name of the function.
+        arguments: storage tensors, with a dynamic first extent where they have a batch.
+        batched: which of them have.
+        results: the types of the function's results, whose first extent is 1.
+        place: of the file, for errors.
+
+    Returns:
+        The results, with the extent of the batch.
+
+    Raises:
+        UnsupportedError: no argument has a batch, or a result has none.
+    """
+    if not any(batched):
+        raise UnsupportedError("no input of the model has a batch; leave out --batch", place)
+    for type_ in results:
+        if not type_.rank or int(type_.shape[0]) != 1:
+            raise UnsupportedError(f"a result of type '{type_}' has no batch of 1", place)
+    sized = [a for a, is_batched in zip(arguments, batched, strict=True) if is_batched]
+    count = linalg.dim(sized[0], 0)
+    for other in sized[1:]:
+        same = (emit.scalar(count) == emit.scalar(linalg.dim(other, 0))).value
+        linalg.check(same, "the inputs have batches of different sizes")
+    buffers = [
+        linalg.empty([count, *(int(n) for n in type_.shape[1:])], type_.element_type)
+        for type_ in results
+    ]
+
+    def body(position: Value, *found: Value) -> list[Value]:
+        inputs = [
+            linalg.take_slice(argument, position, _item_type(argument.type))
+            if is_batched
+            else argument
+            for argument, is_batched in zip(arguments, batched, strict=True)
+        ]
+        callee = {"callee": ir.FlatSymbolRefAttr.get(item)}
+        call = create("func.call", inputs, list(results), callee)
+        return [
+            linalg.put_slice(part, buffer, position)
+            for part, buffer in zip(call.results, found, strict=True)
+        ]
+
+    return linalg.fold(linalg.constant_index(0), count, buffers, body)
+
+
+def _item_type(type_: ir.Type) -> ir.Type:
+    return with_shape(type_, [1, *(int(n) for n in type_.shape[1:])])

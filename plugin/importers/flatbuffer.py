@@ -1,0 +1,278 @@
+"""Read flatbuffers whose contents are not to be trusted, table by table.
+
+A table starts with a signed 32-bit distance back to its vtable, which has the size of the vtable,
+the size of the table (16 bits each), and for each field where it starts in the table, or 0 for one
+that is absent. A scalar is in the table itself. Strings, vectors and further tables are elsewhere:
+the field has the distance to them. Numbers are little-endian.
+
+A class of a schema is a frozen dataclass whose fields say where they are, in the order of the
+schema, with the functions below. PyPI's ``flatbuffers`` has no verifier in Python: its accessors
+read where a file says, before the buffer too, so every distance would have to be checked around
+them. Here `Reader` checks each against the file. A table that several others point to is read once:
+the work, and the memory, are at most in proportion to the file.
+
+Source: "FlatBuffer Internals", of FlatBuffers' documentation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from ..core.read_record import Irrelevant, ReadRecord, TrackedItems
+from ..errors import InputError, Place
+from ..numerics.element_types import Array
+
+__all__ = [
+    "UNKNOWN",
+    "Reader",
+    "Table",
+    "scalar",
+    "string",
+    "table",
+    "tables",
+    "tracked",
+    "union",
+    "unread",
+    "vector",
+]
+
+_T = TypeVar("_T")
+_Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
+"""The value of a field: of a reader, where the field is, its path, and the fields before it."""
+
+_LONGEST_STRING = 1 << 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table. Subclasses have the fields of the schema, in its order.
+
+    Args:
+        unknown_slots: the places in the vtable of fields that the class does not have.
+    """
+
+    unknown_slots: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the fields that differ from their defaults, and the unknown ones, by name."""
+        stated: dict[str, Any] = {}
+        for field in _fields(type(self)):
+            value = getattr(self, field.name)
+            is_array = isinstance(value, np.ndarray)
+            if value.size if is_array else value != field.default:
+                stated[field.name] = value
+        return stated | {f"slot {slot}": UNKNOWN for slot in self.unknown_slots}
+
+
+class _Unknown:
+    """The value of a field that the schema of this package lacks."""
+
+
+UNKNOWN = _Unknown()
+_TTable = TypeVar("_TTable", bound=Table)
+
+
+_FIELDS: dict[type[Table], tuple[dataclasses.Field[Any], ...]] = {}
+
+
+def _fields(of: type[Table]) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a table in the order of their slots."""
+    if of not in _FIELDS:
+        _FIELDS[of] = tuple(field for field in dataclasses.fields(of) if "read" in field.metadata)
+    return _FIELDS[of]
+
+
+def tracked(table: _TTable, record: ReadRecord, irrelevant: Sequence[Irrelevant] = ()) -> _TTable:
+    """Return a table whose attributes record that they are read.
+
+    Args:
+        table: of a schema.
+        record: gets the fields that differ from their defaults, and those that are unknown.
+        irrelevant: fields that need not be read.
+    """
+    return cast("_TTable", _Tracked(table, record.track("field", table.stated(), irrelevant)))
+
+
+class _Tracked:
+    """The fields of a table as attributes."""
+
+    def __init__(self, table: Table, items: TrackedItems[Any]) -> None:
+        self._table, self._items = table, items
+
+    def __getattr__(self, name: str) -> Any:
+        self._items.get(name)
+        return getattr(self._table, name)
+
+
+class Reader:
+    """A flatbuffer.
+
+    Args:
+        data: the whole of it.
+        file: its name, for errors.
+    """
+
+    def __init__(self, data: bytes, file: str = "-") -> None:
+        self.data = data
+        self.file = file
+        self._known: dict[tuple[type, int], Any] = {}
+
+    def root(self, of: type[_T]) -> _T:
+        """The root table.
+
+        Raises:
+            InputError: the file is cut, or points outside itself; with the path of the field.
+        """
+        return self.table(of, self.target(0, "the root"), "")
+
+    def number(self, position: int, kind: str, path: str) -> Any:
+        """A number, of a type of Python's ``struct``."""
+        try:
+            return struct.unpack_from(f"<{kind}", self.data, position)[0]
+        except struct.error:
+            raise self.error(
+                path, f"ends at byte {position + struct.calcsize(kind):,}, and the file has "
+                f"{len(self.data):,}"
+            ) from None  # fmt: skip
+
+    def target(self, position: int, path: str) -> int:
+        """Where a field points to."""
+        distance = self.number(position, "I", path)
+        if not distance or position + distance >= len(self.data):
+            raise self.error(path, f"points to byte {position + distance:,} of {len(self.data):,}")
+        return int(position + distance)
+
+    def table(self, of: type[_T], position: int, path: str) -> _T:
+        """The table at a position."""
+        found = self._known.get((of, position))
+        if found is None:
+            found = self._known[of, position] = self._table(of, position, path)
+        return cast("_T", found)
+
+    def _table(self, of: type[Any], position: int, path: str) -> Any:
+        vtable = position - self.number(position, "i", path)
+        if vtable < 0:
+            raise self.error(path, f"has its vtable at byte {vtable:,}")
+        size, extent = self.number(vtable, "H", path), self.number(vtable + 2, "H", path)
+        fields = _fields(of)
+        values: dict[str, Any] = {}
+        unknown: list[int] = []
+        for slot in range(max(size // 2 - 2, 0)):
+            offset = self.number(vtable + 4 + 2 * slot, "H", path)
+            if not offset:
+                continue
+            if slot >= len(fields):
+                unknown.append(slot)
+                continue
+            field = fields[slot]
+            name = f"{path}.{field.name}" if path else field.name
+            if offset >= extent:
+                raise self.error(name, f"is at byte {offset} of a table of {extent}")
+            values[field.name] = field.metadata["read"](self, position + offset, name, values)
+        if unknown:
+            values["unknown_slots"] = tuple(unknown)
+        return of(**values)
+
+    def count(self, position: int, size: int, path: str) -> int:
+        """The length of a vector of entries of a size; what is there is in the file."""
+        count = int(self.number(position, "I", path))
+        if position + 4 + count * size > len(self.data):
+            raise self.error(
+                path, f"has {count:,} entries of {size} bytes from byte {position:,}, and the file "
+                f"has {len(self.data):,} bytes"
+            )  # fmt: skip
+        return count
+
+    def error(self, path: str, what: str) -> InputError:
+        """An error at a field."""
+        return InputError(
+            f"{path or 'the root table'} {what}; the file is damaged", Place(self.file)
+        )
+
+
+def _field(default: Any, read: _Read) -> Any:
+    return dataclasses.field(default=default, metadata={"read": read})
+
+
+def scalar(kind: str, default: float = 0) -> Any:
+    """A number of a type of Python's ``struct``; ``?`` is a truth value."""
+    read_as = "B" if kind == "?" else kind
+    make: Callable[[Any], Any] = bool if kind == "?" else lambda number: number
+
+    def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Any:
+        return make(reader.number(position, read_as, path))
+
+    return _field(bool(default) if kind == "?" else default, read)
+
+
+def string() -> Any:
+    """Text; what is not UTF-8 in it is replaced."""
+
+    def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> str:
+        start = reader.target(position, path)
+        count = reader.count(start, 1, path)
+        if count > _LONGEST_STRING:
+            raise reader.error(path, f"has {count:,} bytes, more than {_LONGEST_STRING:,}")
+        return reader.data[start + 4 : start + 4 + count].decode(errors="replace")
+
+    return _field("", read)
+
+
+def vector(kind: str) -> Any:
+    """Numbers of a type that NumPy has, as an array that cannot be written; empty if absent."""
+    dtype = np.dtype(kind).newbyteorder("<")
+
+    def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Array:
+        start = reader.target(position, path)
+        count = reader.count(start, dtype.itemsize, path)
+        return np.frombuffer(reader.data, dtype, count, start + 4)
+
+    empty = np.zeros(0, dtype)
+    empty.flags.writeable = False
+    return dataclasses.field(default_factory=lambda: empty, metadata={"read": read})
+
+
+def table(of: Callable[[], type]) -> Any:
+    """A table of a class, or None."""
+
+    def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Any:
+        return reader.table(of(), reader.target(position, path), path)
+
+    return _field(None, read)
+
+
+def tables(of: Callable[[], type]) -> Any:
+    """Tables of a class, as a tuple; empty if absent."""
+
+    def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> tuple[Any, ...]:
+        start = reader.target(position, path)
+        found: list[Any] = []
+        for entry in range(reader.count(start, 4, path)):
+            name = f"{path}[{entry}]"
+            found.append(reader.table(of(), reader.target(start + 4 + 4 * entry, name), name))
+        return tuple(found)
+
+    return _field((), read)
+
+
+def unread() -> Any:
+    """A field that no importer understands: `UNKNOWN` if it is present."""
+    return _field(None, lambda reader, position, path, values: UNKNOWN)
+
+
+def union(kind: str, kinds: Callable[[], Mapping[int, type[Table]]]) -> Any:
+    """A table of the class that the field named `kind`, which comes before, says; or None.
+
+    A table of a kind that `kinds` lacks is a `Table` without fields.
+    """
+
+    def read(reader: Reader, position: int, path: str, values: Mapping[str, Any]) -> Any:
+        of = kinds().get(values.get(kind, 0), Table)
+        return reader.table(of, reader.target(position, path), path)
+
+    return _field(None, read)

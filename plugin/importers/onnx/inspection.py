@@ -1,0 +1,180 @@
+"""Lists the operators of an ONNX model, and all that would be refused when it is compiled.
+
+The program is written as a compilation would write it, node by node. A node that is refused gets
+results of the types that ONNX's shape inference finds, so that the nodes after it are tried too; so
+does an open extent, which counts as `_STAND_IN` elements. `served` is called in a child process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...core._mlir import ir
+from ...core.files import read_input
+from ...dialects import create_context
+from ...errors import SubquantError
+from ...isolation.processes import Steps
+from ..options import ImportOptions
+from .call import Operand
+from .counted import Counted
+from .extents import open_extents
+from .importing import Program
+from .model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
+
+__all__ = ["described", "served"]
+
+
+def served(
+    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Describe a model, by request: of the path ``path``, named ``file``."""
+    steps("inspect")
+    data = read_input(arguments["path"])
+    return described(read_onnx(data, arguments["file"]), data), []
+
+
+_STAND_IN = 16
+"""The number of elements that an open extent, other than the batch, is tried with."""
+
+
+def described(model: Model, data: bytes) -> dict[str, Any]:
+    """Describe a model, in the form of `subquant.importers.tflite.inspection.described`.
+
+    Args:
+        model: as read.
+        data: the protobuf.
+
+    Returns:
+        As JSON: ``signatures`` with the names of arguments and results; ``graphs``, one list of
+        operators with their results, constants and, if they would be refused, why; ``opsets`` by
+        domain; ``constant_bytes``.
+    """
+    context = create_context()
+    with context, ir.Location.unknown():
+        module = ir.Module.create()
+        missing = open_extents(model)
+        trial = _Trial(model, _inferred_types(data, dict.fromkeys(missing, _STAND_IN)))
+        extents = tuple(f"{name}={_STAND_IN}" for name in missing)
+        trial.whole = "; ".join(missing.values()) or None
+        try:
+            with ir.InsertionPoint(module.body):
+                trial.write_function(ImportOptions(extents=extents))
+        except SubquantError as error:
+            if not trial.refused and not missing:  # or it follows from those
+                trial.whole = error.message
+    operators = [_operator(model, node, trial) for node in model.nodes]
+    return {
+        "description": "",
+        "opsets": dict(model.opsets),
+        "refused": trial.whole,
+        "signatures": [
+            {"name": "main", "graph": 0, "inputs": [each.name for each in model.inputs],
+             "outputs": [each.name for each in model.outputs]}
+        ],
+        "graphs": [{"index": 0, "name": "", "operators": operators}],
+        "constant_bytes": sum(tensor.data.nbytes for tensor in model.constants.values()),
+    }  # fmt: skip
+
+
+def _operator(model: Model, node: Node, trial: _Trial) -> dict[str, Any]:
+    constants = [model.constants[name] for name in node.inputs if name in model.constants]
+    return {
+        "index": node.index,
+        "name": node.operator,
+        "version": model.opsets.get(node.operator.rpartition(".")[0], 0),
+        "results": [
+            trial.results.get(name, {"name": name, "type": "", "shape": [], "quantization": None})
+            for name in node.outputs
+            if name
+        ],
+        "constants": [_constant(tensor) for tensor in constants],
+        "refused": trial.refused.get(node.index),
+    }
+
+
+def _constant(tensor: Tensor) -> dict[str, Any]:
+    return {
+        "name": tensor.name,
+        "type": tensor.type,
+        "shape": list(tensor.data.shape),
+        "quantization": None,  # scales are operands of their own
+        "bytes": tensor.data.nbytes,
+    }
+
+
+class _Trial(Program):
+    """Writes a program, and goes on after what is refused."""
+
+    def __init__(self, model: Model, types: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+        super().__init__(model)
+        self._types = types
+        self.refused: dict[int, str] = {}
+        self.results: dict[str, dict[str, Any]] = {}
+        self.whole: str | None = None
+
+    def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
+        unknown = [self._stand_in(name) for name in node.outputs]
+        if any(each is not None and each.value is None for each in operands):
+            return unknown
+        if node.path:  # of a node that is refused with it
+            return super()._computed(node, operands)
+        try:
+            types = super()._computed(node, operands)
+        except SubquantError as error:
+            self.refused[node.index] = error.message.removeprefix(f"{node} ")
+            return unknown
+        for name, operand in zip(node.outputs, types, strict=False):
+            shape = [int(n) for n in operand.value.shape]
+            if isinstance(operand.value, Counted):
+                shape[operand.value.axis] = -1
+            self.results[name] = {
+                "name": name, "type": operand.type, "shape": shape, "quantization": None,
+            }  # fmt: skip
+        return types
+
+    def _array(self, operand: Operand) -> Any:
+        if operand.value is None:
+            raise SubquantError(f"tensor {operand.name!r} is not known", self.place)
+        return super()._array(operand)
+
+    def _stand_in(self, name: str) -> Operand:
+        """A result of a node that is refused, of the type that shape inference finds."""
+        if name not in self._types:
+            return Operand(name, "", None)
+        type_, shape = self._types[name]
+        element = element_of(type_)
+        return Operand(name, type_, self.lift(np.zeros(shape, element.dtype), element))
+
+
+def _inferred_types(
+    data: bytes, extents: Mapping[str, int]
+) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return type and shape of the tensors that ONNX's shape inference finds.
+
+    Args:
+        data: the protobuf.
+        extents: of open extents, by name; others are 1.
+    """
+    from onnx import ModelProto, TensorProto, shape_inference
+
+    proto = ModelProto.FromString(data)
+    for each in proto.graph.input:
+        for axis, dim in enumerate(each.type.tensor_type.shape.dim):
+            if not dim.HasField("dim_value"):
+                dim.dim_value = extents.get(dim.dim_param or f"{each.name}.{axis}", 1)
+    try:
+        inferred = shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception:  # whatever its C++ raises: nodes after a refused one are then not tried
+        return {}
+    types = {}
+    for each in (*inferred.graph.value_info, *inferred.graph.output):
+        tensor = each.type.tensor_type
+        type_ = TensorProto.DataType.Name(tensor.elem_type)
+        dims = tensor.shape.dim
+        is_fixed = tensor.HasField("shape") and all(dim.HasField("dim_value") for dim in dims)
+        if type_ in ELEMENTS and is_fixed:
+            types[each.name] = type_, tuple(int(dim.dim_value) for dim in dims)
+    return types

@@ -1,0 +1,76 @@
+"""How models are imported."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ..core.options import Activations, Semantics, check_choices
+from ..errors import UsageError, quoted
+
+__all__ = ["AS_IN_FILE", "ImportOptions"]
+
+_LARGEST_BATCH = 1 << 20
+_EXTENT = re.compile("[1-9][0-9]{0,8}")
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """How a model of another tool becomes a module.
+
+    Args:
+        semantics: how its operators compute.
+        activations: what float operators with integer weights multiply: activations as they are,
+            or rounded to 8 bits.
+        batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
+            what the file says.
+        extents: ``name=N`` for each that the file leaves open, but the batch; of a TensorFlow Lite
+            model, ``input.axis=N``.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input that becomes a
+            constant; the integers of one that is quantized.
+        every_tensor: functions return all that their operators compute, in the order of execution,
+            in place of their results.
+
+    Raises:
+        UsageError: another batch, extent or choice.
+    """
+
+    semantics: Semantics = "litert"
+    activations: Activations = "float"
+    batch: str = ""
+    every_tensor: bool = False
+    extents: tuple[str, ...] = ()
+    input_values: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        if self.batch not in ("", "dynamic") and not (
+            self.batch.isascii()
+            and self.batch.isdecimal()
+            and len(self.batch) < 9
+            and 1 <= int(self.batch) <= _LARGEST_BATCH
+        ):
+            raise UsageError(
+                f"expected a batch of 1 to {_LARGEST_BATCH:,}, or 'dynamic', got '{self.batch}'"
+            )
+        for extent in self.extents:
+            name, _, number = extent.rpartition("=")
+            if not name or not _EXTENT.fullmatch(number):
+                raise UsageError(f"expected an extent as NAME=N, N from 1 on, got {quoted(extent)}")
+
+        for value in self.input_values:
+            name, _, numbers = value.rpartition("=")
+            if not name or not numbers:
+                raise UsageError(
+                    "expected a value as NAME=NUMBER or NAME=NUMBER,NUMBER,..., got "
+                    f"{quoted(value)}"
+                )
+
+    @property
+    def batch_size(self) -> int | None:
+        """The extent, if it is a number."""
+        return int(self.batch) if self.batch not in ("", "dynamic") else None
+
+
+AS_IN_FILE = ImportOptions()
+"""What a model is without any options."""

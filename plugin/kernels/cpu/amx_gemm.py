@@ -1,0 +1,539 @@
+"""The kernel of products of 8-bit integers with AMX's tiles: matrices and convolutions.
+
+What is computed is what `IntegerProduct` computes, but activations are signed, as they are::
+
+    result[l, m, n] = sum_(t, c) x[l * line_step + m * step + t, c] * weight[n, t, c]
+
+A tile of activations has up to 16 windows of a line, and 64 integers of each, which are read from
+where they lie. Positions of a window that follow one another in memory are a *run*, which is read
+in equal *pieces*; the last of them may begin before the one before ends: the weight has zeros for
+what is read twice (`Runs.pack`). What is around pictures is put into memory of the workgroup, with
+the lines that are inside, for the windows of some lines at a time, which are a *block*.
+
+Sums are written to memory of the workgroup too, from where they are read as vectors of columns:
+while tiles are multiplied, what they are multiplied in being a unit of its own, the sums of the
+tiles before are finished and written to the result, some rows with each piece.
+
+A tile of the weight is multiplied with two tiles of activations as soon as it is read, and these
+with two of the weight: the processor multiplies for as long as it takes to read two.
+
+Linux is asked for the tiles by each workgroup, which takes 0.1 us: a program may be run by any
+process. Where it refuses them, the same is computed without, at a fraction of the speed.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ...core._mlir import Value
+from ...emit import Formula, scalar
+from ...emit.amx import Rows, Tiled, address, configuration, permitted
+from ...emit.linalg import Extent, constant_index
+from ...emit.values import Scalars
+from ...emit.vectors import (
+    Vectors,
+    element_at,
+    load,
+    loop,
+    numbers,
+    quotient,
+    remainder,
+    reread,
+    scratch,
+    store,
+    when,
+)
+from ...numerics.array_functions import concatenate, convert
+from ...numerics.element_types import I8, I32, I64, U8, AnyArray
+from ..epilogue.fused_epilogue import last_bindings
+from ..isa.instructions import Sum
+from ..kernel_table import Binding, Kernel
+from ..select.conv_geometry import Windows
+from .conv_gemm import ROOM, WindowProduct
+from .n_tail import SumWriter
+
+__all__ = ["MatrixProduct", "Runs"]
+
+_ROWS, _BYTES, _REGISTERS = 16, 64, 8
+"""Of a tile at most, and how many tiles there are."""
+_WRITTEN_OUT = 4
+"""Groups of rows that are written out at most; more are a loop."""
+_FIRST_CACHE, _SECOND_CACHE = 32 << 10, 1 << 20
+"""Bytes that stay in the caches of a core beside sums, tables and what is written.
+
+Processors with tiles have 48 KiB and 2 MiB, which two threads may share.
+"""
+_LARGE, _MOST_LINES = 1 << 14, 8
+"""Bytes of a tile of the weight, and lines of 64 bytes of the next that are asked for at once."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """What is summed over, as it lies in memory.
+
+    Args:
+        windows: of the activations.
+        channels: integers of a position; those of a run are a multiple of 4.
+    """
+
+    windows: Windows
+    channels: int
+
+    @property
+    def _is_joined(self) -> bool:
+        """True if the positions of a window's last axis follow one another."""
+        return bool(self.windows.taps) and self.windows.taps[-1][1] == 1
+
+    @property
+    def length(self) -> int:
+        """Integers of a run."""
+        return self.channels * (self.windows.taps[-1][0] if self._is_joined else 1)
+
+    @property
+    def outer(self) -> list[tuple[int, int]]:
+        """How many runs there are along each axis, and how many integers apart."""
+        taps = self.windows.taps[:-1] if self._is_joined else self.windows.taps
+        return [(count, apart * self.channels) for count, apart in taps]
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces a run is read in."""
+        return -(-self.length // _BYTES)
+
+    @property
+    def piece(self) -> int:
+        """Integers of a piece, a multiple of 4."""
+        return -(-self.length // self.pieces // 4) * 4
+
+    @property
+    def depth(self) -> int:
+        """Integers of all pieces."""
+        return math.prod(count for count, _ in self.outer) * self.pieces * self.piece
+
+    def pack(self, rows: AnyArray) -> AnyArray:
+        """A weight of ``columns x integers``, with zeros where a piece reads again."""
+        again = self.pieces * self.piece - self.length
+        if not again:
+            return rows
+        columns, last = rows.shape[0], (self.pieces - 1) * self.piece
+        apart = rows.reshape((columns, rows.shape[1] // self.length, self.length))
+        before = np.pad(apart[:, :, :last], [(0, 0), (0, 0), (0, again)])
+        return concatenate([before, apart[:, :, last:]], 2).reshape((columns, self.depth))
+
+
+@dataclass(frozen=True)
+class MatrixProduct(WindowProduct):
+    """A product by tiles, of which workgroups share the windows of all tiles of the weight."""
+
+    @property
+    def runs(self) -> Runs:
+        """What is summed over."""
+        return Runs(self.windows, self.channels)
+
+    @cached_property
+    def block(self) -> int:
+        """How many lines of windows read what is written together: all if nothing is written."""
+        lines, images = self.windows.lines, self.windows.images
+        if self.pictures is None:
+            return lines * images
+        most = next(n for n in range(lines, 0, -1) if self.room_of(n) <= ROOM)
+        return -(-lines // -(-lines // most))
+
+    @property
+    def _blocks(self) -> int:
+        """How many blocks there are; the last one of an image may share lines with another."""
+        if self.pictures is None:
+            return 1
+        return -(-self.windows.lines // self.block) * self.windows.images
+
+    @property
+    def room(self) -> int:
+        """How many bytes the windows of a block read."""
+        return self.room_of(self.block)
+
+    @property
+    def at_once(self) -> int:
+        """How many tiles of windows are computed together: as many as there are registers for."""
+        parts = self.tiles.parts
+        most = (_REGISTERS - parts) // (parts + 1)
+        return min(most, -(-self.windows.count // _ROWS) * self.block)
+
+    @property
+    def of_line(self) -> int:
+        """How many tiles the windows of a line are."""
+        count = -(-self.windows.count // _ROWS)
+        return -(-count // self.at_once) * self.at_once if self.block == 1 else count
+
+    @property
+    def _every(self) -> int:
+        """How many tiles the windows of a block are."""
+        return self.of_line * self.block
+
+    @property
+    def units(self) -> int:
+        """How often tiles of a block are computed together."""
+        return -(-self._every // self.at_once)
+
+    @property
+    def is_weight_passing(self) -> bool:
+        """True if all tiles of the weight are multiplied with some windows, then with the next.
+
+        Else all windows of a block are multiplied with a tile, which stays in the first cache if
+        they do, and is read once from memory if the weight is large. Where neither is so, windows
+        stay in the first cache, and tiles come from the second: these lie one behind the other,
+        and are read in a third less time than windows are whose rows are apart.
+        """
+        if self.pictures is not None or self.units == 1:
+            return False
+        of_all = self.windows.positions * self.channels
+        of_tile = self.tiles.depth * self.tiles.width
+        return (
+            of_all + of_tile > _FIRST_CACHE
+            and self._bytes_at_once <= _FIRST_CACHE
+            and self._weight_bytes <= _SECOND_CACHE
+        )
+
+    @property
+    def is_weight_kept_out(self) -> bool:
+        """True if the weight passes by, and there is no place for it in the first cache."""
+        return self.is_weight_passing and self._weight_bytes + self._bytes_at_once > _FIRST_CACHE
+
+    @property
+    def _weight_bytes(self) -> int:
+        return self.tiles.count * self.tiles.depth * self.tiles.width
+
+    @property
+    def _bytes_at_once(self) -> int:
+        """How many bytes of activations the tiles of windows read that are computed together."""
+        runs = self.runs
+        of_run = (self.rows - 1) * min(self.windows.step * self.channels, runs.length) + runs.length
+        return self.at_once * math.prod(count for count, _ in runs.outer) * of_run
+
+    @property
+    def lines_ahead(self) -> int:
+        """How much of the next tile of a large weight is asked for with each piece of this one."""
+        of_piece = self.runs.piece * self.tiles.width
+        is_large = self.tiles.depth * self.tiles.width >= _LARGE and self._blocks == 1
+        is_large = is_large and not self.is_weight_passing
+        is_read_once = is_large and self.workgroups <= self.tiles.count
+        return min(of_piece // _BYTES // self.units, _MOST_LINES) if is_read_once else 0
+
+    @property
+    def rows(self) -> int:
+        """Windows of a tile; the last one of a line may share some with the one before."""
+        return -(-self.windows.count // self.of_line)
+
+    def kernel(self) -> Kernel:
+        """The kernel.
+
+        Its bindings are the weight, activations, tables of `finish`, and the result.
+        """
+        tiles, windows, pictures = self.tiles, self.windows, self.pictures
+        given = windows.positions * self.channels if pictures is None else pictures.given
+        bindings = [
+            Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
+            Binding((given,), I8),
+            *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
+        ]
+        products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
+        return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
+
+    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+        has_tiles = permitted()
+        when(has_tiles, self._configure)
+        work = _Work(self, memories, has_tiles)
+        every = self._blocks * self.tiles.count * self.units
+        begin = quotient(scalar(number) * every, self.workgroups)
+        end = quotient((scalar(number) + 1) * every, self.workgroups)
+        # The sums of a unit are written while the next one is multiplied.
+        loop(begin.value, (end + 1).value, 1, lambda unit: work.write(scalar(unit), begin, end))
+
+        def release() -> None:
+            made = Tiled()
+            made.release()
+            made.emit()
+
+        when(has_tiles, release)
+
+    def _configure(self) -> None:
+        piece, parts = self.runs.piece, self.tiles.parts
+        shapes = [
+            *[(self.rows, piece)] * self.at_once,
+            *[(piece // 4, _BYTES)] * parts,
+            *[(self.rows, _BYTES)] * (self.at_once * parts),
+        ]
+        memory = scratch([_BYTES], I8)
+        store(numbers(configuration(shapes), I8), memory, [0])
+        made = Tiled()
+        made.configure(address(memory))
+        made.emit()
+
+    def pieces(self, body: Callable[[Formula, Formula], None]) -> None:
+        """Call the body with the number of each piece, and with where it is in a window."""
+        runs = self.runs
+        loops = [*runs.outer, (runs.pieces, runs.piece)]
+
+        def of_loop(level: int, number: Formula, place: Formula) -> None:
+            if level == len(loops):
+                body(number, place)
+                return
+            count, apart = loops[level]
+
+            def of_position(position: Value) -> None:
+                offset = scalar(position) * apart
+                if level == len(loops) - 1 and runs.pieces * runs.piece > runs.length:
+                    offset = np.minimum(offset, runs.length - runs.piece)
+                of_loop(level + 1, number * count + scalar(position), place + offset)
+
+            loop(0, count, 1, of_position)
+
+        zero = scalar(constant_index(0))
+        of_loop(0, zero, zero)
+
+    def place(self, unit: Formula) -> _Place:
+        """Where a unit of all is."""
+        if self.is_weight_passing:  # there is one block
+            number, tile = quotient(unit, self.tiles.count), remainder(unit, self.tiles.count)
+            first = number * self.at_once
+        else:
+            number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
+            block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
+        within = [self._within(first + index) for index in range(self.at_once)]
+        starts = [self.windows.start(*each) * self.channels for each in within]
+        image, begin = scalar(constant_index(0)), scalar(constant_index(0))
+        if self.pictures is not None:
+            of_image = -(-self.windows.lines // self.block)
+            image = quotient(block, of_image)
+            begin = remainder(block, of_image) * self.block
+            if self.windows.lines % self.block:
+                begin = np.minimum(begin, self.windows.lines - self.block)
+        lines = [image * self.windows.lines + begin + line for line, _ in within]
+        return _Place(image, begin, tile, lines, [row for _, row in within], starts, unit)
+
+    def _within(self, number: Formula) -> tuple[Formula, Formula]:
+        """The line of a tile of windows in its block, and its first one there.
+
+        The last tiles of all may share windows with those before, and the last one of a line.
+        """
+        if self._every % self.at_once:
+            number = np.minimum(number, self._every - 1)
+        row = remainder(number, self.of_line) * self.rows
+        if self.of_line * self.rows > self.windows.count:
+            row = np.minimum(row, self.windows.count - self.rows)
+        return quotient(number, self.of_line), row
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where tiles of windows are that are computed together.
+
+    Attributes:
+        image: of the block.
+        begin: the first line of the block in the image.
+        tile: of the weight.
+        lines, rows: of each, in the result.
+        starts: its first integer among those that the block reads.
+        unit: its number.
+    """
+
+    image: Formula
+    begin: Formula
+    tile: Formula
+    lines: Sequence[Formula]
+    rows: Sequence[Formula]
+    starts: Sequence[Formula]
+    unit: Formula
+
+
+class _Work:
+    """What a workgroup does.
+
+    Args:
+        product: what is computed.
+        memories: of the kernel.
+        has_tiles: whether there are tiles.
+    """
+
+    def __init__(
+        self, product: MatrixProduct, memories: Sequence[Value], has_tiles: Formula
+    ) -> None:
+        self.product, self.has_tiles = product, has_tiles
+        self.weight, self.given, *tables, result = memories
+        self.rows = product.at_once * product.rows
+        self.writer = SumWriter(
+            product.tiles, 2 * self.rows, product.finish, tables, result, in_memory=True
+        )
+        self.read = self.given
+        if product.pictures is not None:
+            self.read = scratch([product.room], I8)
+
+    def write(self, unit: Formula, begin: Formula, end: Formula) -> None:
+        """Multiply a unit, if it is one of these, and write the sums of the one before."""
+        product, writer = self.product, self.writer
+        place, before = product.place(unit), product.place(np.maximum(unit, begin + 1) - 1)
+        is_there, is_later = unit < end, unit > begin
+        is_tiled = is_there & self.has_tiles
+        if product.pictures is not None:
+            is_new = remainder(unit, product.units * product.tiles.count) == 0
+            when(is_there & (is_new | ~is_later), lambda: self._fill(place))
+        room = remainder(unit, 2) * self.rows
+        when(is_tiled, self._clear)
+        when(is_there & ~self.has_tiles, lambda: self._words(place, room))
+        pieces = product.tiles.depth // product.runs.piece
+        groups = -(-product.rows // writer.together(product.rows)) * product.at_once
+        of_piece = -(-groups // pieces)
+
+        def body(number: Formula, offset: Formula) -> None:
+            when(is_tiled, lambda: self._multiply(place, number, offset))
+            first = number * of_piece
+
+            def write(group: Formula) -> None:
+                self._write_group(np.minimum(group, groups - 1), before, self.rows - room)
+
+            def write_groups() -> None:
+                if of_piece > _WRITTEN_OUT:
+                    loop(0, of_piece, 1, lambda group: write(first + scalar(group)))
+                    return
+                for group in range(of_piece):
+                    write(first + group)
+
+            when(is_later & (first < groups), write_groups)
+
+        product.pieces(body)
+        when(is_tiled, lambda: self._keep(room))
+
+    def _write_group(self, group: Formula, place: _Place, room: Formula) -> None:
+        """Write the sums of some rows, which are in memory from `room` on."""
+        product, writer = self.product, self.writer
+        of_tile = -(-product.rows // writer.together(product.rows))
+        inner, line, row, first = group, place.lines[0], place.rows[0], room
+        for number in range(1, product.at_once):
+            is_of_tile = group >= number * of_tile
+            inner = np.where(is_of_tile, group - number * of_tile, inner)
+            line = np.where(is_of_tile, place.lines[number], line)
+            row = np.where(is_of_tile, place.rows[number], row)
+            first = np.where(is_of_tile, room + number * product.rows, first)
+        writer.write_group(inner, product.rows, first, line, row, place.tile)
+
+    def _fill(self, place: _Place) -> None:
+        """Write the lines that a block reads, with what is around them."""
+        product, pictures = self.product, self.product.pictures
+        assert pictures is not None
+        *_, positions, channels = pictures.shape
+        axis = pictures.lines
+
+        def of_line(number: Value) -> None:
+            line = place.begin * axis.step + scalar(number)
+            start = scalar(number) * (positions * channels)
+            pictures.write_line(self.given, self.read, place.image, line, start)
+
+        loop(0, (product.block - 1) * axis.step + axis.span, 1, of_line)
+
+    # -- tiles ------------------------------------------------------------------------------------
+
+    @property
+    def _of_weight(self) -> range:
+        return range(self.product.at_once, self.product.at_once + self.product.tiles.parts)
+
+    @property
+    def _summed(self) -> range:
+        first = self._of_weight.stop
+        return range(first, first + self.product.at_once * self.product.tiles.parts)
+
+    def _clear(self) -> None:
+        """Begin the sums of a unit."""
+        made = Tiled()
+        for register in self._summed:
+            made.clear(register)
+        made.emit()
+
+    def _multiply(self, place: _Place, number: Formula, offset: Formula) -> None:
+        """Add the products of a piece."""
+        product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
+        parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
+        begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
+        step, apart = Tiled(), _known(product.windows.step * product.channels)
+        stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
+        for part, register in enumerate(self._of_weight):
+            rows = Rows(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
+            step.load(register, rows)
+        for window, start in enumerate(place.starts):
+            step.load(window, Rows(address(self.read) + _wide(start + offset), apart))
+            for part, register in enumerate(self._of_weight):
+                step.multiply(self._summed[window * parts + part], window, register)
+        if lines:
+            so_far = remainder(place.unit, product.units) * (tiles.depth // piece) + number
+            behind = begin + tiles.depth * width
+            step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
+        step.emit()
+
+    def _keep(self, room: Formula) -> None:
+        """Write sums to memory, where there is room."""
+        parts, width = self.product.tiles.parts, self.product.tiles.width
+        end, apart = Tiled(), _known(width * 4)
+        place = address(self.writer.sums) + _wide(room * (width * 4))
+        for index, register in enumerate(self._summed):
+            window, part = divmod(index, parts)
+            offset = window * self.product.rows * width * 4 + part * _BYTES
+            end.store(register, Rows(place, apart, offset))
+        end.emit()
+
+    # -- without tiles ----------------------------------------------------------------------------
+
+    def _words(self, place: _Place, room: Formula) -> None:
+        """Write the same sums, a window after another.
+
+        An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
+        """
+        product, sums = self.product, self.writer.sums
+        tiles, apart = product.tiles, product.windows.step * product.channels
+        lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
+        half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)
+        parts = range(0, tiles.width, lanes)
+
+        def begin(row: Value) -> None:
+            for part in parts:
+                store(zero, sums, [(room + scalar(row)).value, part])
+
+        def of_piece(number: Formula, offset: Formula) -> None:
+            def of_row(index: int, start: Formula, row: Value) -> None:
+                at = start + offset + scalar(row) * apart
+                summed = (room + scalar(row) + index * product.rows).value
+                memory = [[summed, part] for part in parts]
+                before = [load(sums, each, lanes, I32) for each in memory]
+
+                def of_group(group: Value, *totals: Formula) -> list[Formula]:
+                    four = load(self.read, [(at + scalar(group) * 4).value], 4, I8)
+                    unsigned = target.spread(element_at(reread(four, I32), 0), U8) ^ 128
+                    step, made = (number * groups + scalar(group)).value, []
+                    for total, part in zip(totals, parts, strict=True):
+                        stored = [place.tile.value, step, part * 4]
+                        signed = load(self.weight, stored, lanes * 4, I8)
+                        more = target.add(Sum(total), unsigned, signed, 255)
+                        less = target.add(Sum(zero), half, signed, 255)
+                        made.append(target.words(more) - target.words(less))
+                    return made
+
+                after = loop(0, groups, 1, of_group, before)
+                for total, each in zip(after, memory, strict=True):
+                    store(total, sums, each)
+
+            for index, start in enumerate(place.starts):
+                loop(0, product.rows, 1, functools.partial(of_row, index, start))
+
+        loop(0, self.rows, 1, begin)
+        product.pieces(of_piece)
+
+
+def _wide(position: Formula) -> Formula:
+    return convert(position, I64)
+
+
+def _known(number: int) -> Formula:
+    return Scalars().known(number, I64)

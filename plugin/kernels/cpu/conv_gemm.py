@@ -1,0 +1,70 @@
+"""What kernels of products of windows with a weight in tiles compute, whatever multiplies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..epilogue.fused_epilogue import Finish
+from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..pack.tiles import Tiles
+from ..select.conv_geometry import Windows
+from .pad_copy import PaddedPictures
+
+__all__ = ["ROOM", "WindowProduct"]
+
+ROOM = 16 << 10
+"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
+IREE gives a workgroup 32 KiB.
+"""
+
+
+@dataclass(frozen=True)
+class WindowProduct:
+    """What is computed, and with what.
+
+    Args:
+        tiles: how the weight lies in memory: its depth is that of a window, as the kernel reads it.
+        instructions: what multiplies, a name in `INSTRUCTIONS`.
+        windows: where they are on the activations.
+        channels: integers of a position, a multiple of what is multiplied in a lane.
+        workgroups: how many share the work.
+        finish: what is done with the sums before they are written.
+        pictures: what is put around activations in the kernel, or None: they have it.
+    """
+
+    tiles: Tiles
+    instructions: str
+    windows: Windows
+    channels: int
+    workgroups: int
+    finish: Finish | None = None
+    pictures: PaddedPictures | None = None
+
+    @property
+    def target(self) -> Instructions:
+        """What is multiplied with; of tiles, where there are none."""
+        return INSTRUCTIONS[self.instructions]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The extents of the result: lines, windows, columns."""
+        windows = self.windows
+        return windows.images * windows.lines, windows.count, self.tiles.columns
+
+    @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are written with what is around."""
+        return self.room_of(1) <= ROOM
+
+    def room_of(self, lines: int) -> int:
+        """How many bytes the windows of some lines read of what is written."""
+        if self.pictures is None:
+            return 0
+        *_, positions, channels = self.pictures.shape
+        return self.lines_read(lines) * positions * channels * self.target.factor.bits // 8
+
+    def lines_read(self, lines: int) -> int:
+        """How many lines of a picture the windows of some lines read."""
+        assert self.pictures is not None
+        axis = self.pictures.lines
+        return (lines - 1) * axis.step + axis.span

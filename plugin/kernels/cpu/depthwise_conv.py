@@ -1,0 +1,474 @@
+"""The kernel of convolutions that keep channels apart: each has a window of its own.
+
+::
+
+    result[l, m, c] = first[c] + sum_(r, t) x[l * step + r * apart, m * step + t * apart, c]
+                                            * weight[r, t, c]
+
+A vector holds channels, with several taps of each where an instruction multiplies several
+(`TapGroups`). These are gathered once for each line of the picture, into memory that stays in the
+cache, from which all windows of all lines read them: as many lines as a window spans are there, in
+a ring. So what is outside of the picture is put in on the way, and the picture is read as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from ...core._mlir import Value
+from ...emit import Formula, scalar
+from ...emit.linalg import Extent, constant_index
+from ...emit.vectors import (
+    Vectors,
+    interleaved,
+    load,
+    loop,
+    part_of,
+    quotient,
+    remainder,
+    scratch,
+    store,
+    when,
+)
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32
+from ..epilogue.fused_epilogue import Finish, last_bindings
+from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..kernel_table import Binding, Kernel, evenly
+from ..pack.k_groups import TapGroups
+from ..select.conv_geometry import Axis
+
+__all__ = ["DepthwiseProduct"]
+
+_BYTES_AT_ONCE = 64
+"""Channels whose groups are gathered together: a position's share of a line of the cache."""
+_MOST_AT_ONCE = 8
+"""Windows that are computed together at most."""
+_SCRATCH = 24 << 10
+"""Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
+_MOST_WRITTEN_OUT = 64
+"""Groups of the windows of a period that are written out at most; more lines are a loop."""
+_TIME_OF_A_PRODUCT, _TIME_TO_GATHER = 4, 5
+"""Of a product, and of a byte that is gathered, in products of a contraction, about."""
+
+
+@dataclass(frozen=True)
+class DepthwiseProduct:
+    """What is computed, and with what.
+
+    Args:
+        images: how many pictures there are.
+        lines, windows: along the two axes of each.
+        channels: how many there are, at least the lanes of a vector.
+        outside: what stands around a picture, i8.
+        instructions: a name in `INSTRUCTIONS`.
+        workgroups: how many share the pictures.
+        finish: what is done with the sums before they are written.
+    """
+
+    images: int
+    lines: Axis
+    windows: Axis
+    channels: int
+    outside: int
+    instructions: str
+    workgroups: int
+    finish: Finish | None = None
+
+    @property
+    def target(self) -> Instructions:
+        """What is multiplied with."""
+        return INSTRUCTIONS[self.instructions]
+
+    @cached_property
+    def groups(self) -> TapGroups:
+        """How the taps of a line of a window are multiplied."""
+        return TapGroups(self.windows, self.target.taps, self.lines.taps)
+
+    @property
+    def accepts(self) -> bool:
+        """True if the lines that a window reads fit where they are gathered."""
+        return self._plan is not None
+
+    @property
+    def products(self) -> int:
+        """About how many products of a contraction take as long."""
+        windows = self.images * self.lines.count * self.windows.count
+        return _TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
+
+    @property
+    def again(self) -> int:
+        """The same of what each block of lines gathers that the one before has gathered, too."""
+        lines = max(0, self.lines.span - self.lines.step)
+        return _TIME_TO_GATHER * lines * self.windows.extent * self.channels
+
+    def kernel(self) -> Kernel:
+        """The kernel.
+
+        Its bindings are the weight, what sums begin with, activations, tables of `finish`, and the
+        result.
+        """
+        read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
+        positions = self.images * self.lines.extent * self.windows.extent
+        shape = self.images * self.lines.count, self.windows.count, self.channels
+        bindings = [
+            Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
+            Binding((self.channels,), I32),
+            Binding((positions, self.channels), I8),
+            *last_bindings(self.finish, self.channels, shape),
+        ]
+        name, products = "depthwise_product", self.products
+        return Kernel(name, bindings, self.workgroups, self._body, 0, products=products)
+
+    @cached_property
+    def _plan(self) -> _Plan | None:
+        """The most that fits, of what is better gathered together."""
+        target, count = self.target, self.windows.count
+        vectors = -(-self.channels // target.lanes)
+        period = self.groups.period
+        most = max(1, min(_MOST_AT_ONCE, target.most_sums // 2) // period)
+        choices = [period * n for n in range(most, most // 2, -1)]
+        at_once = next((n for n in choices if count % n == 0), choices[0])
+        held = min(vectors, max(1, _BYTES_AT_ONCE // target.lanes))
+        plan = _Plan(self, at_once, held, count)
+        while plan.bytes > _SCRATCH:
+            units = -(-plan.strip // plan.at_once)
+            if units > 4 or (units > 1 and plan.held == 1):
+                plan = replace(plan, strip=-(-units // 2) * plan.at_once)
+            elif plan.held > 1:
+                plan = replace(plan, held=plan.held // 2)
+            elif plan.at_once > period:
+                plan = replace(plan, at_once=period, strip=min(count, plan.at_once))
+            else:
+                return None
+        return plan
+
+    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+        plan = self._plan
+        assert plan is not None
+        begin, end = evenly(scalar(number), self.workgroups, plan.tasks)
+        room = scratch(plan.scratch, self.target.factor)
+        is_kept = self.finish is not None and not self.finish.is_certain
+        sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
+        rooms = room, sums
+        loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, rooms, task).write())
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is gathered together.
+
+    Args:
+        product: what is computed.
+        at_once: windows that are computed together, some periods of them.
+        held: vectors of channels.
+        strip: windows of a line; `at_once` or a multiple of it where a line has several strips.
+    """
+
+    product: DepthwiseProduct
+    at_once: int
+    held: int
+    strip: int
+
+    @property
+    def ring(self) -> int:
+        """How many lines of the picture are gathered."""
+        lines = self.product.lines
+        return lines.span if lines.apart == 1 else lines.taps
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """The extents of what is gathered."""
+        target = self.product.target
+        return self.ring, self.held, self.of_strip, target.lanes * target.taps
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes that is."""
+        return math.prod(self.scratch) * self.product.target.factor.bits // 8
+
+    @property
+    def of_strip(self) -> int:
+        """How many groups the windows of a strip read."""
+        return self.product.groups.count(min(self.strip, self.product.windows.count))
+
+    @property
+    def strips(self) -> int:
+        """How many strips a line has."""
+        return -(-self.product.windows.count // self.strip)
+
+    @property
+    def vectors(self) -> int:
+        """How many vectors of channels there are."""
+        return -(-self.product.channels // self.product.target.lanes)
+
+    @property
+    def chunks(self) -> int:
+        """In how many parts these are gathered."""
+        return -(-self.vectors // self.held)
+
+    @property
+    def blocks(self) -> int:
+        """In how many parts the lines of a picture are shared."""
+        others = self.chunks * self.strips * self.product.images
+        return min(self.product.lines.count, -(-self.product.workgroups // others))
+
+    @property
+    def tasks(self) -> int:
+        """How many parts of all this there are, in each of which lines follow one another."""
+        return self.chunks * self.strips * self.product.images * self.blocks
+
+
+class _Task:
+    """The lines of a block, of a strip and of some vectors of channels.
+
+    Args:
+        plan: what is gathered together.
+        memories: of the kernel.
+        rooms: for what is gathered, and for sums that are to be finished.
+        task: the number of the task.
+    """
+
+    def __init__(
+        self,
+        plan: _Plan,
+        memories: Sequence[Value],
+        rooms: tuple[Value, Value | None],
+        task: Value,
+    ) -> None:
+        self.plan, self.product = plan, plan.product
+        self.room, self.sums = rooms
+        self.target, self.groups = plan.product.target, plan.product.groups
+        self.weight, self.first, self.activations, *self.tables, self.result = memories
+        number = scalar(task)
+        chunk, number = remainder(number, plan.chunks), quotient(number, plan.chunks)
+        self.strip, number = remainder(number, plan.strips), quotient(number, plan.strips)
+        self.block, self.image = remainder(number, plan.blocks), quotient(number, plan.blocks)
+        self.vector = chunk * plan.held
+        held = self.plan.held
+        if plan.vectors % held == 0:
+            self.held = scalar(constant_index(held))
+        else:
+            self.held = np.minimum(plan.vectors - self.vector, held)
+
+    def write(self) -> None:
+        """Write the loop over its lines."""
+        lines, ring = self.product.lines, self.plan.ring
+        begin, end = evenly(self.block, self.plan.blocks, lines.count)
+        # Lines of the picture that the line before has gathered.
+        kept = max(0, ring - lines.step) if lines.apart == 1 else 0
+
+        def of_line(number: Value) -> None:
+            line = scalar(number)
+            fresh: Formula = np.where(line == begin, 0, kept)
+            loop(fresh.value if kept else 0, ring, 1, lambda tap: self._gather(line, scalar(tap)))
+            loop(0, self.held.value, 1, lambda vector: self._multiply(line, scalar(vector)))
+
+        loop(begin.value, end.value, 1, of_line)
+
+    def _channel(self, vector: Formula) -> Formula:
+        """The first channel of a vector; the last vector may share channels with that before."""
+        channel, lanes = (vector + self.vector) * self.target.lanes, self.target.lanes
+        if self.product.channels % lanes:
+            channel = np.minimum(channel, self.product.channels - lanes)
+        return channel
+
+    def _slot(self, line: Formula, tap: Formula) -> Formula:
+        """Where the line of the picture is gathered that is a tap of the windows of a line."""
+        lines = self.product.lines
+        return remainder(line * lines.step + tap, self.plan.ring) if lines.apart == 1 else tap
+
+    # -- gathering ------------------------------------------------------------------------------
+
+    def _gather(self, line: Formula, tap: Formula) -> None:
+        lines = self.product.lines
+        slot = self._slot(line, tap)
+        source = line * lines.step + tap * lines.apart - lines.before
+
+        def of_vector(vector: Value) -> None:
+            at = [slot.value, vector]
+            if not lines.before and not lines.after:
+                self._gather_line(at, source, vector)
+                return
+            inside = (source >= 0) & (source < lines.extent)
+            when(inside, lambda: self._gather_line(at, source, vector))
+            when(~inside, lambda: self._gather_nothing(at))
+
+        loop(0, self.held.value, 1, of_vector)
+
+    def _gather_nothing(self, at: Sequence[Value]) -> None:
+        target = self.target
+        outside = Vectors(target.lanes * target.taps).known(self.product.outside, I8)
+        outside = target.factors(outside)
+        zero = constant_index(0)
+        loop(
+            0,
+            self.plan.of_strip,
+            1,
+            lambda group: store(outside, self.room, [*at, group, zero]),
+        )
+
+    def _gather_line(self, at: Sequence[Value], source: Formula, vector: Value) -> None:
+        """Gather a line of the picture: at its ends some positions are outside."""
+        axis, plan, target, every = self.product.windows, self.plan, self.target, self.groups.every
+        channel = self._channel(scalar(vector))
+        first = (self.image * self.product.lines.extent + source) * axis.extent
+        start = self.strip * (plan.strip * axis.step) - axis.before
+
+        def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
+            def of_group(group: Value) -> None:
+                column = start + scalar(group) * every
+                parts = [read(column + tap * axis.apart) for tap in range(target.taps)]
+                found = target.factors(interleaved(parts))
+                store(found, self.room, [*at, group, constant_index(0)])
+
+            return of_group
+
+        def inner(column: Formula) -> Formula:
+            place = [(first + column).value, channel.value]
+            return load(self.activations, place, target.lanes, I8)
+
+        def outer(column: Formula) -> Formula:
+            found = inner(np.clip(column, 0, axis.extent - 1))
+            inside = (column >= 0) & (column < axis.extent)
+            return np.where(inside, found, self.product.outside)
+
+        # Groups of the line whose positions are all inside.
+        reach = (target.taps - 1) * axis.apart
+        low = -(-axis.before // every)
+        high = (axis.extent - 1 + axis.before - reach) // every + 1
+        behind = self.strip * (plan.strip * axis.step // every)
+        begin = np.clip(low - behind, 0, plan.of_strip)
+        end = np.maximum(np.minimum(high - behind, plan.of_strip), begin)
+        loop(0, begin.value, 1, gathered(outer))
+        loop(begin.value, end.value, 1, gathered(inner))
+        loop(end.value, plan.of_strip, 1, gathered(outer))
+
+    # -- multiplying ----------------------------------------------------------------------------
+
+    def _multiply(self, line: Formula, vector: Formula) -> None:
+        """Write the windows of a line, of a vector of channels."""
+        plan, axis = self.plan, self.product.windows
+        rest = axis.count % plan.at_once
+        units = scalar(constant_index(min(plan.strip, axis.count) // plan.at_once))
+        begin = self.strip * plan.strip
+        if plan.strips > 1:
+            units = quotient(np.minimum(axis.count - begin, plan.strip), plan.at_once)
+        of_windows = self._of_windows(line, vector, begin)
+        loop(0, units.value, 1, lambda unit: of_windows(scalar(unit), plan.at_once))
+        if rest:
+            of_rest = units * plan.at_once + begin == axis.count - rest
+            when(of_rest, lambda: of_windows(units, rest))
+
+    def _of_windows(
+        self, line: Formula, vector: Formula, begin: Formula
+    ) -> Callable[[Formula, int], None]:
+        product, groups, target = self.product, self.groups, self.target
+        lines, lanes = product.lines, target.lanes
+        channel = self._channel(vector)
+        which = [
+            (window, place)
+            for window in range(groups.period)
+            for place in range(len(groups.of_window(window)))
+        ]
+        is_loop = len(which) * lines.taps > _MOST_WRITTEN_OUT
+
+        def weights(tap: Formula) -> dict[tuple[int, int], Formula]:
+            found = {}
+            for number, key in enumerate(which):
+                place = [(tap + number * lines.taps).value, (channel * target.taps).value]
+                stored = load(self.weight, place, lanes * target.taps, I8)
+                found[key] = convert(stored, target.factor)
+            return found
+
+        def of_line(
+            tap: Formula,
+            stored: dict[tuple[int, int], Formula],
+            place: Formula,
+            sums: Sequence[Formula],
+        ) -> list[Formula]:
+            slot, read, totals = self._slot(line, tap), {}, list(sums)
+            for window in range(len(sums)):
+                for number, (group, *_) in enumerate(groups.of_window(window)):
+                    if group not in read:
+                        at = [slot.value, vector.value, (place + group).value, constant_index(0)]
+                        read[group] = load(self.room, at, lanes * target.taps, target.factor)
+                    factor = stored[window % groups.period, number]
+                    totals[window] = target.add_factors(totals[window], read[group], factor)
+            return totals
+
+        taps = [scalar(constant_index(tap)) for tap in range(lines.taps)]
+        known = [] if is_loop else [weights(tap) for tap in taps]
+        first = load(self.first, [channel.value], lanes, I32)
+
+        def of_windows(unit: Formula, count: int) -> None:
+            place = unit * (self.plan.at_once * product.windows.step // groups.every)
+            sums = [first] * count
+            if is_loop:
+                sums = loop(
+                    0,
+                    lines.taps,
+                    1,
+                    lambda tap, *given: of_line(scalar(tap), weights(scalar(tap)), place, given),
+                    sums,
+                )
+            for tap, stored in zip(taps, known, strict=False):
+                sums = of_line(tap, stored, place, sums)
+            row = self.image * lines.count + line
+            self._store(sums, row, begin + unit * self.plan.at_once, channel)
+
+        return of_windows
+
+    def _store(
+        self, sums: Sequence[Formula], row: Formula, window: Formula, channel: Formula
+    ) -> None:
+        """Write the sums of some windows, finished if there is something to do."""
+        finish, lanes = self.product.finish, self.target.lanes
+        if not finish:
+            for number, total in enumerate(sums):
+                store(total, self.result, [row.value, (window + number).value, channel.value])
+            return
+        room = self.sums
+
+        def of_window(number: Value) -> None:
+            assert room is not None  # sums are kept
+            total = load(room, [number, 0], lanes, I32)
+            place = [row.value, (window + scalar(number)).value, channel.value]
+
+            def write() -> None:
+                store(finish.emit(self.tables, total, channel), self.result, place)
+
+            if finish.at_once:  # of some windows one is near a tie
+                _, is_near = finish.estimate(self.tables, [total], [channel])
+                assert is_near is not None  # else nothing is written again
+                when(is_near, write)
+            else:
+                write()
+
+        def exactly() -> None:
+            assert room is not None
+            for number, total in enumerate(sums):
+                store(total, room, [number, 0])
+            loop(0, len(sums), 1, of_window)
+
+        if not finish.at_once:
+            exactly()
+            return
+        nears = []
+        for first in range(0, len(sums), finish.at_once):
+            group = sums[first : first + finish.at_once]
+            made, is_near = finish.estimate(self.tables, group, [channel] * len(group))
+            if is_near is not None:
+                nears.append(is_near)
+            for number in range(len(group)):
+                place = [row.value, (window + (first + number)).value, channel.value]
+                store(part_of(made, number * lanes, lanes), self.result, place)
+        if nears:
+            when(functools.reduce(operator.or_, nears), exactly)

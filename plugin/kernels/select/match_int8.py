@@ -1,0 +1,696 @@
+"""Contractions of 8-bit integers, of matrices and of windows, as calls of a kernel."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir, stablehlo
+from ...dialects.windows import window_padding, window_steps
+from ...emit import Formula, tensor
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.operation import mlir_type, tensor_type
+from ...emit.trace import traced
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
+from ...numerics.requantization import Requantization
+from ..cpu.amx_gemm import MatrixProduct, Runs
+from ..cpu.depthwise_conv import DepthwiseProduct
+from ..cpu.int8_conv import IntegerProduct
+from ..cpu.pad_copy import PaddedPictures
+from ..epilogue.fused_epilogue import Epilogue, Finish
+from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..kernel_table import FEW_WORKGROUPS, Library, workgroups_of
+from ..pack.tiles import Tiles
+from .constants import elements_of, is_fixed
+from .conv_geometry import Axis, Windows
+from .operands import (
+    IS_SMALL,
+    LEAST_PRODUCTS,
+    NOT_OF_BYTES,
+    Refusal,
+    array_of,
+    has_elements,
+    laid_out,
+    matrix_axes,
+)
+
+__all__ = ["IntegerContraction"]
+
+_MOST_GROUPS = 8
+"""Of channels, that are computed as one with zeros."""
+_LANES, _TAPS = 16, 4
+"""Columns of a vector, and integers of a lane, at most."""
+_FASTER_TILES = 8
+"""How much faster tiles are than vectors: both take as long for eight groups of 16 channels."""
+_LEAST_BESIDE_OTHERS = 1 << 8
+"""Of integers, where a contraction may be done in the call of another."""
+_ENOUGH_ROWS = 16
+"""From which on it pays to lay out a weight at every call."""
+_PRODUCTS_WITH_TILES, _PRODUCTS_OF_A_SUM = 1 << 24, 1 << 8
+"""Of a workgroup with tiles, and how many take as long as it takes to finish a sum."""
+_SMALL_WEIGHT = 1 << 18
+"""Bytes of one that stays in the cache."""
+_COST_OF_A_POSITION = 4
+"""Products, of which so many take as long as to write a byte of what is around pictures."""
+_MOST_WRITTEN_AGAIN = 2
+"""Tiles of the weight for each of which lines are written with what is around them."""
+_BYTES_OF_A_WORKGROUP = 1 << 15
+_MOST_WIDENED = 8
+"""Times that a kernel widens activations at most, where factors are no bytes.
+
+With AVX2 a 1x1 convolution of 28x28x128 with as many columns, which are eight tiles, takes 0.217 ms
+so and 0.210 if they are widened before, by one thread, and 0.110 and 0.123 by two; of 14x14x256,
+sixteen tiles, 0.206 and 0.196, and 0.105 and 0.110 (code for Haswell on Emerald Rapids). A copy of
+few activations is part of the same dispatch.
+"""
+_LEAST_WINDOWS = 8
+"""From which on tiles are faster than vectors."""
+
+
+@dataclass(frozen=True)
+class IntegerContraction:
+    """A product of matrices or a convolution of i8, summed in i32.
+
+    Attributes:
+        activations, weight: i8.
+        of_activations, of_weight: the order of axes that makes them
+            ``images x spatial... x channels`` and ``columns x spatial... x channels``.
+        padding: before and after each spatial axis of the activations.
+        strides, dilations: along these.
+        groups: of channels; each has columns of its own, and the weight has the channels of one.
+        of_result: the order of axes that makes the result of ``images x spatial... x columns``.
+        outside: what the padding has.
+        summands: how many integers of 8 bits one of the weight is the sum of, 1 or 2.
+
+    Of matrices, rows are images, and there are no spatial axes.
+    """
+
+    activations: Value
+    weight: Value
+    of_activations: list[int]
+    of_weight: list[int]
+    padding: list[tuple[int, int]]
+    strides: list[int]
+    dilations: list[int]
+    of_result: list[int]
+    groups: int = 1
+    outside: int = 0
+    summands: int = 1
+
+    @classmethod
+    def of(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+        """Read a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
+
+        Args:
+            op: the operation.
+            is_alone: no kernel computes another of the program.
+        """
+        if "convolution" in op.name and has_elements(op, "i16", "i16", "i32"):
+            return cls._of_two_summands(op, is_alone=is_alone)
+        if not has_elements(op, "i8", "i8", "i32"):
+            return NOT_OF_BYTES
+        found = cls.of_shape(op, is_alone=is_alone)
+        if isinstance(found, Refusal):
+            return found
+        rows = math.prod(op.results[0].type.shape) // found._shape(1)[0]
+        if not is_fixed(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
+            return Refusal("its weight is not known, and it has few rows")
+        return found._with_its_pad()
+
+    @classmethod
+    def _of_two_summands(cls, op: Operation, *, is_alone: bool) -> IntegerContraction | Refusal:
+        """Read a convolution of widened i8 with a known weight, the sum of two of i8."""
+        found = cls.of_shape(op, is_alone=is_alone)
+        if isinstance(found, Refusal):
+            return found
+        found, weight = found._with_its_pad(), elements_of(found.weight)
+        if weight is None or weight.min(initial=0) < -256 or weight.max(initial=0) > 254:
+            return Refusal("its weight is not known to be a sum of two of i8")
+        owner = found.activations.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
+            return Refusal("its activations have 16 bits")
+        [narrow] = owner.operation.operands
+        if str(narrow.type.element_type) != "i8" or not -128 <= found.outside <= 127:
+            return Refusal("its activations have 16 bits")
+        if found.is_depthwise:
+            return Refusal("it is depthwise, with a weight that is no i8")
+        return replace(found, activations=narrow, summands=2)
+
+    @classmethod
+    def of_shape(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+        """Read a contraction whose operands may become i8; otherwise as `of`."""
+        types = [value.type for value in (*op.operands, *op.results)]
+        if not all(
+            isinstance(each, ir.RankedTensorType) and each.has_static_shape for each in types
+        ):
+            return Refusal("it has a dynamic shape")
+        found = cls._of_windows(op) if "convolution" in op.name else cls._of_dot(op)
+        if isinstance(found, Refusal):
+            return found
+        products = math.prod(types[2].shape) * math.prod(found._shape(1)[1:])
+        least = LEAST_PRODUCTS if is_alone else _LEAST_BESIDE_OTHERS
+        return found if products >= least else IS_SMALL
+
+    @classmethod
+    def _of_dot(cls, op: Operation) -> IntegerContraction | Refusal:
+        axes = matrix_axes(op)
+        if isinstance(axes, Refusal):
+            return axes
+        return cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
+
+    @classmethod
+    def _of_windows(cls, op: Operation) -> IntegerContraction | Refusal:
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        spatial = list(numbers.input_spatial_dimensions)
+        count = len(spatial)
+        groups, of_batch = (
+            int(op.attributes[f"{kind}_group_count"].value) for kind in ("feature", "batch")
+        )
+        channels = int(op.operands[0].type.shape[numbers.input_feature_dimension])
+        if of_batch != 1:
+            return Refusal("it has groups of images")
+        columns = int(op.operands[1].type.shape[numbers.kernel_output_feature_dimension])
+        is_simple = groups in (1, channels) or groups <= _MOST_GROUPS
+        if not is_simple and not _has_slices(channels // groups, columns // groups, columns):
+            return Refusal("it has many groups, which do not fill vectors")
+        if window_steps(op, "lhs_dilation", count) != [1] * count:
+            return Refusal("it dilates its left operand")
+        if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+            return Refusal("it reverses its window")
+        if count not in (1, 2):
+            return Refusal(f"it has {count} spatial axes")
+        padding = [(int(low), int(high)) for low, high in window_padding(op, count)]
+        if any(low < 0 or high < 0 for low, high in padding):
+            return Refusal("its padding is negative")
+        made = [numbers.output_batch_dimension, *numbers.output_spatial_dimensions]
+        made.append(numbers.output_feature_dimension)
+        return cls(
+            op.operands[0],
+            op.operands[1],
+            [numbers.input_batch_dimension, *spatial, numbers.input_feature_dimension],
+            [
+                numbers.kernel_output_feature_dimension,
+                *numbers.kernel_spatial_dimensions,
+                numbers.kernel_input_feature_dimension,
+            ],
+            padding,
+            window_steps(op, "window_strides", count),
+            window_steps(op, "rhs_dilation", count),
+            [made.index(axis) for axis in range(len(made))],
+            groups,
+        )
+
+    def _with_its_pad(self) -> IntegerContraction:
+        """The same of the operand of a ``stablehlo.pad`` of activations along spatial axes."""
+        owner = self.activations.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.pad":
+            return self
+        pad = owner.operation
+        outside = elements_of(pad.operands[1])
+        low, high, between = (
+            np.array(pad.attributes[name])[self.of_activations]
+            for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+        )
+        is_elsewhere = low[0] or low[-1] or high[0] or high[-1]
+        if outside is None or (low < 0).any() or (high < 0).any() or between.any() or is_elsewhere:
+            return self
+        if np.any(self.padding) and outside.item() != self.outside:
+            return self
+        added = zip(self.padding, low[1:-1], high[1:-1], strict=True)
+        padding = [(int(n + before), int(m + after)) for (n, m), before, after in added]
+        return replace(
+            self, activations=pad.operands[0], padding=padding, outside=int(outside.item())
+        )
+
+    def _shape(self, side: int) -> list[int]:
+        """The extents of the activations (0) or of the weight (1), in order, without padding."""
+        value, order = ((self.activations, self.of_activations), (self.weight, self.of_weight))[
+            side
+        ]
+        return [int(value.type.shape[axis]) for axis in order]
+
+    @property
+    def is_depthwise(self) -> bool:
+        """True if each channel is a group."""
+        return 1 < self.groups == self._shape(0)[-1]
+
+    def has_tiles(self, instructions: str) -> bool:
+        """True if it is computed with AMX's tiles."""
+        if not INSTRUCTIONS[instructions].has_tiles or self.is_depthwise:
+            return False
+        windows = self._windows()
+        every = windows.images * windows.lines * windows.count
+        # With tiles all channels are read for each column.
+        return every >= _LEAST_WINDOWS and self._slices(instructions)[1] <= _FASTER_TILES
+
+    def _slices(self, instructions: str) -> tuple[int, int]:
+        """The vectors of columns of a tile, and how many slices of the channels there are."""
+        target, columns = INSTRUCTIONS[instructions], self._shape(1)[0]
+        parts = target.parts(columns, target.most_columns)
+        of_group, channels = columns // self.groups, self._shape(1)[-1]
+        if self.groups == 1 or not _has_slices(channels, of_group, columns):
+            return parts, 1
+        parts = min(parts, max(1, of_group // target.lanes))
+        while of_group % (target.lanes * parts) and parts > 1:
+            parts -= 1
+        return parts, min(self.groups, columns // (target.lanes * parts))
+
+    def finish(
+        self, result: Value, how: Requantization, instructions: str, *, integer_only: bool
+    ) -> Finish | None:
+        """What follows the contraction, as far as its kernel computes it.
+
+        Args:
+            result: of the contraction.
+            how: sums are requantized.
+            instructions: a name in `INSTRUCTIONS`.
+            integer_only: no floats are computed with.
+        """
+        axis = self.of_result.index(len(self.of_result) - 1)
+        is_begun = elements_of(self.weight) is not None and not self.has_tiles(instructions)
+        epilogue = Epilogue.of(
+            result,
+            axis,
+            how,
+            integer_only=integer_only,
+            bounds=self._greatest_sums,
+            is_begun=is_begun,
+        )
+        if epilogue is None:
+            return None
+        # A kernel of channels, or of tiles, writes one vector as another.
+        is_of_parts = not self.is_depthwise and not self.has_tiles(instructions)
+        return epilogue.finish(instructions, self._slices(instructions)[0] if is_of_parts else 1)
+
+    def _greatest_sums(self) -> Array:
+        """The greatest magnitude of the sums of each column."""
+        columns, *others = self._shape(1)
+        weight = elements_of(self.weight)
+        if weight is None:
+            return np.full(columns, math.prod(others) << 14, np.int64)
+        in_order = weight.transpose(self.of_weight).reshape((columns, -1))
+        sums: Array = np.abs(in_order, dtype=np.int32).sum(1, dtype=np.int64)
+        return sums << 7
+
+    def emit(
+        self, library: Library, result: ir.Type, instructions: str, finish: Finish | None
+    ) -> Value | Refusal:
+        """Write the call, and return its result.
+
+        Args:
+            library: the kernels of the module.
+            result: the type of the sums.
+            instructions: a name in `INSTRUCTIONS`.
+            finish: what is done with the sums.
+        """
+        made = (
+            self._depthwise(library, instructions, finish)
+            if self.is_depthwise
+            else self._dense(library, instructions, finish)
+        )
+        if isinstance(made, Refusal):
+            return made
+        shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
+        made = emit_stablehlo.reshape(made, shape)
+        return emit_stablehlo.transpose(made, self.of_result)
+
+    def _dense(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+        if self.has_tiles(instructions):
+            return self._with_tiles(library, instructions, finish)
+        target = INSTRUCTIONS[instructions]
+        columns, channels = self._shape(1)[0], self._shape(0)[-1]
+        windows, missing = self._windows(), -channels % target.taps
+        parts, slices = self._slices(instructions)
+        depth = windows.size * (channels + missing) // slices
+        tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
+        share = self._shares(windows, depth * columns, tiles.count)
+        product = IntegerProduct(
+            tiles,
+            instructions,
+            windows,
+            channels + missing,
+            share,
+            finish,
+            slices=slices,
+            is_widening=self._is_widened_inside(windows, target, tiles.count, missing),
+        )
+        if not product.widens:
+            product = replace(product, is_widening=False)
+        if windows.lines > 1 and self._is_copied(missing):
+            product = self._with_pictures(product, instructions, missing)
+        lines, _ = self._axes()
+        if is_fixed(self.weight) and product.leaves_out(lines):
+            product = replace(product, around=lines)
+        rows = self._columns(missing, slices)
+        operands = [
+            self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
+            self._laid_out(
+                library,
+                (tiles, missing, target.excess, *self._left_out(product), *_begin_of(finish)),
+                lambda: self._begins(rows, product),
+                I32,
+            ),
+            self._in_order(self.activations)
+            if product.is_widening or product.pictures is not None
+            else self._activations(library, instructions, missing, is_widened=True),
+            *(finish.operands(tiles.count * tiles.width) if finish else ()),
+        ]
+        return self._call(library, product, operands)
+
+    def _with_pictures(
+        self, product: IntegerProduct, instructions: str, missing: int
+    ) -> IntegerProduct:
+        """The same with what is around pictures written in the kernel, if that takes less."""
+        pictures, windows = self._pictures(instructions, missing, is_widened=True), product.windows
+        lines, (_, _, positions, channels) = pictures.lines, pictures.shape
+        products = windows.images * windows.lines * windows.count * product.tiles.depth
+        again = max(0, lines.span - lines.step) * positions * channels * _COST_OF_A_POSITION
+        share = workgroups_of(products * product.tiles.columns, product.tiles.count, again)
+        inside = replace(product, pictures=pictures, workgroups=share)
+        if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.accepts:
+            return product
+        blocks = windows.images * windows.lines // inside.block
+        return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
+
+    def _left_out(self, product: IntegerProduct) -> list[object]:
+        """What says of `_begins` what is left out; nothing where that is nothing."""
+        return [] if product.around is None else [product.around, self.outside]
+
+    def _begins(self, rows: AnyArray, product: IntegerProduct) -> AnyArray:
+        """What the sums of a product begin with, in rows of the columns of a tile.
+
+        Where lines of taps are left out, that is what they would add, too.
+
+        Args:
+            rows: the weight, ``columns x depth``.
+            product: the kernel.
+        """
+        tiles, target, integers = product.tiles, product.target, convert(rows, I32)
+        first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.finish)
+        missing = tiles.count * tiles.width - tiles.columns
+        if product.around is not None:
+            taps = product.around.taps
+            of_lines = integers.reshape((1, tiles.columns, taps, -1)).sum(3, dtype=np.int32)
+            tap = np.arange(taps)
+            is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.begins])
+            factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.excess)
+            first = first + (of_lines * factors).sum(2, dtype=np.int32)
+        first = first.reshape((len(product.begins), tiles.columns))
+        if missing:
+            first = np.pad(first, [(0, 0), (0, missing)])
+        return first.reshape((-1, tiles.width))
+
+    @staticmethod
+    def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:
+        """What the sums of columns begin with, of the sums of the weight."""
+        first = sums * np.int32(-INSTRUCTIONS[instructions].excess)
+        begin = () if finish is None else finish.begin
+        if not np.any(begin):
+            return first
+        return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
+
+    def _is_widened_inside(
+        self, windows: Windows, target: Instructions, tiles: int, missing: int
+    ) -> bool:
+        """True if the kernel reads each activation so few times that it makes the factors itself.
+
+        Nothing else is to write them: what makes the activations may, if factors are bytes.
+        """
+        every = windows.images * windows.lines * windows.count * windows.size
+        is_of_bytes, size = target.factor == I8, math.prod(self.activations.type.shape)
+        most = 1 if is_of_bytes or size <= _BYTES_OF_A_WORKGROUP else _MOST_WIDENED
+        return (
+            every * tiles <= windows.positions * most
+            and not self._is_copied(missing)
+            and not (is_of_bytes and _is_made_for_one(self.activations))
+        )
+
+    def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+        target = INSTRUCTIONS[instructions]
+        columns, channels = self._shape(1)[0], self._shape(0)[-1]
+        windows = self._windows()
+        missing = -channels % 4 if Runs(windows, channels).length % 4 else 0
+        runs = Runs(windows, channels + missing)
+        parts = target.parts(columns, target.most_parts)
+        tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
+        every = windows.images * windows.lines * windows.count
+        products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
+        share = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
+        product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
+        weight = self._laid_out(
+            library,
+            (tiles, runs, missing),
+            lambda: tiles.pack(runs.pack(self._columns(missing))),
+            I8,
+        )
+        # Each tile of the weight is read with each block of lines.
+        if runs.depth * columns <= _SMALL_WEIGHT and windows.lines > 1 and self._is_copied(missing):
+            pictures = self._pictures(instructions, missing, is_widened=False)
+            inside = replace(product, pictures=pictures)
+            product = inside if inside.accepts else product
+        if product.pictures is None:
+            given = self._activations(library, instructions, missing, is_widened=False)
+        else:
+            given = self._in_order(self.activations)
+        width = tiles.count * tiles.width
+        operands = [weight, given, *(finish.operands(width) if finish else ())]
+        return self._call(library, product, operands)
+
+    def _laid_out(
+        self,
+        library: Library,
+        layout: tuple[object, ...],
+        compute: Callable[[], AnyArray],
+        element: ElementType,
+    ) -> Value:
+        """What a kernel reads of the weight."""
+        how = (self.of_weight, self.groups, *layout)
+        return laid_out(library, [self.weight], "i8", how, compute, element)
+
+    def _columns(self, missing: int, slices: int = 1) -> AnyArray:
+        """The weight as ``columns x depth`` of uint8, with some channels more.
+
+        That of a group is 0 for the channels of others in its slice: with few groups that costs
+        less than what IREE makes of them.
+        """
+        weight = array_of(self.weight).transpose(self.of_weight)
+        if self.summands > 1:  # a window has its positions twice
+            low = np.clip(weight, -128, 127)
+            weight = np.stack([low, weight - low], axis=1).astype(np.int8)
+        if self.groups > 1:
+            columns, channels = weight.shape[0] // self.groups, weight.shape[-1]
+            parts = []
+            of_slice = self.groups // slices
+            for group in range(self.groups):
+                part = weight[group * columns : (group + 1) * columns]
+                before = group % of_slice
+                others = before * channels, (of_slice - 1 - before) * channels
+                parts.append(np.pad(part, [(0, 0)] * (weight.ndim - 1) + [others]))
+            weight = np.concatenate(parts, axis=0)
+        if missing:
+            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, missing)])
+        return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
+
+    @staticmethod
+    def _call(
+        library: Library, product: IntegerProduct | MatrixProduct, operands: list[Value]
+    ) -> Value:
+        result = tensor_type(
+            product.shape, mlir_type(product.finish.element if product.finish else I32)
+        )
+        [made] = library.call(product, product.kernel(), operands, [result], 0)
+        return made
+
+    def _depthwise(
+        self, library: Library, instructions: str, finish: Finish | None
+    ) -> Value | Refusal:
+        target = INSTRUCTIONS[instructions]
+        product, missing = self._depthwise_product(instructions)
+        if not product.accepts:
+            return Refusal("its windows are large")
+        product = replace(product, finish=finish)
+        weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
+        shape = [product.lines.taps, product.windows.taps, product.channels]
+        weight = weight.reshape((*shape[:2], product.channels - missing))
+        if missing:
+            weight = np.pad(weight, [(0, 0), (0, 0), (0, missing)])
+        sums = convert(weight, I32).sum((0, 1), dtype=np.int32)
+        given = emit_stablehlo.transpose(self.activations, self.of_activations)
+        rank, several = len(self.of_activations), (product.channels - missing) // self.groups
+        if several > 1:  # columns of each channel
+            repeated: Formula = np.repeat(traced(given), several, axis=rank - 1)
+            given = repeated.value
+        if missing:
+            given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
+        positions = product.images * product.lines.extent * product.windows.extent
+        operands = [
+            self._laid_out(
+                library, (product.groups, missing), lambda: product.groups.pack(weight), I8
+            ),
+            self._laid_out(
+                library,
+                (product.groups, missing, target.excess, *_begin_of(finish)),
+                lambda: self._first(sums, instructions, finish),
+                I32,
+            ),
+            emit_stablehlo.reshape(given, [positions, product.channels]),
+            *(finish.operands(product.channels) if finish else ()),
+        ]
+        shape = [product.images * product.lines.count, product.windows.count, product.channels]
+        result = tensor_type(shape, mlir_type(finish.element if finish else I32))
+        [made] = library.call(product, product.kernel(), operands, [result], 0)
+        if missing:
+            made = emit_stablehlo.slice_(
+                made, [0, 0, 0], [*shape[:2], shape[2] - missing], [1, 1, 1]
+            )
+        return made
+
+    def _depthwise_product(self, instructions: str) -> tuple[DepthwiseProduct, int]:
+        """The kernel of this convolution, and how many channels are missing to those it has."""
+        lines, windows = self._axes()
+        channels, *_ = self._shape(1)
+        missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
+        images, *_ = self._shape(0)
+        product = DepthwiseProduct(
+            images, lines, windows, channels + missing, self.outside, instructions, 1
+        )
+        workgroups = workgroups_of(product.products, again=product.again)
+        return replace(product, workgroups=workgroups), missing
+
+    def _activations(
+        self, library: Library, instructions: str, missing: int, *, is_widened: bool
+    ) -> Value:
+        """The activations in order, as one row, with their padding and some channels more.
+
+        Args:
+            library: the kernels of the module.
+            instructions: a name in `INSTRUCTIONS`.
+            missing: channels that are added.
+            is_widened: they are to be what the instructions multiply.
+        """
+        given, is_copied = self.activations, self._is_copied(missing)
+        factor, size = INSTRUCTIONS[instructions].factor, math.prod(given.type.shape)
+        if is_widened:
+            # A kernel that makes them alone may write factors, if these are bytes. Else a copy is
+            # part of the same dispatch, where the contraction is small. What IREE widens takes as
+            # long as the products of 30 columns, where AVX2 has no masked loads of bytes and the
+            # number of activations is no multiple of 4096: for 28x28x128 0.07 ms.
+            is_small, is_alone = size <= _BYTES_OF_A_WORKGROUP, not _is_made_for_one(given)
+            is_copied |= factor.bits > I8.bits or (is_small and is_alone)
+        if is_widened and not is_copied:
+            given = INSTRUCTIONS[instructions].factors(tensor(given)).value
+        given = self._in_order(given)
+        if not is_copied:
+            return given
+        pictures = self._pictures(instructions, missing, is_widened=is_widened)
+        size = math.prod(pictures.shape)
+        workgroups = max(1, min(FEW_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
+        pictures = replace(pictures, workgroups=workgroups)
+        element = factor if is_widened else I8
+        [made] = library.call(
+            pictures, pictures.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
+        )
+        return made
+
+    def _is_copied(self, missing: int) -> bool:
+        """True if activations are read with what is around them, or with more channels."""
+        return bool(missing or np.any(self.padding))
+
+    def _in_order(self, activations: Value) -> Value:
+        """Activations as one row."""
+        given = emit_stablehlo.transpose(activations, self.of_activations)
+        return emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
+
+    def _pictures(self, instructions: str, missing: int, *, is_widened: bool) -> PaddedPictures:
+        images, *_, channels = self._shape(0)
+        lines, windows = self._axes()
+        return PaddedPictures(
+            images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1
+        )
+
+    @staticmethod
+    def _shares(windows: Windows, products: int, tiles: int) -> int:
+        """How many share the windows, of so many products each, of each tile."""
+        every = windows.images * windows.lines * windows.count
+        return min(every, workgroups_of(every * products, tiles))
+
+    def _axes(self) -> list[Axis]:
+        """The two axes of a picture: it has one line where there is one spatial axis."""
+        _, *taps, _ = self._shape(1)
+        _, *extents, _ = self._shape(0)
+        found = [
+            Axis(extent, tap, stride, dilation, before, after)
+            for extent, tap, stride, dilation, (before, after) in zip(
+                extents, taps, self.strides, self.dilations, self.padding, strict=True
+            )
+        ]
+        return [Axis(1, 1, 1, 1, 0, 0)] * (2 - len(found)) + found
+
+    def _windows(self) -> Windows:
+        _, *taps, _ = self._shape(1)
+        images, *extents, _ = self._shape(0)
+        padding, strides, dilations = self.padding, self.strides, self.dilations
+        while len(taps) < 2:  # one line of an image; of matrices rows are its positions
+            if not taps:
+                images, extents = 1, [images]
+            else:
+                extents = [1, *extents]
+            taps, padding = [1, *taps], [(0, 0), *padding]
+            strides, dilations = [1, *strides], [1, *dilations]
+        whole = [n + sum(pair) for n, pair in zip(extents, padding, strict=True)]
+        if taps == [1, 1] and strides == [1, 1]:
+            # Positions of all images follow one another.
+            images, whole = 1, [1, images * math.prod(whole)]
+        lines, count = (
+            (n - (tap - 1) * dilation - 1) // stride + 1
+            for n, tap, dilation, stride in zip(whole, taps, dilations, strides, strict=True)
+        )
+        image, apart = math.prod(whole), [dilations[0] * whole[1], dilations[1]]
+        taps, apart = [self.summands, *taps], [0, *apart]
+        return Windows(
+            images,
+            lines,
+            count,
+            images * image,
+            image,
+            strides[0] * whole[1],
+            strides[1],
+            tuple((tap, step) for tap, step in zip(taps, apart, strict=True) if tap > 1),
+        )
+
+
+_CASTS_OF_STORAGE = ("quant.scast", "subquant.scast")
+"""Operations that write nothing."""
+
+
+def _begin_of(finish: Finish | None) -> list[str]:
+    """What says which numbers sums begin with for what follows; nothing where that is 0."""
+    if finish is None or not finish.begin.any():
+        return []
+    return [hashlib.sha256(finish.begin.tobytes()).hexdigest()]
+
+
+def _has_slices(channels: int, of_group: int, columns: int) -> bool:
+    """True if vectors of columns are of whole groups, or of one, whose channels are whole lanes.
+
+    Args:
+        channels, of_group: of each group: channels, and columns.
+        columns: of all.
+    """
+    is_power = of_group & (of_group - 1) == 0
+    least = channels * max(1, _TAPS // of_group)  # of a vector of four lanes
+    return is_power and columns % _LANES == 0 and least % _TAPS == 0
+
+
+def _is_made_for_one(value: Value) -> bool:
+    """True for what an operation computes, and one reads: a kernel may do more before it writes."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
+        return False
+    if value.owner.operation.name in _CASTS_OF_STORAGE:
+        return _is_made_for_one(value.owner.operation.operands[0])
+    return len(list(value.uses)) == 1

@@ -1,0 +1,68 @@
+"""StableHLO's reference interpreter, in a child process.
+
+The interpreter ends its process where it meets what it does not know (``LLVM ERROR: dynamic result
+types are not supported at the moment``): that is an `UnsupportedError` with its last words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ..errors import UnsupportedError
+from ..isolation.processes import ChildEnded, call
+from ..numerics.element_types import Array
+
+__all__ = ["array_of", "described", "evaluate_apart"]
+
+
+def evaluate_apart(
+    text: str,
+    function: str,
+    arguments: Sequence[Array],
+    elements: Sequence[str],
+    *,
+    is_dynamic: bool,
+) -> list[Array]:
+    """Evaluate a function in a child.
+
+    Args:
+        text: the module, in operations that the interpreter knows.
+        function: the function's name.
+        arguments: arrays of storage.
+        elements: the MLIR element type of each argument.
+        is_dynamic: true if an argument has a shape that is not written in the module.
+
+    Raises:
+        UnsupportedError: the interpreter does not know an operation or a type, or ends.
+    """
+    request = {
+        "function": function,
+        "arrays": [described(array) for array in arguments],
+        "elements": list(elements),
+        "is_dynamic": is_dynamic,
+    }
+    blobs = [text.encode(), *(np.ascontiguousarray(array).tobytes() for array in arguments)]
+    try:
+        found, results = call("subquant.runtime.child:evaluate", request, blobs)
+    except ChildEnded as ended:
+        reason = re.search(r"LLVM ERROR: (.*)", ended.words)
+        said = reason.group(1).strip() if reason else ended.cause
+        raise UnsupportedError(f"StableHLO's interpreter ended its process: {said}") from None
+    return [array_of(each, data) for each, data in zip(found, results, strict=True)]
+
+
+def described(array: Array) -> dict[str, Any]:
+    """Return the type and shape of an array as JSON values."""
+    return {"dtype": array.dtype.name, "shape": list(array.shape)}
+
+
+def array_of(fields: dict[str, Any], data: bytes) -> Array:
+    """Return the array of `described` fields and bytes, which may be written to."""
+    name = str(fields["dtype"])
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    return np.frombuffer(data, dtype).reshape(fields["shape"]).copy()

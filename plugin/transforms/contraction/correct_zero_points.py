@@ -1,0 +1,77 @@
+"""``correct-zero-points``: contractions of differences become contractions of storage values.
+
+The second step of a quantized matmul or convolution, after the integer accumulation. Style
+``after`` contracts the storage and corrects the sum by the sums of rows and columns; those of a
+constant operand are computed here. Style ``inside`` subtracts before; ``mixed`` does so where the
+right operand has no zero point, and is ``after`` elsewhere. The formulas are those of
+`subquant.transforms.quantization.math.zero_points`.
+
+Before::
+
+    %a = "subquant.subtract_zero_point"(%x) : (tensor<2x8x!qx>) -> tensor<2x8xi32>
+    %b = "subquant.subtract_zero_point"(%w) : (tensor<8x4x!qw>) -> tensor<8x4xi32>
+    %acc = stablehlo.dot_general %a, %b, ... : (tensor<2x8xi32>, tensor<8x4xi32>) -> tensor<2x4xi32>
+
+After (the zero point of ``%x`` is 3, that of ``%w`` is 0)::
+
+    %0 = stablehlo.dot_general %x8, %w8, ... : (tensor<2x8xi8>, tensor<8x4xi8>) -> tensor<2x4xi32>
+    %1 = stablehlo.reduce(%w32 init: %c0) applies stablehlo.add across dimensions = [0] ...
+    %2 = stablehlo.multiply %1b, %c3 : tensor<2x4xi32>
+    %acc = stablehlo.subtract %0, %2 : tensor<2x4xi32>
+
+Source: the lowering's "Zero-Point Correction", in both of its ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...core._mlir import Operation, Rewriter, ir
+from ...core.options import ZeroPoints
+from ...emit.operation import is_used
+from ...errors import Remark
+from ..base import UNCHANGED, ModulePass, NoMatch, apply_patterns
+from ..quantization.math.contraction import CONTRACTIONS
+from ..quantization.math.operands import Operand, difference_of_blocks
+from ..quantization.math.zero_points import correct_zero_points
+
+__all__ = ["CorrectZeroPoints"]
+
+
+@dataclass(frozen=True)
+class CorrectZeroPoints(ModulePass):
+    """Lower ``subquant.subtract_zero_point``.
+
+    Options:
+        style: ``after`` the sum, ``inside`` it, or ``mixed``.
+    """
+
+    name: ClassVar[str] = "correct-zero-points"
+
+    style: ZeroPoints = "after"
+
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
+        """Lower in `module`, which `verify-quantization` has accepted."""
+
+        def contract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+            value = correct_zero_points(op, self.style)
+            if value is None:
+                return NoMatch("does not contract two differences")
+            rewriter.replace_op(op, [value])
+            return None
+
+        contracted = apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
+        subtracted = apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
+        return UNCHANGED if contracted is subtracted is UNCHANGED else None
+
+
+def _subtract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Subtract where no contraction took the operands, or nothing where nobody uses it any more."""
+    if not is_used(op.results[0]):
+        rewriter.erase_op(op)
+        return None
+    operand = Operand.of(op.operands[0], op, blocks=True)
+    rewriter.replace_op(op, [difference_of_blocks(operand).value])
+    return None

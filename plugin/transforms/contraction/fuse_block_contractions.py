@@ -1,0 +1,409 @@
+"""``fuse-block-contractions``: a contraction of a dequantized weight becomes one operation.
+
+StableHLO's operations do not take sub-channel types, nor scales as operands, so a program has the
+weight dequantized in front of them: by ``quant.dcast`` or ``subquant.dcast`` of a sub-channel type,
+or by ``subquant.dequantize``, and maybe transposed. These become `subquant.block_contraction`, from
+the weight's storage, or from the planes that a ``subquant.unpack`` takes it from; the float weight
+goes where nobody else uses it.
+
+Before::
+
+    %w = quant.dcast %q : tensor<64x8x!quant.uniform<i4:f32:{0:32}, ...>> to tensor<64x8xf32>
+    %y = stablehlo.dot %x, %w : (tensor<4x64xf32>, tensor<64x8xf32>) -> tensor<4x8xf32>
+
+After::
+
+    %s = "subquant.scast"(%q) : (tensor<64x8x!...>) -> tensor<64x8xi4>
+    %y = "subquant.block_contraction"(%x, %s, %scales, %zero_points)
+           {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (k, n), (m, n, k) -> (m, n)], ...}
+         : (tensor<4x64xf32>, tensor<64x8xi4>, tensor<2x1xf32>, tensor<2x1xi4>) -> tensor<4x8xf32>
+
+Left alone, for the lowering of the cast: ragged or dynamic blocks, blocks along a window, groups,
+dilated inputs and reversed windows. With ``explain=true`` each contraction of a dequantized weight
+that is left alone is reported with its place and the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir, stablehlo
+from ...core.options import Activations
+from ...dialects.block_contraction import Term
+from ...dialects.dense import dense_of_array
+from ...dialects.quant import any_type_of, parameters_of
+from ...dialects.subquant import UNPACK, operands_of
+from ...dialects.windows import dot_axes, edge_padding, window_padding, window_steps
+from ...emit import linalg, stored
+from ...emit import stablehlo as emit_stablehlo
+from ...emit import subquant as emit_subquant
+from ...emit.operation import erase_unused
+from ...errors import Remark
+from ...numerics.element_types import Array
+from ..base import UNCHANGED, ModulePass, NoMatch, named
+from ..quantization.math.contraction import CONTRACTIONS
+from ..quantization.math.operands import check_scales
+
+__all__ = ["FuseBlockContractions"]
+
+_CASTS = ("quant.dcast", "subquant.dcast")
+_DEQUANTIZING = (*_CASTS, "subquant.dequantize")
+_CONVERT = "stablehlo.convert"
+_TRANSPOSE = "stablehlo.transpose"
+_ERASED = (UNPACK, "quant.scast", "subquant.scast")
+
+
+@dataclass(frozen=True)
+class FuseBlockContractions(ModulePass):
+    """Write contractions of dequantized weights as ``subquant.block_contraction``.
+
+    Options:
+        explain: return a remark on each contraction of a dequantized weight that is left alone.
+        activations: what they are multiplied as: ``int8`` rounds them to 8 bits, with a scale for
+            each block that is summed over.
+    """
+
+    name: ClassVar[str] = "fuse-block-contractions"
+
+    explain: bool = False
+    activations: Activations = "float"
+
+    def run(self, module: ir.Operation) -> Sequence[Remark]:
+        """Fuse in `module`; never fails."""
+        remarks: list[Remark] = []
+        is_changed = False
+        for op in named(module, CONTRACTIONS):
+            casts = [_dequantizing(operand) for operand in op.operands]
+            if not any(casts):
+                continue
+            with ir.InsertionPoint(op), op.location:
+                result = _fuse(op, casts, self.activations)
+            if isinstance(result, NoMatch):
+                if self.explain:
+                    remarks.append(Remark.about(op, f"is left alone: {result.reason}"))
+                continue
+            is_changed = True
+            op.results[0].replace_all_uses_with(result)
+            op.erase()
+            for cast in {id(cast): cast for cast in casts if cast is not None}.values():
+                erase_unused(cast, _was_for_cast)
+        return remarks if is_changed or remarks else UNCHANGED
+
+
+def _dequantizing(operand: Value) -> Operation | None:
+    """What gives a value by dequantizing a tensor, or from that by moving or widening; or None."""
+    owner = operand.owner
+    if isinstance(owner, ir.Block):
+        return None
+    if owner.operation.name == _TRANSPOSE or _widens(owner.operation):
+        return owner.operation if _dequantizing(owner.operation.operands[0]) else None
+    return owner.operation if owner.operation.name in _DEQUANTIZING else None
+
+
+def _was_for_cast(op: Operation) -> bool:
+    """True for a cast, and for what computes the parameters of one."""
+    return op.name in _ERASED or _dequantizing(op.results[0]) is not None
+
+
+def _widens(op: Operation) -> bool:
+    """True for a conversion to f32 of what has few bits: its products are those of f32 anyway."""
+    if op.name != _CONVERT or not isinstance(op.results[0].type.element_type, ir.F32Type):
+        return False
+    return isinstance(op.operands[0].type.element_type, ir.F16Type | ir.BF16Type)
+
+
+def _fuse(
+    op: Operation, casts: Sequence[Operation | None], activations: Activations
+) -> Value | NoMatch:
+    """The result of a block contraction that does what `op` does, or why there is none."""
+    why = NoMatch("its weight is not of a sub-channel type")
+    for number in (1, 0):  # a weight is on the right, as a rule
+        if casts[number] is None:
+            continue
+        weight = _weight(casts[number])
+        if weight is None:
+            continue
+        if isinstance(weight, NoMatch):
+            return weight
+        loops = _windows(op, number, weight) if "conv" in op.name else _dot(op, number, weight)
+        if isinstance(loops, NoMatch):
+            return loops
+        return emit_subquant.block_contraction(
+            loops.activations,
+            weight.planes,
+            weight.scales(),
+            loops.maps(),
+            weight.blocks,
+            ir.TypeAttr.get(weight.quantized_type),
+            op.results[0].type,
+            weight.zero_points(),
+            weight.offsets,
+            weight.plane_bits,
+            None if activations == "float" else activations,
+        )
+    return why
+
+
+# -- the weight -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """A dequantized operand before it was.
+
+    Attributes:
+        storage: a tensor of a static shape.
+        quantized_type: ``!quant.any``.
+        blocks: sizes that divide the extents, one for each axis.
+        given: scales and zero points: values of the program, or arrays.
+        offsets: a value, or None.
+        order: which axis of the storage each axis of the operand is; None for the same.
+    """
+
+    storage: Value
+    quantized_type: ir.Type
+    blocks: list[int]
+    given: tuple[Value | Array, Value | Array | None]
+    offsets: Value | None = None
+    order: Sequence[int] | None = None
+
+    def axis_of(self, axis: int) -> int:
+        """The axis of the storage that an axis of the operand is."""
+        return axis if self.order is None else self.order[axis]
+
+    def in_order(self, indices: Sequence[list[Term]]) -> list[list[Term]]:
+        """What indexes the axes of the operand, for those of the storage."""
+        found = list(indices)
+        for axis, terms in enumerate(indices):
+            found[self.axis_of(axis)] = terms
+        return found
+
+    @cached_property
+    def _unpacking(self) -> Operation | None:
+        """The ``subquant.unpack`` that gives the storage, or None; a block fills bytes there."""
+        owner = self.storage.owner
+        if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+            return None
+        bits = [int(count) for count in owner.operation.attributes["bits"]]
+        axis = len(self.blocks) - 1
+        if self.has_blocks(axis) and self.blocks[axis] * min(bits) % 8:
+            return None
+        return owner.operation
+
+    @property
+    def planes(self) -> list[Value]:
+        """The storage, or the planes that it is unpacked from."""
+        return [self.storage] if self._unpacking is None else list(self._unpacking.operands)
+
+    @property
+    def plane_bits(self) -> list[int] | None:
+        """The bits of an integer in each plane; None where the storage is not packed."""
+        if self._unpacking is None:
+            return None
+        return [int(count) for count in self._unpacking.attributes["bits"]]
+
+    @property
+    def shape(self) -> list[int]:
+        return [int(n) for n in self.storage.type.shape]
+
+    def has_blocks(self, axis: int) -> bool:
+        """True if scales differ along an axis, and not with every element."""
+        return 1 < self.blocks[axis] < self.shape[axis]
+
+    def scales(self) -> Value:
+        """The scales as a value of the program."""
+        scales = self.given[0]
+        if not isinstance(scales, np.ndarray):
+            return scales
+        element = self.quantized_type.expressed_type
+        # IREE does not compile bf16 constants for Vulkan: widened, they are the same numbers.
+        wide = ir.F32Type.get() if element == ir.BF16Type.get() else element
+        return linalg.constant(dense_of_array(scales, wide))
+
+    def zero_points(self) -> Value | None:
+        """The zero points as a value of the program, or None."""
+        zero_points = self.given[1]
+        if not isinstance(zero_points, np.ndarray):
+            return zero_points
+        if not zero_points.any():
+            return None
+        element = self.quantized_type.storage_type
+        return linalg.constant(dense_of_array(zero_points, element))
+
+
+def _weight(cast: Operation) -> _Weight | NoMatch | None:
+    """What a cast dequantizes; None if there is one scale, or one for each index of an axis."""
+    if cast.name == _TRANSPOSE:
+        weight = _weight(cast.operands[0].owner.operation)
+        if not isinstance(weight, _Weight):
+            return weight
+        order = [weight.axis_of(int(axis)) for axis in cast.attributes["permutation"]]
+        return replace(weight, order=order)
+    if cast.name == _CONVERT:
+        return _weight(cast.operands[0].owner.operation)
+    if cast.name in _CASTS:
+        return _weight_of_type(cast)
+    operands = operands_of(cast)
+    storage, scales = operands["input"], operands["scales"]
+    if not storage.type.has_static_shape or not scales.type.has_static_shape:
+        return NoMatch("has a weight of a dynamic shape")
+    blocks = _dividing(
+        [int(n) for n in storage.type.shape],
+        [int(size) for size in cast.attributes["block_sizes"]],
+        [int(n) for n in scales.type.shape],
+    )
+    if blocks is None:
+        return NoMatch("has a ragged last block")
+    return _Weight(
+        storage,
+        cast.attributes["quantized_type"].value,
+        blocks,
+        (scales, operands.get("zero_points")),
+        operands.get("offsets"),
+    )
+
+
+def _weight_of_type(cast: Operation) -> _Weight | NoMatch | None:
+    type_ = cast.operands[0].type
+    parameters = parameters_of(type_, cast)
+    if parameters is None or parameters.granularity != "sub-channel":
+        return None
+    if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+        return NoMatch("has a weight of a dynamic shape")
+    check_scales(parameters, cast)
+    scales, zero_points = parameters.grids(type_.rank)
+    shape = [int(n) for n in type_.shape]
+    sizes = [parameters.block_size_of(axis) or shape[axis] for axis in range(type_.rank)]
+    blocks = _dividing(shape, sizes, scales.shape)
+    if blocks is None:
+        return NoMatch("has a ragged last block")
+    any_type = any_type_of(parameters.storage, parameters.expressed)
+    return _Weight(stored(cast.operands[0]), any_type, blocks, (scales, zero_points))
+
+
+def _dividing(
+    shape: Sequence[int], sizes: Sequence[int], counts: Sequence[int]
+) -> list[int] | None:
+    """Block sizes that divide the extents, or None if a last block is ragged."""
+    blocks = [n if count == 1 else b for n, b, count in zip(shape, sizes, counts, strict=True)]
+    return None if any(n % b for n, b in zip(shape, blocks, strict=True)) else blocks
+
+
+# -- loops ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Loops:
+    """Activations, and for them, the storage and the result the terms that index each axis."""
+
+    activations: Value
+    count: int
+    indices: tuple[list[list[Term]], list[list[Term]], list[list[Term]]]
+
+    def maps(self) -> list[ir.AffineMap]:
+        """The indexing maps."""
+        loops = [ir.AffineExpr.get_dim(loop) for loop in range(self.count)]
+        maps = []
+        for axes in self.indices:
+            sums = []
+            for first, *second in axes:
+                total = loops[first[0]] * first[1] if first[1] != 1 else loops[first[0]]
+                for loop, factor in second:
+                    total = total + (loops[loop] * factor if factor != 1 else loops[loop])
+                sums.append(total)
+            maps.append(ir.AffineMap.get(self.count, 0, sums))
+        return maps
+
+
+def _dot(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
+    """Loops are the result's axes, then the contracted ones in their order."""
+    ranks = [value.type.rank for value in op.operands]
+    contracted, batch = dot_axes(op)
+    free = [
+        [axis for axis in range(rank) if axis not in contracted[side] and axis not in batch[side]]
+        for side, rank in enumerate(ranks)
+    ]
+    result_rank = len(batch[0]) + len(free[0]) + len(free[1])
+    sides: list[list[list[Term]]] = []
+    for side, rank in enumerate(ranks):
+        first = len(batch[0]) + (len(free[0]) if side else 0)
+        loop_of = {axis: position for position, axis in enumerate(batch[side])}
+        loop_of |= {axis: first + position for position, axis in enumerate(free[side])}
+        loop_of |= {axis: result_rank + position for position, axis in enumerate(contracted[side])}
+        sides.append([[(loop_of[axis], 1)] for axis in range(rank)])
+    storage, other = weight.in_order(sides[number]), sides[1 - number]
+    activations = op.operands[1 - number]
+    for axis, [(loop, _)] in enumerate(other):
+        own = storage.index([(loop, 1)]) if [(loop, 1)] in storage else None
+        if own is not None and weight.has_blocks(own) and activations.type.is_dynamic_dim(axis):
+            return NoMatch("has blocks along a dimension that is dynamic in the other operand")
+    result: list[list[Term]] = [[(loop, 1)] for loop in range(result_rank)]
+    return _Loops(activations, result_rank + len(contracted[0]), (other, storage, result))
+
+
+def _windows(op: Operation, number: int, weight: _Weight) -> _Loops | NoMatch:
+    """Loops are the result's axes, then the window's, then the input features."""
+    if op.name != "stablehlo.convolution":
+        return NoMatch("is a convolution whose padding is an operand")
+    if number == 0:
+        return NoMatch("has blocks in its left operand")
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.input_spatial_dimensions)
+    outer = list(numbers.output_spatial_dimensions)
+    inner = [weight.axis_of(axis) for axis in numbers.kernel_spatial_dimensions]
+    count = len(spatial)
+    if any(int(op.attributes[f"{kind}_group_count"].value) != 1 for kind in ("feature", "batch")):
+        return NoMatch("has groups")
+    if window_steps(op, "lhs_dilation", count) != [1] * count:
+        return NoMatch("dilates its left operand")
+    if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
+        return NoMatch("reverses its window")
+    if any(weight.has_blocks(axis) for axis in inner):
+        return NoMatch("has blocks along its window")
+    strides = window_steps(op, "window_strides", count)
+    steps = window_steps(op, "rhs_dilation", count)
+    reaches = [(weight.shape[a] - 1) * step + 1 for a, step in zip(inner, steps, strict=True)]
+    if not op.operands[0].type.has_static_shape or not op.results[0].type.has_static_shape:
+        return NoMatch("has a dynamic shape")
+    rank = len(spatial) + 2
+    depth = rank + len(spatial)
+    activations: list[list[Term]] = [[] for _ in range(rank)]
+    storage: list[list[Term]] = [[] for _ in range(rank)]
+    activations[numbers.input_batch_dimension] = [(numbers.output_batch_dimension, 1)]
+    activations[numbers.input_feature_dimension] = [(depth, 1)]
+    features = weight.axis_of(numbers.kernel_output_feature_dimension)
+    storage[features] = [(numbers.output_feature_dimension, 1)]
+    storage[weight.axis_of(numbers.kernel_input_feature_dimension)] = [(depth, 1)]
+    for position, axis in enumerate(spatial):
+        loop = rank + position
+        activations[axis] = [(outer[position], strides[position]), (loop, steps[position])]
+        storage[inner[position]] = [(loop, 1)]
+    result: list[list[Term]] = [[(loop, 1)] for loop in range(rank)]
+    padded = _padded(op, spatial, outer, reaches)
+    return _Loops(padded, depth + 1, (activations, storage, result))
+
+
+def _padded(
+    op: Operation, spatial: Sequence[int], outer: Sequence[int], reaches: Sequence[int]
+) -> Value:
+    """The left operand with the convolution's padding.
+
+    Where the result has one position, IREE takes elements after its window for wrong: they are cut.
+    """
+    value = op.operands[0]
+    padding = window_padding(op, len(spatial))
+    for number, (axis, out, reach) in enumerate(zip(spatial, outer, reaches, strict=True)):
+        if int(op.results[0].type.shape[out]) == 1:
+            padding[number, 1] = reach - int(value.type.shape[axis]) - padding[number, 0]
+    if not padding.any():
+        return value
+    low, high = [0] * value.type.rank, [0] * value.type.rank
+    for axis, (before, after) in zip(spatial, padding, strict=True):
+        extent = int(value.type.shape[axis])
+        low[axis], high[axis] = edge_padding(extent, int(before), int(after))
+    return emit_stablehlo.pad(value, low, high)

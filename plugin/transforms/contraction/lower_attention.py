@@ -1,0 +1,187 @@
+"""``lower-attention``: ``subquant.attention`` becomes products with the whole of its caches.
+
+Scores are computed for all positions of the context, and a mask keeps those that a query attends:
+any target computes this, in a time that grows with the context. What a kernel computes
+(`select-kernels`) is not left for this pass.
+
+Before::
+
+    %y = "subquant.attention"(%query, %keys, %values, %position) {scale = 0.5 : f32, ...}
+         : (tensor<2x4x8xf32>, tensor<16x1x8xf16>, tensor<16x1x8xf16>, tensor<i32>)
+         -> tensor<2x4x8xf32>
+
+After::
+
+    %p = stablehlo.maximum(stablehlo.minimum(%position, 14), 0) : tensor<i32>
+    %s = stablehlo.dot_general %q, %k, ... : (...) -> tensor<1x2x4x16xf32>
+    %m = linalg.generic ins(%s, %p) { ... the score, or the least f32 ... }
+    %g = stablehlo.reduce(%m) applies stablehlo.maximum across dimensions = [3]
+    %w = linalg.generic ins(%m, %g, %p) { ... exp(score - greatest), or 0 ... }
+    %t = stablehlo.reduce(%w) applies stablehlo.add across dimensions = [3]
+    %r = stablehlo.dot_general %w, %v, ... : (...) -> tensor<1x2x4x8xf32>
+    %y = linalg.generic ins(%r, %t) { ... a quotient ... }
+
+Values of positions that no query attends count as 0, whatever they are: 0 times infinity is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.attention import Attention
+from ...dialects.subquant import ATTENTION
+from ...emit import Formula, linalg, scalar, stablehlo, tensor
+from ...emit.linalg import Extent
+from ...emit.operation import mlir_type, tensor_type
+from ...errors import Remark
+from ...numerics.element_types import F32, I32
+from ..base import UNCHANGED, ModulePass, named
+
+__all__ = ["LowerAttention"]
+
+_LEAST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class LowerAttention(ModulePass):
+    """Lower every ``subquant.attention``."""
+
+    name: ClassVar[str] = "lower-attention"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Lower in `module`, which `verify-quantization` has accepted."""
+        found = named(module, [ATTENTION])
+        for op in found:
+            with ir.InsertionPoint(op), op.location:
+                result = _Lowering.of(Attention.of(op)).emit()
+            op.results[0].replace_all_uses_with(result)
+            op.erase()
+        return None if found else UNCHANGED
+
+
+@dataclass(frozen=True)
+class _Lowering:
+    """What is written for one operation.
+
+    Attributes:
+        attention: the operation.
+        count: how many queries there are.
+        position: of the first query, inside of the context.
+    """
+
+    attention: Attention
+    count: Extent
+    position: Value
+
+    @classmethod
+    def of(cls, attention: Attention) -> _Lowering:
+        """Write the position and the number of queries."""
+        query, count = attention.query, attention.count
+        queries = tensor(stablehlo.dimension_size(query, 0)) if count is None else count
+        inside = np.minimum(tensor(attention.position), attention.context - queries)
+        extent = linalg.dim(query, 0) if count is None else count
+        return cls(attention, extent, np.maximum(inside, 0).value)
+
+    def emit(self) -> Value:
+        """Write the products, and return the result."""
+        given, f32 = self.attention, mlir_type(F32)
+        groups, shared = given.groups, given.heads // given.groups
+        query = linalg.expand(
+            given.query, [[0], [1, 2], [3]], [self.count, groups, shared, given.depth]
+        )
+        keys = stablehlo.convert(given.keys, f32)
+        shape = [groups, given.count, shared, given.context]
+        scores = stablehlo.dot_general(query, keys, tensor_type(shape, f32), [[3], [2]], [[1], [1]])
+        masked = self._masked(scores)
+        least = stablehlo.constant(-np.inf, f32)
+        weights = self._weights(masked, stablehlo.reduce(masked, [3], "maximum", least))
+        sums = stablehlo.dot_general(
+            weights,
+            self._values(),
+            tensor_type([*shape[:3], given.depth], f32),
+            [[3], [0]],
+            [[0], [1]],
+        )
+        quotients = self._quotients(sums, stablehlo.reduce(weights, [3]))
+        return linalg.collapse(quotients, [[0], [1, 2], [3]])
+
+    def _masked(self, scores: Value) -> Value:
+        """Scores of the keys that queries attend, scaled and bounded; the least f32 for others."""
+        given = self.attention
+
+        def body(score: Value, position: Value, _: Value) -> Value:
+            scaled = scalar(score) * given.scale
+            if given.softcap:
+                scaled = np.tanh(scaled / given.softcap) * given.softcap
+            return _where(self._is_attended(position), scaled, _LEAST)
+
+        maps = [linalg.identity_map(4), _of_loops(4, []), linalg.identity_map(4)]
+        return linalg.generic([scores, self.position], self._empty(scores), maps, body)
+
+    def _weights(self, masked: Value, greatest: Value) -> Value:
+        def body(score: Value, most: Value, position: Value, _: Value) -> Value:
+            weight = np.exp(scalar(score) - scalar(most))
+            return _where(self._is_attended(position), weight, 0.0)
+
+        whole = linalg.identity_map(4)
+        maps = [whole, _of_loops(4, [0, 1, 2]), _of_loops(4, []), whole]
+        return linalg.generic([masked, greatest, self.position], self._empty(masked), maps, body)
+
+    def _values(self) -> Value:
+        """The values in f32, 0 where no query attends them."""
+        values = self.attention.values
+        queries = linalg.dim(self.attention.query, 0) if not isinstance(self.count, int) else None
+
+        def body(element: Value, position: Value, _: Value) -> Value:
+            place, first = scalar(linalg.loop_index(0)).convert(I32), scalar(position)
+            count = self.count if queries is None else scalar(queries).convert(I32)
+            is_attended = place < first + count
+            if self.attention.window:
+                is_attended = is_attended & (place > first - self.attention.window)
+            return _where(is_attended, scalar(element).convert(F32), 0.0)
+
+        output = linalg.empty([int(extent) for extent in values.type.shape], mlir_type(F32))
+        whole = linalg.identity_map(3)
+        return linalg.generic(
+            [values, self.position], output, [whole, _of_loops(3, []), whole], body
+        )
+
+    def _quotients(self, sums: Value, totals: Value) -> Value:
+        """Sums over totals, ``[T, kv_heads, heads / kv_heads, D]``."""
+        groups, _, shared, depth = (int(extent) for extent in sums.type.shape)
+        output = linalg.empty([self.count, groups, shared, depth], mlir_type(F32))
+        maps = [_of_loops(4, [1, 0, 2, 3]), _of_loops(4, [1, 0, 2]), linalg.identity_map(4)]
+        return linalg.generic(
+            [sums, totals],
+            output,
+            maps,
+            lambda part, whole, _: (scalar(part) / scalar(whole)).value,
+        )
+
+    def _is_attended(self, position: Value) -> Formula:
+        """Whether a query attends a key, in a loop over ``[kv_heads, T, shared, context]``."""
+        of_query = scalar(linalg.loop_index(1)).convert(I32) + scalar(position)
+        of_key = scalar(linalg.loop_index(3)).convert(I32)
+        is_before = of_key <= of_query
+        if not self.attention.window:
+            return is_before
+        return is_before & (of_key > of_query - self.attention.window)
+
+    def _empty(self, like: Value) -> Value:
+        shape = [int(extent) for extent in like.type.shape]
+        return linalg.empty([shape[0], self.count, *shape[2:]], mlir_type(F32))
+
+
+def _where(condition: Formula, yes: Formula, no: float) -> Value:
+    chosen: Formula = np.where(condition, yes, no)
+    return chosen.value
+
+
+def _of_loops(rank: int, loops: Sequence[int]) -> ir.AffineMap:
+    """What is indexed by some of so many loops."""
+    return ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(loop) for loop in loops])

@@ -1,0 +1,410 @@
+"""``lower-block-contractions``: a block contraction becomes one loop nest, without a float weight.
+
+A loop that is summed over and has blocks is split into (block number, position in block), so that
+scales are indexed by plain loops; along the result's axes scales are repeated. The weight's real is
+computed in the body, as ``lower-quant-casts`` does it. Where the storage is packed, the loop of its
+last axis is split into bytes and places in a byte: the body reads a byte of each plane, and shifts
+and masks its integer out of it, so that no tensor of the integers is made. The result's loops come
+first, in the order of its axes: in another order IREE 3.13 leaves elements of the result out on
+Vulkan.
+
+Before::
+
+    %y = "subquant.block_contraction"(%x, %q, %scales)
+           {indexing_maps = [(m, n, k) -> (m, k), (m, n, k) -> (k, n), (m, n, k) -> (m, n)],
+            block_sizes = array<i64: 32, 1>, ...}
+         : (tensor<4x64xf32>, tensor<64x8xi4>, tensor<2x8xf32>) -> tensor<4x8xf32>
+
+After::
+
+    %qb = tensor.expand_shape %q [[0, 1], [2]] : tensor<64x8xi4> into tensor<2x32x8xi4>
+    %xb = tensor.expand_shape %x [[0], [1, 2]] : tensor<4x64xf32> into tensor<4x2x32xf32>
+    %y = linalg.generic {iterator_types = ["parallel", "parallel", "reduction", "reduction"], ...}
+           ins(%xb, %qb, %scales) outs(%zero) { ... } -> tensor<4x8xf32>
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.block_contraction import BlockContraction, Term, sum_type
+from ...dialects.dense import array_of_dense, dense_of_array
+from ...dialects.subquant import BLOCK_CONTRACTION
+from ...emit import Formula, Scalars, linalg, scalar
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.linalg import Extent
+from ...emit.operation import element_of, is_dynamic
+from ...emit.rounding import rounded
+from ...errors import Remark
+from ...numerics.array_functions import convert
+from ...numerics.casts import Cast, Division
+from ...numerics.element_types import I8, U8
+from ...numerics.packed_integers import integer_at
+from ...numerics.parameters import ExpressedType
+from ..base import ModulePass, NoMatch, Pattern, apply_patterns
+from .dequantized_gemm import has_many_rows, matrix_product
+
+__all__ = ["LowerBlockContractions"]
+
+
+@dataclass(frozen=True)
+class LowerBlockContractions(ModulePass):
+    """Lower every ``subquant.block_contraction``.
+
+    Options:
+        division: as of ``lower-quant-casts``, for activations that are rounded to 8 bits.
+        rows: of activations, from which on the reals of a large weight are computed once, into a
+            tensor, and a product of matrices is taken of it (`fusion.reals_at_once`); 0 for never.
+    """
+
+    name: ClassVar[str] = "lower-block-contractions"
+
+    division: Division = "native"
+    rows: int = 0
+
+    def run(self, module: ir.Operation) -> Sequence[Remark] | None:
+        """Lower in `module`."""
+
+        def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+            contraction = _in_order_of_result(BlockContraction.of(op))
+            if self.rows and has_many_rows(contraction, self.rows):
+                rewriter.replace_op(op, [matrix_product(contraction, op.results[0].type)])
+                return None
+            nest = _Nest.of(contraction, op.results[0].type, self.division)
+            rewriter.replace_op(op, [nest.emit()])
+            return None
+
+        patterns: dict[str, Pattern] = {BLOCK_CONTRACTION: lower}
+        return apply_patterns(module, patterns)
+
+
+def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
+    """The contraction with its loops numbered as the result has them, then those summed over."""
+    activations, storage, result = contraction.indices
+    loops = [*(loop for [(loop, _)] in result), *contraction.summed]
+    numbers = {loop: number for number, loop in enumerate(loops)}
+
+    def renumbered(axes: list[list[Term]]) -> list[list[Term]]:
+        return [[(numbers[loop], factor) for loop, factor in axis] for axis in axes]
+
+    indices = (renumbered(activations), renumbered(storage), renumbered(result))
+    return dataclasses.replace(contraction, indices=indices)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor as the loops take it.
+
+    Attributes:
+        tensor: with an axis for each loop that indexes it, or for a sum of loops.
+        indices: the affine expression that indexes each axis.
+        extents: of the axes: ints, or values of type ``index``.
+    """
+
+    tensor: Value
+    indices: list[ir.AffineExpr]
+    extents: list[Extent]
+
+
+@dataclass(frozen=True)
+class _Nest:
+    """The loops of one contraction.
+
+    Attributes:
+        contraction: what is computed.
+        result: the type.
+        division: for activations that are rounded to 8 bits.
+        parts: for each loop of the contraction the loops that it becomes, the slowest first.
+        extents: of each of these: ints, or values of type ``index``.
+    """
+
+    contraction: BlockContraction
+    result: ir.Type
+    division: Division
+    parts: list[list[int]]
+    extents: list[Extent]
+
+    @classmethod
+    def of(cls, contraction: BlockContraction, result: ir.Type, division: Division) -> _Nest:
+        """Plan the loops; this writes the extents that are known at run time only."""
+        found, summed = _extents(contraction, result), contraction.summed
+        stored = [loop for [(loop, _)] in contraction.indices[1]]
+        blocks = dict(zip(stored, contraction.block_sizes, strict=True))
+        parts: list[list[int]] = []
+        extents: list[Extent] = []
+        for loop, extent in enumerate(found):
+            block = blocks.get(loop, 1)
+            split = [extent]
+            if loop in summed and 1 < block < extent:
+                split = [extent // block, block]
+            if contraction.plane_bits is not None and loop == stored[-1]:
+                split = [*split[:-1], *_places(split[-1], contraction.plane_bits)]
+            parts.append(list(range(len(extents), len(extents) + len(split))))
+            extents += split
+        return cls(contraction, result, division, parts, extents)
+
+    def emit(self) -> Value:
+        """Write the loop nest, and return the result."""
+        contraction = self.contraction
+        planes = self._planes()
+        activations = self._activations()
+        block_loops, named = self._parameters()
+        result_loops = [self.parts[loop] for [(loop, _)] in contraction.indices[2]]
+        output = linalg.filled(
+            [self.extents[number] for loops in result_loops for number in loops],
+            Scalars().known(0.0, element_of(sum_type(contraction.expressed))).value,
+        )
+        dims = [ir.AffineExpr.get_dim(number) for number in range(len(self.extents))]
+        indices = [
+            *[operand.indices for operand in (*activations, *planes)],
+            *[[dims[number] for number in block_loops]] * len(named),
+            [dims[number] for loops in result_loops for number in loops],
+        ]
+        reduced = {number for loop in contraction.summed for number in self.parts[loop]}
+        nest = linalg.generic(
+            [*(operand.tensor for operand in (*activations, *planes)), *named.values()],
+            output,
+            [ir.AffineMap.get(len(dims), 0, list(expressions)) for expressions in indices],
+            self._body(len(activations), len(planes), list(named)),
+            ["reduction" if number in reduced else "parallel" for number in range(len(dims))],
+        )
+        nest = linalg.collapse(nest, _consecutive([len(loops) for loops in result_loops]))
+        nest = emit_stablehlo.convert(nest, self.result.element_type)
+        return linalg.cast(nest, self.result)
+
+    def _body(self, activations: int, planes: int, names: Sequence[str]) -> Callable[..., Value]:
+        contraction = self.contraction
+        cast = Cast(contraction.storage_type, contraction.expressed)
+        total = element_of(sum_type(contraction.expressed))
+
+        def body(*elements: Value) -> Value:
+            *given, sum_so_far = elements
+            activation = scalar(given[0]).convert(total)
+            for scale in given[1:activations]:
+                activation = activation * scalar(scale)
+            stored = given[activations : activations + planes]
+            parameters = {
+                name: scalar(v)
+                for name, v in zip(names, given[activations + planes :], strict=True)
+            }
+            if "zero_points" in parameters:
+                parameters["zero_points"] = self._signed(parameters["zero_points"].value)
+            real = cast.dequantize(
+                self._integer(stored),
+                parameters["scales"],
+                parameters.get("zero_points", 0),
+                parameters.get("offsets"),
+            )
+            return (scalar(sum_so_far) + activation * real.convert(total)).value
+
+        return body
+
+    def _integer(self, stored: Sequence[Value]) -> Formula:
+        """The storage value in a tensor of its own, or in the bytes of planes."""
+        bits, storage = self.contraction.plane_bits, self.contraction.storage_type
+        if bits is None:
+            return self._signed(stored[0])
+        *_, middle, inner = self.parts[self.contraction.indices[1][-1][0][0]]
+        places = [scalar(linalg.loop_index(inner))]
+        if len(bits) > 1:
+            places.append(scalar(linalg.loop_index(middle)) * (8 // bits[0]) + places[0])
+        integer = integer_at(
+            [scalar(byte, U8) for byte in stored], [place.convert(U8) for place in places], bits
+        )
+        if not storage.signed or storage.width > sum(bits):
+            return integer
+        sign = 1 << (sum(bits) - 1)
+        return convert(integer ^ sign, I8) - sign
+
+    def _signed(self, integer: Value) -> Formula:
+        """A storage value or zero point, which is read with the storage type's sign."""
+        return scalar(
+            integer, element_of(integer.type, signed=self.contraction.storage_type.signed)
+        )
+
+    def _parameters(self) -> tuple[list[int], dict[str, Value]]:
+        """What indexes scales, zero points and offsets, and these as the loops take them."""
+        contraction = self.contraction
+        shape = contraction.storage_shape
+        kept, repeats, groups = [], [], []
+        for axis, ([(loop, _)], size) in enumerate(
+            zip(contraction.indices[1], contraction.block_sizes, strict=True)
+        ):
+            if size == shape[axis]:
+                continue
+            kept.append(axis)
+            by_block = loop in contraction.summed and size > 1
+            # A block's number is the first of the loops that a loop has become.
+            groups.append(self.parts[loop][:1] if by_block else self.parts[loop])
+            repeats.append(1 if by_block else size)
+        loops = [number for group in groups for number in group]
+        extents = [self.extents[number] for number in loops]
+        named = {
+            name: linalg.expand(
+                _spread(given, kept, repeats), _consecutive(map(len, groups)), extents
+            )
+            for name in ("scales", "zero_points", "offsets")
+            if (given := getattr(contraction, name)) is not None
+        }
+        return loops, named
+
+    def _planes(self) -> list[_Operand]:
+        """The storage, or its planes: a byte has a place for each index of the fastest loops."""
+        contraction, axes = self.contraction, self.contraction.indices[1]
+        if contraction.plane_bits is None:
+            return [self._operand(contraction.storage, axes)]
+        last = axes[-1][0][0]
+        return [
+            self._operand(tensor, axes, {last: self.parts[last][: -1 - number]})
+            for number, tensor in enumerate(contraction.planes)
+        ]
+
+    def _activations(self) -> list[_Operand]:
+        """The activations; of 8 bits, their integers and scales."""
+        contraction = self.contraction
+        activations = self._operand(contraction.activations, contraction.indices[0])
+        if contraction.activation_type == "float":
+            return [activations]
+        shared: list[bool] = []  # the axes along which one scale is for all
+        for terms, block in zip(
+            contraction.indices[0], contraction.activation_blocks(), strict=True
+        ):
+            count = 1 if len(terms) > 1 else len(self.parts[terms[0][0]])
+            shared += [block is None, *[block != 1] * (count - 1)]
+        return _rounded(activations, shared, contraction.expressed, self.division)
+
+    def _operand(
+        self,
+        tensor: Value,
+        axes: Sequence[Sequence[Term]],
+        used: Mapping[int, Sequence[int]] | None = None,
+    ) -> _Operand:
+        """A tensor with its axes split, and what indexes each of them.
+
+        Args:
+            tensor: the tensor.
+            axes: the terms that index each axis.
+            used: for loops of which not all parts index their axis, those that do.
+        """
+        counts: list[int] = []
+        extents: list[Extent] = []
+        indices: list[ir.AffineExpr] = []
+        for axis, (first, *window) in enumerate(axes):
+            if window:
+                counts.append(1)
+                extents.append(int(tensor.type.shape[axis]))
+                indices.append(self._sum([first, *window]))
+            else:
+                numbers = (used or {}).get(first[0], self.parts[first[0]])
+                counts.append(len(numbers))
+                extents += [self.extents[number] for number in numbers]
+                indices += [ir.AffineExpr.get_dim(number) for number in numbers]
+        return _Operand(linalg.expand(tensor, _consecutive(counts), extents), indices, extents)
+
+    def _sum(self, terms: Sequence[Term]) -> ir.AffineExpr:
+        """A sum of loops times factors, in what the loops have become."""
+        total = None
+        for loop, factor in terms:
+            step = factor
+            for number in reversed(self.parts[loop]):
+                part = ir.AffineExpr.get_dim(number) * step
+                total = part if total is None else total + part
+                step *= self.extents[number]
+        return total
+
+
+def _places(extent: int, bits: Sequence[int]) -> list[int]:
+    """The extents of the loops over packed integers: bytes of the last plane, then places.
+
+    With two planes of ``c`` and ``d > c`` integers a byte: bytes of the second plane, those of the
+    first in each, and the ``c`` places in one.
+    """
+    counts = [8 // count for count in bits]
+    if len(counts) == 1:
+        return [extent // counts[0], counts[0]]
+    return [extent // counts[1], counts[1] // counts[0], counts[0]]
+
+
+def _rounded(
+    activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
+) -> list[_Operand]:
+    """Activations as integers of 8 bits, and the scales of these.
+
+    Args:
+        activations: reals.
+        shared: for each axis whether one scale is for all of it.
+        expressed: of the weight.
+        division: of `Cast`.
+    """
+    total = element_of(sum_type(expressed))
+    integers, scales = rounded(activations.tensor, activations.extents, shared, total, division)
+    axes = [axis for axis, along in enumerate(shared) if not along]
+    return [
+        _Operand(integers, activations.indices, activations.extents),
+        _Operand(
+            scales,
+            [activations.indices[axis] for axis in axes],
+            [activations.extents[axis] for axis in axes],
+        ),
+    ]
+
+
+def _consecutive(counts: Iterable[int]) -> list[list[int]]:
+    """Numbers from 0 on, in groups of so many."""
+    numbers = itertools.count()
+    return [[next(numbers) for _ in range(count)] for count in counts]
+
+
+def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
+    """The extent of each loop: an int, or a value where it is dynamic."""
+    extents: list[Extent] = [None] * contraction.loops
+    for axis, [(loop, _)] in enumerate(contraction.indices[2]):
+        extents[loop] = int(result.shape[axis])
+    for tensor, shape, axes in (
+        (contraction.activations, contraction.activations.type.shape, contraction.indices[0]),
+        (contraction.storage, contraction.storage_shape, contraction.indices[1]),
+    ):
+        for axis, (first, *window) in enumerate(axes):
+            if not window:
+                extent = int(shape[axis])
+                extents[first[0]] = linalg.dim(tensor, axis) if is_dynamic(extent) else extent
+    return extents
+
+
+def _spread(tensor: Value, kept: Sequence[int], repeats: Sequence[int]) -> Value:
+    """A tensor without the axes that are not `kept`, whose extent is 1; elements repeated."""
+    shape = [int(tensor.type.shape[axis]) for axis in kept]
+    owner = tensor.owner
+    if not isinstance(owner, ir.Block) and owner.operation.name == "arith.constant":
+        array = array_of_dense(owner.operation.attributes["value"]).reshape(shape)
+        for axis, count in enumerate(repeats):
+            array = np.repeat(array, count, axis)
+        return linalg.constant(dense_of_array(array, tensor.type.element_type))
+    if len(kept) != tensor.type.rank:
+        groups: list[list[int]] = [[] for _ in kept]
+        for axis in range(tensor.type.rank):
+            if kept:
+                groups[max(0, sum(1 for other in kept if other <= axis) - 1)].append(axis)
+        tensor = linalg.collapse(tensor, groups)
+    if all(count == 1 for count in repeats):
+        return tensor
+    # Not StableHLO's broadcast: it has no integers of 3, 5 or 6 bits.
+    rank = 2 * len(shape)
+    dims = [ir.AffineExpr.get_dim(number) for number in range(0, rank, 2)]
+    repeated = linalg.generic(
+        [tensor],
+        linalg.empty(
+            [n for pair in zip(shape, repeats, strict=True) for n in pair],
+            tensor.type.element_type,
+        ),
+        [ir.AffineMap.get(rank, 0, dims), linalg.identity_map(rank)],
+        lambda element, _: element,
+    )
+    return linalg.collapse(repeated, _consecutive([2] * len(shape)))

@@ -1,0 +1,101 @@
+"""``batch_norm_grad`` and ``batch_norm_training`` as their definitions in the specification.
+
+IREE has no lowering for the first, nor for the second where the shape is dynamic; elsewhere it
+writes the sums of the second after the passes that keep them apart from what is made of them
+(`thread_positions`).
+
+Source: StableHLO specification, ``batch_norm_grad``, ``batch_norm_training``.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter
+from ...dialects.quant import element_type, is_quantized
+from ...emit import Formula, stablehlo
+from ...emit.operation import is_dynamic
+from ..base import NoMatch
+
+__all__ = ["expand_batch_norm_grad", "expand_batch_norm_training"]
+
+
+def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """The gradients of operand, scale and offset, with the specification's names."""
+    if is_quantized(op.operands[0].type):
+        return NoMatch("is quantized: legalize-quant-to-math is for it")
+    operand, scale, mean, variance, grad_output = (emit.tensor(value) for value in op.operands)
+    batch = _Batch(op)
+    stddev = np.sqrt(variance + batch.epsilon)
+    centered_operand = operand - batch.broadcast(mean)
+    normalized_operand = centered_operand / batch.broadcast(stddev)
+    elements_per_feature = batch.elements_per_feature
+    i1 = grad_output * batch.broadcast(elements_per_feature)
+    i2 = batch.broadcast(batch.sum(grad_output))
+    i3 = batch.broadcast(batch.sum(grad_output * centered_operand))
+    i4 = i3 * centered_operand
+    i5 = i4 / batch.broadcast(variance + batch.epsilon)
+    i6 = i1 - i2 - i5
+    grad_operand = batch.broadcast(scale / stddev / elements_per_feature) * i6
+    grad_scale = batch.sum(grad_output * normalized_operand)
+    grad_offset = batch.sum(grad_output)
+    rewriter.replace_op(op, [grad.value for grad in (grad_operand, grad_scale, grad_offset)])
+    return None
+
+
+def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """The normalized operand, and the mean and variance of each feature."""
+    if is_quantized(op.operands[0].type):
+        return NoMatch("is quantized: legalize-quant-to-math is for it")
+    operand, scale, offset = (emit.tensor(value) for value in op.operands)
+    batch = _Batch(op)
+    mean = batch.sum(operand) / batch.elements_per_feature
+    centered_operand = operand - batch.broadcast(mean)
+    variance = batch.sum(centered_operand * centered_operand) / batch.elements_per_feature
+    stddev = np.sqrt(variance + batch.epsilon)
+    normalized_operand = centered_operand / batch.broadcast(stddev)
+    output = batch.broadcast(scale) * normalized_operand + batch.broadcast(offset)
+    rewriter.replace_op(op, [result.value for result in (output, mean, variance)])
+    return None
+
+
+class _Batch:
+    """A tensor with an axis of features, and what is known of each feature."""
+
+    def __init__(self, op: Operation) -> None:
+        self._operand, self._features = op.operands[0], op.operands[1]
+        self._axis = int(op.attributes["feature_index"].value)
+        self._others = [axis for axis in range(self._operand.type.rank) if axis != self._axis]
+        self._form = emit.Tensors(self._operand)
+        self.epsilon = float(op.attributes["epsilon"].value)
+
+    def broadcast(self, features: Formula) -> Formula:
+        """Numbers of features, for each element."""
+        if not isinstance(features, emit.Emitted):
+            return features
+        return emit.tensor(self._form.broadcast(features.value, [self._axis]))
+
+    def sum(self, elements: Formula) -> Formula:
+        """The sum of each feature's elements."""
+        result = self._features.type
+        return emit.tensor(stablehlo.reduce(elements.value, self._others, result=result))
+
+    @cached_property
+    def elements_per_feature(self) -> Formula:
+        """How many elements each feature has: a number, or one for each feature."""
+        extents = [int(self._operand.type.shape[axis]) for axis in self._others]
+        known = float(math.prod(n for n in extents if not is_dynamic(n)))
+        sizes = [
+            stablehlo.dimension_size(self._operand, axis)
+            for axis, extent in zip(self._others, extents, strict=True)
+            if is_dynamic(extent)
+        ]
+        if not sizes:
+            return known
+        element = element_type(self._operand.type)
+        count = math.prod(emit.tensor(stablehlo.convert(size, element)) for size in sizes) * known
+        return emit.tensor(emit.Tensors(self._features).broadcast(count.value))

@@ -1,0 +1,95 @@
+"""``dynamic_broadcast_in_dim`` as a loop nest whose extents are those that the shape was made of.
+
+Where loops are written before IREE sees the program, the shape is a tensor of ``index``, which must
+not cross a dispatch; ``tensor.dim`` of the values that it was made of may. IREE refuses an operand
+with an axis of which it is not said whether it has one element that is repeated; that axis is read
+at ``min(index, extent - 1)``::
+
+    %0 = tensor.dim %x, 0
+    %1 = linalg.generic (i, j) {
+      tensor.extract %x[min(i, %0 - 1)]
+    }
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.dense import array_of_dense
+from ...emit import linalg
+from ...emit.operation import INDEX
+
+__all__ = ["entry_of_shape", "expand_dynamic_broadcast"]
+
+
+def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
+    """Write a broadcast as a loop nest."""
+    operand, shape = op.operands
+    source, target = operand.type, op.results[0].type
+    rank = len(target.shape)
+    extents = [
+        entry_of_shape(shape, axis) if target.is_dynamic_dim(axis) else int(target.shape[axis])
+        for axis in range(rank)
+    ]
+    output = linalg.empty(extents, target.element_type, target.encoding)
+    axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+    repeated = _axes_of(op, "known_expanding_dimensions")
+    repeated |= {axis for axis, extent in enumerate(source.shape) if int(extent) == 1}
+    whole = _axes_of(op, "known_nonexpanding_dimensions")
+    whole |= {axis for axis in range(source.rank) if not source.is_dynamic_dim(axis)}
+    if repeated | whole >= set(range(source.rank)):
+        positions = [
+            ir.AffineExpr.get_constant(0) if number in repeated else ir.AffineExpr.get_dim(axis)
+            for number, axis in enumerate(axes)
+        ]
+        result = linalg.generic(
+            [operand],
+            output,
+            [ir.AffineMap.get(rank, 0, positions), linalg.identity_map(rank)],
+            lambda element, _: element,
+        )
+    else:
+        ends = [emit.scalar(linalg.dim(operand, number)) - 1 for number in range(source.rank)]
+
+        def element(_: Value) -> Value:
+            indices = [emit.scalar(linalg.loop_index(axis)) for axis in axes]
+            return linalg.extract(
+                operand,
+                [np.minimum(index, end).value for index, end in zip(indices, ends, strict=True)],
+            )
+
+        result = linalg.generic([], output, [linalg.identity_map(rank)], element)
+    rewriter.replace_op(op, [result])
+
+
+def _axes_of(op: Operation, attribute: str) -> set[int]:
+    """The axes of the operand that an optional attribute names."""
+    return {int(axis) for axis in op.attributes[attribute]} if attribute in op.attributes else set()
+
+
+def entry_of_shape(shape: Value, axis: int) -> Value:
+    """One entry of a shape tensor as an index, through the operations that made it."""
+    tensor, position = shape, axis
+    while not isinstance(tensor.owner, ir.Block):
+        owner = tensor.owner.operation
+        if owner.name == "stablehlo.concatenate":
+            for operand in owner.operands:
+                extent = int(operand.type.shape[0])
+                if position < extent:
+                    tensor = operand
+                    break
+                position -= extent
+        elif owner.name == "stablehlo.reshape" and tensor.type.shape == [1]:
+            tensor = owner.operands[0]
+        elif owner.name == "stablehlo.get_dimension_size":
+            return linalg.dim(owner.operands[0], int(owner.attributes["dimension"].value))
+        elif owner.name == "stablehlo.constant":
+            numbers = array_of_dense(owner.attributes["value"]).reshape(-1)
+            return linalg.constant_index(int(numbers[position]))
+        else:
+            break
+    rank = len(tensor.type.shape)  # of one element, if it is not 1
+    indices = [linalg.constant_index(position if rank == 1 else 0) for _ in range(rank)]
+    return emit.scalar(linalg.extract(tensor, indices)).convert(INDEX).value

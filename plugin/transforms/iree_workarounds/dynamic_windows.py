@@ -1,0 +1,181 @@
+"""``reduce_window`` of dynamic shapes, as loop nests.
+
+IREE 3.13 takes some of floats with a dynamic batch, and refuses those of integers, and those of
+windows along dynamic axes. The operand is padded and dilated before. A body of one operation (a
+maximum, for example) becomes the body of a loop nest. Only the extents of the loop nest's second
+input matter: they are the extents of a window::
+
+    %r = "stablehlo.reduce_window"(%x, %lowest) {window_dimensions = array<i64: 1, 2, 2, 1>, ...}
+        : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>
+
+becomes ::
+
+    %r = linalg.generic (b, i, j, c, p, q) ins(%x at (b, i * 2 + p, j * 2 + q, c), %w at (p, q))
+        outs(%filled at (b, i, j, c)) {
+      %m = arith.maxsi %x, %out
+    }
+
+With another body, a loop nest reads the elements of all windows, and ``reduce`` with that body
+reduces the axes of the windows.
+
+Source: StableHLO specification, ``reduce_window`` and ``reduce``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.quant import element_type
+from ...dialects.windows import window_padding, window_steps
+from ...emit import Formula, linalg, stablehlo
+from ...emit.operation import element_of, integers, with_shape
+from ..base import NoMatch
+from .dynamic_contractions import window_count
+
+__all__ = ["expand_dynamic_window"]
+
+
+def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write a ``reduce_window`` of a dynamic shape as a ``reduce`` of its windows."""
+    if all(value.type.has_static_shape for value in (*op.operands, *op.results)):
+        return NoMatch("has a static shape")
+    count = len(op.results)
+    rank = op.operands[0].type.rank
+    combine = _one_operation(op)
+    if combine is not None:
+        operand, start = op.operands
+        combined = _Windows(op, _padded(op, operand, start)).combined(start, combine)
+        rewriter.replace_op(op, [linalg.cast(combined, op.results[0].type)])
+        return None
+    starts = list(op.operands)[count:]
+    windows = [
+        _Windows(op, _padded(op, operand, start)).elements()
+        for operand, start in zip(list(op.operands)[:count], starts, strict=True)
+    ]
+    axes = list(range(rank, windows[0].type.rank))
+    shapes = [list(map(int, value.type.shape))[:rank] for value in windows]
+    reduced = emit.create(
+        "stablehlo.reduce",
+        [*windows, *starts],
+        [with_shape(value.type, shape) for value, shape in zip(windows, shapes, strict=True)],
+        {"dimensions": integers(axes)},
+        regions=1,
+    )
+    op.regions[0].blocks[0].append_to(reduced.regions[0])
+    results = zip(reduced.results, op.results, strict=True)
+    rewriter.replace_op(op, [linalg.cast(value, result.type) for value, result in results])
+    return None
+
+
+def _padded(op: Operation, operand: Value, start: Value) -> Value:
+    """The operand with initial values around and between its elements."""
+    rank = operand.type.rank
+    padding = window_padding(op, rank)
+    between = [step - 1 for step in window_steps(op, "base_dilations", rank)]
+    if not (padding.any() or any(between)):
+        return operand
+    low, high = (list(map(int, padding[:, side])) for side in (0, 1))
+    return stablehlo.pad(operand, low, high, between, start)
+
+
+class _Windows:
+    """The windows of a ``reduce_window`` over a tensor that is padded: loops over them.
+
+    The first loops are those of the result's axes, the others of the axes along which a window has
+    several elements.
+    """
+
+    def __init__(self, op: Operation, operand: Value) -> None:
+        self.operand, self.rank = operand, operand.type.rank
+        sizes, strides, within = (
+            window_steps(op, name, self.rank)
+            for name in ("window_dimensions", "window_strides", "window_dilations")
+        )
+        self.extents = [
+            window_count((operand, axis), sizes[axis], strides[axis], within[axis])
+            for axis in range(self.rank)
+        ]
+        inner = [axis for axis in range(self.rank) if sizes[axis] != 1]
+        self.sizes = [sizes[axis] for axis in inner]
+        self.loops = self.rank + len(inner)
+        loop = [ir.AffineExpr.get_dim(number) for number in range(self.loops)]
+        positions = [loop[axis] * strides[axis] for axis in range(self.rank)]
+        for axis, each in zip(inner, loop[self.rank :], strict=True):
+            positions[axis] = positions[axis] + each * within[axis]
+        self.maps = [
+            ir.AffineMap.get(self.loops, 0, positions),
+            ir.AffineMap.get(self.loops, 0, loop[self.rank :]),
+        ]
+        self.element = operand.type.element_type
+        # Nothing is read of it: loops take their extents from it.
+        self.window = linalg.empty(self.sizes, self.element)
+
+    def combined(self, start: Value, combine: Callable[[Value, Value], Value]) -> Value:
+        """The initial value combined with the elements of each window."""
+        output = linalg.filled(self.extents, linalg.extract(start, []))
+        loop = [ir.AffineExpr.get_dim(axis) for axis in range(self.rank)]
+        maps = [*self.maps, ir.AffineMap.get(self.loops, 0, loop)]
+        kinds: list[linalg.Iterator] = ["parallel"] * self.rank
+        kinds += ["reduction"] * (self.loops - self.rank)
+        return linalg.generic(
+            [self.operand, self.window],
+            output,
+            maps,
+            lambda element, _, accumulator: combine(accumulator, element),
+            kinds,
+        )
+
+    def elements(self) -> Value:
+        """The elements of each window, along axes after those of the operand."""
+        output = linalg.empty([*self.extents, *self.sizes], self.element)
+        maps = [*self.maps, linalg.identity_map(self.loops)]
+        return linalg.generic(
+            [self.operand, self.window], output, maps, lambda element, *_: element
+        )
+
+
+_COMBINES: dict[str, Callable[[Formula, Formula], Formula]] = {
+    "stablehlo.add": np.add,
+    "stablehlo.and": np.bitwise_and,
+    "stablehlo.maximum": np.maximum,
+    "stablehlo.minimum": np.minimum,
+    "stablehlo.multiply": np.multiply,
+    "stablehlo.or": np.bitwise_or,
+    "stablehlo.xor": np.bitwise_xor,
+}
+
+
+def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
+    """Return the function of two scalars that a commutative body of one operation computes."""
+    block = op.regions[0].blocks[0]
+    inner = [each.operation for each in block.operations]
+    named = [each for each in inner[:-1] if each.name != "stablehlo.bitcast_convert"]
+    if len(op.results) != 1 or len(named) != 1 or named[0].name not in _COMBINES:
+        return None
+    type_ = named[0].results[0].type
+    is_number = isinstance(element_type(type_), (ir.IntegerType, ir.FloatType))
+    sources = {_before_casts(value) for value in named[0].operands}
+    is_returned = _before_casts(inner[-1].operands[0]) == named[0].results[0]
+    if not is_number or not is_returned or sources != set(block.arguments):
+        return None
+    element, function = element_of(type_), _COMBINES[named[0].name]
+
+    def combine(left: Value, right: Value) -> Value:
+        result: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
+        return result.value
+
+    return combine
+
+
+def _before_casts(value: Value) -> Value:
+    """Return the value before its bits are read as another type, as `unsigned_windows` does."""
+    while not isinstance(value.owner, ir.Block):
+        owner = value.owner.operation
+        if owner.name != "stablehlo.bitcast_convert":
+            break
+        value = owner.operands[0]
+    return value

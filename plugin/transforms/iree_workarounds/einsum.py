@@ -1,0 +1,161 @@
+"""Einstein sums as diagonals, sums, and one product.
+
+IREE 3.13 writes ``einsum`` as a ``dot_general`` itself, behind what is done here for products
+(`unsigned_factors`, `long_loops`); refuses those of integers on Vulkan, and those whose result has
+another element type than their operands.
+
+A label that one operand has twice is a diagonal, one that neither the other operand nor the result
+has is summed before the product::
+
+    %r = stablehlo.einsum %x, %y, config = "aab,bcd->ca"
+
+becomes ::
+
+    %d = ... where the two positions of a are equal, of %x, else 0, summed over the second a
+    %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = [2]
+    %p = stablehlo.dot_general %d, %s, contracting_dims = [1] x [0]
+    %r = stablehlo.transpose %p, dims = [1, 0]
+
+Source: MLIR's documentation of the StableHLO dialect, ``einsum`` and ``unary_einsum`` (which the
+specification leaves out); ``numpy.einsum`` of a ``config`` with an arrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.quant import element_type
+from ...emit import Tensors, stablehlo
+from ...emit.operation import is_dynamic, tensor_type
+from ...errors import UnsupportedError
+from ...numerics.element_types import I32
+from ..base import NoMatch
+
+__all__ = ["EINSUMS", "expand_einsum"]
+
+EINSUMS = ("stablehlo.einsum", "stablehlo.unary_einsum")
+
+
+def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write an ``einsum`` or ``unary_einsum`` with sums and a ``dot_general``.
+
+    Raises:
+        UnsupportedError: labels that are not those of the operands, or of different extents.
+    """
+    type_ = op.results[0].type
+    if any(isinstance(element_type(value.type), ir.ComplexType) for value in op.operands):
+        return NoMatch("multiplies complex numbers")
+    labels, result = _labels_of(op)
+    terms = []
+    for number, (value, names) in enumerate(zip(op.operands, labels, strict=True)):
+        others = {name for other in (*labels[:number], *labels[number + 1 :]) for name in other}
+        terms.append(_summed(value, names, others.union(result), element_type(type_)))
+    product, names = terms[0]
+    if len(terms) == 2:
+        product, names = _product(terms[0], terms[1], result)
+    product = stablehlo.convert(product, element_type(type_))
+    product = stablehlo.transpose(product, [names.index(name) for name in result])
+    if product.type != type_:  # an extent that is known on one side alone
+        product = emit.value("tensor.cast", [product], type_)
+    rewriter.replace_op(op, [product])
+    return None
+
+
+def _labels_of(op: Operation) -> tuple[list[list[str]], list[str]]:
+    """The label of each axis of the operands, and of the result.
+
+    Axes of an ellipsis are counted from the last, as NumPy does.
+    """
+    config = ir.StringAttr(op.attributes["einsum_config"]).value
+    inputs, arrow, output = config.replace(" ", "").partition("->")
+    parts = inputs.split(",")
+    if not arrow or len(parts) != len(op.operands):
+        raise _refused(op, f"expected {len(op.operands)} operands and an arrow")
+    ranks = [value.type.rank for value in op.operands]
+    labels = [_axes(op, part, rank) for part, rank in zip(parts, ranks, strict=True)]
+    result = _axes(op, output, op.results[0].type.rank)
+    extents: dict[str, int] = {}
+    values = [*op.operands, op.results[0]]
+    for value, names in zip(values, [*labels, result], strict=True):
+        for name, extent in zip(names, map(int, value.type.shape), strict=True):
+            if value is values[-1] and name not in extents:
+                raise _refused(op, f"expected that an operand has '{name}', too")
+            if is_dynamic(extents.get(name, extent)):
+                extents[name] = extent
+            elif not is_dynamic(extent) and extents.setdefault(name, extent) != extent:
+                found = f"{extents[name]} and {extent}"
+                raise _refused(op, f"expected one extent of '{name}', got {found}")
+    if len(set(result)) != len(result):
+        raise _refused(op, "expected that the result has a label once")
+    return labels, result
+
+
+def _axes(op: Operation, part: str, rank: int) -> list[str]:
+    """The labels of one operand, or of the result."""
+    before, dots, after = part.partition("...")
+    hidden = rank - len(before) - len(after)
+    if not all(each.isalpha() or not each for each in (before, after)):
+        raise _refused(op, f"expected letters and one ellipsis in '{part}'")
+    if hidden < 0 or (hidden and not dots):
+        raise _refused(op, f"expected {rank} labels in '{part}'")
+    return [*before, *(f"...{number}" for number in reversed(range(hidden))), *after]
+
+
+def _refused(op: Operation, message: str) -> UnsupportedError:
+    return UnsupportedError(f"has the config {op.attributes['einsum_config']}; {message}", op)
+
+
+def _summed(
+    value: Value, names: Sequence[str], kept: set[str], element: ir.Type
+) -> tuple[Value, list[str]]:
+    """A tensor that has each label once, and only those that are kept; and its labels."""
+    value = stablehlo.convert(value, _wider(element, element_type(value.type)))
+    axes = [axis for axis, name in enumerate(names) if name not in kept]
+    for axis, name in enumerate(names):
+        if (first := names.index(name)) < axis:
+            value = _diagonal(value, first, axis)
+            axes = sorted({*axes, axis})
+    if axes:
+        value = stablehlo.reduce(value, axes)
+    return value, [name for axis, name in enumerate(names) if axis not in axes]
+
+
+def _wider(element: ir.Type, other: ir.Type) -> ir.Type:
+    """The type that has more bits; the first of two that have as many."""
+    kinds = ir.IntegerType, ir.FloatType
+    is_known = isinstance(element, kinds) and isinstance(other, kinds)
+    return other if is_known and other.width > element.width else element
+
+
+def _diagonal(value: Value, axis: int, other: int) -> Value:
+    """A tensor that is zero where its positions along two axes differ."""
+    if not value.type.has_static_shape:
+        raise UnsupportedError("takes a diagonal of a dynamic shape", value.owner)
+    form = Tensors(value)
+    positions = [form.emitted(stablehlo.iota(form.type(I32), each), I32) for each in (axis, other)]
+    zero = stablehlo.broadcast(stablehlo.zero_of(element_type(value.type)), value.type)
+    return form.select((positions[0] == positions[1]).value, value, zero)
+
+
+def _product(
+    left: tuple[Value, list[str]],
+    right: tuple[Value, list[str]],
+    result: Sequence[str],
+) -> tuple[Value, list[str]]:
+    """The contraction of two tensors that have each label once; and its labels."""
+    (lhs, of_left), (rhs, of_right) = left, right
+    shared = [name for name in of_left if name in of_right]
+    batch = [name for name in shared if name in result]
+    summed = [name for name in shared if name not in result]
+    names = [*batch, *(name for side in (of_left, of_right) for name in side if name not in shared)]
+    extents = dict(zip([*of_right, *of_left], [*rhs.type.shape, *lhs.type.shape], strict=True))
+    product = stablehlo.dot_general(
+        lhs,
+        rhs,
+        tensor_type([int(extents[name]) for name in names], element_type(lhs.type)),
+        [[side.index(name) for name in summed] for side in (of_left, of_right)],
+        [[side.index(name) for name in batch] for side in (of_left, of_right)],
+    )
+    return product, names

@@ -1,0 +1,223 @@
+"""Loops that StableHLO, TOSA, named linalg and element-wise operations hide, written out.
+
+After this, scalar operations are all that a pass over element types has to know. Upstream's passes
+do it, but for what IREE then refuses or gets wrong:
+
+* ``stablehlo.concatenate``: the loop with branches that becomes of it gives the first operand's
+  values for all on Vulkan. It becomes ``tensor.concat`` before.
+* Operations with a body of scalars that stay StableHLO's, such as ``sort``: upstream writes the
+  operations inside them as loops over one element. The bodies are kept aside meanwhile.
+* The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
+  ``tensor.from_elements``.
+* The fill of a tensor that ``tensor.insert_slice`` writes into, as a pad between elements does: a
+  loop nest that reads no buffer, and two that are equal become one (`updates_in_place`). It becomes
+  ``linalg.fill`` again. So does the fill of a dynamic tensor: beside a convolution, IREE makes
+  vectors as long as the tensor of its loop nest, and refuses them.
+* A pad of a tensor that is padded between its elements, as a convolution's padding and dilation
+  are: on Vulkan the outer one reads what the inner one has not written. A barrier is between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
+from ...dialects.quant import is_quantized
+from ...emit import linalg
+from ...emit.operation import create, integer
+from ...errors import UnsupportedError
+from ..base import TypePredicate, convert_signature, named, walk
+from .unsigned_windows import is_unsigned, signless
+
+__all__ = ["hides_a_loop", "make_loops_explicit"]
+
+_TO_LOOPS = (
+    "builtin.module(stablehlo-legalize-to-linalg,"
+    "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"
+    "convert-elementwise-to-linalg,linalg-generalize-named-ops),convert-shape-to-std,canonicalize)"
+)
+_INSERTION = "tensor.insert_slice"
+_CAST = "builtin.unrealized_conversion_cast"
+_EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
+
+
+def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
+    """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
+
+    Only if one of `operations`, which are all those of a module, is such an operation with an
+    operand or result whose type `applies` accepts.
+
+    Returns:
+        True if the module was changed: `operations` must then not be used again.
+
+    Raises:
+        UnsupportedError: an operation computes with quantized values; upstream crashes on some.
+    """
+    if not any(
+        hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
+        for op in operations
+    ):
+        return False
+    for op in operations:
+        if hides_a_loop(op) and any(is_quantized(v.type) for v in (*op.operands, *op.results)):
+            raise UnsupportedError(
+                "computes with quantized values, which cannot be written as loops over integers; "
+                "run legalize-quant-to-math and convert-quantized-to-storage before",
+                op,
+            )
+    register_upstream_passes()
+    root = operations[0].parent.operation
+    operations = _concatenate_tensors(operations)
+    bodies = _take_scalar_bodies(operations, applies)
+    manager = passmanager.PassManager.parse(_TO_LOOPS)
+    manager.enable_verifier(not bodies)
+    with translate_errors(UnsupportedError, "cannot write the module as loops"):
+        manager.run(root)
+    _put_scalar_bodies(root, bodies)
+    _rewrite_fills(root)
+    _separate_pads(root)
+    _makesignless(root)
+    return True
+
+
+def hides_a_loop(op: Operation) -> bool:
+    """True for StableHLO, TOSA, named linalg, and element-wise operations on tensors."""
+    name = op.name
+    if name in _EXPLICIT:
+        return False
+    if name.startswith(("arith.", "math.")):
+        return len(op.results) > 0 and isinstance(op.results[0].type, ir.RankedTensorType)
+    return bool(name.startswith(("linalg.", "stablehlo.", "tosa.")))
+
+
+def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
+    """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations."""
+    remaining = []
+    for op in operations:
+        if op.name != "stablehlo.concatenate":
+            remaining.append(op)
+            continue
+        with ir.InsertionPoint(op), op.location:
+            axis = int(op.attributes["dimension"].value)
+            value = linalg.concatenate(list(op.operands), axis, op.results[0].type)
+        remaining.append(value.owner.operation)
+        op.results[0].replace_all_uses_with(value)
+        op.erase()
+    return remaining
+
+
+def _rewrite_fills(root: Operation) -> None:
+    """Write the fill of a tensor of one element, or of one that is written into, without a loop."""
+    for op in walk(root):
+        if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
+            continue
+        (scalar, output), result = op.operands, op.results[0]
+        body = op.regions[0].blocks[0]
+        returned = list(body.operations)[-1].operation.operands[0]
+        if isinstance(scalar.type, ir.ShapedType) or returned != body.arguments[0]:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            if all(n == 1 for n in result.type.shape):
+                value = linalg.from_elements([scalar], result.type)
+            elif not result.type.has_static_shape or any(map(_writes_into, result.uses)):
+                value = linalg.fill(scalar, output)
+            else:
+                continue
+        result.replace_all_uses_with(value)
+        op.erase()
+
+
+def _writes_into(use: ir.OpOperand) -> bool:
+    """True if a tensor is the one that a slice is inserted into."""
+    return bool(use.owner.name == _INSERTION and use.operand_number == 1)
+
+
+def _separate_pads(root: Operation) -> None:
+    """Put a barrier between a pad and what is inserted between elements before it."""
+    for op in named(root, ["tensor.pad"]):
+        source = op.operands[0]
+        if isinstance(source.owner, ir.Block) or source.owner.operation.name != _INSERTION:
+            continue
+        with ir.InsertionPoint(op), op.location:
+            op.operands[0] = linalg.behind_barrier(source)
+
+
+def _makesignless(root: Operation) -> None:
+    """Take the casts away that upstream leaves between unsigned integers and its loops.
+
+    The loops say themselves what is unsigned. What is left of StableHLO asks its types, so then the
+    casts stay, and IREE refuses them.
+    """
+    casts = named(root, [_CAST])
+    operations = walk(root) if casts else []
+    unsigned = TypePredicate(is_unsigned)
+    for op in operations:
+        if op.name.startswith("stablehlo.") and any(
+            unsigned(value.type) for value in (*op.operands, *op.results)
+        ):
+            return
+    for op in operations:
+        if op.name == "func.func":
+            with op.location:
+                convert_signature(op, signless)
+        for value in unsigned.values_of(op):
+            value.set_type(signless(value.type))
+    for cast in casts:
+        if cast.operands[0].type == cast.results[0].type:
+            cast.results[0].replace_all_uses_with(cast.operands[0])
+            cast.erase()
+
+
+# -- bodies of scalars ----------------------------------------------------------------------------
+
+_KEEPS_SCALAR_BODY = frozenset(
+    (
+        "stablehlo.all_reduce",
+        "stablehlo.reduce_scatter",
+        "stablehlo.scatter",
+        "stablehlo.select_and_scatter",
+        "stablehlo.sort",
+    )
+)
+"""Operations that upstream does not write as loops, and IREE only with StableHLO in their bodies.
+
+Upstream writes the operations inside them as loops over one element, which IREE refuses.
+"""
+_BODY_NUMBER = "subquant.body"
+
+
+def _take_scalar_bodies(
+    operations: list[Operation], applies: Callable[[ir.Type], bool]
+) -> list[Operation]:
+    """Move bodies out of the module that must stay as they are; return what holds them.
+
+    A body with a value whose type `applies` accepts stays: the caller has to see it.
+    """
+    holders: list[Operation] = []
+    for op in operations:
+        if op.name not in _KEEPS_SCALAR_BODY:
+            continue
+        inside = [op, *walk(op)]
+        values = [argument for r in op.regions for b in r for argument in b.arguments]
+        values += [value for inner in inside[1:] for value in (*inner.operands, *inner.results)]
+        if any(applies(value.type) for value in values):
+            continue
+        with op.context, op.location:
+            holder = create("subquant_body.holder", regions=len(op.regions), detached=True)
+            number = integer(len(holders))
+        for old, new in zip(op.regions, holder.regions, strict=True):
+            old.blocks[0].append_to(new)
+        op.attributes[_BODY_NUMBER] = number
+        holders.append(holder)
+    return holders
+
+
+def _put_scalar_bodies(root: Operation, holders: list[Operation]) -> None:
+    if not holders:
+        return
+    for op in walk(root):
+        if _BODY_NUMBER in op.attributes:
+            holder = holders[op.attributes[_BODY_NUMBER].value]
+            del op.attributes[_BODY_NUMBER]
+            for old, new in zip(holder.regions, op.regions, strict=True):
+                old.blocks[0].append_to(new)

@@ -1,0 +1,221 @@
+"""Gathers and scatters that stay inside their operands, as the specification says.
+
+* ``gather``: each start index is clamped, so that its slice is inside the operand.
+* ``scatter``: an element of an update that falls outside the inputs is left out, the others of its
+  window are not. Each scattered dimension gets room for a window of ``w`` elements before and after
+  it, ``w`` is added to the index after a clamp to ``-w`` and the extent, and the room is cut off.
+
+Source: StableHLO specification, ``gather`` and ``scatter``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import stablehlo as bindings
+from ...dialects.dense import array_of_dense
+from ...dialects.quant import element_type
+from ...emit import stablehlo
+from ...emit.operation import element_of, is_dynamic
+from ...numerics.array_functions import is_known
+from ...numerics.element_types import AnyArray, Array
+from ..base import NoMatch
+
+__all__ = ["as_signed", "clamp_gather", "contain_scatter", "order_indices", "widen_starts"]
+
+
+def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Clamp the start indices of a ``gather``, in place."""
+    numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    operand, indices = op.operands[0], op.operands[1]
+    mapped, vector = list(numbers.start_index_map), int(numbers.index_vector_dim)
+    sizes = [int(size) for size in op.attributes["slice_sizes"]]
+    if not mapped:
+        return NoMatch("takes no indices")
+    if all(not operand.type.is_dynamic_dim(axis) for axis in mapped):
+        limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
+        if _are_within(indices, limits, vector):
+            return NoMatch("has indices that are known to be in bounds")
+    indices = as_signed(indices)
+    element = element_type(indices.type)
+    upper = [_extent(operand, axis, element) - sizes[axis] for axis in mapped]
+    if _are_equal(upper):  # bounds without axes need no broadcast
+        low, high = (_without_axes(bound, element) for bound in (0, upper[0]))
+    else:
+        low, high = (
+            _by_component(indices, bounds, vector).value for bounds in ([0] * len(mapped), upper)
+        )
+    op.operands[1] = stablehlo.clamp(low, indices, high)
+    return None
+
+
+def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Put the index vectors of a ``gather`` in batches last: IREE crashes where batches follow."""
+    numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    vector, indices = int(numbers.index_vector_dim), op.operands[1]
+    last = indices.type.rank - 1
+    batching = list(numbers.start_indices_batching_dims)
+    if vector >= last or not batching:
+        return NoMatch("has its index vectors last, or no batches")
+    others = [axis for axis in range(last + 1) if axis != vector]
+    op.operands[1] = stablehlo.transpose(indices, [*others, vector])
+    op.attributes["dimension_numbers"] = bindings.GatherDimensionNumbers.get(
+        list(numbers.offset_dims),
+        list(numbers.collapsed_slice_dims),
+        list(numbers.operand_batching_dims),
+        [axis - (axis > vector) for axis in batching],
+        list(numbers.start_index_map),
+        last,
+    )
+    return None
+
+
+def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write a ``scatter`` with room around its inputs."""
+    count = len(op.operands) // 2
+    operands = list(op.operands)
+    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
+        rewriter.replace_op(op, inputs)
+        return None
+    if not all(value.type.has_static_shape for value in operands):
+        return NoMatch("has a dynamic shape")
+    numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    scattered = list(numbers.scattered_dims_to_operand_dims)
+    if not scattered:
+        return NoMatch("takes no indices")
+    if any(not isinstance(element_type(v.type), (ir.IntegerType, ir.FloatType)) for v in inputs):
+        return NoMatch("has elements without a zero")
+    shape = [int(extent) for extent in inputs[0].type.shape]
+    windows = _window_sizes(numbers, updates[0].type, len(shape))
+    vector = int(numbers.index_vector_dim)
+    limits = [shape[axis] - windows[axis] for axis in scattered]
+    if _are_within(indices, limits, vector):
+        return NoMatch("has indices that are known to be in bounds")
+    indices = as_signed(indices)
+    low, high, shift = (
+        _by_component(indices, [bound[axis] for axis in scattered], vector)
+        for bound in ([-window for window in windows], shape, windows)
+    )
+    moved = emit.tensor(stablehlo.clamp(low.value, indices, high.value)) + shift
+    room = [windows[axis] if axis in scattered else 0 for axis in range(len(shape))]
+    padded = [stablehlo.pad(value, room, room) for value in inputs]
+    types = [value.type for value in padded]
+    created = emit.like(op, [*padded, moved.value, *updates], types, take_bodies=True)
+    ends = [before + extent for before, extent in zip(room, shape, strict=True)]
+    rewriter.replace_op(op, [stablehlo.slice_(value, room, ends) for value in created.results])
+    return None
+
+
+def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
+
+    IREE takes narrower ones for unsigned. It crashes where there are none: a slice of a tensor
+    without axes is that tensor, and an update all of it.
+    """
+    first = 1 if op.name == "stablehlo.dynamic_slice" else 2
+    if len(op.operands) == first:
+        rewriter.replace_op(op, [op.operands[first - 1]])
+        return None
+    changed = False
+    for number in range(first, len(op.operands)):
+        element = element_type(op.operands[number].type)
+        if isinstance(element, ir.IntegerType) and element.width < 32:
+            op.operands[number] = as_signed(op.operands[number])
+            changed = True
+    return None if changed else NoMatch("has start indices of 32 bits or more")
+
+
+# -- pieces ---------------------------------------------------------------------------------------
+
+
+def _window_sizes(
+    numbers: bindings.ScatterDimensionNumbers, updates: ir.ShapedType, rank: int
+) -> list[int]:
+    """The extent of an update along each axis of the inputs."""
+    single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
+    sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
+    return [1 if axis in single else next(sizes) for axis in range(rank)]
+
+
+def _are_within(indices: Value, limits: list[int], vector: int) -> bool:
+    """True for indices with constant bounds that are in bounds."""
+    bounds = _bounds(indices)
+    if bounds is None:
+        return False
+    for numbers, lowest in zip(bounds, (True, False), strict=True):
+        whole = numbers.ndim <= vector  # one component, or a scalar that is every component
+        parts = [numbers] * len(limits) if whole else list(np.moveaxis(numbers, vector, 0))
+        for part, limit in zip(parts, limits, strict=True):
+            if part.size and (part.min() < 0 if lowest else part.max() > limit):
+                return False
+    return True
+
+
+def _bounds(value: Value) -> tuple[Array, Array] | None:
+    """Constants that a tensor of integers is between: of constants, clamps, and their sums."""
+    owner, element = value.owner, element_type(value.type)
+    if isinstance(owner, ir.Block) or not isinstance(element, ir.IntegerType):
+        return None
+    operation = owner.operation
+    if operation.name == "stablehlo.constant" and not element.is_unsigned:
+        numbers = array_of_dense(operation.attributes["value"])
+        return numbers, numbers
+    if operation.name == "stablehlo.clamp":
+        low, high = _bounds(operation.operands[0]), _bounds(operation.operands[2])
+        return None if low is None or high is None else (low[0], high[1])
+    if operation.name == "stablehlo.add":
+        left, right = _bounds(operation.operands[0]), _bounds(operation.operands[1])
+        if left is None or right is None:
+            return None
+        return left[0] + right[0], left[1] + right[1]
+    return None
+
+
+def as_signed(indices: Value) -> Value:
+    """Indices as signed integers of 32 or 64 bits, of the same value (or 2**62, if it is more)."""
+    element = element_type(indices.type)
+    i32, i64 = (ir.IntegerType.get_signless(width) for width in (32, 64))
+    if not isinstance(element, ir.IntegerType):  # index
+        return stablehlo.convert(indices, i64)
+    if element.is_unsigned and element.width == 64:
+        most = emit.Tensors(indices).broadcast(_without_axes(1 << 62, element))
+        indices = emit.value("stablehlo.minimum", [indices, most], indices.type)
+    elif not element.is_unsigned and element.width >= 32:
+        return indices
+    return stablehlo.convert(indices, i64 if element.width >= 32 else i32)
+
+
+def _extent(value: Value, axis: int, element: ir.Type) -> AnyArray:
+    """The extent of an axis: a number, or a tensor without axes of an element type."""
+    extent = int(value.type.shape[axis])
+    if not is_dynamic(extent):
+        return extent
+    return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
+
+
+def _without_axes(number: AnyArray, element: ir.Type) -> Value:
+    """A number, or a tensor without axes, as a value of the program."""
+    return stablehlo.constant(number, element) if is_known(number) else number.value
+
+
+def _are_equal(numbers: Sequence[AnyArray]) -> bool:
+    """True for one number, and for several that are known and equal."""
+    return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
+
+
+def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> emit.Formula:
+    """A tensor of the shape of the indices with a number for each of their components."""
+    form, element = emit.Tensors(indices), element_type(indices.type)
+    if all(map(is_known, numbers)):
+        axes = [len(numbers) if axis == vector else 1 for axis in range(form.rank)]
+        by_axis = numbers[0] if _are_equal(numbers) else np.array(numbers).reshape(axes)
+        return form.known(by_axis, element_of(element))
+    if len(numbers) == 1:
+        return form.emitted(form.broadcast(_without_axes(numbers[0], element)))
+    entries = [stablehlo.reshape(_without_axes(number, element), [1]) for number in numbers]
+    return form.emitted(form.broadcast(stablehlo.concatenate(entries, 0), [vector]))

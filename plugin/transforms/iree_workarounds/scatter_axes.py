@@ -1,0 +1,132 @@
+"""Scatters as IREE takes them: rows of updates, each at an index of the first axes of the inputs.
+
+IREE refuses windows that extend along a scattered axis, or along another one only in part, axes of
+the inputs that are neither scattered nor in a window, several scattered axes that are not the first
+ones, and batching dimensions. All of these are places that an index can name. So an axis of the
+inputs stays in the window only if that covers it; the others come first, and each update of them is
+one more row, whose index along such an axis is the sum of
+
+* the component of the index, if the axis is scattered,
+* the position in the batch, if it is a batching dimension,
+* the position in the window, if it has one.
+
+Source: StableHLO specification, ``scatter``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import stablehlo as bindings
+from ...emit import stablehlo
+from ...emit.operation import parse_attribute, tensor_type
+from ..base import NoMatch
+from .index_bounds import as_signed
+
+__all__ = ["scatter_rows"]
+
+
+def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write a ``scatter`` that IREE refuses as one of rows."""
+    numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
+    count = len(op.operands) // 2
+    operands = list(op.operands)
+    inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
+    if not all(value.type.has_static_shape for value in operands):
+        return NoMatch("has a dynamic shape")
+    if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
+        return NoMatch("updates nothing")
+    shape, update_shape = ([int(n) for n in v.type.shape] for v in (inputs[0], updates[0]))
+    scattered = list(numbers.scattered_dims_to_operand_dims)
+    batching = list(numbers.input_batching_dims)
+    single = {*numbers.inserted_window_dims, *batching}
+    in_window = [axis for axis in range(len(shape)) if axis not in single]
+    windows = dict(zip(in_window, numbers.update_window_dims, strict=True))
+    whole = [
+        axis
+        for axis, place in windows.items()
+        if axis not in scattered and update_shape[place] == shape[axis]
+    ]
+    others = [axis for axis in range(len(shape)) if axis not in (*scattered, *whole)]
+    is_first = len(scattered) == 1 or scattered == list(range(len(scattered)))
+    if is_first and not others and single == set(scattered):
+        return NoMatch("is of rows already, at indices of one axis or the first ones")
+    indexed = [*scattered, *others]
+    batches = [axis for axis in range(len(update_shape)) if axis not in windows.values()]
+    spread = [windows[axis] for axis in indexed if axis in windows]
+    rows = [update_shape[axis] for axis in (*batches, *spread)]
+    kept = [windows[axis] for axis in whole]
+
+    components = _components(as_signed(indices), int(numbers.index_vector_dim), len(scattered))
+    positions = dict(zip(batching, _batches(numbers), strict=True))
+    places = {
+        axis: [place] if (place := positions.get(axis)) is not None else [] for axis in indexed
+    }
+    for place, axis in enumerate((axis for axis in indexed if axis in windows), len(batches)):
+        places[axis].append(place)
+    element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
+    along = dict(zip(scattered, components, strict=True))
+    columns = [_column(rows, element, along.get(axis), places[axis]) for axis in indexed]
+
+    total = math.prod(rows)
+    order = [*indexed, *whole]
+    transposed = [stablehlo.transpose(value, order) for value in inputs]
+    flat = [
+        stablehlo.reshape(
+            stablehlo.transpose(value, [*batches, *spread, *kept]),
+            [total, *(update_shape[axis] for axis in kept)],
+        )
+        for value in updates
+    ]
+    attribute = parse_attribute(
+        f"#stablehlo.scatter<update_window_dims = {list(range(1, len(kept) + 1))}, "
+        f"inserted_window_dims = {list(range(len(indexed)))}, "
+        f"scatter_dims_to_operand_dims = {list(range(len(indexed)))}, index_vector_dim = 1>"
+    )
+    created = emit.like(
+        op,
+        [*transposed, stablehlo.concatenate(columns, 1), *flat],
+        [value.type for value in transposed],
+        {"scatter_dimension_numbers": attribute, "indices_are_sorted": ir.BoolAttr.get(False)},
+        take_bodies=True,
+    )
+    back = [order.index(axis) for axis in range(len(shape))]
+    rewriter.replace_op(op, [stablehlo.transpose(value, back) for value in created.results])
+    return None
+
+
+def _components(indices: Value, vector: int, count: int) -> list[Value]:
+    """The components of the indices, each a tensor of the batches."""
+    shape = [int(extent) for extent in indices.type.shape]
+    if vector == len(shape):
+        return [indices]
+    batches = shape[:vector] + shape[vector + 1 :]
+    parts = []
+    for number in range(count):
+        low = [number if axis == vector else 0 for axis in range(len(shape))]
+        high = [number + 1 if axis == vector else extent for axis, extent in enumerate(shape)]
+        parts.append(stablehlo.reshape(stablehlo.slice_(indices, low, high), batches))
+    return parts
+
+
+def _batches(numbers: bindings.ScatterDimensionNumbers) -> list[int]:
+    """The place among the batches of each batching dimension of the indices."""
+    vector = int(numbers.index_vector_dim)
+    return [axis - (axis > vector) for axis in numbers.scatter_indices_batching_dims]
+
+
+def _column(
+    rows: Sequence[int], element: ir.Type, component: Value | None, places: Sequence[int]
+) -> Value:
+    """The indices along an axis, one for each row, as a column."""
+    type_ = tensor_type(rows, element)
+    terms = [stablehlo.iota(type_, place) for place in places]
+    if component is not None:
+        terms.insert(0, stablehlo.broadcast(component, type_, list(range(component.type.rank))))
+    total = terms[0] if terms else stablehlo.broadcast(stablehlo.zero_of(element), type_)
+    for term in terms[1:]:
+        total = emit.value("stablehlo.add", [total, term], type_)
+    return stablehlo.reshape(total, [math.prod(rows), 1])

@@ -1,0 +1,109 @@
+"""``separate-variables``: variables that start with equal values get memory of their own.
+
+IREE 3.13 updates a variable in place where a function stores what it loaded, with a part written:
+a cache of keys and values, say. Then the variable is the same memory all the time, which IREE takes
+for immutable, and two of them that start with the same value for one. The first value of all but
+one is selected in an initializer, by a flag that IREE does not look through: it would take two that
+get the same constant for one again, behind a barrier too. (A loop that selects: what is not written
+as a loop crashes upstream's passes in an initializer.)
+
+Before::
+
+    "util.global"() {sym_name = "keys", is_mutable, initial_value = dense<0.0> : tensor<64x8xf16>,
+                     type = tensor<64x8xf16>, ...}
+    "util.global"() {sym_name = "values", is_mutable, initial_value = dense<0.0> : tensor<64x8xf16>,
+                     type = tensor<64x8xf16>, ...}
+
+After::
+
+    "util.global"() {sym_name = "keys", is_mutable, initial_value = dense<0.0> : ..., ...}
+    "util.global"() {sym_name = "values", is_mutable, type = tensor<64x8xf16>, ...}
+    "util.initializer"() ({
+      %hidden = "util.optimization_barrier"(%true) : (i1) -> i1
+      %first = linalg.generic ins(%hidden, %zeros, %ones) { ... arith.select ... }
+      "util.global.store"(%first) {global = @values} : (tensor<64x8xf16>) -> ()
+      "util.return"() : () -> ()
+    }) {function_type = () -> ()}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...core._mlir import Operation, Value, ir
+from ...emit import Scalars, linalg, value, variables
+from ...emit.operation import attributes_of, create, splat
+from ...errors import Remark
+from ...numerics.element_types import BOOL
+from ..base import UNCHANGED, ModulePass, named
+
+__all__ = ["SeparateVariables"]
+
+_INITIAL = "initial_value"
+
+
+@dataclass(frozen=True)
+class SeparateVariables(ModulePass):
+    """Initialize all but the first of several variables that start with equal values."""
+
+    name: ClassVar[str] = "separate-variables"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Rewrite `module`; never fails."""
+        seen: set[ir.Attribute] = set()
+        changed = False
+        for op in named(module, ["util.global"]):
+            if "is_mutable" not in op.attributes or not _is_written(op.attributes["type"].value):
+                continue
+            initial = op.attributes.get(_INITIAL)
+            if not isinstance(initial, ir.DenseElementsAttr):
+                continue
+            if initial in seen:
+                _initialize(op, initial)
+                changed = True
+            seen.add(initial)
+        return None if changed else UNCHANGED
+
+
+def _is_written(type_: ir.Type) -> bool:
+    """True for tensors whose attributes the bindings read and write: not complex ones."""
+    is_tensor = isinstance(type_, ir.RankedTensorType)
+    return is_tensor and not isinstance(type_.element_type, ir.ComplexType)
+
+
+def _initialize(op: Operation, initial: ir.DenseElementsAttr) -> None:
+    """Write a variable without a first value, and what computes that."""
+    attributes = attributes_of(op)
+    del attributes[_INITIAL]
+    with ir.InsertionPoint(op), op.location:
+        create("util.global", attributes=attributes)
+        nothing = ir.TypeAttr.get(ir.FunctionType.get([], []))
+        initializer = create("util.initializer", attributes={"function_type": nothing}, regions=1)
+        with ir.InsertionPoint(initializer.regions[0].blocks.append()):
+            variables.store(op.attributes["sym_name"].value, _selected(initial))
+            create("util.return")
+    op.erase()
+
+
+def _selected(initial: ir.DenseElementsAttr) -> Value:
+    """A first value, which a flag selects that IREE does not know, in a loop."""
+    true = Scalars().known(1, BOOL).value
+    hidden = value(linalg.BARRIER, [true], true.type)
+    given = [linalg.constant(initial), linalg.constant(_other(initial))]
+    whole = linalg.identity_map(initial.type.rank)
+    no_axes = ir.AffineMap.get(initial.type.rank, 0, [])
+    output = linalg.empty([int(extent) for extent in initial.type.shape], initial.type.element_type)
+    return linalg.generic(
+        [hidden, *given],
+        output,
+        [no_axes, whole, whole, whole],
+        lambda flag, yes, no, _: value("arith.select", [flag, yes, no], yes.type),
+    )
+
+
+def _other(initial: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
+    """Numbers that are not all those of a first value."""
+    zeros, ones = (splat(number, initial.type) for number in (0, 1))
+    return ones if initial == zeros else zeros

@@ -1,0 +1,191 @@
+"""Functions of floats where IREE's are wrong: at 0, the infinities, NaN and subnormals.
+
+IREE 3.13 writes these functions with others, and computes
+
+* ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one, and has
+  none of f64,
+* ``power`` with an exponent of 0, or a negative base, as NaN,
+* ``cbrt`` of an infinity as NaN,
+* ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan); of f64 it has none on a CPU,
+  and Vulkan's is wrong for great quotients,
+* ``ceil`` and ``floor`` of a subnormal as 0, as its devices flush it.
+
+Ordinary operands are left to the operation; the others are chosen before and after it. Signs are
+read from bits, so that -0 has one. What a device flushes to zero counts as zero, but in ``ceil``
+and ``floor``.
+
+Source: StableHLO specification ("atan2", "power", ... operation from IEEE-754); IEEE 754-2019, 9.2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.quant import element_type
+from ...emit import Formula
+from ...emit import stablehlo as emit_stablehlo
+from ...emit.arctangents import angle_of
+from ...emit.operation import create
+from ...emit.subnormals import ceil, floor
+from ...emit.values import scalar
+from ...numerics.array_functions import bits_of
+from ...numerics.element_types import ElementType
+from ..base import NoMatch
+
+__all__ = ["ARCTANGENTS", "SPECIAL", "expand_arctangent", "expand_special"]
+
+ARCTANGENTS = ("math.atan", "math.atan2")
+"""The operations of `expand_arctangent`."""
+_DONE = "ordinary_operands"
+"""The attribute of an operation whose operands are ordinary."""
+_F64, _MANTISSA = ElementType.parse("f64"), 52
+"""And the bits of its mantissa."""
+
+
+def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write an operation of `SPECIAL` for all operands."""
+    if not isinstance(element_type(op.results[0].type), ir.FloatType):
+        return NoMatch("is not of floats")
+    if _DONE in op.attributes:
+        return NoMatch("has ordinary operands")
+    result = SPECIAL[op.name](*(emit.tensor(value) for value in op.operands))
+    rewriter.replace_op(op, [result.value])
+    return None
+
+
+def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
+    if not isinstance(element_type(op.results[0].type), ir.F64Type):
+        return NoMatch("is not of f64")
+    is_tensor = isinstance(op.results[0].type, ir.ShapedType)
+    operands = [(emit.tensor if is_tensor else scalar)(value) for value in op.operands]
+    y = operands[0]
+    x = operands[1] if len(operands) > 1 else y.form.known(1.0, y.element)
+    rewriter.replace_op(op, [_atan2(y, x).value])
+    return None
+
+
+def _ordinary(name: str, *operands: Formula) -> Formula:
+    """An operation on ordinary operands."""
+    values = [operand.value for operand in operands]
+    first = operands[0]
+    attributes = {_DONE: ir.UnitAttr.get()}
+    created = emit.value(f"stablehlo.{name}", values, values[0].type, attributes)
+    return first.form.emitted(created, first.element)
+
+
+def _signed_bits(x: Formula) -> Formula:
+    return bits_of(x, ElementType.parse(f"i{x.element.bits}"))
+
+
+def _with_sign(magnitude: Formula, sign: Formula) -> Formula:
+    """A number that is not negative, or its negation where another's sign bit is set."""
+    return np.where(_signed_bits(sign) < 0, -magnitude, magnitude)
+
+
+def _atan2(y: Formula, x: Formula) -> Formula:
+    """``|atan2|`` of the axis, of the diagonals or of what is left, with the sign of ``y``."""
+    is_left = _signed_bits(x) < 0
+    on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
+    ordinary_x = np.where(on_axis | diagonal, 1.0, x)
+    ordinary_y = np.where(on_axis | diagonal, 1.0, y)
+    if y.element == _F64:
+        angle = angle_of(ordinary_y, ordinary_x, is_left)
+    else:
+        angle = np.abs(_ordinary("atan2", ordinary_y, ordinary_x))
+    pi, quarter = (x.form.known(math.pi / parts, x.element) for parts in (1, 4))
+    angle = np.where(on_axis, np.where(is_left, pi, 0.0), angle)
+    angle = np.where(diagonal, np.where(is_left, 3.0 * quarter, quarter), angle)
+    is_nan = (y != y) | (x != x)
+    return np.where(is_nan, np.nan, _with_sign(angle, y))
+
+
+def _power(base: Formula, exponent: Formula) -> Formula:
+    """``|base| ** exponent``; of a negative base negative for odd exponents, NaN for fractions."""
+    size = np.abs(base)
+    is_special = (exponent == 0.0) | (size == 1.0) | (size == 0.0) | (size == np.inf)
+    is_special = is_special | (np.abs(exponent) == np.inf)
+    magnitude = _ordinary("power", np.where(is_special, 1.0, size), exponent)
+    grows = (size > 1.0) & (exponent > 0.0) | (size < 1.0) & (exponent < 0.0)
+    infinite = base.form.known(np.inf, base.element)
+    limit = np.where(size == 1.0, 1.0, np.where(grows, infinite, 0.0))
+    limit = np.where((base != base) | (exponent != exponent) & (size != 1.0), np.nan, limit)
+    magnitude = np.where(is_special, limit, magnitude)
+    half = exponent * 0.5
+    is_integer = np.rint(exponent) == exponent
+    is_odd = is_integer & (np.rint(half) != half) & (np.abs(exponent) != np.inf)
+    signed = np.where(is_odd, _with_sign(magnitude, base), magnitude)
+    has_none = (base < 0.0) & (size != np.inf) & ~is_integer
+    signed = np.where(has_none, np.nan, signed)
+    is_one = (exponent == 0.0) | (base == 1.0)
+    return np.where(is_one, 1.0, signed)
+
+
+def _cbrt(x: Formula) -> Formula:
+    """An infinity is its own root."""
+    is_infinite = np.abs(x) == np.inf
+    return np.where(is_infinite, x, _ordinary("cbrt", np.where(is_infinite, 1.0, x)))
+
+
+def _remainder(dividend: Formula, divisor: Formula) -> Formula:
+    """By 0 and of an infinity NaN, by an infinity the dividend; with the dividend's sign."""
+    has_none = (divisor == 0.0) | (np.abs(dividend) == np.inf) | (dividend != dividend)
+    has_none = has_none | (divisor != divisor)
+    is_whole = np.abs(divisor) == np.inf
+    ordinary_dividend = np.where(has_none, 1.0, np.abs(dividend))
+    ordinary_divisor = np.where(has_none | is_whole, 1.0, np.abs(divisor))
+    divide = _long_division if dividend.element == _F64 else _ordinary_remainder
+    magnitude = divide(ordinary_dividend, ordinary_divisor)
+    ordinary = _with_sign(magnitude, dividend)
+    return np.where(has_none, np.nan, np.where(is_whole, dividend, ordinary))
+
+
+def _ordinary_remainder(dividend: Formula, divisor: Formula) -> Formula:
+    return np.abs(_ordinary("remainder", dividend, divisor))
+
+
+def _long_division(dividend: Formula, divisor: Formula) -> Formula:
+    """The remainder of positive numbers, exactly: a loop takes the divisor's multiples away.
+
+    With ``t`` the divisor times the power of two for which ``t <= r < 2 t``, ``r - t`` is exact
+    (Sterbenz), and has fewer bits before the divisor's last one.
+    """
+    values = dividend.value, divisor.value
+    types = [value.type for value in values]
+    mantissa = (1 << _MANTISSA) - 1
+
+    def named(arguments: Sequence[Value]) -> Iterator[Formula]:
+        return (emit.tensor(value, _F64) for value in arguments)
+
+    def is_left(*arguments: Value) -> list[Value]:
+        rest, by = named(arguments)
+        axes = range(len(types[0].shape))
+        return [emit_stablehlo.reduce((rest >= by).value, axes, "or")]
+
+    def less(*arguments: Value) -> list[Value]:
+        rest, by = named(arguments)
+        exponent = _signed_bits(rest) & ~mantissa
+        multiple = bits_of(exponent | (_signed_bits(by) & mantissa), _F64)
+        multiple = np.where(multiple > rest, multiple * 0.5, multiple)
+        return [np.where(rest >= by, rest - multiple, rest).value, by.value]
+
+    loop = create("stablehlo.while", values, types, regions=2)
+    for region, function in zip(loop.regions, (is_left, less), strict=True):
+        emit_stablehlo.fill_body(region, types, function)
+    return next(named(loop.results))
+
+
+SPECIAL: dict[str, Callable[..., Formula]] = {
+    "stablehlo.atan2": _atan2,
+    "stablehlo.cbrt": _cbrt,
+    "stablehlo.ceil": lambda x: ceil(x, lambda each: _ordinary("ceil", each)),
+    "stablehlo.floor": lambda x: floor(x, lambda each: _ordinary("floor", each)),
+    "stablehlo.power": _power,
+    "stablehlo.remainder": _remainder,
+}
+"""Operations by name, with what they are for all operands."""

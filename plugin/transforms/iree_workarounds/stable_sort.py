@@ -1,0 +1,101 @@
+"""Sorts that keep the order of equal elements, which IREE's loops do not.
+
+IREE refuses a negative dimension, too: it is counted from the other end. The last one is the
+default.
+
+The position of each element along the sorted dimension becomes one more operand, and decides where
+the comparator says of neither of two elements that it comes first::
+
+    before(a, b) or (not before(b, a) and position(a) < position(b))
+
+Source: StableHLO specification, ``sort``, ``is_stable``.
+"""
+
+from __future__ import annotations
+
+from ... import emit
+from ...core._mlir import Operation, Rewriter, Value, ir
+from ...dialects.quant import element_type
+from ...emit import stablehlo
+from ...emit.operation import integer, mlir_type, tensor_type
+from ...numerics.element_types import I32
+from ..base import NoMatch
+
+__all__ = ["keep_sorted", "stabilize_sort"]
+
+
+def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Write a stable ``sort`` with the positions as an operand."""
+    like = op.operands[0].type
+    written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
+    axis = written % max(like.rank, 1)
+    op.attributes["dimension"] = integer(axis)
+    if "is_stable" not in op.attributes or not op.attributes["is_stable"].value:
+        return NoMatch("need not be stable")
+    block = op.regions[0].blocks[0]
+    *comparator, terminator = [operation.operation for operation in block.operations]
+    if _equals_are_alike(op, comparator):
+        return NoMatch("has equal elements that are alike")
+    if not like.has_static_shape:
+        return NoMatch("sorts a dynamic shape")
+    if any(len(operation.regions) for operation in comparator):
+        return NoMatch("has control flow in its comparator")
+    i32 = mlir_type(I32)
+    positions = stablehlo.iota(tensor_type([int(n) for n in like.shape], i32), axis)
+    results = [*(result.type for result in op.results), positions.type]
+    created = emit.like(op, [*op.operands, positions], results)
+    old = list(block.arguments)
+    types = [*(argument.type for argument in old), *[tensor_type([], i32)] * 2]
+
+    def before(*arguments: Value) -> list[Value]:
+        *new, here, there = arguments
+        swapped = [new[n ^ 1] for n in range(len(new))]  # the arguments are pairs of two elements
+        first, second = (
+            emit.tensor(_copied(comparator, terminator, dict(zip(old, elements, strict=True))))
+            for elements in (new, swapped)
+        )
+        return [(first | (~second & (emit.tensor(here) < emit.tensor(there)))).value]
+
+    stablehlo.fill_body(created.regions[0], types, before)
+    rewriter.replace_op(op, list(created.results)[:-1])
+    return None
+
+
+def keep_sorted(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Use all results of a ``sort``: else IREE crashes on Vulkan, for some lengths."""
+    results = list(op.results)
+    users = [[(use.owner, use.operand_number) for use in result.uses] for result in results]
+    if all(users) or not any(users):
+        return NoMatch("has results that are all used, or none")
+    with ir.InsertionPoint.after(op):
+        kept = emit.create(
+            "stablehlo.optimization_barrier", results, [result.type for result in results]
+        )
+    for new, uses in zip(kept.results, users, strict=True):
+        for user, number in uses:
+            user.operands[number] = new
+    return None
+
+
+def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
+    """True for one operand of integers that are compared as they are."""
+    if len(op.operands) != 1 or len(comparator) != 1 or comparator[0].name != "stablehlo.compare":
+        return False
+    element = element_type(op.operands[0].type)
+    arguments = list(op.regions[0].blocks[0].arguments)
+    return isinstance(element, ir.IntegerType) and sorted(
+        arguments.index(value) if value in arguments else -1 for value in comparator[0].operands
+    ) == [0, 1]
+
+
+def _copied(
+    comparator: list[Operation], terminator: Operation, values: dict[Value, Value]
+) -> Value:
+    """Copy a comparator's operations for other arguments; return its answer."""
+    for operation in comparator:
+        copied = operation.clone()
+        for number, operand in enumerate(operation.operands):
+            copied.operands[number] = values.get(operand, operand)
+        values |= dict(zip(operation.results, copied.results, strict=True))
+    answer = terminator.operands[0]
+    return values.get(answer, answer)

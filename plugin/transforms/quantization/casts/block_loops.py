@@ -1,0 +1,94 @@
+"""Element-wise loops with the parameters of each element's block.
+
+Split axes are expanded to (block number, position in block), so that parameters are indexed by
+plain dimensions. With a ragged axis the loop body extracts the parameters at ``index floordiv
+block`` itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ....core._mlir import Value, ir
+from ....emit import linalg
+from ....emit.operation import is_dynamic, tensor_type
+from .block_axes import BlockAxes
+
+__all__ = ["map_by_block", "without_whole_axes"]
+
+
+def map_by_block(
+    source: Value,
+    axes: BlockAxes,
+    parameters: Sequence[Value],
+    element: ir.Type,
+    body: Callable[..., Value],
+) -> Value:
+    """Apply `body` to every element of a tensor with the parameters of its block.
+
+    Args:
+        source: a ranked tensor.
+        axes: how its blocks are found.
+        parameters: tensors with one dimension for each axis that is not whole.
+        element: the element type of the result.
+        body: given a scalar of the source and one of each parameter tensor, writes the result.
+    """
+    groups: list[list[int]] = []  # for each axis, the dimensions of the loops that it becomes
+    loops: list[int | Value] = []  # the extent of each loop
+    blocks: list[tuple[int, int]] = []  # for each axis in blocks: a loop, and its steps in a block
+    for axis, (kind, size) in enumerate(zip(axes.kinds, axes.sizes, strict=True)):
+        static = int(source.type.shape[axis])
+        extent = linalg.dim(source, axis) if is_dynamic(static) else static
+        first = len(loops)
+        if kind == "split":
+            assert size is not None and isinstance(extent, int)  # what makes an axis split
+            loops += [extent // size, size]
+        else:
+            loops.append(extent)
+        groups.append(list(range(first, len(loops))))
+        if kind != "whole":
+            blocks.append((first, size or 1) if kind == "ragged" else (first, 1))
+    expanded = linalg.expand(source, groups, loops)
+    output = linalg.empty(loops, element)
+    every = linalg.identity_map(len(loops))
+    if "ragged" in axes.kinds:
+        result = linalg.generic(
+            [expanded],
+            output,
+            [every, every],
+            lambda number, _: body(number, *_extracted(parameters, blocks)),
+        )
+    else:
+        of_block = ir.AffineMap.get(
+            len(loops), 0, [ir.AffineExpr.get_dim(loop) for loop, _ in blocks]
+        )
+        result = linalg.generic(
+            [expanded, *parameters],
+            output,
+            [every, *[of_block] * len(parameters), every],
+            lambda *elements: body(*elements[:-1]),
+        )
+    return linalg.collapse(result, groups)
+
+
+def _extracted(tensors: Sequence[Value], blocks: Sequence[tuple[int, int]]) -> list[Value]:
+    """In a loop body: the element of each tensor for the block that the loops are in."""
+    indices = [linalg.block_of(linalg.loop_index(loop), size) for loop, size in blocks]
+    return [linalg.extract(tensor, indices) for tensor in tensors]
+
+
+def without_whole_axes(tensor: Value, axes: BlockAxes) -> Value:
+    """Remove the axes of a parameter tensor that are whole (one block: checked before)."""
+    kept, type_ = axes.in_blocks, tensor.type
+    if len(kept) == type_.rank:
+        return tensor
+    shape: list[int | None] = [
+        1 if axis not in kept else None if is_dynamic(extent) else extent
+        for axis, extent in enumerate(map(int, type_.shape))
+    ]
+    tensor = linalg.cast(tensor, tensor_type(shape, type_.element_type))
+    groups: list[list[int]] = [[] for _ in kept]
+    for axis in range(type_.rank if kept else 0):  # with the next that stays, or the last
+        following = sum(other < axis for other in kept)
+        groups[min(following, len(kept) - 1)].append(axis)
+    return linalg.collapse(tensor, groups)

@@ -1,0 +1,128 @@
+"""Unranked tensors reshaped around their quantized axes (RFC, Case 2).
+
+With ``n`` quantized axes a tensor becomes one of ``2 n + 1``: each of them, and between them the
+others as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .... import emit
+from ....core._mlir import Operation, Value, ir
+from ....emit import linalg
+from ....emit.operation import index_type, tensor_type
+from ....errors import UnsupportedError
+from ....numerics.parameters import QuantizationParameters
+from .run_time_checks import check_block_count, name_and_place
+
+__all__ = ["RankedAroundAxes"]
+
+
+@dataclass(frozen=True)
+class RankedAroundAxes:
+    """An unranked tensor as a ranked one.
+
+    Attributes:
+        shape: of the unranked tensor, a ``tensor<?xindex>``.
+        tensor: the ranked one.
+        sizes, counts: its block size (None for one block) and number of blocks along each axis.
+    """
+
+    shape: Value
+    tensor: Value
+    sizes: tuple[int | None, ...]
+    counts: tuple[int, ...]
+
+    @staticmethod
+    def of(
+        source: Value, parameters: QuantizationParameters, op: Operation, *, ragged: bool
+    ) -> RankedAroundAxes:
+        """Reshape a tensor, and check its extents at run time.
+
+        Args:
+            source: the tensor.
+            parameters: of its elements.
+            op: the operation that messages name.
+            ragged: whether last blocks may be shorter.
+        """
+        shape = emit.value("shape.shape_of", [source], tensor_type([None], index_type()))
+        axes = sorted(parameters.axes)
+        extents: list[int | Value] = []
+        sizes: list[int | None] = []
+        counts: list[int] = []
+        blocks = _block_counts(parameters, axes, op)
+        if axes:
+            _check_rank(shape, axes[-1] + 1, op)
+        following = 0
+        for axis, count in zip(axes, blocks, strict=True):
+            size = parameters.block_size_of(axis)
+            assert size is not None  # axes are the quantized ones
+            extents.append(_element_count(shape, following, axis))
+            extent = linalg.extract(shape, [linalg.constant_index(axis)])
+            is_open = ragged and size > 1
+            check_block_count(op, axis, extent, size, count, ragged=is_open)
+            extents.append(extent if is_open else size * count)
+            sizes += [None, size]
+            counts += [1, count]
+            following = axis + 1
+        extents.append(_element_count(shape, following, None))
+        ranked = _reshaped(source, extents)
+        return RankedAroundAxes(shape, ranked, (*sizes, None), (*counts, 1))
+
+    def unranked(self, result: Value) -> Value:
+        """A tensor of the ranked shape as an unranked one of the first shape."""
+        type_ = ir.UnrankedTensorType.get(result.type.element_type)
+        return emit.value("tensor.reshape", [result, self.shape], type_)
+
+
+def _block_counts(
+    parameters: QuantizationParameters, axes: Sequence[int], op: Operation
+) -> tuple[int, ...]:
+    """The number of blocks along each quantized axis."""
+    counts = parameters.scales.shape
+    if not axes or len(counts) == len(axes):
+        return counts if axes else ()
+    full = parameters.full_grid_shape(parameters.scales.ndim)
+    if full is None:
+        raise UnsupportedError(
+            f"scales of shape {counts} do not fit the quantized dimensions {list(axes)}; run "
+            "verify-quantization first",
+            op,
+        )
+    return tuple(full[axis] for axis in axes)
+
+
+def _check_rank(shape: Value, least: int, op: Operation) -> None:
+    rank = emit.scalar(linalg.dim(shape, 0))
+    linalg.check(
+        (rank >= least).value,
+        f"{name_and_place(op)}: rank must be at least {least} at run time, for the quantized "
+        f"dimension {least - 1}",
+    )
+
+
+def _reshaped(source: Value, extents: Sequence[int | Value]) -> Value:
+    values = [
+        linalg.constant_index(extent) if isinstance(extent, int) else extent for extent in extents
+    ]
+    shape = [extent if isinstance(extent, int) else None for extent in extents]
+    type_ = tensor_type(shape, source.type.element_type)
+    return emit.value("tensor.reshape", [source, linalg.from_elements(values)], type_)
+
+
+def _element_count(shape: Value, first: int, end: int | None) -> Value:
+    """The number of elements of the axes from `first` to before `end` (None: to the last)."""
+    if end is not None:
+        shape = _split(shape, end)[0]
+    if first:
+        shape = _split(shape, first)[1]
+    return emit.value("shape.num_elements", [shape], index_type())
+
+
+def _split(shape: Value, axis: int) -> Sequence[Value]:
+    operands = [shape, linalg.constant_index(axis)]
+    split = emit.create("shape.split_at", operands, [shape.type, shape.type])
+    results: Sequence[Value] = split.results
+    return results

@@ -1,0 +1,161 @@
+"""``check-integer-only``: fail if quantized values are computed with floats on the way.
+
+A program for a device without floating point may still take and give reals: what comes before the
+first quantization and after the last dequantization is the host's. This pass raises for the first
+float operation that lies between: it computes with a value that was made from integers, and
+integers are made of what it gives. Constants are no quantized values: a quantization to blocks adds
+zero points that no integers of the program are made into. The module is not changed.
+
+Refused (the tanh of 2**32 storage values is computed in f32)::
+
+    func.func @f(%q: tensor<4xi32>) -> tensor<4xi32> {
+      %0 = stablehlo.convert %q : (tensor<4xi32>) -> tensor<4xf32>
+      %1 = stablehlo.tanh %0 : tensor<4xf32>               // error
+      %2 = stablehlo.convert %1 : (tensor<4xf32>) -> tensor<4xi32>
+      ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.quant import element_type
+from ...dialects.stablehlo import of_category
+from ...errors import UnsupportedError
+from ..base import ModulePass, TypePredicate, walk
+
+__all__ = ["CheckIntegerOnly"]
+
+_FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
+_OF_CASTS = (
+    ".add",
+    ".clamp",
+    ".compare",
+    ".constant",
+    ".convert",
+    ".divide",
+    ".multiply",
+    ".round_nearest_even",
+    ".select",
+    ".subtract",
+)
+_RETURNS = ("func.return", "stablehlo.return", "linalg.yield", "scf.yield", "tensor.yield")
+
+
+@dataclass(frozen=True)
+class CheckIntegerOnly(ModulePass):
+    """Raise a located UnsupportedError for float arithmetic between quantized values."""
+
+    name: ClassVar[str] = "check-integer-only"
+
+    def run(self, module: Operation) -> None:
+        """Check `module`, in which quantized values are storage."""
+        is_float = TypePredicate(lambda type_: isinstance(element_type(type_), _FLOATS))
+        operations = walk(module)
+        floats = [op for op in operations if _touches(op, is_float)]
+        constants = _constants(operations)
+        made = _closure(floats, is_float, constants, forward=True)
+        used = _closure(floats, is_float, constants, forward=False)
+        between = [op for op in floats if _is_between(op, is_float, made, used)]
+        if between:
+            # A function says more than the conversions before and after it.
+            named = (op for op in between if not op.name.endswith(_OF_CASTS))
+            raise UnsupportedError(
+                "computes with floats between quantized values, and --integer-only allows none; "
+                "use 8- or 16-bit storage, for which a function is a table, and "
+                "stablehlo.uniform_quantize (per-tensor or per-axis) from one scale to another",
+                next(named, between[0]),
+            )
+
+
+def _is_between(op: Operation, is_float: TypePredicate, made: set[Value], used: set[Value]) -> bool:
+    values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
+    return op.name not in _RETURNS and any(value in made and value in used for value in values)
+
+
+def _touches(op: Operation, is_float: TypePredicate) -> bool:
+    return any(is_float(value.type) for value in (*op.operands, *op.results))
+
+
+def _constants(operations: list[Operation]) -> set[Value]:
+    """Return the values that follow from constants alone."""
+    constants: set[Value] = set()
+    changed = True
+    while changed:
+        changed = False
+        for op in operations:
+            if op.name == "linalg.generic":
+                steps = [(sources, targets) for _, sources, targets in _edges(op)]
+            elif not op.operands and not op.name.endswith((".constant", "tensor.empty")):
+                continue
+            else:
+                steps = [(list(op.operands), list(op.results))]
+            for sources, targets in steps:
+                if all(value in constants for value in sources):
+                    added = set(targets) - constants
+                    constants |= added
+                    changed = changed or bool(added)
+    return constants
+
+
+def _closure(
+    floats: list[Operation], is_float: TypePredicate, constants: set[Value], *, forward: bool
+) -> set[Value]:
+    """Float values that are made from integers (forward), or that integers are made from."""
+    edges = [edge for op in floats for edge in _edges(op)]
+    reached: set[Value] = set()
+    changed = True
+    while changed:  # regions and calls may need another round
+        changed = False
+        for computes, sources, targets in edges if forward else reversed(edges):
+            if not forward:
+                sources, targets = targets, sources
+            starts = computes and any(
+                not is_float(value.type) and value not in constants for value in sources
+            )
+            if not starts and not any(value in reached for value in sources):
+                continue
+            for value in targets:
+                if is_float(value.type) and value not in reached:
+                    reached.add(value)
+                    changed = True
+    return reached
+
+
+def _edges(op: Operation) -> list[tuple[bool, list[Value], list[Value]]]:
+    """Steps from values to those that are made from them: whether one converts, from, and to."""
+    if op.name == "linalg.generic":
+        arguments = op.regions[0].blocks[0].arguments
+        return [(False, [each], [own]) for each, own in zip(op.operands, arguments, strict=True)]
+    parent = op.parent
+    if op.name == "linalg.yield" and parent is not None and parent.name == "linalg.generic":
+        results = parent.operation.results
+        return [(False, [each], [own]) for each, own in zip(op.operands, results, strict=True)]
+    return [(_computes(op), list(op.operands), [*op.results, *_inside(op)])]
+
+
+_CONVERSIONS = (
+    "arith.bitcast",
+    "arith.cmpf",
+    "arith.fptosi",
+    "arith.fptoui",
+    "arith.sitofp",
+    "arith.uitofp",
+    "stablehlo.bitcast_convert",
+    "stablehlo.convert",
+    *of_category("comparison"),
+)
+
+
+def _computes(op: Operation) -> bool:
+    """True for an operation that makes floats of integers, or integers (or i1) of floats."""
+    return op.name in _CONVERSIONS or op.name.startswith("linalg.")
+
+
+def _inside(op: Operation) -> Iterator[Value]:
+    for region in op.regions:
+        for block in region:
+            yield from block.arguments

@@ -1,0 +1,386 @@
+"""``lower-unranked-tensors``: an unranked tensor becomes a flat tensor and a shape tensor.
+
+IREE has no unranked tensors. After the casts are lowered, they are left on function signatures,
+calls, ``tensor.cast``, ``tensor.reshape`` and the ``shape`` operations of the RFC's Case 2. Each
+value ``tensor<*xT>`` becomes the pair ``tensor<?xT>`` (the elements in row-major order) and
+``tensor<?xi64>`` (the extents); the product of the extents is checked on entry.
+
+Before::
+
+    func.func @f(%x: tensor<*xf32>) -> tensor<*xf32> {
+      %s = shape.shape_of %x : tensor<*xf32> -> tensor<?xindex>
+      %n = shape.num_elements %s : tensor<?xindex> -> index
+      %d = tensor.from_elements %n : tensor<1xindex>
+      %r = tensor.reshape %x(%d) : (tensor<*xf32>, tensor<1xindex>) -> tensor<?xf32>
+      ...
+
+After::
+
+    func.func @f(%x: tensor<?xf32>, %s: tensor<?xi64>) -> (tensor<?xf32>, tensor<?xi64>) {
+      // %n: a loop over %s; %r: %x
+      ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Value, ir
+from ...emit import linalg
+from ...emit.operation import INDEX, tensor_type
+from ...errors import Remark, UnsupportedError
+from ...numerics.element_types import I64
+from ..base import UNCHANGED, ModulePass, TypePredicate, named, record_signature, walk
+
+__all__ = ["LowerUnrankedTensors"]
+
+
+@dataclass(frozen=True)
+class LowerUnrankedTensors(ModulePass):
+    """Replace unranked tensors by pairs of ranked tensors; record the signatures that change."""
+
+    name: ClassVar[str] = "lower-unranked-tensors"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Convert `module`.
+
+        Raises:
+            UnsupportedError: an operation with unranked operands or results that is not known.
+        """
+        functions = named(module, ["func.func"])
+        unranked = TypePredicate(_is_unranked)
+        found = unranked.among(walk(module, in_kernels=False))
+        if not any(map(_declares_unranked, functions)) and not any(found):
+            return UNCHANGED
+        for op in functions:
+            with op.location:
+                _lower_function(op)
+        return None
+
+
+def _is_unranked(type_: ir.Type) -> bool:
+    return isinstance(type_, ir.UnrankedTensorType)
+
+
+def _declares_unranked(op: Operation) -> bool:
+    type_ = op.attributes["function_type"].value
+    return any(_is_unranked(t) for t in (*type_.inputs, *type_.results))
+
+
+def _lowered_types(type_: ir.Type) -> list[ir.Type]:
+    """The types that an argument or result of `type_` becomes."""
+    if not _is_unranked(type_):
+        return [type_]
+    i64 = ir.IntegerType.get_signless(64)
+    return [tensor_type([None], type_.element_type), tensor_type([None], i64)]
+
+
+@dataclass(frozen=True)
+class _Flat:
+    """An unranked value: its elements, and its extents as ``tensor<?xi64>``."""
+
+    elements: Value
+    shape: Value
+
+
+@dataclass(frozen=True)
+class _Extents:
+    """A value of type ``tensor<?xindex>``: the extents of `shape` from `first` to before `end`."""
+
+    shape: Value
+    first: Value
+    end: Value
+    is_whole: bool = True
+
+
+def _lower_function(function: Operation) -> None:
+    type_ = function.attributes["function_type"].value
+    converted = ir.FunctionType.get(
+        [t for old in type_.inputs for t in _lowered_types(old)],
+        [t for old in type_.results for t in _lowered_types(old)],
+    )
+    if converted != type_:
+        record_signature(function)
+        function.attributes["function_type"] = ir.TypeAttr.get(converted)
+        _lower_attributes(function, "arg_attrs", type_.inputs)
+        _lower_attributes(function, "res_attrs", type_.results)
+    if not len(function.regions[0].blocks):
+        return
+    lowering = _Lowering()
+    lowering.arguments(function.regions[0].blocks[0])
+    for op in walk(function):
+        lowering.operation(op)
+    lowering.erase()
+
+
+def _lower_attributes(function: Operation, name: str, types: Any) -> None:
+    """Give the attributes of an argument or result to the elements; the extents have none."""
+    if name in function.attributes:
+        lowered: list[Any] = []
+        for attribute, type_ in zip(function.attributes[name], types, strict=True):
+            lowered += [attribute, ir.DictAttr.get({})][: len(_lowered_types(type_))]
+        function.attributes[name] = ir.ArrayAttr.get(lowered)
+
+
+_TAKE_EXTENTS = {
+    "shape.num_elements": [0],
+    "shape.split_at": [0],
+    "tensor.dim": [0],
+    "tensor.extract": [0],
+    "tensor.reshape": [1],
+}
+"""Operations that take the shape of an unranked tensor, and as which operand."""
+
+
+class _Lowering:
+    """What the unranked values and shapes of one function are, as it becomes known in order."""
+
+    def __init__(self) -> None:
+        self._flat: dict[Value, _Flat] = {}
+        self._extents: dict[Value, _Extents] = {}
+        self._dead: list[Operation] = []
+        self._old_arguments: list[tuple[ir.Block, int]] = []
+
+    def arguments(self, block: ir.Block) -> None:
+        """Replace the arguments of a function's entry block."""
+        old = list(block.arguments)
+        if not any(_is_unranked(argument.type) for argument in old):
+            return
+        location = block.owner.location
+        unranked: list[_Flat] = []
+        for argument in old:
+            new = [block.add_argument(t, location) for t in _lowered_types(argument.type)]
+            if len(new) == 1:
+                argument.replace_all_uses_with(new[0])
+            else:
+                self._flat[argument] = _Flat(*new)
+                unranked.append(self._flat[argument])
+        for flat in unranked:
+            with ir.InsertionPoint.at_block_begin(block), location:
+                _check_size(flat, "an unranked argument's extents")
+        self._old_arguments.append((block, len(old)))
+
+    def operation(self, op: Operation) -> None:
+        """Lower one operation."""
+        touched = any(
+            _is_unranked(value.type) or value in self._extents
+            for value in (*op.operands, *op.results)
+        )
+        if not touched and op.name != "shape.shape_of":
+            return
+        handler = getattr(self, "_" + op.name.replace(".", "_"), None)
+        if handler is None:
+            raise UnsupportedError(
+                "has an unranked operand or result, which nothing lowers; cast to a ranked tensor "
+                "with tensor.cast first",
+                op,
+            )
+        taken = [number for number, value in enumerate(op.operands) if value in self._extents]
+        if taken and taken != _TAKE_EXTENTS.get(op.name):
+            raise UnsupportedError(
+                "uses the shape of an unranked tensor as a tensor, which nothing lowers; extract "
+                "its extents with tensor.extract",
+                op,
+            )
+        with ir.InsertionPoint(op), op.location:
+            handler(op)
+
+    def erase(self) -> None:
+        """Erase what was replaced, users before producers."""
+        for op in reversed(self._dead):
+            op.erase()
+        for block, count in self._old_arguments:
+            for _ in range(count):
+                block.erase_argument(0)
+
+    # -- operations, one method each: the name with dots as underscores ----------------------------
+
+    def _tensor_cast(self, op: Operation) -> None:
+        source, target = op.operands[0], op.results[0]
+        if not _is_unranked(source.type):
+            self._flat[target] = _Flat(_flattened(source), _shape_of(source))
+        elif not _is_unranked(target.type):
+            target.replace_all_uses_with(_ranked(self._flat[source], target.type))
+        else:
+            self._flat[target] = self._flat[source]
+        self._dead.append(op)
+
+    def _tensor_reshape(self, op: Operation) -> None:
+        source, shape = op.operands
+        target = op.results[0]
+        unranked = _is_unranked(source.type)
+        elements = self._flat[source].elements if unranked else _flattened(source)
+        if _is_unranked(target.type):
+            extents = self._extents.get(shape)
+            if extents is not None and not extents.is_whole:
+                raise UnsupportedError(
+                    "reshapes to a part of an unranked tensor's shape, which nothing lowers", op
+                )
+            _, i64_shape_type = _lowered_types(target.type)
+            i64_shape = (
+                extents.shape
+                if extents
+                else emit.value("arith.index_cast", [shape], i64_shape_type)
+            )
+            self._flat[target] = _Flat(elements, i64_shape)
+            _check_size(self._flat[target], "tensor.reshape: the extents")
+        else:
+            values = [
+                linalg.extract(shape, [linalg.constant_index(axis)])
+                for axis in range(target.type.rank)
+            ]
+            target.replace_all_uses_with(_unflattened(elements, values, target.type))
+        self._dead.append(op)
+
+    def _shape_shape_of(self, op: Operation) -> None:
+        source, target = op.operands[0], op.results[0]
+        if _is_unranked(source.type):
+            self._extents[target] = _all_extents(self._flat[source].shape)
+            self._dead.append(op)
+
+    def _shape_split_at(self, op: Operation) -> None:
+        extents, index = self._extents[op.operands[0]], emit.scalar(op.operands[1])
+        from_first, from_end = emit.scalar(extents.first) + index, emit.scalar(extents.end) + index
+        middle = np.where(index < 0, from_end, from_first).value
+        before, after = op.results
+        self._extents[before] = _Extents(extents.shape, extents.first, middle, False)
+        self._extents[after] = _Extents(extents.shape, middle, extents.end, False)
+        self._dead.append(op)
+
+    def _shape_num_elements(self, op: Operation) -> None:
+        op.results[0].replace_all_uses_with(_product(self._extents[op.operands[0]]))
+        self._dead.append(op)
+
+    def _tensor_extract(self, op: Operation) -> None:
+        extents = self._extents.get(op.operands[0])
+        if extents is None:
+            raise UnsupportedError("extracts from an unranked tensor, which nothing lowers", op)
+        index = emit.scalar(extents.first) + emit.scalar(op.operands[1])
+        op.results[0].replace_all_uses_with(_extent(extents.shape, index.value).value)
+        self._dead.append(op)
+
+    def _tensor_dim(self, op: Operation) -> None:
+        source, axis = op.operands
+        if source in self._extents:
+            extents = self._extents[source]
+            result = emit.scalar(extents.end) - emit.scalar(extents.first)
+        else:
+            result = _extent(self._flat[source].shape, axis)
+        op.results[0].replace_all_uses_with(result.value)
+        self._dead.append(op)
+
+    def _tensor_rank(self, op: Operation) -> None:
+        rank = linalg.dim(self._flat[op.operands[0]].shape, 0)
+        op.results[0].replace_all_uses_with(rank)
+        self._dead.append(op)
+
+    def _func_return(self, op: Operation) -> None:
+        emit.create("func.return", self._lowered(op.operands))
+        self._dead.append(op)
+
+    def _func_call(self, op: Operation) -> None:
+        types = [t for result in op.results for t in _lowered_types(result.type)]
+        callee = {"callee": op.attributes["callee"]}
+        call = emit.create("func.call", self._lowered(op.operands), types, callee)
+        results = iter(call.results)
+        for old in op.results:
+            if _is_unranked(old.type):
+                self._flat[old] = _Flat(next(results), next(results))
+            else:
+                old.replace_all_uses_with(next(results))
+        self._dead.append(op)
+
+    def _lowered(self, values: Iterable[Value]) -> list[Value]:
+        """What an operation takes instead of values."""
+        lowered: list[Value] = []
+        for value in values:
+            if _is_unranked(value.type):
+                flat = self._flat[value]
+                lowered += [flat.elements, flat.shape]
+            else:
+                lowered.append(value)
+        return lowered
+
+
+# -- extents --------------------------------------------------------------------------------------
+
+
+def _all_extents(shape: Value) -> _Extents:
+    zero = linalg.constant_index(0)
+    return _Extents(shape, zero, linalg.dim(shape, zero))
+
+
+def _extent(shape: Value, axis: Value) -> Any:
+    """One of the extents in a ``tensor<?xi64>``, for formulas."""
+    return emit.scalar(linalg.extract(shape, [axis])).convert(INDEX)
+
+
+def _product(extents: _Extents) -> Value:
+    """The product of extents, as a loop."""
+    (product,) = linalg.fold(
+        extents.first,
+        extents.end,
+        [linalg.constant_index(1)],
+        lambda axis, product: [(emit.scalar(product) * _extent(extents.shape, axis)).value],
+    )
+    return product
+
+
+def _check_size(flat: _Flat, what: str) -> None:
+    """Check at run time that there are as many elements as the extents say."""
+    extents = _all_extents(flat.shape)
+    product = emit.scalar(_product(extents))
+    size = emit.scalar(linalg.dim(flat.elements, extents.first))
+    message = f"{what} must multiply to the number of elements"
+    linalg.check((product == size).value, message)
+
+
+def _shape_of(tensor: Value) -> Value:
+    """A ranked tensor's extents as ``tensor<?xi64>``."""
+    i64 = ir.IntegerType.get_signless(64)
+    extents = [
+        emit.scalar(linalg.dim(tensor, axis)).convert(I64).value for axis in range(tensor.type.rank)
+    ]
+    static = linalg.from_elements(extents, tensor_type([len(extents)], i64))
+    return linalg.cast(static, tensor_type([None], i64))
+
+
+# -- elements -------------------------------------------------------------------------------------
+
+
+def _ranked(flat: _Flat, type_: ir.Type) -> Value:
+    """An unranked value as a ranked tensor, whose rank and extents are checked at run time."""
+    rank = emit.scalar(linalg.dim(flat.shape, 0))
+    message = f"tensor.cast: rank must be {type_.rank} at run time"
+    linalg.check((rank == type_.rank).value, message)
+    extents = []
+    for axis in range(type_.rank):
+        extent = _extent(flat.shape, linalg.constant_index(axis))
+        if not type_.is_dynamic_dim(axis):
+            static = int(type_.shape[axis])
+            message = f"tensor.cast: dimension {axis} must be {static} at run time"
+            linalg.check((extent == static).value, message)
+        extents.append(extent.value)
+    return _unflattened(flat.elements, extents, type_)
+
+
+def _flattened(tensor: Value) -> Value:
+    """A ranked tensor's elements as ``tensor<?xT>``."""
+    type_ = tensor.type
+    if type_.rank == 0:
+        flat = linalg.expand(tensor, [], [1])
+    else:
+        flat = linalg.collapse(tensor, [range(type_.rank)])
+    return linalg.cast(flat, tensor_type([None], type_.element_type))
+
+
+def _unflattened(elements: Value, extents: Sequence[Value], type_: ir.Type) -> Value:
+    """``tensor<?xT>`` as a ranked tensor of `type_` with the given extents."""
+    if type_.rank == 0:
+        return linalg.collapse(linalg.cast(elements, tensor_type([1], type_.element_type)), [])
+    return linalg.cast(linalg.expand(elements, [range(type_.rank)], extents), type_)

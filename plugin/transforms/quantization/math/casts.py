@@ -1,0 +1,58 @@
+"""Casts: between reals and quantized values, and between parameters.
+
+Source: StableHLO specification, ``uniform_quantize`` and ``uniform_dequantize``.
+"""
+
+from __future__ import annotations
+
+from ....core._mlir import Value
+from ....dialects.quant import is_quantized, parameters_of
+from ....emit import as_quantized, linalg, stored, tensor
+from .operands import dequantize_blocks, quantize_blocks, split_blocks
+from .rules import QuantizedOperation, lowers
+
+__all__ = ["STABLEHLO_CASTS"]
+
+
+@lowers("stablehlo.uniform_quantize")
+def uniform_quantize(op: QuantizedOperation) -> Value:
+    """``q = clamp(round(x / s + z))`` for reals; other parameters for quantized values."""
+    type_ = op.op.results[0].type
+    source = op.op.operands[0]
+    if not is_quantized(source.type):
+        return op.quantized(tensor(source), op.target, type_)
+    return as_quantized(op.operand(0).in_parameters(op.target).value, type_)
+
+
+@lowers("stablehlo.uniform_dequantize")
+def uniform_dequantize(op: QuantizedOperation) -> Value:
+    """``s * (q - z)`` in the expressed type."""
+    return op.real(op.dequantized(0))
+
+
+def quant_qcast(op: QuantizedOperation) -> Value:
+    """``quant.qcast`` of any granularity, on a ranked tensor of a static shape."""
+    (source,), type_ = op.op.operands, op.op.results[0].type
+    target = parameters_of(type_, op.op)
+    assert target is not None  # verified before
+    value, restore = split_blocks(source, target, op.op)
+    storage = quantize_blocks(tensor(value), target, op.op, op.division)
+    return as_quantized(restore(storage.value), type_)
+
+
+def quant_dcast(op: QuantizedOperation) -> Value:
+    """``quant.dcast`` of any granularity, on a ranked tensor of a static shape."""
+    (operand,), type_ = op.op.operands, op.op.results[0].type
+    source = parameters_of(operand.type, op.op)
+    assert source is not None  # verified before
+    value, restore = split_blocks(stored(operand), source, op.op)
+    reals = dequantize_blocks(tensor(value, source.storage.element), source, op.op, op.division)
+    return linalg.cast(restore(reals.value), type_)
+
+
+STABLEHLO_CASTS = {
+    f"{dialect}.{name}": rule
+    for dialect in ("quant", "subquant")
+    for name, rule in (("qcast", quant_qcast), ("dcast", quant_dcast))
+}
+"""Rules for casts that ``lower-quant-casts`` takes, where StableHLO's operations are wanted."""

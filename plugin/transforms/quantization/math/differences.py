@@ -1,0 +1,181 @@
+"""Contractions of differences that are written as arithmetic, in the dialect's operations.
+
+ONNX's and others' integer contractions subtract zero points in wider integers::
+
+    %0 = stablehlo.convert %x : (tensor<4x8xi8>) -> tensor<4x8xi16>
+    %1 = stablehlo.subtract %0, dense<3> : tensor<4x8xi16>
+    %2 = stablehlo.pad %1, 0 ...
+
+(TensorFlow Lite's reader pads storage with the zero point ``p``: that is ``x - p`` padded with 0,
+and ``p`` times the sum of the weight.)
+
+That is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, and
+`subquant.transforms.quantization.math.zero_points` contracts the storage of such. Integers that
+have no sign are those whose upper bits are masked, ``stablehlo.and %0, dense<255>``. A difference
+may be reshaped: ONNX's convolutions along one axis are those of images of one row. A known weight
+of a convolution stays in 16 bits where 8 do not hold it: kernels take it as the sum of two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ....core._mlir import Operation, Value, ir, stablehlo
+from ....dialects.dense import CONSTANTS, array_of_dense, known_integer
+from ....dialects.windows import window_padding
+from ....emit import stablehlo as emit_stablehlo
+from ....emit.operation import dense, mlir_type, value, with_element
+from ....numerics.element_types import I8, I16, I32, Array
+from .contraction import Contraction
+
+__all__ = ["raise_differences"]
+
+_LOW, _HIGH = -128, 127
+
+
+def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
+    """Write a contraction of wider integers on ``subquant.subtract_zero_point``.
+
+    Args:
+        op: a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
+
+    Returns:
+        The new operation, and what is to be added to its result to have that of `op`, for each
+        feature; None for a contraction that is none of differences of 8-bit integers in i32.
+    """
+    if [str(each.type.element_type) for each in op.results] != ["i32"]:
+        return None
+    left, right = op.operands
+    changed: dict[str, ir.Attribute] = {}
+    outside, sums = 0, None
+    is_window = "convolution" in op.name
+    w = _difference(right, is_wide=is_window)
+    if is_window:
+        left, outside, changed = _without_pad(op, left)
+    x = _difference(left)
+    if x is None or w is None:
+        return None
+    if outside:
+        # x padded with p is x - p padded with 0, and p.
+        low, high = (_LOW, _HIGH) if x.signed else (0, 255)
+        if not isinstance(w.stored, ir.DenseElementsAttr) or not low <= x.zero + outside <= high:
+            return None
+        numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+        features = numbers.kernel_output_feature_dimension
+        weights = array_of_dense(w.stored).astype(np.int64) - w.zero
+        others = tuple(axis for axis in range(weights.ndim) if axis != features)
+        x, sums = replace(x, zero=x.zero + outside), weights.sum(axis=others) * outside
+    made = Contraction.of(op).create(x.emit(), w.emit(), mlir_type(I32), changed)
+    return made.owner.operation, sums
+
+
+def _without_pad(op: Operation, given: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
+    """What is padded along spatial axes, what with, and the window that does so instead."""
+    pad = _defining(given)
+    if pad is None or pad.name != "stablehlo.pad":
+        return given, 0, {}
+    outside = known_integer(pad.operands[1])
+    has_padding = window_padding(op, pad.results[0].type.rank - 2).any()
+    if outside is None or (outside and has_padding):
+        return given, 0, {}
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.input_spatial_dimensions)
+    low, high, between = (
+        np.array(pad.attributes[name])
+        for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
+    )
+    others = [axis for axis in range(low.size) if axis not in spatial]
+    if between.any() or low[others].any() or high[others].any():
+        return given, 0, {}
+    padding = window_padding(op, len(spatial)) + np.stack([low, high], 1)[spatial]
+    i64 = ir.IntegerType.get_signless(64)
+    return pad.operands[0], outside, {"padding": dense(padding.astype(np.int64), i64)}
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """Integers of 8 bits, from which a zero point is subtracted.
+
+    Attributes:
+        stored: the integers: a value, or a constant.
+        zero: the zero point.
+        signed: how the integers are read.
+        shape: of the difference, where it is reshaped.
+    """
+
+    stored: Value | ir.DenseElementsAttr
+    zero: int
+    signed: bool = True
+    shape: tuple[int, ...] = ()
+
+    def emit(self) -> Value:
+        """Write ``subquant.subtract_zero_point``."""
+        stored = self.stored
+        if isinstance(stored, ir.DenseElementsAttr):
+            stored = emit_stablehlo.constant_of(stored)
+        elif self.shape:
+            stored = emit_stablehlo.reshape(stored, self.shape)
+        storage = f"{'i' if self.signed else 'u'}{stored.type.element_type.width}"
+        quantized = ir.Type.parse(f"!quant.uniform<{storage}:f32, 1.0:{self.zero}>")
+        cast = value("subquant.scast", [stored], with_element(stored.type, quantized))
+        wide = with_element(stored.type, mlir_type(I32))
+        return value("subquant.subtract_zero_point", [cast], wide)
+
+
+def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
+    """Integers of 8 bits, from which a zero point is subtracted.
+
+    Args:
+        given: the difference.
+        is_wide: known ones that have no zero point of 0 stay in 16 bits.
+    """
+    owner = _defining(given)
+    if owner is None:
+        return None
+    if owner.name in CONSTANTS:
+        return _known_difference(owner, is_wide=is_wide)
+    if owner.name == "stablehlo.reshape" and owner.results[0].type.has_static_shape:
+        before = _difference(owner.operands[0], is_wide=is_wide)
+        if before is None or isinstance(before.stored, ir.DenseElementsAttr):
+            return None
+        return replace(before, shape=tuple(int(n) for n in owner.results[0].type.shape))
+    zero, signed = 0, True
+    if owner.name == "stablehlo.subtract":
+        found = known_integer(owner.operands[1])
+        owner = _defining(owner.operands[0])
+        if found is None or owner is None:
+            return None
+        zero = found
+    if owner.name == "stablehlo.and" and known_integer(owner.operands[1]) == 255:
+        owner, signed = _defining(owner.operands[0]), False
+    if owner is None or owner.name != "stablehlo.convert":
+        return None
+    stored = owner.operands[0]
+    low, high = (_LOW, _HIGH) if signed else (0, 255)
+    if stored.type.element_type != mlir_type(I8) or not low <= zero <= high:
+        return None
+    return _Difference(stored, zero, signed)
+
+
+def _known_difference(constant: Operation, *, is_wide: bool) -> _Difference | None:
+    """Known integers with a range of 8 bits, as these and a zero point."""
+    attribute = constant.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr):
+        return None
+    array = array_of_dense(attribute)
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    least, most = max(_LOW, _LOW - low), min(_HIGH, _HIGH - high)
+    if least > most:
+        return None
+    zero = min(max(0, least), most)
+    if zero and is_wide:
+        return _Difference(dense(array.astype(np.int16), mlir_type(I16)), 0)
+    return _Difference(dense((array + zero).astype(np.int8), mlir_type(I8)), zero)
+
+
+def _defining(given: Value) -> Any:
+    owner = given.owner
+    return None if isinstance(owner, ir.Block) else owner.operation

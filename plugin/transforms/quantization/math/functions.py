@@ -1,0 +1,182 @@
+"""Functions that are not linear: tables where operands have few values, else reals.
+
+A table has at most 65,536 entries (`subquant.numerics.function_tables`). Other operands are
+dequantized, and results quantized, as the specification defines it ("dequantize_op_quantize"); f16
+and bf16 are computed in f32 from end to end: a result rounded to 8 bits on the way would be several
+steps off.
+
+Source: StableHLO specification, the functions' own sections.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from fractions import Fraction
+
+import numpy as np
+
+from ....core._mlir import Value, ir
+from ....dialects.quant import is_quantized, parameters_of
+from ....dialects.stablehlo import OPERATIONS, of_category
+from ....emit import Formula, like, tensor
+from ....emit import stablehlo as emit_stablehlo
+from ....emit.operation import element_of, with_element
+from ....numerics import function_tables
+from ....numerics.array_functions import convert
+from ....numerics.element_types import I64, Array, ElementType
+from ....numerics.parameters import ExpressedType, QuantizationParameters
+from .operands import Operand, dequantize, float_type
+from .rules import QuantizedOperation, Results, lowers
+
+__all__: list[str] = []
+
+_F16_OVERFLOW = 65520.0  # what rounds to infinity in f16
+_HALVES = (ExpressedType.F16, ExpressedType.BF16)
+_LARGEST_ANGLE = 1000.0
+_PI = Fraction(
+    "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
+)
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+@lowers(*(f"stablehlo.{name}" for name in function_tables.UNARY_FUNCTIONS))
+def unary(op: QuantizedOperation) -> Results:
+    """``q2 = table[q1]``, or ``f(x)`` on the reals."""
+    (operand,) = op.operands
+    if not _takes_table(op):
+        return through_float(op)
+    return _look_up(op, function_tables.unary_table(op.name, operand.parameters, op.target))
+
+
+@lowers(*(f"stablehlo.{name}" for name in function_tables.BINARY_FUNCTIONS))
+def binary(op: QuantizedOperation) -> Results:
+    """``q3 = table[q1, q2]``, or ``f(x, y)`` on the reals."""
+    left, right = op.operands
+    if not _takes_table(op):
+        return through_float(op)
+    table = function_tables.binary_table(op.name, left.parameters, right.parameters, op.target)
+    return _look_up(op, table)
+
+
+@lowers("stablehlo.reduce_precision")
+def reduce_precision(op: QuantizedOperation) -> Results:
+    """``q2 = table[q1]`` for the numbers of bits that attributes say."""
+    (operand,) = op.operands
+    if not _takes_table(op):
+        return through_float(op)
+    exponent, mantissa = (
+        int(op.op.attributes[f"{part}_bits"].value) for part in ("exponent", "mantissa")
+    )
+    table = function_tables.reduce_precision_table(
+        exponent, mantissa, operand.parameters, op.target
+    )
+    return _look_up(op, table)
+
+
+def _takes_table(op: QuantizedOperation) -> bool:
+    """True for few enough operand values, a per-tensor result, and no body of scalar code."""
+    parent = OPERATIONS.get(op.op.parent.operation.name)
+    in_scalar_code = parent is not None and parent.bodies is not None
+    return (
+        function_tables.fits_table(*(operand.parameters for operand in op.operands))
+        and op.target.granularity == "per-tensor"
+        and not in_scalar_code
+    )
+
+
+def _look_up(op: QuantizedOperation, table: Array) -> Value:
+    """The entries at the operands' storage values, counted from the least of their types."""
+    index: Formula = None
+    for operand in op.operands:
+        storage = operand.parameters.storage
+        position = operand.widened() + -storage.type_range[0]
+        index = position if index is None else (index << storage.width) + position
+    container = ElementType.parse(f"i{op.target.storage.container_width}")
+    return op.holding(index.form.look_up(table, index, container))
+
+
+# -- reals ----------------------------------------------------------------------------------------
+
+
+@lowers(*of_category("normalization", "linear-algebra"))
+def through_float(op: QuantizedOperation) -> list[Value]:
+    """``q = quantize(f(dequantize(q1), ...))``."""
+    operands = [_in_single(op, number) for number in range(len(op.op.operands))]
+    if OPERATIONS[op.op.name].is_periodic:
+        operands = [_angle(op.operand(0), operands[0])]
+    types = [_single_type(result.type) for result in op.op.results]
+    created = like(op.op, [operand.value for operand in operands], types)
+    values = list(created.results)
+    results = []
+    for real, result in zip(values, op.op.results, strict=True):
+        target = parameters_of(result.type, op.op)
+        if target is None:
+            results.append(emit_stablehlo.convert(real, result.type.element_type))
+        else:
+            results.append(op.quantized(tensor(real), _with_single(target), result.type))
+    return results
+
+
+@lowers("stablehlo.is_finite")
+def is_finite(op: QuantizedOperation) -> Value:
+    """True, unless a wide storage value times a scale can be infinite (in f16)."""
+    (source,) = op.operands
+    largest = source.bound * max(source.scales().reshape(-1), default=Fraction(0))
+    if largest <= Fraction(source.parameters.expressed.largest):
+        return op.form.known(True, element_of(ir.IntegerType.get_signless(1))).value
+    return like(op.op, [op.dequantized(0).value]).results[0]
+
+
+def _in_single(op: QuantizedOperation, number: int) -> Formula:
+    """An operand's reals, with f32 for f16 and bf16."""
+    given = op.op.operands[number]
+    if not is_quantized(given.type):
+        return tensor(emit_stablehlo.convert(given, _single_type(given.type).element_type))
+    operand = op.operand(number)
+    single = Operand(operand.quantized, _with_single(operand.parameters))
+    return _overflowing(operand, dequantize(single, op.op, op.division))
+
+
+def _with_single(parameters: QuantizationParameters) -> QuantizationParameters:
+    """The same parameters with f32 for f16 and bf16."""
+    if parameters.expressed not in _HALVES:
+        return parameters
+    return dataclasses.replace(
+        parameters, expressed=ExpressedType.F32, scales=parameters.scales.astype(np.float32)
+    )
+
+
+def _single_type(type_: ir.Type) -> ir.Type:
+    """A tensor type of reals, quantized or not, with f32 for f16 and bf16."""
+    real: ir.Type = float_type(type_) if is_quantized(type_) else type_
+    if not isinstance(real.element_type, (ir.F16Type, ir.BF16Type)):
+        return real
+    return with_element(real, ir.F32Type.get())
+
+
+def _overflowing(operand: Operand, real: Formula) -> Formula:
+    """The f32 value of an f16 operand, infinite where f16 is: at the half beyond its greatest."""
+    parameters = operand.parameters
+    largest = max(operand.scales().reshape(-1), default=Fraction(0))
+    if parameters.expressed is not ExpressedType.F16 or operand.bound * largest < _F16_OVERFLOW:
+        return real
+    return np.where(np.abs(real) >= _F16_OVERFLOW, real * np.inf, real)
+
+
+def _angle(operand: Operand, real: Formula) -> Formula:
+    """The angle of a large real, less whole turns.
+
+    A device's sine of 10**9 is garbage. The number of turns is ``d * s / (2 pi)``; its fraction, in
+    units of ``2**-64`` of a turn, is what a product of 64-bit integers leaves.
+    """
+    parameters = operand.parameters
+    largest = operand.bound * float(parameters.scales.max(initial=0))
+    if largest < _LARGEST_ANGLE or parameters.granularity != "per-tensor":
+        return real
+    turn = Fraction(float(parameters.scales)) / (2 * _PI) * (1 << 64)
+    step = round(turn) % (1 << 64)
+    step -= (1 << 64) if step >> 63 else 0
+    turns = convert(operand.difference, I64) * step
+    return convert(turns, real.element) * float(2 * _PI / (1 << 64))

@@ -1,0 +1,237 @@
+"""Contractions of differences, written as contractions of storage values.
+
+With storage ``q``, zero points ``z`` and sums over the contracted elements ``k``::
+
+    sum_k (q1[k] - z1) * (q2[k] - z2)
+        = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
+
+The dot is 8 bits wide where the storage has at most 8. The sums of a constant are computed here and
+now. With style ``inside`` the differences themselves are contracted instead; with ``mixed`` where
+that leaves the right operand, which is the larger one where it matters, in its storage type.
+
+Two's complement wraps and unwraps, so only the whole has to fit the accumulator. A convolution pads
+its left operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a
+constant of the output feature. A right zero point of a convolution is subtracted before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from ....core._mlir import Operation, Value, ir, stablehlo
+from ....core.options import ZeroPoints
+from ....dialects.dense import CONSTANTS, array_of_dense
+from ....dialects.grids import zero_point_grid
+from ....dialects.quant import parameters_of
+from ....dialects.windows import edge_padding, window_padding, window_steps
+from ....emit import Formula, Tensors, tensor
+from ....emit import stablehlo as emit_stablehlo
+from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
+from ....numerics.array_functions import convert
+from ....numerics.element_types import I64, AnyArray, Array, ElementType
+from .contraction import MOST_AT_ONCE, Contraction, Side
+from .operands import Operand, difference_of_blocks
+
+__all__ = ["correct_zero_points"]
+
+
+def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
+    """Write a contraction of two ``subquant.subtract_zero_point`` on the storage values.
+
+    Args:
+        op: a StableHLO contraction of integers.
+        style: where to subtract.
+
+    Returns:
+        The accumulator, or None for another operation.
+    """
+    sources = [value.owner for value in list(op.operands)[:2]]
+    for source in sources:
+        if isinstance(source, ir.Block) or source.operation.name != "subquant.subtract_zero_point":
+            return None
+    quantized = [source.operation.operands[0] for source in sources]
+    if any(_has_blocks(value) for value in quantized):
+        return None
+    left, right = (_Factor(Operand.of(value, op)) for value in quantized)
+    if max(left.operand.bound, right.operand.bound) >= MOST_AT_ONCE:
+        return None
+    correction = _Correction(Contraction.of(op), left, right, element_of(op.results[0].type))
+    inside = style == "inside" or (style == "mixed" and not right.zero_points.any())
+    if correction.contraction.is_window:
+        return correction.of_window(inside)
+    return correction.of_differences() if inside else correction.of_dot()
+
+
+def _has_blocks(value: Value) -> bool:
+    parameters = parameters_of(value.type)
+    return parameters is not None and parameters.granularity == "sub-channel"
+
+
+@dataclass(frozen=True)
+class _Factor:
+    """An operand of a contraction as signed integers of 8, 16 or 32 bits.
+
+    Unsigned storage that fills its container is shifted: half of its range is subtracted.
+    """
+
+    operand: Operand
+
+    @property
+    def shift(self) -> int:
+        """What is subtracted from storage values."""
+        storage = self.operand.parameters.storage
+        if storage.signed or storage.width < storage.container_width:
+            return 0
+        return 1 << (storage.width - 1)
+
+    @cached_property
+    def narrow(self) -> Formula:
+        """The storage values less the shift."""
+        storage = self.operand.parameters.storage
+        container = ElementType.parse(f"i{storage.container_width}")
+        if not self.shift:
+            narrow: Formula = convert(self.operand.stored, container)
+            return narrow
+        signed: Formula = convert(self.operand.stored, container)
+        return signed ^ -self.shift
+
+    @property
+    def zero_points(self) -> Array:
+        """The zero points that are left."""
+        return self.operand.parameters.zero_points - self.shift
+
+    def zero_point_grid(self, rank: int, side: Side) -> Array:
+        """The zero points that are left, as a grid of the result."""
+        return zero_point_grid(self.operand.parameters, rank, side.to_result) - self.shift
+
+    @property
+    def known(self) -> Array | None:
+        """The storage values of a constant operand, less the shift."""
+        owner = self.operand.stored.value.owner
+        if isinstance(owner, ir.Block) or owner.operation.name not in CONSTANTS:
+            return None
+        attribute = owner.operation.attributes["value"]
+        if not isinstance(attribute, ir.DenseElementsAttr):
+            return None
+        values, storage = array_of_dense(attribute), self.operand.parameters.storage
+        return (values if storage.signed else values & ((1 << storage.width) - 1)) - self.shift
+
+    @property
+    def difference(self) -> Formula:
+        """What is to be contracted where the zero point is subtracted before."""
+        return difference_of_blocks(self.operand) if self.zero_points.any() else self.narrow
+
+
+@dataclass(frozen=True)
+class _Correction:
+    """One contraction, written on storage values."""
+
+    contraction: Contraction
+    left: _Factor
+    right: _Factor
+    accumulator: ElementType
+
+    def of_differences(self) -> Value:
+        """``sum_k (q1[k] - z1) * (q2[k] - z2)`` as it stands."""
+        return self._contract(self.left.difference, self.right.difference)
+
+    def of_dot(self) -> Value:
+        """A dot of the storage, corrected by the sums of rows and columns."""
+        contraction = self.contraction
+        acc: Formula = tensor(self._contract(self.left.narrow, self.right.narrow))
+        form = acc.form
+        zero_left = self.left.zero_point_grid(form.rank, contraction.left)
+        zero_right = self.right.zero_point_grid(form.rank, contraction.right)
+        for side, factor, zero in (
+            (contraction.left, self.left, zero_right),
+            (contraction.right, self.right, zero_left),
+        ):
+            if zero.any():
+                acc = acc - self._sums(form, side, factor) * zero
+        both = zero_left * zero_right
+        if both.any():
+            acc = acc + self._products(form) * both
+        return acc.value
+
+    def of_window(self, inside: bool) -> Value:
+        """A convolution: the left operand padded with its zero point, or both centred."""
+        op = self.contraction.op
+        zero = self.left.zero_points
+        is_dynamic_window = op.name == "stablehlo.dynamic_conv"
+        if self.right.zero_points.any() or (zero.any() and (is_dynamic_window or inside)):
+            return self.of_differences()
+        x, y = _common_width(self.left.narrow, self.right.narrow)
+        if not zero.any():
+            return self._contract(x, y)
+        padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
+        type_ = mlir_type(self.accumulator)
+        acc: Formula = tensor(self.contraction.create(padded, y.value, type_, changed))
+        sums = self._sums(acc.form, self.contraction.right, self.right)
+        return (acc - sums * zero.reshape(-1)[0]).value
+
+    def _contract(self, left: Formula, right: Formula) -> Value:
+        x, y = _common_width(left, right)
+        return self.contraction.create(x.value, y.value, mlir_type(self.accumulator))
+
+    def _sums(self, form: Tensors, side: Side, factor: _Factor) -> AnyArray:
+        """Sums of an operand over its contracted axes, in the result's shape."""
+        rank = len(side.value.type.shape)
+        targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
+        order = sorted(range(len(targets)), key=targets.__getitem__)
+        known = factor.known
+        if known is not None:
+            sums = known.sum(axis=side.contracted, dtype=np.int64)
+            shape = [1] * form.rank
+            for axis in order:
+                shape[targets[axis]] = sums.shape[axis]
+            return sums.transpose(order).reshape(shape)
+        wide = convert(factor.narrow, self.accumulator)
+        sums = emit_stablehlo.reduce(wide.value, sorted(side.contracted))
+        places = [targets[axis] for axis in order]
+        return form.emitted(form.broadcast(emit_stablehlo.transpose(sums, order), places))
+
+    def _products(self, form: Tensors) -> AnyArray:
+        """The number of contracted elements, which may be known at run time only."""
+        if self.contraction.products is not None:
+            return np.int64(self.contraction.products)
+        side = self.contraction.left
+        total: Formula = None
+        for axis in side.contracted:
+            size = convert(
+                tensor(emit_stablehlo.dimension_size(side.value, axis)), self.accumulator
+            )
+            total = size if total is None else total * size
+        return form.emitted(form.broadcast(total.value))
+
+
+def _common_width(x: Formula, y: Formula) -> tuple[Formula, Formula]:
+    """Sign-extend the narrower of two tensors of integers to the wider one's element type."""
+    wide = max((x.element, y.element), key=lambda element: element.bits)
+    return convert(x, wide), convert(y, wide)
+
+
+def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.Attribute]]:
+    """Write a convolution's padding and left dilation as a pad with the zero point."""
+    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+    spatial = list(numbers.input_spatial_dimensions)
+    padding = window_padding(op, len(spatial))
+    dilation = window_steps(op, "lhs_dilation", len(spatial))
+    if not padding.any() and all(step == 1 for step in dilation):
+        return value, {}
+    shape = [int(extent) for extent in value.type.shape]
+    low, high, interior = ([0] * len(shape) for _ in range(3))
+    for axis, (before, after), step in zip(spatial, padding, dilation, strict=True):
+        low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
+        if not is_dynamic(shape[axis]):
+            inner = (shape[axis] - 1) * step + 1 if shape[axis] else 0
+            low[axis], high[axis] = edge_padding(inner, int(before), int(after))
+    element = value.type.element_type
+    padded = emit_stablehlo.pad(value, low, high, interior, emit_stablehlo.constant(zero, element))
+    none = np.zeros((len(spatial), 2), np.int64)
+    return padded, {
+        "padding": dense(none, mlir_type(I64)),
+        "lhs_dilation": integers([1] * len(spatial)),
+    }

@@ -1,0 +1,423 @@
+"""``narrow-byte-sums``: a scaled and rounded sum of two bytes is one sum and one shift.
+
+Formats say of the sum of two quantized tensors how each is scaled, in how many steps, and how each
+step is rounded: LiteRT's has three products of 64 bits. Whatever it is, it is a function of two
+bytes. It is computed here for all 65,536 pairs, and where some integers give the same for all of
+them, these are what is left::
+
+    clamp((x * X + y * Y + Z) >> s, low, high)
+
+``X`` and ``Y`` are the slopes of the operations without their roundings and clamps, times ``2**s``,
+rounded; then each pair bounds ``Z``, which is in the middle of what they leave. The sum has 32
+bits, if there is such a ``Z`` for integers that are near to these, else 64, where products are of
+32. ``s`` is as great as the sum has room for.
+
+Before::
+
+    %0 = stablehlo.convert %x : (tensor<4xi8>) -> tensor<4xi64>
+    %1 = stablehlo.multiply %0, %c1310720123 : tensor<4xi64>
+    %2 = stablehlo.convert %y : (tensor<4xi8>) -> tensor<4xi64>
+    %3 = stablehlo.multiply %2, %c1971322880 : tensor<4xi64>
+    %4 = stablehlo.add %1, %3 : tensor<4xi64>
+    %5 = stablehlo.add %4, %c1073741824 : tensor<4xi64>
+    %6 = stablehlo.shift_right_arithmetic %5, %c31 : tensor<4xi64>
+    %7 = stablehlo.clamp %c_128, %6, %c127 : tensor<4xi64>
+    %z = stablehlo.convert %7 : (tensor<4xi64>) -> tensor<4xi8>
+
+After::
+
+    %0 = stablehlo.convert %x : (tensor<4xi8>) -> tensor<4xi32>
+    %1 = stablehlo.multiply %0, %c2560001 : tensor<4xi32>
+    %2 = stablehlo.convert %y : (tensor<4xi8>) -> tensor<4xi32>
+    %3 = stablehlo.multiply %2, %c3850240 : tensor<4xi32>
+    %4 = stablehlo.add %1, %3 : tensor<4xi32>
+    %5 = stablehlo.add %4, %c2097153 : tensor<4xi32>
+    %6 = stablehlo.shift_right_arithmetic %5, %c22 : tensor<4xi32>
+    %7 = stablehlo.maximum %6, %c_128 : tensor<4xi32>
+    %8 = stablehlo.minimum %7, %c127 : tensor<4xi32>
+    %z = stablehlo.convert %8 : (tensor<4xi32>) -> tensor<4xi8>
+
+A sum that is rounded twice, or to even numbers, may have ties that no integers give; it is left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.dense import known_integer
+from ...emit import tensor
+from ...emit.operation import element_of, erase_unused, is_used
+from ...errors import Remark
+from ...kernels.epilogue.fused_epilogue import compare
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32, I64, U8, Array, ElementType
+from ..base import UNCHANGED, ModulePass, named
+
+__all__ = ["NarrowByteSums"]
+
+_CONVERT = "stablehlo.convert"
+_AND = "stablehlo.and"
+_MOST_OPERATIONS = 64
+_WRITTEN = 8
+"""Operations that are written, without constants and the bytes; fewer are left as they are."""
+_HALF = 128
+_FACTOR_BITS = 31
+_NEIGHBOURS = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda n: (max(map(abs, n)), n))
+"""Where slopes of 32 bits are looked for: how far from the nearest integers."""
+
+
+@dataclass(frozen=True)
+class NarrowByteSums(ModulePass):
+    """Write scaled and rounded sums of two bytes with one shift, where that gives the same."""
+
+    name: ClassVar[str] = "narrow-byte-sums"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Rewrite `module`; never fails."""
+        roots = [op for op in named(module, [_CONVERT]) if _is_narrowing(op)]
+        changes = [_narrow(op) for op in roots]
+        return None if any(changes) else UNCHANGED
+
+
+def _is_narrowing(op: Operation) -> bool:
+    given, result = op.operands[0].type, op.results[0].type
+    is_narrowing = _is_integer(given) and _is_byte(result) and not _is_byte(given)
+    return is_narrowing and bool(result.has_static_shape)
+
+
+def _is_integer(type_: ir.Type) -> bool:
+    """True for a tensor of signless integers, which operations read with a sign."""
+    element = type_.element_type if isinstance(type_, ir.RankedTensorType) else None
+    return isinstance(element, ir.IntegerType) and bool(element.is_signless)
+
+
+def _is_byte(type_: ir.Type) -> bool:
+    return _is_integer(type_) and bool(type_.element_type.width == I8.bits)
+
+
+def _narrow(op: Operation) -> bool:
+    """Write the sum that gives what an operation converts to bytes, if there is one."""
+    computed = _Computed.of(op)
+    line = computed.line() if computed else None
+    if computed is None or line is None:
+        return False
+    found = line.sum_of(computed.table(), computed.bits // _WRITTEN)
+    if found is None:
+        return False
+    with ir.InsertionPoint(op), op.location:
+        made = found.emit(computed.bytes, element_of(op.results[0].type))
+    op.results[0].replace_all_uses_with(made)
+    for reader in computed.readers():  # of which none is used
+        reader.erase()
+    erase_unused(op)
+    return True
+
+
+# -- what is computed ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Computed:
+    """Operations that compute bytes of two others, of the same shape.
+
+    Attributes:
+        bytes: the two tensors.
+        operations: in order, without constants; the last one converts to bytes.
+    """
+
+    bytes: tuple[Value, Value]
+    operations: tuple[Operation, ...]
+
+    @classmethod
+    def of(cls, last: Operation) -> _Computed | None:
+        """What is behind a conversion to bytes; None if it is more than that, or other."""
+        found, bytes_ = {last: None}, dict[Value, None]()
+        pending = [last]
+        while pending:
+            for value in pending.pop().operands:
+                if _constant(value) is not None:
+                    continue
+                if value.type.shape != last.results[0].type.shape or not _is_integer(value.type):
+                    return None
+                if _is_byte(value.type):
+                    bytes_[value] = None
+                    continue
+                owner = value.owner
+                if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+                    return None
+                if owner.operation not in found:
+                    found[owner.operation] = None
+                    pending.append(owner.operation)
+            if len(found) > _MOST_OPERATIONS:
+                return None
+        if len(bytes_) != 2:
+            return None
+        first, second = bytes_
+        computed = cls((first, second), tuple(_in_order(found)))
+        return None if any(map(_is_needed, computed.readers())) else computed
+
+    def readers(self) -> list[Operation]:
+        """Other operations that read what these compute, but for the last one."""
+        uses = [use for op in self.operations[:-1] for use in op.results[0].uses]
+        found = dict.fromkeys(use.owner.operation for use in uses)
+        return [op for op in found if op not in self.operations]
+
+    @property
+    def bits(self) -> int:
+        """The bits of an element of all results together, but of bytes as they are read.
+
+        That is about the time that they take.
+        """
+        is_read = set(self.bytes)
+        counted = [op for op in self.operations if is_read.isdisjoint(op.operands)]
+        return sum(op.results[0].type.element_type.width for op in counted if op.name != _AND)
+
+    def table(self) -> Array:
+        """What is converted to bytes, for each pair of bytes."""
+        every = np.arange(-_HALF, _HALF).astype(np.int8)
+        values = {self.bytes[0]: every.reshape((-1, 1)), self.bytes[1]: every.reshape((1, -1))}
+        with np.errstate(over="ignore"):  # integers of programs wrap
+            for op in self.operations[:-1]:
+                read = [values[v] if v in values else _constant(v) for v in op.operands]
+                result = op.results[0]
+                values[result] = convert(_RULES[op.name][0](op, *read), element_of(result.type))
+        table = values[self.operations[-1].operands[0]]
+        return np.broadcast_to(table, (2 * _HALF, 2 * _HALF)).astype(np.int64)
+
+    def line(self) -> _Line | None:
+        """The same as a line, without roundings and clamps; None where that is not known."""
+        values = {value: _Line.of_byte(number) for number, value in enumerate(self.bytes)}
+        for op in self.operations[:-1]:
+            read = [values[v] if v in values else _Line.of(_constant(v)) for v in op.operands]
+            found = _RULES[op.name][1](*read)
+            if found is None:
+                return None
+            values[op.results[0]] = found
+        return values[self.operations[-1].operands[0]]
+
+
+def _is_needed(op: Operation) -> bool:
+    return not op.results or any(map(is_used, op.results))
+
+
+def _in_order(operations: Iterable[Operation]) -> list[Operation]:
+    """Operations of a block, each behind those that it reads."""
+    waiting, found = dict.fromkeys(operations), list[Operation]()
+    while waiting:
+        for op in list(waiting):
+            owners = [v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)]
+            if not any(owner in waiting for owner in owners):
+                found.append(op)
+                del waiting[op]
+    return found
+
+
+def _constant(value: Value) -> Array | None:
+    """A number that is the same everywhere."""
+    number = known_integer(value) if _is_integer(value.type) else None
+    if number is None:
+        return None
+    return np.asarray(number).astype(element_of(value.type).dtype).reshape((1, 1))
+
+
+# -- lines -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A sum of scaled bytes, or a number.
+
+    Attributes:
+        slopes: of the two bytes with a sign, and of both without.
+        offset: what is added.
+    """
+
+    slopes: tuple[Fraction, ...] = (Fraction(0),) * 4
+    offset: Fraction = Fraction(0)
+
+    @classmethod
+    def of_byte(cls, number: int) -> _Line:
+        """One of the bytes, with a sign; those without are numbered from 2 on."""
+        return cls(tuple(Fraction(n == number) for n in range(4)))
+
+    @classmethod
+    def of(cls, number: Array | None) -> _Line:
+        """A known number."""
+        assert number is not None  # `_Computed.of`
+        return cls(offset=Fraction(number.item()))
+
+    @property
+    def is_number(self) -> bool:
+        """True for a known number, and for what is left out."""
+        return not any(self.slopes)
+
+    def __add__(self, other: _Line) -> _Line:
+        slopes = tuple(map(operator.add, self.slopes, other.slopes))
+        return _Line(slopes, self.offset + other.offset)
+
+    def __neg__(self) -> _Line:
+        return self._times(Fraction(-1))
+
+    def __mul__(self, other: _Line) -> _Line | None:
+        if other.is_number:
+            return self._times(other.offset)
+        return other._times(self.offset) if self.is_number else None
+
+    def _times(self, factor: Fraction) -> _Line:
+        return _Line(tuple(each * factor for each in self.slopes), self.offset * factor)
+
+    def shifted(self, count: _Line, direction: int) -> _Line | None:
+        """Shifted by a known number of bits."""
+        if not count.is_number or not 0 <= count.offset < I64.bits:
+            return None
+        return self._times(Fraction(2) ** (direction * int(count.offset)))
+
+    def bounded(self, *others: _Line) -> _Line | None:
+        """Whichever of these is no number."""
+        found = [each for each in (self, *others) if not each.is_number]
+        return found[0] if len(found) == 1 else None
+
+    def masked(self, mask: _Line) -> _Line:
+        """A byte without its sign; else a rest, of which roundings are made."""
+        for number in range(2):
+            if self == _Line.of_byte(number) and mask == _Line(offset=Fraction(2 * _HALF - 1)):
+                return _Line.of_byte(number + 2)
+        return _Line()
+
+    def sum_of(self, table: Array, most: int) -> _Sum | None:
+        """The integers that give a table.
+
+        Args:
+            table: what is to be given for each pair of bytes.
+            most: bits that they may have.
+        """
+        low, high = int(table.min()), int(table.max())
+        bytes_ = [U8 if self.slopes[n + 2] else I8 for n in range(2)]
+        slopes = [self.slopes[n + 2] or self.slopes[n] for n in range(2)]
+        is_read_twice = any(self.slopes[n] and self.slopes[n + 2] for n in range(2))
+        is_byte = low >= -_HALF and high < (_HALF if low < 0 else 2 * _HALF)
+        if low == high or is_read_twice or not all(slopes) or not is_byte:
+            return None
+        reach = 2 * _HALF * sum(map(abs, slopes)) + max(abs(low), abs(high)) + 1
+        for element, places in ((I32, _NEIGHBOURS), (I64, _NEIGHBOURS[:1])):
+            if element.bits > most:
+                break
+            shift = element.bits - _bits(reach)  # perhaps one too many
+            if element == I64:  # products of 32 bits take half the time
+                shift = min(shift, _FACTOR_BITS - _bits(max(map(abs, slopes))))
+            for less, place in itertools.product((0, 1), places):
+                bits = shift - less
+                if not 0 < bits < element.bits:
+                    continue
+                scaled = [round(each * (1 << bits)) for each in slopes]
+                factors = tuple(n + by for n, by in zip(scaled, place, strict=True))
+                found = _Sum.of(table, element, bytes_, factors, bits)
+                if found is not None:
+                    return found
+        return None
+
+
+def _bits(number: Fraction | int) -> int:
+    """The least ``n`` for which a number is not more than ``2**n``."""
+    return math.ceil(math.log2(number))
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """``clamp((x * factors[0] + y * factors[1] + offset) >> shift, low, high)``.
+
+    Attributes:
+        element: of the sum.
+        bytes: how `x` and `y` are read.
+    """
+
+    element: ElementType
+    bytes: tuple[ElementType, ...]
+    factors: tuple[int, ...]
+    offset: int
+    shift: int
+    low: int
+    high: int
+
+    @classmethod
+    def of(
+        cls,
+        table: Array,
+        element: ElementType,
+        bytes_: Sequence[ElementType],
+        factors: tuple[int, ...],
+        shift: int,
+    ) -> _Sum | None:
+        """The sum with some factors that gives a table; None if there is none."""
+        every = np.arange(-_HALF, _HALF).astype(np.int8)
+        x, y = (every.view(each.dtype).astype(np.int64) for each in bytes_)
+        scaled = x.reshape((-1, 1)) * factors[0] + y.reshape((1, -1)) * factors[1]
+        low, high = int(table.min()), int(table.max())
+        # sum >> shift is at least t if the sum is at least t << shift, ...
+        least = ((table << shift) - scaled)[table > low].max()
+        most = (((table + 1) << shift) - 1 - scaled)[table < high].min()
+        offset = (int(least) + int(most)) // 2
+        reach = 1 << (element.bits - 1)
+        ends = int(scaled.min()) + offset, int(scaled.max()) + offset
+        if least > most or ends[0] < -reach or ends[1] >= reach or not -reach <= offset < reach:
+            return None
+        return cls(element, tuple(bytes_), factors, offset, shift, low, high)
+
+    def emit(self, given: Sequence[Value], result: ElementType) -> Value:
+        """Write it for two tensors of bytes."""
+        x, y = (
+            convert(tensor(value, each), self.element)
+            for value, each in zip(given, self.bytes, strict=True)
+        )
+        total = np.right_shift(x * self.factors[0] + y * self.factors[1] + self.offset, self.shift)
+        clamped = np.minimum(np.maximum(total, self.low), self.high)
+        return convert(clamped, result).value
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+_Rule = tuple[Callable[..., Array], Callable[..., "_Line | None"]]
+
+
+def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
+    return lambda op, *given: function(*given)
+
+
+def _left_out(*given: _Line) -> _Line:
+    """Of what is there for roundings only."""
+    return _Line()
+
+
+_RULES: dict[str, _Rule] = {
+    _CONVERT: (_plain(lambda given: given), lambda given: given),
+    "stablehlo.add": (_plain(np.add), operator.add),
+    _AND: (_plain(np.bitwise_and), _Line.masked),
+    "stablehlo.clamp": (
+        _plain(lambda low, given, high: np.minimum(np.maximum(given, low), high)),
+        _Line.bounded,
+    ),
+    "stablehlo.compare": (compare, _left_out),
+    "stablehlo.maximum": (_plain(np.maximum), _Line.bounded),
+    "stablehlo.minimum": (_plain(np.minimum), _Line.bounded),
+    "stablehlo.multiply": (_plain(np.multiply), operator.mul),
+    "stablehlo.negate": (_plain(np.negative), operator.neg),
+    "stablehlo.not": (_plain(np.invert), _left_out),
+    "stablehlo.or": (_plain(np.bitwise_or), _left_out),
+    "stablehlo.select": (_plain(np.where), lambda condition, yes, no: yes),
+    "stablehlo.shift_left": (_plain(np.left_shift), lambda given, n: given.shifted(n, 1)),
+    "stablehlo.shift_right_arithmetic": (
+        _plain(np.right_shift),
+        lambda given, n: given.shifted(n, -1),
+    ),
+    "stablehlo.subtract": (_plain(np.subtract), lambda left, right: left + -right),
+}
+"""Operations: what they compute, and of lines."""

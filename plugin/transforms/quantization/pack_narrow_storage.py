@@ -1,0 +1,236 @@
+"""``pack-narrow-storage``: arguments, constants and parameters of 2 to 6 bits are stored packed.
+
+Programs are written with tensors of whole integers. This pass gives public functions bytes for
+arguments of 2, 3, 4, 5 or 6 bits (integers, or quantized values of such storage), and constants and
+globals bytes, as `subquant.numerics.packed_integers` says; ``subquant.unpack`` gives the program
+its integers. Where these are a weight in blocks, ``fuse-block-contractions`` makes the bytes an
+operand of the contraction; elsewhere ``lower-packed-storage`` writes the integers out.
+
+Before::
+
+    func.func @f(%q: tensor<8x64xi4>) -> ...
+
+After::
+
+    func.func @f(%b: tensor<8x32xi8>) -> ... {
+      %q = "subquant.unpack"(%b) {bits = array<i64: 4>} : (tensor<8x32xi8>) -> tensor<8x64xi4>
+
+Left as they are, an integer in a byte: results, functions that are called in the module, dynamic
+shapes, a last axis whose integers do not fill bytes (a multiple of 2 for 4 bits, of 4 for 2 and 6,
+of 8 for 3 and 5), globals that are stored to, and constants of fewer than 256 elements, which are
+zero points and tables. The runtime packs arguments as the signature says (`subquant.signature`); a
+parameter's file has the bytes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.dense import CONSTANTS, array_of_dense, dense_of_array
+from ...dialects.quant import parameters_of, storage_mlir_type
+from ...dialects.subquant import UNPACK
+from ...emit import linalg, stablehlo, subquant
+from ...emit.operation import tensor_type, value, with_element
+from ...errors import Remark
+from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
+from ..base import UNCHANGED, ModulePass, is_public, named, record_signature
+
+__all__ = ["PackNarrowStorage"]
+
+_WORTH_PACKING = 256
+"""Elements of a constant from which on it is packed."""
+
+
+@dataclass(frozen=True)
+class PackNarrowStorage(ModulePass):
+    """Store narrow integers in the bytes of planes."""
+
+    name: ClassVar[str] = "pack-narrow-storage"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Pack in `module`."""
+        uses = ("func.call", "util.global.load", "util.global.store", UNPACK)
+        operations = named(module, (*CONSTANTS, *uses, "func.func", "util.global"))
+        called = {op.attributes["callee"].value for op in operations if op.name == "func.call"}
+        stored_to = {
+            op.attributes["global"].value for op in operations if op.name == "util.global.store"
+        }
+        loads = [op for op in operations if op.name == "util.global.load"]
+        packed: dict[str, _Packed] = {}
+        changed = False
+        for op in operations:
+            if op.name in CONSTANTS:
+                changed |= _pack_constant(op)
+            elif op.name == UNPACK:
+                changed |= _keep_packed(op)
+            elif op.name == "func.func":
+                if is_public(op) and op.attributes["sym_name"].value not in called:
+                    changed |= _pack_arguments(op)
+            elif op.name == "util.global":
+                name = op.attributes["sym_name"].value
+                form = None if name in stored_to else _pack_global(op)
+                if form is not None:
+                    packed[name] = form
+        for op in loads:
+            form = packed.get(op.attributes["global"].value)
+            if form is not None:
+                _unpack_load(op, form)
+        return None if changed or packed else UNCHANGED
+
+
+@dataclass(frozen=True)
+class _Packed:
+    """A type of narrow integers, and the bytes that hold its values.
+
+    Attributes:
+        type: of the tensor.
+        element: an integer type, the storage type if the tensor is quantized.
+        bits: of an integer in each plane.
+        bytes: the type of the bytes.
+    """
+
+    type: ir.RankedTensorType
+    element: ir.IntegerType
+    bits: tuple[int, ...]
+    bytes: ir.RankedTensorType
+
+    @classmethod
+    def of(cls, type_: ir.Type, op: Operation) -> _Packed | None:
+        """How a tensor of a type is packed, or None."""
+        if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
+            return None
+        parameters, element = parameters_of(type_, op), type_.element_type
+        if parameters is not None:
+            element = storage_mlir_type(parameters.storage)
+        if not isinstance(element, ir.IntegerType) or type_.encoding is not None:
+            return None
+        bits = PLANE_BITS.get(element.width)
+        shape = None if bits is None else packed_shape([int(n) for n in type_.shape], bits)
+        if bits is None or shape is None or 0 in shape:
+            return None
+        byte = ir.IntegerType.get_signless(8)
+        return cls(type_, element, bits, tensor_type(shape, byte))
+
+    def unpacked(self, bytes_: Value) -> Value:
+        """Write what gives the tensor of its bytes."""
+        shape = [int(n) for n in self.type.shape]
+        shapes = plane_shapes(shape, self.bits)
+        assert shapes is not None  # or there was no such type
+        planes, first = [bytes_], 0
+        if len(shapes) > 1:
+            planes = []
+            for plane in shapes:
+                end = first + math.prod(plane)
+                planes.append(
+                    stablehlo.reshape(stablehlo.slice_(bytes_, [first], [end], [1]), plane)
+                )
+                first = end
+        signless = ir.IntegerType.get_signless(self.element.width)
+        integers = subquant.unpack(planes, self.bits, signless)
+        if self.element != signless:
+            type_ = with_element(integers.type, self.element)
+            integers = value("stablehlo.bitcast_convert", [integers], type_)
+        if self.type.element_type == self.element:
+            return integers
+        return value("subquant.scast", [integers], self.type)
+
+    def packed(self, attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
+        """The bytes of a dense attribute of the type."""
+        planes = pack_planes(array_of_dense(attribute).astype(np.int8), self.bits)
+        array = np.concatenate([plane.reshape(-1) for plane in planes])
+        shape = [int(n) for n in self.bytes.shape]
+        return dense_of_array(array.view(np.int8).reshape(shape), self.bytes.element_type)
+
+
+def _pack_constant(op: Operation) -> bool:
+    attribute = op.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
+        return False
+    form = _Packed.of(op.results[0].type, op) if len(attribute) >= _WORTH_PACKING else None
+    if form is None or form.type.element_type != form.element:
+        return False
+    with ir.InsertionPoint(op), op.location:
+        constant = _barrier(linalg.constant(form.packed(attribute)))
+        op.results[0].replace_all_uses_with(form.unpacked(constant))
+    op.erase()
+    return True
+
+
+def _keep_packed(op: Operation) -> bool:
+    """Let planes that are constants stay what they are."""
+    kept = False
+    for number, operand in enumerate(op.operands):
+        if _is_constant(operand):
+            with ir.InsertionPoint(op), op.location:
+                op.operands[number] = _barrier(operand)
+            kept = True
+    return kept
+
+
+def _is_constant(operand: Value) -> bool:
+    """True for a constant, also of another shape."""
+    owner = operand.owner
+    if isinstance(owner, ir.Block):
+        return False
+    if owner.operation.name == "stablehlo.reshape":
+        return _is_constant(owner.operation.operands[0])
+    return owner.operation.name in CONSTANTS
+
+
+def _barrier(bytes_: Value) -> Value:
+    """What IREE does not compute with when it compiles: it would unpack, and store that."""
+    return value("util.optimization_barrier", [bytes_], bytes_.type)
+
+
+def _pack_arguments(function: Operation) -> bool:
+    if len(function.regions[0].blocks) == 0:
+        return False  # a declaration
+    type_ = function.attributes["function_type"].value
+    inputs, block = list(type_.inputs), function.regions[0].blocks[0]
+    for number, given in enumerate(type_.inputs):
+        form = _Packed.of(given, function)
+        if form is None:
+            continue
+        inputs[number] = form.bytes
+        argument = block.arguments[number]
+        with ir.InsertionPoint.at_block_begin(block), function.location:
+            first = value("builtin.unrealized_conversion_cast", [argument], form.bytes)
+            unpacked = form.unpacked(first)
+        argument.replace_all_uses_except(unpacked, [first.owner.operation])
+        argument.set_type(form.bytes)
+        first.replace_all_uses_with(argument)
+        first.owner.operation.erase()
+    if inputs == list(type_.inputs):
+        return False
+    record_signature(function)
+    changed = ir.FunctionType.get(inputs, list(type_.results))
+    function.attributes["function_type"] = ir.TypeAttr.get(changed)
+    return True
+
+
+def _pack_global(op: Operation) -> _Packed | None:
+    form = _Packed.of(op.attributes["type"].value, op)
+    if form is None or "is_mutable" in op.attributes or "initial_value" not in op.attributes:
+        return None
+    initial: Any = op.attributes["initial_value"]
+    if isinstance(initial, ir.DenseElementsAttr):
+        op.attributes["initial_value"] = form.packed(initial)
+    else:
+        name, _, _ = str(initial).rpartition(" : ")  # a parameter, of a dialect of IREE's
+        op.attributes["initial_value"] = ir.Attribute.parse(f"{name} : {form.bytes}")
+    op.attributes["type"] = ir.TypeAttr.get(form.bytes)
+    return form
+
+
+def _unpack_load(op: Operation, form: _Packed) -> None:
+    with ir.InsertionPoint(op), op.location:
+        symbol = {"global": op.attributes["global"]}
+        bytes_ = value("util.global.load", [], form.bytes, symbol)
+        op.results[0].replace_all_uses_with(form.unpacked(bytes_))
+    op.erase()

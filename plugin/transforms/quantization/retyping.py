@@ -1,0 +1,69 @@
+"""Changing operands and types of an operation in place, so that the change can be taken back.
+
+An operation that gets other element types keeps its name, attributes, regions and place: nothing
+has to be built again, and if the result turns out not to be valid the old state comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...core._mlir import Operation, Value, ir
+
+__all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid"]
+
+
+class Retyping:
+    """A list of changes; `undo` takes them back, last first."""
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], None]] = []
+
+    def set_type(self, value: Value, type_: ir.Type) -> None:
+        """Give a result or a block argument another type."""
+        old = value.type
+        self._undo.append(lambda: value.set_type(old))
+        value.set_type(type_)
+
+    def set_operand(self, op: Operation, number: int, value: Value) -> None:
+        """Give an operation another operand."""
+        old = op.operands[number]
+
+        def restore() -> None:
+            op.operands[number] = old
+
+        self._undo.append(restore)
+        op.operands[number] = value
+
+    def undo(self) -> None:
+        """Take every change back."""
+        while self._undo:
+            self._undo.pop()()
+
+
+def is_real(type_: ir.Type) -> bool:
+    """True for a ranked tensor of floats."""
+    return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
+
+
+def touches(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
+    """True for an operation with an operand or result whose type `applies` accepts."""
+    return any(applies(value.type) for value in (*op.operands, *op.results))
+
+
+def owner_block(value: Value) -> ir.Block:
+    """Return the block in which a value is defined."""
+    owner = value.owner
+    return owner if isinstance(owner, ir.Block) else owner.operation.block
+
+
+def why_invalid(op: Operation) -> str | None:
+    """Return why upstream's verifier refuses an operation, or None."""
+    try:
+        op.verify()
+    except ir.MLIRError as error:
+        diagnostics = list(error.error_diagnostics)
+        message = str(diagnostics[0].message) if diagnostics else str(error)
+        message = message.removeprefix(f"'{op.name}' op ")
+        return f"StableHLO's verifier refuses it: {message}"
+    return None

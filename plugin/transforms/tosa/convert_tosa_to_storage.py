@@ -1,0 +1,361 @@
+"""``convert-tosa-to-storage``: TOSA computes with the signless integers that store its values.
+
+TOSA's operations are defined on integers, with zero points as operands: a quantized type on them
+says what the integers stand for, and an unsigned type (``ui8``) how ``tosa.rescale`` reads them.
+Upstream's lowerings take neither. This pass gives TOSA's values the signless storage type, with
+``quant.scast`` where another dialect gives or takes a quantized one, and refuses an operation whose
+result would not be what its types say:
+
+* operations that move data, or compare (``clamp``, ``max_pool2d``), need one and the same type, of
+  one scale if elements change their place; those that compare need signed storage;
+* operations with zero points need those of their types, and signed storage; ``tosa.rescale`` takes
+  unsigned storage where its flags say so;
+* ``tosa.table`` is a map of storage values;
+* every other operation would compute with storage values as if they were the real ones.
+
+Before::
+
+    func.func @f(%x: tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xui8> {
+      %0 = tosa.rescale %x, ... {output_unsigned = true, ...}
+             : (tensor<4x!quant.uniform<i8:f32, 0.5>>, ...) -> tensor<4xui8>
+
+After::
+
+    func.func @f(%x: tensor<4x!quant.uniform<i8:f32, 0.5>>) -> tensor<4xi8>
+        attributes {subquant.function_type = (...) -> tensor<4xui8>} {
+      %s = quant.scast %x : tensor<4x!quant.uniform<i8:f32, 0.5>> to tensor<4xi8>
+      %0 = tosa.rescale %s, ... : (tensor<4xi8>, ...) -> tensor<4xi8>
+
+Source: TOSA specification, "Quantization" and the operations' argument tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ... import emit
+from ...core._mlir import Operation, Value, ir
+from ...dialects.dense import array_of_dense, dense_of_array
+from ...dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
+from ...emit.operation import number_of, with_element
+from ...errors import Remark, UnsupportedError
+from ...numerics.parameters import StorageType
+from ..base import UNCHANGED, ModulePass, TypePredicate, convert_signature, walk
+
+__all__ = ["ConvertTosaToStorage"]
+
+_CASTS = ("builtin.unrealized_conversion_cast",)
+_MOVES = frozenset(
+    (
+        "tosa.concat",
+        "tosa.cond_if",
+        "tosa.const",
+        "tosa.gather",
+        "tosa.identity",
+        "tosa.reshape",
+        "tosa.reverse",
+        "tosa.scatter",
+        "tosa.select",
+        "tosa.slice",
+        "tosa.tile",
+        "tosa.transpose",
+        "tosa.variable",
+        "tosa.variable_read",
+        "tosa.variable_write",
+        "tosa.while_loop",
+        "tosa.yield",
+    )
+)
+_COMPARES = frozenset(
+    (
+        "tosa.argmax",
+        "tosa.clamp",
+        "tosa.equal",
+        "tosa.greater",
+        "tosa.greater_equal",
+        "tosa.max_pool2d",
+        "tosa.maximum",
+        "tosa.minimum",
+        "tosa.reduce_max",
+        "tosa.reduce_min",
+    )
+)
+_KEEPS_PLACES = frozenset(
+    (
+        "tosa.clamp",
+        "tosa.const",
+        "tosa.equal",
+        "tosa.greater",
+        "tosa.greater_equal",
+        "tosa.identity",
+        "tosa.maximum",
+        "tosa.minimum",
+        "tosa.select",
+        "tosa.variable",
+        "tosa.variable_read",
+        "tosa.variable_write",
+    )
+)
+"""Operations for which a per-axis type will do."""
+_ZERO_POINTS: dict[str, dict[int, int]] = {
+    "tosa.avg_pool2d": {1: 0, 2: -1},
+    "tosa.conv2d": {3: 0, 4: 1},
+    "tosa.conv3d": {3: 0, 4: 1},
+    "tosa.depthwise_conv2d": {3: 0, 4: 1},
+    "tosa.matmul": {2: 0, 3: 1},
+    "tosa.negate": {1: 0, 2: -1},
+    "tosa.rescale": {3: 0, 4: -1},
+    "tosa.transpose_conv2d": {3: 0, 4: 1},
+}
+"""The operands that are zero points, and of which operand (-1: the result)."""
+_FILLS_STORAGE = ("tosa.negate", "tosa.rescale", "tosa.table")
+"""Operations whose results may be any integer of their width, beyond a narrow storage range."""
+_CARRIES_UNSIGNED = ("builtin.", "cf.", "func.", "scf.", "tosa.")
+
+
+@dataclass(frozen=True)
+class ConvertTosaToStorage(ModulePass):
+    """Give the values of TOSA operations their signless storage type."""
+
+    name: ClassVar[str] = "convert-tosa-to-storage"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Convert `module`, if it has an operation of TOSA.
+
+        Raises:
+            UnsupportedError: an operation whose result would not be what its types say.
+        """
+        operations = walk(module)
+        tosa = [op for op in operations if op.name.startswith("tosa.") or op.name in _CASTS]
+        if not any(op.name.startswith("tosa.") for op in tosa):
+            return UNCHANGED
+        special = TypePredicate(_is_special)
+        for op in tosa:
+            if any(special(value.type) for value in (*op.operands, *op.results)):
+                _check(op)
+        for op in tosa:
+            if op.name == "tosa.variable":
+                _convert_variable(op)
+            with op.location:
+                _convert_quantized(op)
+        _convert_unsigned(operations)
+        return None
+
+
+# -- what the types say ---------------------------------------------------------------------------
+
+
+def _is_special(type_: ir.Type) -> bool:
+    return is_quantized(type_) or _is_unsigned(type_)
+
+
+def _is_unsigned(type_: ir.Type) -> bool:
+    element = element_type(type_)
+    return isinstance(element, ir.IntegerType) and not element.is_signless
+
+
+def _check(op: Operation) -> None:
+    values = [*op.operands, *op.results]
+    found = [parameters_of(value.type, op) for value in values]
+    if op.name in _CASTS or op.name == "tosa.table":
+        return
+    if op.name in _MOVES or op.name in _COMPARES:
+        _check_same(op, [value.type for value in values if is_quantized(value.type)])
+    if op.name in _COMPARES or (op.name in _ZERO_POINTS and op.name != "tosa.rescale"):
+        for value, parameters in zip(values, found, strict=True):
+            if _is_unsigned(value.type) or (parameters and not parameters.storage.signed):
+                raise UnsupportedError(
+                    f"computes with the unsigned storage of '{value.type}', and TOSA's integers "
+                    "are signed; rescale it to signed storage first (input_unsigned)",
+                    op,
+                )
+    if op.name in _ZERO_POINTS:
+        _check_zero_points(op)
+    elif op.name not in _MOVES and op.name not in _COMPARES:
+        type_ = next(value.type for value in values if _is_special(value.type))
+        raise UnsupportedError(
+            f"computes with the storage of '{type_}' as if it were the value it stands for; "
+            "rescale its operands to i32 first (tosa.rescale)",
+            op,
+        )
+
+
+def _check_same(op: Operation, types: list[ir.Type]) -> None:
+    for type_ in types:
+        parameters = parameters_of(type_, op)
+        assert parameters is not None  # the caller gives quantized types
+        if parameters.granularity != "per-tensor" and op.name not in _KEEPS_PLACES:
+            raise UnsupportedError(
+                f"may move elements to other blocks of a {parameters.granularity} type, whose "
+                "scales stay where they are; use a per-tensor type",
+                op,
+            )
+        if element_type(type_) != element_type(types[0]):  # for most upstream's verifier says so
+            raise UnsupportedError(
+                f"has values of different quantized types, '{element_type(types[0])}' and "
+                f"'{element_type(type_)}'; rescale one of them first (tosa.rescale)",
+                op,
+            )
+
+
+def _check_zero_points(op: Operation) -> None:
+    roles = _ZERO_POINTS[op.name]
+    for position, of in roles.items():
+        value = op.results[0] if of < 0 else op.operands[of]
+        side = "output" if of < 0 else "input"
+        parameters = parameters_of(value.type, op)
+        unsigned = _is_unsigned(value.type) or bool(parameters and not parameters.storage.signed)
+        if op.name == "tosa.rescale" and _is_special(value.type):
+            flag = op.attributes[f"{side}_unsigned"].value
+            if flag != unsigned:
+                raise UnsupportedError(
+                    f"says {side}_unsigned = {str(flag).lower()}, and the storage of "
+                    f"'{value.type}' is {'un' if unsigned else ''}signed; make them agree",
+                    op,
+                )
+        if parameters is None:
+            continue
+        given = _zero_point(op.operands[position], unsigned)
+        wanted = np.unique(parameters.zero_points)
+        if given is None or wanted.size != 1 or int(wanted[0]) != given:
+            raise UnsupportedError(
+                f"has the zero point {'of a variable' if given is None else given} for a value of "
+                f"type '{value.type}'; expected the constant {', '.join(map(str, wanted))}",
+                op,
+            )
+
+
+def _zero_point(value: Value, unsigned: bool) -> int | None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
+        return None
+    number = int(array_of_dense(owner.operation.attributes["values"])[0])
+    return number & ((1 << element_type(value.type).width) - 1) if unsigned else number
+
+
+# -- conversion -----------------------------------------------------------------------------------
+
+
+def _convert_quantized(op: Operation) -> None:
+    for number, operand in enumerate(op.operands):
+        if is_quantized(operand.type):
+            with ir.InsertionPoint(op):
+                op.operands[number] = _storage_of(operand, op)
+    for argument in (a for region in op.regions for block in region for a in block.arguments):
+        if is_quantized(argument.type):
+            with ir.InsertionPoint.at_block_begin(argument.owner):
+                _convert_value(argument, op)
+    for result in op.results:
+        if is_quantized(result.type):
+            with ir.InsertionPoint.after(op):
+                _convert_value(result, op)
+
+
+def _storage_of(value: Value, op: Operation) -> Value:
+    type_ = _storage_type(value.type, op)
+    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "quant.scast":
+        source = value.owner.operation.operands[0]
+        if source.type == type_:
+            return source
+    return emit.value("quant.scast", [value], type_)
+
+
+def _convert_value(value: Value, op: Operation) -> None:
+    """Give a value its storage type; its users take a cast back, until they are converted too."""
+    old, uses = value.type, [(use.owner, use.operand_number) for use in value.uses]
+    value.set_type(_storage_type(old, op))
+    if op.name in _FILLS_STORAGE:
+        value = _clamp(value, old, op)
+    if uses:
+        quantized = emit.value("quant.scast", [value], old)
+        for owner, number in uses:
+            owner.operands[number] = quantized
+
+
+def _clamp(value: Value, type_: ir.Type, op: Operation) -> Value:
+    """Clamp a value to the storage range of its type, if that is narrower than its integers."""
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # the caller gives quantized types
+    storage = parameters.storage
+    if storage == StorageType(storage.width, storage.signed):
+        return value
+    if not storage.signed:
+        raise UnsupportedError(
+            f"has a result with the unsigned storage range {storage.minimum}:{storage.maximum}, "
+            "which TOSA cannot clamp to; use the whole range, or a signed one",
+            op,
+        )
+    element = element_type(value.type)
+    bounds = {"min_val": storage.minimum, "max_val": storage.maximum}
+    attributes = {name: number_of(element, bound) for name, bound in bounds.items()}
+    return emit.value("tosa.clamp", [value], value.type, attributes)
+
+
+def _storage_type(type_: ir.Type, op: Operation) -> ir.Type:
+    parameters = parameters_of(type_, op)
+    assert parameters is not None  # callers ask only for quantized types
+    if not isinstance(type_, ir.RankedTensorType):
+        raise UnsupportedError(f"has the type '{type_}'; expected a ranked tensor", op)
+    return with_element(type_, storage_mlir_type(parameters.storage))
+
+
+def _convert_variable(op: Operation) -> None:
+    """A variable of a quantized type without a first value starts at what stands for 0."""
+    type_ = op.attributes["type"].value
+    parameters = parameters_of(type_, op)
+    if parameters is None:
+        return
+    with op.location:
+        storage = storage_mlir_type(parameters.storage)
+        op.attributes["type"] = ir.TypeAttr.get(storage)
+        zero_points = np.unique(parameters.zero_points)
+        if "initial_value" not in op.attributes and zero_points.size == 1:
+            shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
+            if all(extent >= 0 for extent in shape):
+                values = np.full(shape, int(zero_points[0]))
+                op.attributes["initial_value"] = dense_of_array(values, storage)
+
+
+def _convert_unsigned(operations: list[Operation]) -> None:
+    unsigned = TypePredicate(_is_unsigned)
+    for op in operations:
+        _convert_unsigned_attributes(op)
+        for value in unsigned.values_of(op):
+            _check_carries(op, value.type)
+            for use in value.uses:
+                _check_carries(use.owner.operation, value.type)
+    for op in operations:
+        with op.location:
+            for value in unsigned.values_of(op):
+                value.set_type(_signless(value.type))
+
+
+def _check_carries(op: Operation, type_: ir.Type) -> None:
+    if not op.name.startswith(_CARRIES_UNSIGNED):
+        raise UnsupportedError(
+            f"has a value of type '{type_}' in a module with TOSA operations, which hold it as a "
+            "signless integer; put the two in modules of their own",
+            op,
+        )
+
+
+def _convert_unsigned_attributes(op: Operation) -> None:
+    if op.name == "func.func":
+        convert_signature(op, lambda type_: _signless(type_) if _is_unsigned(type_) else type_)
+    elif op.name == "tosa.variable" and _is_unsigned(op.attributes["type"].value):
+        op.attributes["type"] = ir.TypeAttr.get(_signless(op.attributes["type"].value))
+    names = {"tosa.const": "values", "tosa.variable": "initial_value"}
+    name = names.get(op.name)
+    if name and name in op.attributes and _is_unsigned(op.attributes[name].type):
+        dense = op.attributes[name]
+        with op.location:
+            signless = _signless(element_type(dense.type))
+            op.attributes[name] = dense_of_array(array_of_dense(dense), signless)
+
+
+def _signless(type_: ir.Type) -> ir.Type:
+    return with_element(type_, ir.IntegerType.get_signless(element_type(type_).width))

@@ -1,0 +1,101 @@
+"""``lower-tosa-variables``: ``tosa.variable`` becomes a global that IREE keeps between calls.
+
+IREE 3.13 does not parse newer MLIR's ``tosa.variable``, and has mutable globals of its own: one
+for each variable, with its initial value, that belongs to the loaded executable. A variable
+without one starts with zeros (TOSA leaves its first value open).
+
+Before::
+
+    tosa.variable @state = dense<-128> : tensor<1x2x40xi8>
+    func.func @step(...) {
+      %0 = tosa.variable_read @state : tensor<1x2x40xi8>
+      tosa.variable_write @state, %1 : tensor<1x2x40xi8>
+
+After::
+
+    "util.global"() {sym_name = "state", sym_visibility = "private", is_mutable,
+                     type = tensor<1x2x40xi8>, initial_value = dense<-128> : tensor<1x2x40xi8>}
+    func.func @step(...) {
+      %0 = "util.global.load"() {global = @state} : () -> tensor<1x2x40xi8>
+      "util.global.store"(%1) {global = @state} : (tensor<1x2x40xi8>) -> ()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, ir
+from ...emit import variables
+from ...emit.operation import splat, tensor_type
+from ...errors import Remark, UnsupportedError
+from ..base import UNCHANGED, ModulePass, walk
+
+__all__ = ["LowerTosaVariables"]
+
+
+@dataclass(frozen=True)
+class LowerTosaVariables(ModulePass):
+    """Turn the variables of TOSA into globals of IREE."""
+
+    name: ClassVar[str] = "lower-tosa-variables"
+
+    def run(self, module: Operation) -> Sequence[Remark] | None:
+        """Rewrite `module`.
+
+        Raises:
+            UnsupportedError: a variable of a dynamic, unsigned or quantized type.
+        """
+        found = [op for op in walk(module) if op.name in _LOWERED]
+        for op in found:
+            _LOWERED[op.name](op)
+        return None if found else UNCHANGED
+
+
+def _define(op: Operation) -> None:
+    element = op.attributes["type"].value
+    if not _is_stored(element):
+        raise UnsupportedError(
+            f"has elements of type '{element}'; run convert-tosa-to-storage first", op
+        )
+    shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
+    if any(extent < 0 for extent in shape):
+        raise UnsupportedError(
+            "has a dynamic shape, and a variable is kept between calls in a buffer of one size; "
+            "give it a static shape",
+            op,
+        )
+    with ir.InsertionPoint(op), op.location:
+        type_ = tensor_type(shape, element)
+        initial = splat(0, type_)
+        if "initial_value" in op.attributes:
+            initial = op.attributes["initial_value"]
+        variables.define(op.attributes["sym_name"].value, initial)
+    op.erase()
+
+
+def _is_stored(element: ir.Type) -> bool:
+    if isinstance(element, ir.IntegerType):
+        return bool(element.is_signless)
+    return isinstance(element, ir.FloatType)
+
+
+def _access(op: Operation) -> None:
+    """Replace a read or a write; upstream's verifier has looked for the variable."""
+    with ir.InsertionPoint(op), op.location:
+        name = op.attributes["name"].value
+        if op.name == "tosa.variable_write":
+            variables.store(name, op.operands[0])
+        else:
+            op.results[0].replace_all_uses_with(variables.load(name, op.results[0].type))
+    op.erase()
+
+
+_LOWERED = {
+    "tosa.variable": _define,
+    "tosa.variable_read": _access,
+    "tosa.variable_write": _access,
+}

@@ -1,0 +1,147 @@
+"""``tosa-rescale-legalize-to-stablehlo``: ``tosa.rescale`` as StableHLO's integer operations.
+
+So a program that mixes StableHLO with TOSA's rescales can be evaluated by StableHLO's reference
+interpreter, and compiled by what takes StableHLO. In 64-bit words::
+
+    value  = convert(x) - input_zp
+    total  = value * multiplier + 2**(shift - 1)      (DOUBLE_ROUND: + sign(value) * 2**30 if
+    scaled = total >> shift                            shift > 31)
+    y      = convert(clamp(lowest, scaled + output_zp, greatest))
+
+* Multipliers, shifts and zero points may be constants or values. Per channel, they are broadcast
+  along the last axis.
+* ``scale32 = false`` differs only in that multipliers have 15 bits and TOSA knows no double
+  rounding. INEXACT_ROUND leaves the rounding open; here it is SINGLE_ROUND.
+* Bits are read as unsigned where the flags, an unsigned type or an unsigned quantized type say so.
+* The result is clamped to its type, and to the range of a quantized type that has a narrower one.
+  TOSA leaves a scaled value of more than 32 bits open; here nothing wraps.
+* Quantized values and their storage are connected by ``subquant.scast``.
+
+Overflow: a signed value of 32 bits, for which TOSA allows the zero point 0 only, times a multiplier
+below ``2**31`` stays inside 64 bits. Unsigned 32-bit values are refused with ``scale32 = true``.
+
+Before::
+
+    %y = tosa.rescale %x, %m, %s, %xz, %yz {rounding_mode = SINGLE_ROUND, scale32 = true, ...}
+           : (tensor<4xi8>, ...) -> tensor<4xi32>
+
+After::
+
+    %v = stablehlo.convert %x : (tensor<4xi8>) -> tensor<4xi64>
+    %p = stablehlo.multiply %v, %multiplier : tensor<4xi64>
+    %t = stablehlo.add %p, %half : tensor<4xi64>
+    %r = stablehlo.shift_right_arithmetic %t, %shift : tensor<4xi64>
+    // minimum, maximum, convert
+
+Source: TOSA specification 1.0, ``RESCALE``, ``apply_scale_32`` and ``apply_scale_16``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...dialects.quant import element_type
+from ...dialects.tosa import RescaleTensor, RescaleView
+from ...emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
+from ...emit.operation import element_of, is_used, mlir_type
+from ...errors import UnsupportedError
+from ...numerics import fixed_point
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I64, AnyArray, Array
+from ..base import ModulePass, walk
+
+__all__ = ["TosaRescaleLegalizeToStablehlo"]
+
+_STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class TosaRescaleLegalizeToStablehlo(ModulePass):
+    """Write every ``tosa.rescale`` with StableHLO's operations."""
+
+    name: ClassVar[str] = "tosa-rescale-legalize-to-stablehlo"
+
+    def run(self, module: ir.Operation) -> None:
+        """Rewrite `module`; constants of TOSA that nobody uses any more go away.
+
+        Raises:
+            UnsupportedError: a tensor that is unranked, or of integers that StableHLO lacks.
+            VerificationError: a multiplier or shift that TOSA does not define.
+        """
+        rescales = [op for op in walk(module) if op.name == "tosa.rescale"]
+        for op in rescales:
+            with op.location, ir.InsertionPoint(op):
+                op.results[0].replace_all_uses_with(_lower(op, RescaleView.of(op)))
+            operands = dict.fromkeys(list(op.operands)[1:])  # one may be used twice
+            op.erase()
+            for operand in operands:
+                _erase_if_unused(operand)
+
+
+def _lower(op: Operation, rescale: RescaleView) -> Value:
+    for side in (rescale.source, rescale.result):
+        _check_width(side, op)
+    source, target = rescale.source, rescale.result
+    if rescale.scale32 and source.storage.width == 32 and not source.storage.signed:
+        raise UnsupportedError(
+            "scales unsigned 32-bit values with multipliers of 31 bits, whose products need more "
+            "than 64 bits; rescale signed values, or use scale32 = false",
+            op,
+        )
+    value = stored(op.operands[0]) if source.is_quantized else op.operands[0]
+    if source.is_unsigned_type:  # which StableHLO's conversions read as such
+        number = tensor(stablehlo.convert(value, mlir_type(I64)))
+    else:
+        number = tensor(value, source.storage.element)
+    zero_points = (
+        _parameter(number.form, rescale.input_zero_point, source.storage.signed),
+        _parameter(number.form, rescale.output_zero_point, target.storage.signed),
+    )
+    multiplier, shift = (
+        _parameter(number.form, parameter, signed=True)
+        for parameter in (rescale.multiplier, rescale.shift)
+    )
+    scaled = fixed_point.rescale(number, multiplier, shift, zero_points, rescale.rounding)
+    if target.is_unsigned_type:
+        clamped = np.clip(scaled, target.storage.minimum, target.storage.maximum)
+        result = stablehlo.convert(clamped.value, element_type(target.type))
+        return linalg.cast(result, target.type)
+    result = fixed_point.saturate(scaled, target.storage).value
+    if target.is_quantized:
+        return as_quantized(result, target.type)
+    return linalg.cast(result, target.type)
+
+
+def _parameter(form: Tensors, parameter: int | Array | Value, signed: bool) -> AnyArray:
+    """A number or an array that is known, or 64-bit integers of the form's shape.
+
+    A vector has one element, or one for each index of the last axis.
+    """
+    if isinstance(parameter, (int, np.ndarray)):
+        return parameter
+    vector = tensor(parameter, element_of(parameter.type, signed=signed))
+    wide = convert(vector, I64).value
+    if int(parameter.type.shape[0]) != 1:
+        return form.emitted(form.broadcast(wide, [form.rank - 1]))
+    return form.emitted(form.broadcast(stablehlo.reshape(wide, [])))
+
+
+def _check_width(tensor: RescaleTensor, op: Operation) -> None:
+    if tensor.storage.width not in _STABLEHLO_WIDTHS:
+        raise UnsupportedError(
+            f"has elements of type '{element_type(tensor.type)}', and StableHLO has no integers "
+            f"of {tensor.storage.width} bits; use 2, 4, 8, 16 or 32",
+            op,
+        )
+
+
+def _erase_if_unused(value: Value) -> None:
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
+        return
+    if not is_used(value):
+        owner.operation.erase()
