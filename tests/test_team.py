@@ -423,8 +423,8 @@ def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
     path.write_bytes(program)
     script = (
         "import sys, threading, numpy as np, subquant\n"
-        "from subquant.runtime import team\n"
-        "team.available_cores = lambda: 3\n"
+        "from subquant.runtime import worker_pool\n"
+        "worker_pool.available_cores = lambda: 3\n"
         "f = subquant.load(sys.argv[1], threads=3)\n"
         "x, w = np.ones((4, 64, 128), np.float32), np.ones((4, 128, 256), np.float32)\n"
         "calls = lambda: [f.main(x, w) for _ in range(1000000)]\n"

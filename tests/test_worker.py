@@ -284,11 +284,11 @@ def ends(pid: int) -> bool:
 
 LOOPS = """
 import sys, threading
-from subquant.compiler import worker
+from subquant.compiler import client
 chain = "affine_map<(d0, d1) -> (" + " + ".join(["d0", "d1"] * 100_000) + ")>"
 text = f'"t.x"() {{a = {chain}}} : () -> ()'
 def run():
-    worker.optimize(text.encode(), "x.mlir", None, progress=lambda step: print(step, flush=True))
+    client.optimize(text.encode(), "x.mlir", None, progress=lambda step: print(step, flush=True))
 thread = threading.Thread(target=run, daemon=True)
 thread.start()
 thread.join()
@@ -419,8 +419,8 @@ def test_threads_do_not_mix() -> None:
 def test_a_forked_process_has_a_child_of_its_own() -> None:
     code = f"""
 import os
-from subquant.compiler import worker
-def opt(): return worker.optimize({PROGRAM!r}.encode(), "x", None).text
+from subquant.compiler import client
+def opt(): return client.optimize({PROGRAM!r}.encode(), "x", None).text
 first = opt()
 pid = os.fork()
 assert opt() == first

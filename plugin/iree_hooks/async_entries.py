@@ -34,7 +34,7 @@ try:
         pass_buffers_once,
     )
 except ImportError:  # in a program by itself
-    from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
+    from sync_entries import (  # type: ignore[import-not-found, no-redef]
         all_in,
         copy_of,
         is_made_by,
@@ -43,7 +43,7 @@ except ImportError:  # in a program by itself
         pass_buffers_once,
     )
 
-__all__ = ["FENCED", "add_fenced_functions"]
+__all__ = ["FENCED", "add_async_entries"]
 
 FENCED = "$fenced"
 """What is put after a function's name."""
@@ -60,7 +60,7 @@ _RETURNS = (_STOPS, "arith.constant", "hal.buffer_view.create", "util.return")
 """What is done after the device."""
 
 
-def add_fenced_functions(ir: Any, module: Any) -> None:
+def add_async_entries(ir: Any, module: Any) -> None:
     """Add the functions to a module.
 
     Args:

@@ -21,7 +21,7 @@ from typing import Any
 try:
     from .sync_entries import all_in
 except ImportError:  # in a program by itself
-    from unfenced_functions import all_in  # type: ignore[import-not-found, no-redef]
+    from sync_entries import all_in  # type: ignore[import-not-found, no-redef]
 
 __all__ = ["keep_floats"]
 

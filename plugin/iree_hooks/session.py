@@ -33,14 +33,15 @@ from typing import Any
 
 try:
     from . import worker_pool
-    from .async_entries import add_fenced_functions
+    from .async_entries import add_async_entries
     from .exact_shaders import keep_floats
-    from .sync_entries import add_unfenced_functions, operations_in
+    from .sync_entries import add_sync_entries, operations_in
 except ImportError:  # a program by itself
+    import worker_pool  # type: ignore[import-not-found, no-redef]
+    from async_entries import add_async_entries  # type: ignore[import-not-found, no-redef]
     from exact_shaders import keep_floats  # type: ignore[import-not-found, no-redef]
-    from fenced_functions import add_fenced_functions  # type: ignore[import-not-found, no-redef]
-    from unfenced_functions import (  # type: ignore[import-not-found, no-redef]
-        add_unfenced_functions,
+    from sync_entries import (  # type: ignore[import-not-found, no-redef]
+        add_sync_entries,
         operations_in,
     )
 
@@ -105,7 +106,7 @@ class _Session:
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
         self._is_for_cpu = _OF_CPU in flags
-        self._add_functions = add_unfenced_functions if self._is_for_cpu else add_fenced_functions
+        self._add_functions = add_sync_entries if self._is_for_cpu else add_async_entries
         _give(flags, ctypes_dl)
         self._session = api.Session()
         # Of IREE's C interface, for which its Python interface has no methods.

@@ -30,7 +30,7 @@ __all__ = [
     "RECORD",
     "REPLAY",
     "UNFENCED",
-    "add_unfenced_functions",
+    "add_sync_entries",
     "all_in",
     "copy_of",
     "is_made_by",
@@ -76,7 +76,7 @@ _STOPS = "util.status.check_ok"
 _COMPUTES = (_QUEUE, "hal.command_buffer.", "hal.buffer.store", _STOPS)
 
 
-def add_unfenced_functions(ir: Any, module: Any) -> None:
+def add_sync_entries(ir: Any, module: Any) -> None:
     """Add the functions to a module.
 
     Args:
