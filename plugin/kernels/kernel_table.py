@@ -34,7 +34,7 @@ __all__ = [
     "Binding",
     "Kernel",
     "KernelCall",
-    "Library",
+    "KernelTable",
     "evenly",
     "shared",
     "workgroups_of",
@@ -191,7 +191,7 @@ class KernelCall:
         return inner.regions[0].blocks[0].operations[0].operation
 
 
-class Library:
+class KernelTable:
     """The kernels of a module: equal ones are one executable.
 
     Args:

@@ -1,6 +1,6 @@
 """The kernel of products of 8-bit integers with AMX's tiles: matrices and convolutions.
 
-What is computed is what `IntegerProduct` computes, but activations are signed, as they are::
+What is computed is what `Int8Conv` computes, but activations are signed, as they are::
 
     result[l, m, n] = sum_(t, c) x[l * line_step + m * step + t, c] * weight[n, t, c]
 
@@ -55,10 +55,10 @@ from ..epilogue.fused_epilogue import last_bindings
 from ..isa.instructions import Sum
 from ..kernel_table import Binding, Kernel
 from ..select.conv_geometry import Windows
-from .conv_gemm import ROOM, WindowProduct
+from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 
-__all__ = ["MatrixProduct", "Runs"]
+__all__ = ["AmxGemm", "Runs"]
 
 _ROWS, _BYTES, _REGISTERS = 16, 64, 8
 """Of a tile at most, and how many tiles there are."""
@@ -128,7 +128,7 @@ class Runs:
 
 
 @dataclass(frozen=True)
-class MatrixProduct(WindowProduct):
+class AmxGemm(ConvGemm):
     """A product by tiles, of which workgroups share the windows of all tiles of the weight."""
 
     @property
@@ -360,9 +360,7 @@ class _Work:
         has_tiles: whether there are tiles.
     """
 
-    def __init__(
-        self, product: MatrixProduct, memories: Sequence[Value], has_tiles: Formula
-    ) -> None:
+    def __init__(self, product: AmxGemm, memories: Sequence[Value], has_tiles: Formula) -> None:
         self.product, self.has_tiles = product, has_tiles
         self.weight, self.given, *tables, result = memories
         self.rows = product.at_once * product.rows

@@ -52,10 +52,10 @@ from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import Binding, Kernel, Library
+from ..kernel_table import Binding, Kernel, KernelTable
 from ..select.operands import Refusal
 
-__all__ = ["AttentionKernel", "attend_by_kernel"]
+__all__ = ["AttentionKernel", "emit_attention"]
 
 _BLOCKS = (64, 32, 16)
 """Keys of a block: of 256 elements of f16, 64 are 32 KiB, which caches of the first level hold."""
@@ -75,7 +75,9 @@ _LINE = 64
 _LEAST = float(np.finfo(np.float32).min)
 
 
-def attend_by_kernel(attention: Attention, instructions: str, library: Library) -> Value | Refusal:
+def emit_attention(
+    attention: Attention, instructions: str, library: KernelTable
+) -> Value | Refusal:
     """Call the kernel of an operation, and return its result, or say why there is none."""
     lanes = math.gcd(INSTRUCTIONS[instructions].lanes, attention.depth)
     if lanes < _LEAST_LANES:

@@ -56,7 +56,7 @@ from ..pack.tiles import Tiles
 from .n_tail import store_columns
 from .unpack_weight import Panel, Step
 
-__all__ = ["BlockProduct"]
+__all__ = ["BlockwiseGemm"]
 
 _AS_LONG, _AS_LONG_OF_FLOATS = 2, 8
 """How many products of bytes take as long as one of these, about."""
@@ -72,7 +72,7 @@ _BITS_OF_2_23 = 0x4B000000
 
 
 @dataclass(frozen=True)
-class BlockProduct:
+class BlockwiseGemm:
     """What is computed, and with what.
 
     Args:
@@ -116,7 +116,7 @@ class BlockProduct:
         """The kernel.
 
         Bindings are those of the weight; activations, and the scales and sums times `sum_factor`
-        of their blocks, as `RoundRows` gives them, or activations alone; and the result.
+        of their blocks, as `QuantizeRows` gives them, or activations alone; and the result.
         """
         tiles = self.tiles
         blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
@@ -277,7 +277,7 @@ class _Rows:
         ahead: bytes of the weight that are asked for before they are read; 0 for none.
     """
 
-    product: BlockProduct
+    product: BlockwiseGemm
     memory: _Memory
     together: Sequence[tuple[Value, Value]]
     rows: Sequence[Value]
@@ -463,7 +463,7 @@ class _Rows:
         return self._of_activations(row, place, 1)
 
     def _of_activations(self, row: Value, place: Value, which: int) -> Formula:
-        """One of two words of a block of a row, as `RoundRows` writes them."""
+        """One of two words of a block of a row, as `QuantizeRows` writes them."""
         [of_blocks] = self.memory.of_blocks
         return load_element(of_blocks, [row, _plus(_times(place, 2), which)])
 
@@ -559,14 +559,14 @@ class _Panels:
     Some rows are multiplied with one panel after the other, their sums being in memory meanwhile.
     """
 
-    def __init__(self, product: BlockProduct, memory: _Memory) -> None:
+    def __init__(self, product: BlockwiseGemm, memory: _Memory) -> None:
         count, tiles = product.tiles_of_many, product.tiles
         self._product, self._memory = product, memory
         self._panel = Panel(product.stored, count, product.target)
         self._sums = scratch([_ROWS, count * tiles.width], F32)
 
     @classmethod
-    def of(cls, product: BlockProduct, memory: _Memory, rows: Extent) -> _Panels | None:
+    def of(cls, product: BlockwiseGemm, memory: _Memory, rows: Extent) -> _Panels | None:
         """None where rows are few, or floats, or there is nothing to unpack, or no room for it."""
         stored = product.stored
         is_few = isinstance(rows, int) and rows < _GROUPS * product.at_once

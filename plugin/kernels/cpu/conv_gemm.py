@@ -10,7 +10,7 @@ from ..pack.tiles import Tiles
 from ..select.conv_geometry import Windows
 from .pad_copy import PaddedPictures
 
-__all__ = ["ROOM", "WindowProduct"]
+__all__ = ["ROOM", "ConvGemm"]
 
 ROOM = 16 << 10
 """Bytes of lines with what is around them at most, which stay in the cache beside the weight.
@@ -19,7 +19,7 @@ IREE gives a workgroup 32 KiB.
 
 
 @dataclass(frozen=True)
-class WindowProduct:
+class ConvGemm:
     """What is computed, and with what.
 
     Args:

@@ -45,7 +45,7 @@ from ..kernel_table import Binding, Kernel, evenly
 from ..pack.k_groups import TapGroups
 from ..select.conv_geometry import Axis
 
-__all__ = ["DepthwiseProduct"]
+__all__ = ["DepthwiseConv"]
 
 _BYTES_AT_ONCE = 64
 """Channels whose groups are gathered together: a position's share of a line of the cache."""
@@ -60,7 +60,7 @@ _TIME_OF_A_PRODUCT, _TIME_TO_GATHER = 4, 5
 
 
 @dataclass(frozen=True)
-class DepthwiseProduct:
+class DepthwiseConv:
     """What is computed, and with what.
 
     Args:
@@ -172,7 +172,7 @@ class _Plan:
         strip: windows of a line; `at_once` or a multiple of it where a line has several strips.
     """
 
-    product: DepthwiseProduct
+    product: DepthwiseConv
     at_once: int
     held: int
     strip: int

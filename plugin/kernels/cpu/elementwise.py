@@ -46,7 +46,7 @@ __all__ = [
     "SELECT",
     "SHIFTS",
     "Apply",
-    "FormulaKernel",
+    "ElementwiseKernel",
     "Node",
     "Number",
     "Read",
@@ -190,7 +190,7 @@ def _applied(step: Apply, given: Sequence[Formula]) -> Formula:
 
 
 @dataclass(frozen=True)
-class FormulaKernel:
+class ElementwiseKernel:
     """A formula of each position, or what is folded of it along the last axis.
 
     Attributes:

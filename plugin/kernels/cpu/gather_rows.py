@@ -39,7 +39,7 @@ from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Block, Stored
 
-__all__ = ["TakeRows"]
+__all__ = ["GatherRows"]
 
 _CAST = Cast(StorageType(8, False), ExpressedType.F32)
 _AS_LONG = 8
@@ -49,7 +49,7 @@ _LEAST_ROWS = 32
 
 
 @dataclass(frozen=True)
-class TakeRows:
+class GatherRows:
     """Look ``rows`` rows up in a table that lies in tiles.
 
     Args:
@@ -95,7 +95,7 @@ class _Row:
         row: its number.
     """
 
-    def __init__(self, kernel: TakeRows, memories: Sequence[Value], row: Value) -> None:
+    def __init__(self, kernel: GatherRows, memories: Sequence[Value], row: Value) -> None:
         given, self.stored, self.row = list(memories), kernel.stored, row
         self.tiles = tiles = kernel.stored.tiles
         self.weight = self.stored.take(given)

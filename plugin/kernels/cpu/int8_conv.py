@@ -57,11 +57,11 @@ from ...numerics.element_types import I8, I32, ElementType
 from ..epilogue.fused_epilogue import last_bindings
 from ..kernel_table import Binding, Kernel, evenly
 from ..select.conv_geometry import Axis
-from .conv_gemm import ROOM, WindowProduct
+from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 from .widened_panels import WidenedPanels, widened_panels
 
-__all__ = ["IntegerProduct"]
+__all__ = ["Int8Conv"]
 
 _WRITTEN_OUT = 8
 """Groups that are written out at most; more are a loop."""
@@ -113,7 +113,7 @@ class _Weight:
 
 
 @dataclass(frozen=True)
-class IntegerProduct(WindowProduct):
+class Int8Conv(ConvGemm):
     """A product by vectors, of which workgroups share the windows of each tile of the weight.
 
     Args:

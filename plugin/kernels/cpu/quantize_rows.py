@@ -30,7 +30,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..isa.instructions import nearest
 from ..kernel_table import FEW_WORKGROUPS, Binding, Kernel
 
-__all__ = ["RoundRows"]
+__all__ = ["QuantizeRows"]
 
 _AS_LONG = 32
 """How many products of bytes take as long as to round one activation, about."""
@@ -45,7 +45,7 @@ _LEAST_ROWS = 8
 
 
 @dataclass(frozen=True)
-class RoundRows:
+class QuantizeRows:
     """Round ``rows x depth`` activations (f32) to integers of 8 bits, and sum these.
 
     Args:

@@ -31,7 +31,7 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
-from ..kernel_table import Binding, Kernel, KernelCall, Library
+from ..kernel_table import Binding, Kernel, KernelCall, KernelTable
 from ..select.constants import is_fixed
 
 __all__ = ["LARGEST_JOINED", "join_calls"]
@@ -54,7 +54,7 @@ _KEPT = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.w
 """Operations that may do more than compute their results, of those that begin so."""
 
 
-def join_calls(library: Library, most: int) -> dict[KernelCall, int]:
+def join_calls(library: KernelTable, most: int) -> dict[KernelCall, int]:
     """Join calls of a library, as long as they follow one another.
 
     Args:
@@ -327,7 +327,7 @@ def _aligned(size: int) -> int:
 # -- the call -------------------------------------------------------------------------------------
 
 
-def _join(library: Library, group: _Group) -> bool:
+def _join(library: KernelTable, group: _Group) -> bool:
     """Call one kernel for all calls of a group.
 
     False if nobody reads what they compute, or there would be more results than a dispatch has.

@@ -47,14 +47,14 @@ from ..cpu.elementwise import (
     SELECT,
     SHIFTS,
     Apply,
-    FormulaKernel,
+    ElementwiseKernel,
     Node,
     Number,
     Read,
     Result,
     Steps,
 )
-from ..kernel_table import KernelCall, Library
+from ..kernel_table import KernelCall, KernelTable
 from ..select.constants import is_fixed
 
 __all__ = ["write_formulas"]
@@ -256,7 +256,7 @@ class _Formula:
     """
 
     op: Operation
-    kernel: FormulaKernel
+    kernel: ElementwiseKernel
     operands: tuple[Value, ...]
     absorbed: tuple[Operation, ...]
 
@@ -295,7 +295,7 @@ class _Writer:
         groups = _axes_together(self._shape, formula.reads(), len(kept))
         if self._fold and len([group for group in groups if group[0] >= len(kept)]) != 1:
             return None
-        kernel = FormulaKernel(
+        kernel = ElementwiseKernel(
             tuple(math.prod(self._shape[axis] for axis in group) for group in groups),
             formula.moved(lambda strides: tuple(strides[group[-1]] for group in groups)),
             tuple(math.prod(_shape(each)) for each in self._operands),
@@ -392,7 +392,7 @@ def _axes_together(shape: Sequence[int], reads: Sequence[Read], end: int) -> lis
     return groups
 
 
-def write_formulas(library: Library, lanes: int) -> None:
+def write_formulas(library: KernelTable, lanes: int) -> None:
     """Have kernels compute what is computed between others of one token.
 
     Args:

@@ -67,14 +67,14 @@ from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Scale
 from ..pack.tiles import Tiles
 
-__all__ = ["COLUMNS", "ThreadProduct"]
+__all__ = ["COLUMNS", "GpuBlockwiseGemm"]
 
 COLUMNS = 4
 """Of a tile, that a thread has: SPIR-V's vectors have at most so many elements."""
 
 
 @dataclass(frozen=True)
-class ThreadProduct:
+class GpuBlockwiseGemm:
     """What is computed.
 
     Args:
@@ -252,7 +252,7 @@ class _Thread:
         share: its number.
     """
 
-    product: ThreadProduct
+    product: GpuBlockwiseGemm
     memory: _Memory
     first: Formula
     tiles: Sequence[Formula]

@@ -36,7 +36,7 @@ from ...numerics.element_types import F32, I32
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel_table import Binding, Kernel
 
-__all__ = ["ThreadRounding"]
+__all__ = ["GpuQuantizeRows"]
 
 _WORD = 4
 """Activations that become a word."""
@@ -45,7 +45,7 @@ _CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exac
 
 
 @dataclass(frozen=True)
-class ThreadRounding:
+class GpuQuantizeRows:
     """Round ``rows x depth`` activations (f32) to integers of 8 bits.
 
     Args:

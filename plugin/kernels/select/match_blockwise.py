@@ -21,12 +21,12 @@ from ...numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, El
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ...numerics.requantization import EXACT
-from ..cpu.blockwise_gemm import BlockProduct
-from ..cpu.quantize_rows import RoundRows
+from ..cpu.blockwise_gemm import BlockwiseGemm
+from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.fused_epilogue import Epilogue, Finish
-from ..gpu.blockwise_gemm import ThreadProduct
+from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.instructions import INSTRUCTIONS
-from ..kernel_table import Library, shared
+from ..kernel_table import KernelTable, shared
 from ..pack.codebook import Entries
 from ..pack.packed_weight import Scale, Stored
 from ..pack.tiles import Tiles
@@ -180,14 +180,14 @@ class Product:
             return self
         return replace(self, finish=epilogue.finish(self.instructions))
 
-    def emit(self, library: Library, result: ir.Type) -> Value:
+    def emit(self, library: KernelTable, result: ir.Type) -> Value:
         """Write the calls, and return the result, that of what follows if there is something."""
         tiles, batches = self.tiles, self.batches
         weight = self.weight(library)
         most = self._most_rows
         rows_of_batch = 0 if self.rows is None else self.rows // batches
         at_once = min(most, rows_of_batch or most)
-        product = BlockProduct(
+        product = BlockwiseGemm(
             weight.stored,
             self.instructions,
             self.rows,
@@ -213,8 +213,8 @@ class Product:
 
     def _called(
         self,
-        library: Library,
-        product: BlockProduct | ThreadProduct,
+        library: KernelTable,
+        product: BlockwiseGemm | GpuBlockwiseGemm,
         operands: Sequence[Value],
         rows: Extent,
         shares: Sequence[int] = (),
@@ -256,19 +256,19 @@ class Product:
         return max(1, most * 3 // 4) if self._of_floats else most
 
     def _integer_rows(
-        self, activations: Value, factor: int, library: Library, rows: Extent
+        self, activations: Value, factor: int, library: KernelTable, rows: Extent
     ) -> list[Value]:
         """Activations of 8 bits; and of their blocks scales, and sums times a factor."""
         tiles = self.tiles
         blocks, lanes = tiles.depth // tiles.block, INSTRUCTIONS[self.instructions].lanes
-        rounding = RoundRows(self.rows, tiles.depth, tiles.block, lanes, factor)
+        rounding = QuantizeRows(self.rows, tiles.depth, tiles.block, lanes, factor)
         types = [
             tensor_type([self.rows, tiles.depth], mlir_type(I8)),
             tensor_type([self.rows, 2 * blocks], mlir_type(I32)),
         ]
         return library.call(rounding, rounding.kernel(), [activations], types, rows)
 
-    def weight(self, library: Library) -> Weight:
+    def weight(self, library: KernelTable) -> Weight:
         """The weight, laid out where operations are written: together, if it is known."""
         contraction, middle = self.contraction, self._middle
         entries, planes = self.entries, contraction.planes

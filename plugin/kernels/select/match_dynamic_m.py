@@ -26,7 +26,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..cpu.n_tail import store_columns
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import Binding, Kernel, Library
+from ..kernel_table import Binding, Kernel, KernelTable
 from ..pack.tiles import Tiles
 from .constants import is_fixed
 from .operands import (
@@ -40,7 +40,7 @@ from .operands import (
     matrix_axes,
 )
 
-__all__ = ["RowContraction", "RowProduct"]
+__all__ = ["DynamicGemm", "RowContraction"]
 
 _WRITTEN_OUT = 8
 """Groups that are written out at most."""
@@ -94,7 +94,7 @@ class RowContraction:
             return IS_SMALL
         return cls(activations, weight, *axes)
 
-    def emit(self, library: Library, result: ir.Type, instructions: str) -> Value:
+    def emit(self, library: KernelTable, result: ir.Type, instructions: str) -> Value:
         """Write the call, and return its result.
 
         Args:
@@ -124,7 +124,7 @@ class RowContraction:
         given = emit_stablehlo.transpose(given, self.of_activations)
         if missing:
             given = emit_stablehlo.pad(given, [0, 0], [0, missing])
-        product = RowProduct(tiles, instructions)
+        product = DynamicGemm(tiles, instructions)
         operands = [
             laid_out(library, [self.weight], str(tiles), how, lambda: tiles.pack(rows()), I8),
             laid_out(library, [self.weight], str(tiles), (*how, "first"), first, I32),
@@ -136,7 +136,7 @@ class RowContraction:
 
 
 @dataclass(frozen=True)
-class RowProduct:
+class DynamicGemm:
     """What is computed, and with what.
 
     Args:

@@ -48,8 +48,8 @@ from ...emit.operation import (
 )
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
-from ..cpu.gather_rows import TakeRows
-from ..kernel_table import Library
+from ..cpu.gather_rows import GatherRows
+from ..kernel_table import KernelTable
 from .constants import is_fixed
 from .match_blockwise import Product
 from .operands import Refusal
@@ -85,7 +85,7 @@ class RowLookup:
     indices: Value
     count: int
 
-    def replace(self, library: Library) -> None:
+    def replace(self, library: KernelTable) -> None:
         """Call the kernel in the place of the look-up."""
         op, tiles = self.operation, self.product.tiles
         with ir.InsertionPoint(op), op.location:
@@ -103,7 +103,7 @@ class RowLookup:
                 offsets=again(contraction.offsets),
             )
             weight = replace(self.product, contraction=own).weight(library)
-            taking = TakeRows(
+            taking = GatherRows(
                 weight.stored,
                 self.count,
                 element_of(self.indices.type),

@@ -15,9 +15,9 @@ from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ...numerics.parameters import StorageType
 from ...signature import MOST_ITERATIONS
-from ..gpu.blockwise_gemm import COLUMNS, ThreadProduct
-from ..gpu.quantize_rows import ThreadRounding
-from ..kernel_table import Library
+from ..gpu.blockwise_gemm import COLUMNS, GpuBlockwiseGemm
+from ..gpu.quantize_rows import GpuQuantizeRows
+from ..kernel_table import KernelTable
 from ..pack.tiles import Tiles
 from .match_blockwise import Product
 from .operands import Refusal
@@ -109,7 +109,7 @@ def _shares(tiles: Tiles, rows: int, workgroups: int) -> int:
 
 @dataclass(frozen=True)
 class ThreadContraction(Product):
-    """A contraction as one of `ThreadProduct`, whose activations are reals or rounded.
+    """A contraction as one of `GpuBlockwiseGemm`, whose activations are reals or rounded.
 
     Its tiles are the same for all numbers of rows: a weight that several functions read, or that is
     a parameter, is laid out once.
@@ -133,14 +133,14 @@ class ThreadContraction(Product):
         """True: a thread reads vectors of four elements of each."""
         return True
 
-    def emit(self, library: Library, result: ir.Type) -> Value:
+    def emit(self, library: KernelTable, result: ir.Type) -> Value:
         """Write the call, and return the result."""
         tiles, contraction = self.tiles, self.contraction
         weight = self.weight(library)
         stored = weight.stored
         is_rounded = contraction.activation_type == "int8"
         at_once = _at_once(self.rows, tiles)
-        product = ThreadProduct(
+        product = GpuBlockwiseGemm(
             tiles,
             _parts(tiles, -(-(self.rows or 1) // at_once)),
             Cast(_CODES, contraction.expressed),
@@ -168,10 +168,10 @@ class ThreadContraction(Product):
             sums = emit_stablehlo.reduce(sums, [1])
         return self._result(sums, extents, result)
 
-    def _rounded(self, library: Library, activations: Value, rows: Extent) -> list[Value]:
+    def _rounded(self, library: KernelTable, activations: Value, rows: Extent) -> list[Value]:
         """Activations as bytes, four to a word, and the scales of their blocks."""
         depth, block = self.tiles.depth, self.tiles.block
-        rounding = ThreadRounding(self.rows, depth, block, _THREADS)
+        rounding = GpuQuantizeRows(self.rows, depth, block, _THREADS)
         types = [
             tensor_type([self.rows, depth // 4], mlir_type(I32)),
             tensor_type([self.rows, depth // block], mlir_type(F32)),

@@ -18,13 +18,13 @@ from ...emit.trace import traced
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
-from ..cpu.amx_gemm import MatrixProduct, Runs
-from ..cpu.depthwise_conv import DepthwiseProduct
-from ..cpu.int8_conv import IntegerProduct
+from ..cpu.amx_gemm import AmxGemm, Runs
+from ..cpu.depthwise_conv import DepthwiseConv
+from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PaddedPictures
 from ..epilogue.fused_epilogue import Epilogue, Finish
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import FEW_WORKGROUPS, Library, workgroups_of
+from ..kernel_table import FEW_WORKGROUPS, KernelTable, workgroups_of
 from ..pack.tiles import Tiles
 from .constants import elements_of, is_fixed
 from .conv_geometry import Axis, Windows
@@ -298,7 +298,7 @@ class IntegerContraction:
         return sums << 7
 
     def emit(
-        self, library: Library, result: ir.Type, instructions: str, finish: Finish | None
+        self, library: KernelTable, result: ir.Type, instructions: str, finish: Finish | None
     ) -> Value | Refusal:
         """Write the call, and return its result.
 
@@ -319,7 +319,7 @@ class IntegerContraction:
         made = emit_stablehlo.reshape(made, shape)
         return emit_stablehlo.transpose(made, self.of_result)
 
-    def _dense(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+    def _dense(self, library: KernelTable, instructions: str, finish: Finish | None) -> Value:
         if self.has_tiles(instructions):
             return self._with_tiles(library, instructions, finish)
         target = INSTRUCTIONS[instructions]
@@ -329,7 +329,7 @@ class IntegerContraction:
         depth = windows.size * (channels + missing) // slices
         tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
         share = self._shares(windows, depth * columns, tiles.count)
-        product = IntegerProduct(
+        product = Int8Conv(
             tiles,
             instructions,
             windows,
@@ -362,9 +362,7 @@ class IntegerContraction:
         ]
         return self._call(library, product, operands)
 
-    def _with_pictures(
-        self, product: IntegerProduct, instructions: str, missing: int
-    ) -> IntegerProduct:
+    def _with_pictures(self, product: Int8Conv, instructions: str, missing: int) -> Int8Conv:
         """The same with what is around pictures written in the kernel, if that takes less."""
         pictures, windows = self._pictures(instructions, missing, is_widened=True), product.windows
         lines, (_, _, positions, channels) = pictures.lines, pictures.shape
@@ -377,11 +375,11 @@ class IntegerContraction:
         blocks = windows.images * windows.lines // inside.block
         return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
 
-    def _left_out(self, product: IntegerProduct) -> list[object]:
+    def _left_out(self, product: Int8Conv) -> list[object]:
         """What says of `_begins` what is left out; nothing where that is nothing."""
         return [] if product.around is None else [product.around, self.outside]
 
-    def _begins(self, rows: AnyArray, product: IntegerProduct) -> AnyArray:
+    def _begins(self, rows: AnyArray, product: Int8Conv) -> AnyArray:
         """What the sums of a product begin with, in rows of the columns of a tile.
 
         Where lines of taps are left out, that is what they would add, too.
@@ -430,7 +428,7 @@ class IntegerContraction:
             and not (is_of_bytes and _is_made_for_one(self.activations))
         )
 
-    def _with_tiles(self, library: Library, instructions: str, finish: Finish | None) -> Value:
+    def _with_tiles(self, library: KernelTable, instructions: str, finish: Finish | None) -> Value:
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows = self._windows()
@@ -441,7 +439,7 @@ class IntegerContraction:
         every = windows.images * windows.lines * windows.count
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
         share = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
-        product = MatrixProduct(tiles, instructions, windows, channels + missing, share, finish)
+        product = AmxGemm(tiles, instructions, windows, channels + missing, share, finish)
         weight = self._laid_out(
             library,
             (tiles, runs, missing),
@@ -463,7 +461,7 @@ class IntegerContraction:
 
     def _laid_out(
         self,
-        library: Library,
+        library: KernelTable,
         layout: tuple[object, ...],
         compute: Callable[[], AnyArray],
         element: ElementType,
@@ -497,9 +495,7 @@ class IntegerContraction:
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
 
     @staticmethod
-    def _call(
-        library: Library, product: IntegerProduct | MatrixProduct, operands: list[Value]
-    ) -> Value:
+    def _call(library: KernelTable, product: Int8Conv | AmxGemm, operands: list[Value]) -> Value:
         result = tensor_type(
             product.shape, mlir_type(product.finish.element if product.finish else I32)
         )
@@ -507,7 +503,7 @@ class IntegerContraction:
         return made
 
     def _depthwise(
-        self, library: Library, instructions: str, finish: Finish | None
+        self, library: KernelTable, instructions: str, finish: Finish | None
     ) -> Value | Refusal:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
@@ -550,20 +546,20 @@ class IntegerContraction:
             )
         return made
 
-    def _depthwise_product(self, instructions: str) -> tuple[DepthwiseProduct, int]:
+    def _depthwise_product(self, instructions: str) -> tuple[DepthwiseConv, int]:
         """The kernel of this convolution, and how many channels are missing to those it has."""
         lines, windows = self._axes()
         channels, *_ = self._shape(1)
         missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
         images, *_ = self._shape(0)
-        product = DepthwiseProduct(
+        product = DepthwiseConv(
             images, lines, windows, channels + missing, self.outside, instructions, 1
         )
         workgroups = workgroups_of(product.products, again=product.again)
         return replace(product, workgroups=workgroups), missing
 
     def _activations(
-        self, library: Library, instructions: str, missing: int, *, is_widened: bool
+        self, library: KernelTable, instructions: str, missing: int, *, is_widened: bool
     ) -> Value:
         """The activations in order, as one row, with their padding and some channels more.
 

@@ -16,7 +16,7 @@ from ...emit.operation import mlir_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import I8, U8, AnyArray, Array, ElementType
-from ..kernel_table import Library
+from ..kernel_table import KernelTable
 from ..pack.parameters import origin_of
 from . import constants
 from .constants import bytes_known, elements_of
@@ -109,7 +109,7 @@ def _stored(array: Array, element: ir.Type) -> ir.Attribute:
 
 
 def laid_out(
-    library: Library,
+    library: KernelTable,
     sources: Sequence[Value],
     label: str,
     how: object,

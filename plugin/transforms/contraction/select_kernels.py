@@ -49,12 +49,12 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import Formula, operation, tensor
 from ...errors import Remark, UsageError, expected_name
-from ...kernels.cpu.attention import attend_by_kernel
+from ...kernels.cpu.attention import emit_attention
 from ...kernels.epilogue.fused_epilogue import Finish
 from ...kernels.fusion.dispatch_fusion import LARGEST_JOINED, join_calls
 from ...kernels.fusion.elementwise import write_formulas
 from ...kernels.isa.instructions import INSTRUCTIONS
-from ...kernels.kernel_table import KernelCall, Library
+from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import known_globals
 from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
 from ...kernels.select.constants import erase_unused
@@ -140,7 +140,7 @@ class SelectKernels(ModulePass):
         copied = [each.copy.regions[0].blocks[0] for each in copies]
         if copies:
             found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
-        library = Library(module)
+        library = KernelTable(module)
         remarks: list[tuple[Remark, list[KernelCall]]] = []
         self._look_up(module, found, library, remarks)
         # From the last to the first: what a contraction does with its activations may be done by
@@ -170,7 +170,7 @@ class SelectKernels(ModulePass):
         self,
         module: Operation,
         found: Sequence[Operation],
-        library: Library,
+        library: KernelTable,
         remarks: list[tuple[Remark, list[KernelCall]]],
     ) -> None:
         """Look rows up in the tiles of contractions that are not replaced yet."""
@@ -189,7 +189,7 @@ class SelectKernels(ModulePass):
             if self.explain:
                 remarks.append((remark, library.calls[before:]))
 
-    def _replace(self, op: Operation, library: Library, is_alone: bool) -> Refusal | None:
+    def _replace(self, op: Operation, library: KernelTable, is_alone: bool) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
         finish: Finish | None = None
@@ -202,7 +202,7 @@ class SelectKernels(ModulePass):
                 product = product.with_what_follows(result)
             made, finish = product.emit(library, result.type), product.finish
         elif op.name == ATTENTION:
-            attended = attend_by_kernel(Attention.of(op), self.instructions, library)
+            attended = emit_attention(Attention.of(op), self.instructions, library)
             if isinstance(attended, Refusal):
                 return attended
             made = attended
