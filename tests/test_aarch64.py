@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import block_programs
-import test_kernel_epilogues as epilogues
+import test_fused_epilogue as epilogues
 import test_kernels as kernels
 import test_kernels_depthwise as windows
 from integer_programs import convolution, drawn, product

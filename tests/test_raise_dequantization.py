@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from dequantization_forms import DTYPES, FORMS, REFUSED, Form, program
 from devices import ON_DEVICES
 from programs import LONG
+from raised_dequantization_cases import DTYPES, FORMS, REFUSED, Form, program
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context

@@ -51,7 +51,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import concatenate, convert
 from ...numerics.element_types import I8, I32, I64, U8, AnyArray
-from ..epilogue.fused_epilogue import last_bindings
+from ..epilogue.matcher import last_bindings
 from ..isa.instructions import Sum
 from ..kernel_table import Binding, Kernel
 from ..select.conv_geometry import Windows

@@ -48,7 +48,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
-from ..epilogue.fused_epilogue import Finish, last_bindings
+from ..epilogue.matcher import Finish, last_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions, Sum
 from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Block, Reader, Stored

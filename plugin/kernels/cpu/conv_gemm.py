@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..epilogue.fused_epilogue import Finish
+from ..epilogue.matcher import Finish
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..pack.tiles import Tiles
 from ..select.conv_geometry import Windows

@@ -39,7 +39,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
-from ..epilogue.fused_epilogue import Finish, last_bindings
+from ..epilogue.matcher import Finish, last_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, evenly
 from ..pack.k_groups import TapGroups

@@ -5,7 +5,7 @@ offset and a stride of each axis of the positions: what is broadcast, reshaped o
 where it lies. Elements of the last axis are computed side by side in a vector where operands lie so
 too. A sum is of four vectors of partial sums, which are added in pairs.
 
-`subquant.kernels.fusion.elementwise` says which operations become one.
+`subquant.kernels.fusion.elementwise_fusion` says which operations become one.
 """
 
 from __future__ import annotations

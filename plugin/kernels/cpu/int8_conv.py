@@ -54,7 +54,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
-from ..epilogue.fused_epilogue import last_bindings
+from ..epilogue.matcher import last_bindings
 from ..kernel_table import Binding, Kernel, evenly
 from ..select.conv_geometry import Axis
 from .conv_gemm import ROOM, ConvGemm

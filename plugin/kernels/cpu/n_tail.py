@@ -13,7 +13,7 @@ from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import element_at, load, loop, part_of, scratch, store, store_element, when
 from ...numerics.element_types import I32
-from ..epilogue.fused_epilogue import Finish
+from ..epilogue.matcher import Finish
 from ..pack.tiles import Tiles
 
 __all__ = ["SumWriter", "store_columns"]

@@ -31,8 +31,8 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
+from ..constant_values import is_fixed
 from ..kernel_table import Binding, Kernel, KernelCall, KernelTable
-from ..select.constants import is_fixed
 
 __all__ = ["LARGEST_JOINED", "join_calls"]
 

@@ -23,7 +23,7 @@ from ...emit.gathers import Taking
 from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
-from ..select.constants import elements_of
+from ..constant_values import elements_of
 from ..select.operands import bytes_of
 
 __all__ = ["Entries"]

@@ -21,16 +21,16 @@ from ...numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, El
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ...numerics.requantization import EXACT
+from ..constant_values import elements_of, is_fixed, is_known
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
-from ..epilogue.fused_epilogue import Epilogue, Finish
+from ..epilogue.matcher import Epilogue, Finish
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.instructions import INSTRUCTIONS
 from ..kernel_table import KernelTable, shared
 from ..pack.codebook import Entries
 from ..pack.packed_weight import Scale, Stored
 from ..pack.tiles import Tiles
-from .constants import elements_of, is_fixed, is_known
 from .operands import Refusal, array_of, bytes_of, laid_out, stored_array
 
 if TYPE_CHECKING:

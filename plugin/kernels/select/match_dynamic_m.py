@@ -24,11 +24,11 @@ from ...emit.operation import mlir_type, tensor_type
 from ...emit.vectors import load, load_element, loop, quotient
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
+from ..constant_values import is_fixed
 from ..cpu.n_tail import store_columns
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, KernelTable
 from ..pack.tiles import Tiles
-from .constants import is_fixed
 from .operands import (
     IS_SMALL,
     LEAST_PRODUCTS,

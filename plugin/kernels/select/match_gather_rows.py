@@ -48,9 +48,9 @@ from ...emit.operation import (
 )
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
+from ..constant_values import is_fixed
 from ..cpu.gather_rows import GatherRows
 from ..kernel_table import KernelTable
-from .constants import is_fixed
 from .match_blockwise import Product
 from .operands import Refusal
 

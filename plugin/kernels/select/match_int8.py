@@ -18,15 +18,15 @@ from ...emit.trace import traced
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
+from ..constant_values import elements_of, is_fixed
 from ..cpu.amx_gemm import AmxGemm, Runs
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PaddedPictures
-from ..epilogue.fused_epilogue import Epilogue, Finish
+from ..epilogue.matcher import Epilogue, Finish
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import FEW_WORKGROUPS, KernelTable, workgroups_of
 from ..pack.tiles import Tiles
-from .constants import elements_of, is_fixed
 from .conv_geometry import Axis, Windows
 from .operands import (
     IS_SMALL,

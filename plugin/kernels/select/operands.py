@@ -16,10 +16,10 @@ from ...emit.operation import mlir_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import I8, U8, AnyArray, Array, ElementType
+from .. import constant_values
+from ..constant_values import bytes_known, elements_of
 from ..kernel_table import KernelTable
 from ..pack.parameters import origin_of
-from . import constants
-from .constants import bytes_known, elements_of
 
 __all__ = [
     "IS_SMALL",
@@ -129,7 +129,7 @@ def laid_out(
         compute: returns it.
         element: its elements.
     """
-    name = origin_of(sources, label, how) if all(map(constants.is_known, sources)) else None
+    name = origin_of(sources, label, how) if all(map(constant_values.is_known, sources)) else None
     if name is None:
         return value_of(compute(), element)
     return library.parameter(name, lambda: stored_array(compute(), element), mlir_type(element))

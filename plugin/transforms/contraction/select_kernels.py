@@ -27,7 +27,7 @@ After::
     %y = flow.dispatch @block_product::@block_product(%tiles, %scales, %i#0, %i#1, %i#2)
 
 Activations of several products are rounded once. What is computed between products of one token is
-a kernel, too (`subquant.kernels.fusion.elementwise`); calls of small kernels that follow one
+a kernel, too (`subquant.kernels.fusion.elementwise_fusion`); calls of small kernels that follow one
 another become one (`subquant.kernels.fusion.dispatch_fusion`).
 
 The weight is laid out anew (`subquant.kernels.pack.tiles`): a constant here, and a parameter that
@@ -49,15 +49,15 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import Formula, operation, tensor
 from ...errors import Remark, UsageError, expected_name
+from ...kernels.constant_values import erase_unused
 from ...kernels.cpu.attention import emit_attention
-from ...kernels.epilogue.fused_epilogue import Finish
+from ...kernels.epilogue.matcher import Finish
 from ...kernels.fusion.dispatch_fusion import LARGEST_JOINED, join_calls
-from ...kernels.fusion.elementwise import write_formulas
+from ...kernels.fusion.elementwise_fusion import write_formulas
 from ...kernels.isa.instructions import INSTRUCTIONS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import known_globals
 from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
-from ...kernels.select.constants import erase_unused
 from ...kernels.select.match_blockwise import Product
 from ...kernels.select.match_dynamic_m import RowContraction
 from ...kernels.select.match_gather_rows import lookups_of

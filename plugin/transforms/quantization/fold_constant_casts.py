@@ -32,7 +32,7 @@ from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_t
 from ...emit import as_quantized, linalg, stablehlo
 from ...emit.operation import erase_unused
 from ...errors import Remark
-from ...kernels.select.constants import elements_of, is_known
+from ...kernels.constant_values import elements_of, is_known
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters

@@ -57,7 +57,7 @@ from ...dialects.dense import known_integer
 from ...emit import tensor
 from ...emit.operation import element_of, erase_unused, is_used
 from ...errors import Remark
-from ...kernels.epilogue.fused_epilogue import compare
+from ...kernels.epilogue.matcher import compare
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, I64, U8, Array, ElementType
 from ..base import UNCHANGED, ModulePass, named

@@ -36,9 +36,9 @@ from ...core._mlir import Operation, Value, ir
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
 from ..base import NoMatch
-from .fields import Field, Shifts, joined
-from .grain import PRECISION, Grain
-from .parts import VIEWS, Part, is_static, moved, part_of, viewed
+from .binary_format import PRECISION, Grain
+from .bit_fields import Field, Shifts, joined
+from .tensor_views import VIEWS, Part, is_static, moved, part_of, viewed
 
 __all__ = ["BITS", "SHIFTS", "STEPS", "Arithmetic", "Fact", "Integers", "Reals"]
 

@@ -27,7 +27,7 @@ contracted as integers stays so, and is multiplied by scales afterwards.
 * Where axes are transposed, or joined after that, the dequantization has the order of the storage;
   a transposition and a reshape follow it, and a contraction is written over the axes before those.
 * Integers of 2, 4 or 8 bits that are taken out of wider ones by shifts and masks, and put together,
-  are a ``subquant.unpack`` (`raising.fields`).
+  are a ``subquant.unpack`` (`raising.bit_fields`).
 * A ``gather`` of rows takes those of bytes, or of integers and scales, before it is unpacked or
   dequantized (`raising.gathers`).
 * Private functions that convert or choose integers of 2 to 16 bits, or take rows, are inlined
@@ -62,15 +62,15 @@ from ...numerics.views import View, aligned
 from ..base import UNCHANGED, ModulePass, NoMatch, is_public, named
 from ..quantization.math.contraction import CONTRACTIONS
 from .arithmetic import BITS, SHIFTS, STEPS, Arithmetic, Integers, Reals
+from .bit_fields import Field
 from .contractions import Split, split_contractions
-from .fields import Field
 from .gathers import (
     slice_before_unpacking,
     take_before_dequantizing,
     take_before_unpacking,
     use_what_loops_keep,
 )
-from .parts import Part
+from .tensor_views import Part
 
 __all__ = ["RaiseDequantization"]
 

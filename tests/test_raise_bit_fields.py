@@ -17,8 +17,8 @@ from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.parameters import ExpressedType
 from subquant.numerics.views import View
-from subquant.transforms.raising.fields import Field, Shifts, joined
-from subquant.transforms.raising.grain import Grain
+from subquant.transforms.raising.binary_format import Grain
+from subquant.transforms.raising.bit_fields import Field, Shifts, joined
 
 TYPES = ("i8", "ui8", "i16", "ui16", "i32", "ui32")
 WORDS = 3

@@ -36,6 +36,7 @@ from dataclasses import dataclass, replace
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import element_of, erase_unused, is_dynamic, values_read
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
+from ..constant_values import is_fixed
 from ..cpu.elementwise import (
     BITCAST,
     CONVERT,
@@ -55,7 +56,6 @@ from ..cpu.elementwise import (
     Steps,
 )
 from ..kernel_table import KernelCall, KernelTable
-from ..select.constants import is_fixed
 
 __all__ = ["write_formulas"]
 

@@ -15,7 +15,7 @@ import subquant
 from instruction_sets import EVERY, HERE
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.options import CompileOptions
-from test_kernel_epilogues import COLUMNS, DEPTH, FACTORS, rows
+from test_fused_epilogue import COLUMNS, DEPTH, FACTORS, rows
 from together import Together
 
 BIAS = np.random.default_rng(5).integers(-3000, 3000, COLUMNS)

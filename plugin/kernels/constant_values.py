@@ -18,17 +18,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...core._mlir import Operation, Value, ir
-from ...dialects.dense import CONSTANTS, array_of_dense
-from ...dialects.quant import described_type
-from ...dialects.subquant import UNPACK, operands_of
-from ...emit import linalg, operation
-from ...emit.gathers import Taking
-from ...numerics.casts import dequantize_blocks
-from ...numerics.element_types import Array, ElementType
-from ...numerics.packed_integers import unpack_planes
-from ..pack.parameters import LOAD, given_parameter, is_immutable, loaded_elements
-from ..pack.prepack_arguments import is_weight
+from ..core._mlir import Operation, Value, ir
+from ..dialects.dense import CONSTANTS, array_of_dense
+from ..dialects.quant import described_type
+from ..dialects.subquant import UNPACK, operands_of
+from ..emit import linalg, operation
+from ..emit.gathers import Taking
+from ..numerics.casts import dequantize_blocks
+from ..numerics.element_types import Array, ElementType
+from ..numerics.packed_integers import unpack_planes
+from .pack.parameters import LOAD, given_parameter, is_immutable, loaded_elements
+from .pack.prepack_arguments import is_weight
 
 __all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
 

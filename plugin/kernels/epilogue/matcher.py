@@ -58,9 +58,9 @@ from ...numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, Elemen
 from ...numerics.fixed_point import multiplier_and_shift, saturate
 from ...numerics.parameters import StorageType
 from ...numerics.requantization import Requantization, requantize
+from ..constant_values import elements_of
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding
-from ..select.constants import elements_of
 from ..select.operands import value_of
 from .f32_requant_check import Line
 from .requant_analysis import Staircase, staircase

@@ -16,8 +16,8 @@ from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Remark
+from subquant.kernels.constant_values import elements_of, erase_unused, is_known
 from subquant.kernels.pack.codebook import Entries
-from subquant.kernels.select.constants import elements_of, erase_unused, is_known
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType
