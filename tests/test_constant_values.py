@@ -16,7 +16,7 @@ from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Remark
-from subquant.kernels.constant_values import elements_of, erase_unused, is_known
+from subquant.kernels.constant_values import constant_elements, erase_unused, is_constant
 from subquant.kernels.pack.codebook import Entries
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
@@ -118,11 +118,11 @@ def test_what_is_known_is_computed() -> None:
         module = parse_text(PROGRAM, context)
         returned = next(op for op in walk(module.operation) if op.name == "func.return")
         m, u, n = returned.operands
-        assert elements_of(m).tolist() == [0.25, 9.0]  # type: ignore[union-attr]
+        assert constant_elements(m).tolist() == [0.25, 9.0]  # type: ignore[union-attr]
         # 18 ^ 17 = 3, 255 ^ 17 = 0xee, whose nibbles are 14
-        assert elements_of(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
-        assert not is_known(n)
-        assert elements_of(n) is None
+        assert constant_elements(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
+        assert not is_constant(n)
+        assert constant_elements(n) is None
 
 
 LOOKED_UP = """
@@ -163,7 +163,7 @@ def test_entries_of_a_table(number: str, mask: int, is_found: bool) -> None:
         module = parse_text(text.replace("NUMBER", number), context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
         [value] = returned.operands
-        np.testing.assert_array_equal(elements_of(value), expected)
+        np.testing.assert_array_equal(constant_elements(value), expected)
         found = Entries.of(value)
         assert (found is not None) == is_found
         if found is not None:
@@ -185,7 +185,7 @@ func.func @main() -> tensor<2xf32> {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        found = elements_of(returned.operands[0])
+        found = constant_elements(returned.operands[0])
         assert found is not None
         assert found.tolist() == [2.0**59, -3 * 2.0**60]
 
@@ -208,7 +208,7 @@ func.func @main() -> tensor<3xi8> {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        assert elements_of(returned.operands[0]).tolist() == expected  # type: ignore[union-attr]
+        assert constant_elements(returned.operands[0]).tolist() == expected  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("types", [("f32", "i32"), ("ui8", "i32"), ("i1", "i32")])
@@ -223,7 +223,7 @@ func.func @main() -> {result} {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        assert not is_known(returned.operands[0])
+        assert not is_constant(returned.operands[0])
 
 
 def test_what_nobody_uses_goes() -> None:

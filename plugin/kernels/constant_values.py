@@ -33,8 +33,8 @@ from .pack.prepack_arguments import is_weight
 __all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
 
 
-def is_known(value: Value) -> bool:
-    """True if the elements of a value follow from constants by `elements_of`."""
+def is_constant(value: Value) -> bool:
+    """True if the elements of a value follow from constants by `constant_elements`."""
     return operation.all_behind(value, _is_known)
 
 
@@ -53,7 +53,7 @@ def _is_known(value: Value) -> bool | None:
     return False if op.name in _ARITHMETIC and not _is_plain(op) else None
 
 
-def is_fixed(value: Value) -> bool:
+def is_invariant(value: Value) -> bool:
     """True if the elements of a value follow from what is the same at each call.
 
     That is constants, and globals that nothing changes, of which a program computes once, when it
@@ -75,20 +75,20 @@ def _is_fixed(value: Value) -> bool | None:
     return is_immutable(op) if op.name == LOAD else None
 
 
-def elements_of(value: Value) -> Array | None:
+def constant_elements(value: Value) -> Array | None:
     """Return the elements of a value, or None if they are known at run time only.
 
     Integers are signed numbers of 64 bits, floats of their own type, as of `array_of_dense`.
     """
-    if not is_known(value):
+    if not is_constant(value):
         return None
     array = _computed(value.owner.operation)
     return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array
 
 
-def bytes_known(value: Value) -> Array | None:
-    """Return integers of at most 8 bits as bytes, as `elements_of`, in less memory."""
-    if not is_known(value):
+def constant_bytes(value: Value) -> Array | None:
+    """Return integers of at most 8 bits as bytes, as `constant_elements`, in less memory."""
+    if not is_constant(value):
         return None
     array = _computed(value.owner.operation)
     return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)

@@ -58,7 +58,7 @@ from ...numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, Elemen
 from ...numerics.fixed_point import multiplier_and_shift, saturate
 from ...numerics.parameters import StorageType
 from ...numerics.requantization import Requantization, requantize
-from ..constant_values import elements_of
+from ..constant_values import constant_elements
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding
 from ..select.operands import value_of
@@ -855,13 +855,13 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
         array = array_of_dense(ir.DenseElementsAttr.get_splat(type_, given.get_splat_value()))
         array = array.astype(np.int64) if array.dtype.kind == "i" else array
     elif op.name == _BROADCAST:
-        array, extents = elements_of(op.operands[0]), [1] * len(shape)
+        array, extents = constant_elements(op.operands[0]), [1] * len(shape)
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
         for each, extent in zip(axes, op.operands[0].type.shape, strict=True):
             extents[each] = int(extent)
         array = array if array is None else array.reshape(extents)
     else:
-        array = elements_of(value)
+        array = constant_elements(value)
     if array is None:
         return None
     if _element(value.type) == BOOL:

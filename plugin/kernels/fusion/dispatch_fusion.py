@@ -31,7 +31,7 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
-from ..constant_values import is_fixed
+from ..constant_values import is_invariant
 from ..kernel_table import Binding, Kernel, KernelCall, KernelTable
 
 __all__ = ["LARGEST_JOINED", "join_calls"]
@@ -166,7 +166,7 @@ def _read_outside(call: KernelCall, inside: Collection[Operation]) -> list[Value
 
 def _given(calls: Sequence[KernelCall]) -> set[Value]:
     """What calls read that is no constant, from before it got its shape."""
-    values = {each for call in calls for each in call.operands if not is_fixed(each)}
+    values = {each for call in calls for each in call.operands if not is_invariant(each)}
     return set(map(_unshaped, values))
 
 

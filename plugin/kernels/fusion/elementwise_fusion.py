@@ -36,7 +36,7 @@ from dataclasses import dataclass, replace
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import element_of, erase_unused, is_dynamic, values_read
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
-from ..constant_values import is_fixed
+from ..constant_values import is_invariant
 from ..cpu.elementwise import (
     BITCAST,
     CONVERT,
@@ -330,7 +330,7 @@ class _Writer:
     def _absorbs(self, op: Operation, places: Sequence[_Place]) -> bool:
         """True if an operation is computed where its result is read, all at one place."""
         result = op.results[0]
-        if not _is_computed(op) or is_fixed(result) or len(self._places) == _MOST_OPERATIONS:
+        if not _is_computed(op) or is_invariant(result) or len(self._places) == _MOST_OPERATIONS:
             return False
         if any(place != places[0] for place in places):
             return False
@@ -460,7 +460,7 @@ def _formulas_of(block: ir.Block, lanes: int, elements: Collection[ElementType])
     for each in reversed(order):
         if each in absorbed or not (_is_computed(each) or _fold_of(each)):
             continue
-        if is_fixed(each.results[0]) or _element(each.results[0]) not in elements:
+        if is_invariant(each.results[0]) or _element(each.results[0]) not in elements:
             continue  # IREE computes what is fixed once
         formula = _Writer(each, order, lanes).write()
         if formula is not None:

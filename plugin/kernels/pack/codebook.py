@@ -23,7 +23,7 @@ from ...emit.gathers import Taking
 from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
-from ..constant_values import elements_of
+from ..constant_values import constant_elements
 from ..select.operands import bytes_of
 
 __all__ = ["Entries"]
@@ -57,7 +57,7 @@ class Entries:
         taking = Taking.of(gather)
         if taking is None or not taking.is_of_elements:
             return None
-        table, unpack = elements_of(gather.operands[0]), _unpacked(taking.indices)
+        table, unpack = constant_elements(gather.operands[0]), _unpacked(taking.indices)
         is_of_bytes = str(storage.type.element_type) == "i8"
         if table is None or table.size != 1 << Entries.BITS or unpack is None or not is_of_bytes:
             return None
@@ -99,7 +99,7 @@ def _unpacked(indices: Value) -> Operation | None:
         if not isinstance(element, ir.IntegerType) or element.width < 8:
             return None
         if op.name == "stablehlo.and":
-            mask = elements_of(op.operands[1])
+            mask = constant_elements(op.operands[1])
             if mask is None or (~mask & ((1 << Entries.BITS) - 1)).any():
                 return None
         op = _made_by(op.operands[0])

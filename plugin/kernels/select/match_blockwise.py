@@ -21,7 +21,7 @@ from ...numerics.element_types import F16, F32, I8, I32, U8, AnyArray, Array, El
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ...numerics.requantization import EXACT
-from ..constant_values import elements_of, is_fixed, is_known
+from ..constant_values import constant_elements, is_constant, is_invariant
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.matcher import Epilogue, Finish
@@ -78,7 +78,7 @@ class Product:
         if contraction.activation_type != "int8":
             if contraction.expressed is not ExpressedType.F32:
                 return Refusal("its activations are not rounded to 8 bits, nor its reals of f32")
-            if not all(map(is_fixed, contraction.planes)):
+            if not all(map(is_invariant, contraction.planes)):
                 # It would be laid out at each call, which takes longer than IREE's loops.
                 return Refusal("its activations are not rounded to 8 bits, nor its weight constant")
         target = INSTRUCTIONS[instructions]
@@ -294,7 +294,7 @@ class Product:
             offset, of_offsets = self._scales(contraction.offsets)
             parts += of_offsets
         sources = [source for part in (integers, *parts) for source in part.sources]
-        is_apart = self.is_apart or not all(map(is_known, sources))
+        is_apart = self.is_apart or not all(map(is_constant, sources))
         table = entries.moved(middle) if entries is not None and self.looks_up else None
         stored = Stored(self.tiles, scale, zero, offset, is_apart, table)
         every = self._all_tiles
@@ -539,13 +539,13 @@ def _block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:
 
 def _fit(zeros: Value, bits: int) -> bool:
     """Whether zero points are known, and are codes of so many bits."""
-    array = elements_of(zeros)
+    array = constant_elements(zeros)
     return array is not None and bool(((array >= 0) & (array < 1 << bits)).all())
 
 
 def _same(zeros: Value) -> Array | None:
     """The zero point of all blocks, if it is known and the same, as a byte."""
-    array = elements_of(zeros)
+    array = constant_elements(zeros)
     if array is None or (array != array.flat[0]).any():
         return None
     return np.asarray(array.flat[0]).astype(np.uint8)

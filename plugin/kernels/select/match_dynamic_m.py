@@ -24,7 +24,7 @@ from ...emit.operation import mlir_type, tensor_type
 from ...emit.vectors import load, load_element, loop, quotient
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
-from ..constant_values import is_fixed
+from ..constant_values import is_invariant
 from ..cpu.n_tail import store_columns
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, KernelTable
@@ -74,7 +74,7 @@ class RowContraction:
         if not has_elements(op, "i8", "i8", "i32"):
             return NOT_OF_BYTES
         found = cls.of_shape(op)
-        if not isinstance(found, Refusal) and not is_fixed(found.weight):
+        if not isinstance(found, Refusal) and not is_invariant(found.weight):
             return Refusal("its weight is not known, and its rows may be few")
         return found
 

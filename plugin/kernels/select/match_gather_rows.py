@@ -48,7 +48,7 @@ from ...emit.operation import (
 )
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
-from ..constant_values import is_fixed
+from ..constant_values import is_invariant
 from ..cpu.gather_rows import GatherRows
 from ..kernel_table import KernelTable
 from .match_blockwise import Product
@@ -160,7 +160,7 @@ def _lookup(
     if not rows.are_dequantized(op, contraction) or rows.indices is None:
         return None
     parts = [contraction.scales, contraction.zero_points, contraction.offsets]
-    if not all(is_fixed(part) for part in (*contraction.planes, *parts) if part is not None):
+    if not all(is_invariant(part) for part in (*contraction.planes, *parts) if part is not None):
         return None
     product = Product.of(contraction, instructions)
     if isinstance(product, Refusal):

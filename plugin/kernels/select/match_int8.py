@@ -18,7 +18,7 @@ from ...emit.trace import traced
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
-from ..constant_values import elements_of, is_fixed
+from ..constant_values import constant_elements, is_invariant
 from ..cpu.amx_gemm import AmxGemm, Runs
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
@@ -118,7 +118,7 @@ class IntegerContraction:
         if isinstance(found, Refusal):
             return found
         rows = math.prod(op.results[0].type.shape) // found._shape(1)[0]
-        if not is_fixed(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
+        if not is_invariant(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
             return Refusal("its weight is not known, and it has few rows")
         return found._with_its_pad()
 
@@ -128,7 +128,7 @@ class IntegerContraction:
         found = cls.of_shape(op, is_alone=is_alone)
         if isinstance(found, Refusal):
             return found
-        found, weight = found._with_its_pad(), elements_of(found.weight)
+        found, weight = found._with_its_pad(), constant_elements(found.weight)
         if weight is None or weight.min(initial=0) < -256 or weight.max(initial=0) > 254:
             return Refusal("its weight is not known to be a sum of two of i8")
         owner = found.activations.owner
@@ -211,7 +211,7 @@ class IntegerContraction:
         if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.pad":
             return self
         pad = owner.operation
-        outside = elements_of(pad.operands[1])
+        outside = constant_elements(pad.operands[1])
         low, high, between = (
             np.array(pad.attributes[name])[self.of_activations]
             for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
@@ -272,7 +272,7 @@ class IntegerContraction:
             integer_only: no floats are computed with.
         """
         axis = self.of_result.index(len(self.of_result) - 1)
-        is_begun = elements_of(self.weight) is not None and not self.has_tiles(instructions)
+        is_begun = constant_elements(self.weight) is not None and not self.has_tiles(instructions)
         epilogue = Epilogue.of(
             result,
             axis,
@@ -290,7 +290,7 @@ class IntegerContraction:
     def _greatest_sums(self) -> Array:
         """The greatest magnitude of the sums of each column."""
         columns, *others = self._shape(1)
-        weight = elements_of(self.weight)
+        weight = constant_elements(self.weight)
         if weight is None:
             return np.full(columns, math.prod(others) << 14, np.int64)
         in_order = weight.transpose(self.of_weight).reshape((columns, -1))
@@ -344,7 +344,7 @@ class IntegerContraction:
         if windows.lines > 1 and self._is_copied(missing):
             product = self._with_pictures(product, instructions, missing)
         lines, _ = self._axes()
-        if is_fixed(self.weight) and product.leaves_out(lines):
+        if is_invariant(self.weight) and product.leaves_out(lines):
             product = replace(product, around=lines)
         rows = self._columns(missing, slices)
         operands = [

@@ -16,8 +16,7 @@ from ...emit.operation import mlir_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import I8, U8, AnyArray, Array, ElementType
-from .. import constant_values
-from ..constant_values import bytes_known, elements_of
+from ..constant_values import constant_bytes, constant_elements, is_constant
 from ..kernel_table import KernelTable
 from ..pack.parameters import origin_of
 
@@ -68,13 +67,13 @@ def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | Refusal:
 
 def array_of(value: Value) -> AnyArray:
     """A tensor for functions of arrays: NumPy's if it is known."""
-    elements = elements_of(value)
+    elements = constant_elements(value)
     return traced(value) if elements is None else elements
 
 
 def bytes_of(value: Value) -> AnyArray:
     """Integers of at most 8 bits as bytes; bits above theirs are copies of the sign."""
-    known = bytes_known(value)
+    known = constant_bytes(value)
     if known is not None:
         return known
     if value.type.element_type.width == 8:
@@ -129,7 +128,7 @@ def laid_out(
         compute: returns it.
         element: its elements.
     """
-    name = origin_of(sources, label, how) if all(map(constant_values.is_known, sources)) else None
+    name = origin_of(sources, label, how) if all(map(is_constant, sources)) else None
     if name is None:
         return value_of(compute(), element)
     return library.parameter(name, lambda: stored_array(compute(), element), mlir_type(element))

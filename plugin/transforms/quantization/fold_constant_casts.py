@@ -32,7 +32,7 @@ from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_t
 from ...emit import as_quantized, linalg, stablehlo
 from ...emit.operation import erase_unused
 from ...errors import Remark
-from ...kernels.constant_values import elements_of, is_known
+from ...kernels.constant_values import constant_elements, is_constant
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
@@ -75,7 +75,7 @@ def _fold(op: Operation) -> bool:
     parameters = of_source or of_result
     if parameters is None or (of_source is not None and of_result is not None):
         return False  # between quantized types
-    if not is_known(source) or not _has_shape(result.type, source.type):
+    if not is_constant(source) or not _has_shape(result.type, source.type):
         return False
     count = math.prod(source.type.shape)
     made, held = parameters.storage.width, 8 * parameters.expressed.dtype.itemsize
@@ -85,7 +85,7 @@ def _fold(op: Operation) -> bool:
         is_small = count * made <= 8 * MOST_GROWTH
     else:
         is_small = count * (made - held) <= 8 * MOST_GROWTH
-    elements = elements_of(source) if is_small and count <= _MOST_ELEMENTS else None
+    elements = constant_elements(source) if is_small and count <= _MOST_ELEMENTS else None
     if elements is None:
         return False
     check_scales(parameters, op)
