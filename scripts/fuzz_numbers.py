@@ -1061,7 +1061,7 @@ def check_stairs(stairs: Stairs) -> tuple[str, bool]:
     from subquant.compiler.reading import parse_text
     from subquant.dialects import create_context
     from subquant.emit.operation import element_of
-    from subquant.kernels.epilogue.requant_analysis import staircase
+    from subquant.kernels.epilogue.requant_analysis import monotone_requant
 
     if any(step.op == "lookup" for step in stairs.steps):
         return "", False  # which no kernel computes behind its sums
@@ -1095,7 +1095,7 @@ def check_stairs(stairs: Stairs) -> tuple[str, bool]:
         return evaluated(stairs.steps, sums.astype(object))[-1]
 
     with module.context:
-        found = staircase(
+        found = monotone_requant(
             operations, block.arguments[0], known, bounds,
             lambda value: element_of(value.type), exact,
         )  # fmt: skip

@@ -101,13 +101,13 @@ def test_a_wrong_program_is_made_smaller_and_kept(
 def test_a_line_that_is_off_is_found(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     import subquant.kernels.epilogue.requant_analysis as proving
 
-    real = proving.staircase
+    real = proving.monotone_requant
 
     def moved(*arguments: Any) -> Any:
         found = real(*arguments)
         return None if found is None else replace(found, offset=found.offset + 0.01)
 
-    monkeypatch.setattr(proving, "staircase", moved)
+    monkeypatch.setattr(proving, "monotone_requant", moved)
     programs = [fuzz.drawn(3, "staircases", number) for number in range(30)]
     assert sum(bool(fuzz.check_stairs(program)[0]) for program in programs) > 5
 

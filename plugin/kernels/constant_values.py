@@ -30,7 +30,7 @@ from ..numerics.packed_integers import unpack_planes
 from .pack.parameters import LOAD, given_parameter, is_immutable, loaded_elements
 from .pack.prepack_arguments import is_weight
 
-__all__ = ["bytes_known", "elements_of", "erase_unused", "is_fixed", "is_known"]
+__all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant", "is_invariant"]
 
 
 def is_constant(value: Value) -> bool:

@@ -51,7 +51,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import concatenate, convert
 from ...numerics.element_types import I8, I32, I64, U8, AnyArray
-from ..epilogue.matcher import last_bindings
+from ..epilogue.matcher import epilogue_bindings
 from ..isa.instructions import Sum
 from ..kernel_table import Binding, Kernel
 from ..select.conv_geometry import Windows
@@ -232,14 +232,14 @@ class AmxGemm(ConvGemm):
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Its bindings are the weight, activations, tables of `finish`, and the result.
+        Its bindings are the weight, activations, tables of `epilogue`, and the result.
         """
         tiles, windows, pictures = self.tiles, self.windows, self.pictures
         given = windows.positions * self.channels if pictures is None else pictures.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((given,), I8),
-            *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
+            *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
         products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
         return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
@@ -365,7 +365,7 @@ class _Work:
         self.weight, self.given, *tables, result = memories
         self.rows = product.at_once * product.rows
         self.writer = SumWriter(
-            product.tiles, 2 * self.rows, product.finish, tables, result, in_memory=True
+            product.tiles, 2 * self.rows, product.epilogue, tables, result, in_memory=True
         )
         self.read = self.given
         if product.pictures is not None:

@@ -48,7 +48,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
-from ..epilogue.matcher import Finish, last_bindings
+from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions, Sum
 from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Block, Reader, Stored
@@ -84,7 +84,7 @@ class BlockwiseGemm:
         of_floats: activations are f32.
         batches: how many weights there are, whose tiles follow one another, and each of which is
             multiplied with as many of the rows.
-        finish: what is done with the sums before they are written, without batches.
+        epilogue: what is done with the sums before they are written, without batches.
     """
 
     stored: Stored
@@ -94,7 +94,7 @@ class BlockwiseGemm:
     tiles_at_once: int
     of_floats: bool = False
     batches: int = 1
-    finish: Finish | None = None
+    epilogue: FusedEpilogue | None = None
 
     @property
     def tiles(self) -> Tiles:
@@ -131,7 +131,9 @@ class BlockwiseGemm:
                     Binding((None, 2 * blocks), I32),
                 ]
             ),
-            *last_bindings(self.finish, tiles.count * tiles.width, (None, tiles.columns), sums=F32),
+            *epilogue_bindings(
+                self.epilogue, tiles.count * tiles.width, (None, tiles.columns), sums=F32
+            ),
         ]
         workgroups = self.batches * self._workgroups
         products = None
@@ -317,8 +319,8 @@ class _Rows:
         for (row, part), real in zip(self.pairs, reals, strict=True):
             _, tile, start = self.place(part)
             column = scalar(tile) * tiles.width + start
-            if self.product.finish is not None:
-                real = self.product.finish.emit(self.memory.tables, real, column)
+            if self.product.epilogue is not None:
+                real = self.product.epilogue.emit(self.memory.tables, real, column)
             store_columns(real, result, [row], tiles.columns, column, tiles.width)
 
     def _of_step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..epilogue.matcher import Finish
+from ..epilogue.matcher import FusedEpilogue
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..pack.tiles import Tiles
 from ..select.conv_geometry import Windows
@@ -28,7 +28,7 @@ class ConvGemm:
         windows: where they are on the activations.
         channels: integers of a position, a multiple of what is multiplied in a lane.
         workgroups: how many share the work.
-        finish: what is done with the sums before they are written.
+        epilogue: what is done with the sums before they are written.
         pictures: what is put around activations in the kernel, or None: they have it.
     """
 
@@ -37,7 +37,7 @@ class ConvGemm:
     windows: Windows
     channels: int
     workgroups: int
-    finish: Finish | None = None
+    epilogue: FusedEpilogue | None = None
     pictures: PaddedPictures | None = None
 
     @property

@@ -39,7 +39,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
-from ..epilogue.matcher import Finish, last_bindings
+from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, evenly
 from ..pack.k_groups import TapGroups
@@ -70,7 +70,7 @@ class DepthwiseConv:
         outside: what stands around a picture, i8.
         instructions: a name in `INSTRUCTIONS`.
         workgroups: how many share the pictures.
-        finish: what is done with the sums before they are written.
+        epilogue: what is done with the sums before they are written.
     """
 
     images: int
@@ -80,7 +80,7 @@ class DepthwiseConv:
     outside: int
     instructions: str
     workgroups: int
-    finish: Finish | None = None
+    epilogue: FusedEpilogue | None = None
 
     @property
     def target(self) -> Instructions:
@@ -112,7 +112,7 @@ class DepthwiseConv:
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Its bindings are the weight, what sums begin with, activations, tables of `finish`, and the
+        Its bindings are the weight, what sums begin with, activations, tables of `epilogue`, and the
         result.
         """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
@@ -122,7 +122,7 @@ class DepthwiseConv:
             Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
             Binding((self.channels,), I32),
             Binding((positions, self.channels), I8),
-            *last_bindings(self.finish, self.channels, shape),
+            *epilogue_bindings(self.epilogue, self.channels, shape),
         ]
         name, products = "depthwise_product", self.products
         return Kernel(name, bindings, self.workgroups, self._body, 0, products=products)
@@ -155,7 +155,7 @@ class DepthwiseConv:
         assert plan is not None
         begin, end = evenly(scalar(number), self.workgroups, plan.tasks)
         room = scratch(plan.scratch, self.target.factor)
-        is_kept = self.finish is not None and not self.finish.is_certain
+        is_kept = self.epilogue is not None and self.epilogue.needs_fallback
         sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
         rooms = room, sums
         loop(begin.value, end.value, 1, lambda task: _Task(plan, memories, rooms, task).write())
@@ -430,8 +430,8 @@ class _Task:
         self, sums: Sequence[Formula], row: Formula, window: Formula, channel: Formula
     ) -> None:
         """Write the sums of some windows, finished if there is something to do."""
-        finish, lanes = self.product.finish, self.target.lanes
-        if not finish:
+        epilogue, lanes = self.product.epilogue, self.target.lanes
+        if not epilogue:
             for number, total in enumerate(sums):
                 store(total, self.result, [row.value, (window + number).value, channel.value])
             return
@@ -443,10 +443,10 @@ class _Task:
             place = [row.value, (window + scalar(number)).value, channel.value]
 
             def write() -> None:
-                store(finish.emit(self.tables, total, channel), self.result, place)
+                store(epilogue.emit(self.tables, total, channel), self.result, place)
 
-            if finish.at_once:  # of some windows one is near a tie
-                _, is_near = finish.estimate(self.tables, [total], [channel])
+            if epilogue.vectors_per_estimate:  # of some windows one is near a tie
+                _, is_near = epilogue.estimate(self.tables, [total], [channel])
                 assert is_near is not None  # else nothing is written again
                 when(is_near, write)
             else:
@@ -458,13 +458,13 @@ class _Task:
                 store(total, room, [number, 0])
             loop(0, len(sums), 1, of_window)
 
-        if not finish.at_once:
+        if not epilogue.vectors_per_estimate:
             exactly()
             return
         nears = []
-        for first in range(0, len(sums), finish.at_once):
-            group = sums[first : first + finish.at_once]
-            made, is_near = finish.estimate(self.tables, group, [channel] * len(group))
+        for first in range(0, len(sums), epilogue.vectors_per_estimate):
+            group = sums[first : first + epilogue.vectors_per_estimate]
+            made, is_near = epilogue.estimate(self.tables, group, [channel] * len(group))
             if is_near is not None:
                 nears.append(is_near)
             for number in range(len(group)):

@@ -54,7 +54,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
-from ..epilogue.matcher import last_bindings
+from ..epilogue.matcher import epilogue_bindings
 from ..kernel_table import Binding, Kernel, evenly
 from ..select.conv_geometry import Axis
 from .conv_gemm import ROOM, ConvGemm
@@ -198,7 +198,7 @@ class Int8Conv(ConvGemm):
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Its bindings are the weight, what sums begin with, activations, tables of `finish`, and the
+        Its bindings are the weight, what sums begin with, activations, tables of `epilogue`, and the
         result.
         """
         tiles, windows = self.tiles, self.windows
@@ -206,7 +206,7 @@ class Int8Conv(ConvGemm):
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((len(self.begins) * tiles.count, tiles.width), I32),
             self._given,
-            *last_bindings(self.finish, tiles.count * tiles.width, self.shape),
+            *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
         rows = windows.images * windows.lines * windows.count
@@ -235,7 +235,7 @@ class Int8Conv(ConvGemm):
         writer = SumWriter(
             self.tiles,
             self.at_once * waiting if self._is_cut else self.at_once,
-            self.finish,
+            self.epilogue,
             tables,
             result,
             in_memory=self._is_behind or self._is_cut,
@@ -511,7 +511,7 @@ class Int8Conv(ConvGemm):
     @property
     def _is_behind(self) -> bool:
         """True if sums are finished while the next ones are computed."""
-        is_estimated = self.finish is not None and self.finish.at_once > 0
+        is_estimated = self.epilogue is not None and self.epilogue.vectors_per_estimate > 0
         return is_estimated and self.target.most_behind > 0 and self.tiles.depth < _DEEP
 
     @property

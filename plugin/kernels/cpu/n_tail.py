@@ -13,7 +13,7 @@ from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import element_at, load, loop, part_of, scratch, store, store_element, when
 from ...numerics.element_types import I32
-from ..epilogue.matcher import Finish
+from ..epilogue.matcher import FusedEpilogue
 from ..pack.tiles import Tiles
 
 __all__ = ["SumWriter", "store_columns"]
@@ -54,7 +54,7 @@ class SumWriter:
     Args:
         tiles: the layout of the weight.
         rows: how many are computed together, or wait in memory.
-        finish: what is done with the sums, or None.
+        epilogue: what is done with the sums, or None.
         tables: what it reads.
         result: ``lines x rows x columns``.
         in_memory: whether the kernel writes sums to `sums` by itself.
@@ -67,15 +67,15 @@ class SumWriter:
         self,
         tiles: Tiles,
         rows: int,
-        finish: Finish | None,
+        epilogue: FusedEpilogue | None,
         tables: Sequence[Value],
         result: Value,
         *,
         in_memory: bool = False,
     ) -> None:
         self._tiles, self._rows, self._result = tiles, rows, result
-        self._finish, self._tables = finish, tables
-        if in_memory or (finish and not finish.is_certain):
+        self._epilogue, self._tables = epilogue, tables
+        if in_memory or (epilogue and epilogue.needs_fallback):
             self.sums = scratch([rows, tiles.width], I32)
 
     def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
@@ -89,7 +89,7 @@ class SumWriter:
         """
         parts, lanes = self._tiles.parts, self._tiles.lanes
         first = scalar(constant_index(0))
-        if self._finish and self._finish.at_once:
+        if self._epilogue and self._epilogue.at_once:
             rows = [row + index for index in range(self._rows)]
             is_near = self._estimate(sums, line, rows, tile)
 
@@ -99,7 +99,7 @@ class SumWriter:
 
             if is_near is not None:
                 when(is_near, again)
-        elif self._finish:
+        elif self._epilogue:
             self.keep(sums)
             self._write_exactly(first, self._rows, line, row, tile)
         else:
@@ -129,9 +129,9 @@ class SumWriter:
 
     def together(self, count: int) -> int:
         """How many rows of so many, that are in memory, are written together."""
-        if not self._finish or not self._finish.at_once:
+        if not self._epilogue or not self._epilogue.at_once:
             return 1
-        return min(count, max(1, self._finish.at_once // self._tiles.parts))
+        return min(count, max(1, self._epilogue.at_once // self._tiles.parts))
 
     def write_group(
         self,
@@ -156,7 +156,7 @@ class SumWriter:
         if count % together:
             first = np.minimum(first, count - together)
         place, row = place + first, row + first
-        if not self._finish or not self._finish.at_once:
+        if not self._epilogue or not self._epilogue.at_once:
             self._write_exactly(place, together, line, row, tile)
             return
         rows = [(index, part) for index in range(together) for part in range(parts)]
@@ -172,15 +172,15 @@ class SumWriter:
 
         None if it never is.
         """
-        finish, parts, lanes = self._finish, self._tiles.parts, self._tiles.lanes
-        assert finish is not None
-        width = min(finish.at_once, parts)
+        epilogue, parts, lanes = self._epilogue, self._tiles.parts, self._tiles.lanes
+        assert epilogue is not None
+        width = min(epilogue.vectors_per_estimate, parts)
         places = [
             (row, range(part, min(part + width, parts)))
             for row in range(len(rows))
             for part in range(0, parts, width)
         ]
-        nears, many = [], max(1, finish.at_once // width)
+        nears, many = [], max(1, epilogue.vectors_per_estimate // width)
         for at in range(0, len(places), many):
             group = places[at : at + many]
             given = [sums[row * parts + part] for row, of_row in group for part in of_row]
@@ -188,7 +188,7 @@ class SumWriter:
                 tile * self._tiles.width + part * lanes for _, of_row in group for part in of_row
             ]
             which = [part for _, of_row in group for part in of_row]
-            made, is_near = finish.estimate(self._tables, given, columns, which)
+            made, is_near = epilogue.estimate(self._tables, given, columns, which)
             if is_near is not None:
                 nears.append(is_near)
             done = 0
@@ -205,23 +205,23 @@ class SumWriter:
 
         What all rows of a vector of columns read is read once.
         """
-        lanes, finish = self._tiles.lanes, self._finish
+        lanes, epilogue = self._tiles.lanes, self._epilogue
 
         def of_part(offset: Value) -> None:
             def of_row(index: Value) -> None:
                 total = load(self.sums, [(first + scalar(index)).value, offset], lanes, I32)
                 at = [line.value, (row + scalar(index)).value]
-                if finish is None:
+                if epilogue is None:
                     self._store(total, at, tile, scalar(offset))
                     return
                 column = tile * self._tiles.width + scalar(offset)
 
                 def write() -> None:
-                    made = finish.emit(self._tables, total, column)
+                    made = epilogue.emit(self._tables, total, column)
                     self._store(made, at, tile, scalar(offset))
 
-                if finish.at_once:  # of some vectors one is near a tie
-                    _, is_near = finish.estimate(self._tables, [total], [column])
+                if epilogue.vectors_per_estimate:  # of some vectors one is near a tie
+                    _, is_near = epilogue.estimate(self._tables, [total], [column])
                     assert is_near is not None  # else nothing is written again
                     when(is_near, write)
                 else:

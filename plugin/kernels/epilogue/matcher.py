@@ -27,7 +27,7 @@ So kernels write what floats tell, of some vectors together, whose words are nar
 together. Where an element is nearer than ``e`` to a half, its vector is computed again, as
 ``lower-requantization`` would. Columns of which floats tell each sum, which is known when the
 kernel is written (`subquant.kernels.epilogue.f32_requant_check`), are not asked, and numbers that
-are added first are what their sums begin with (`Epilogue.begin`).
+are added first are what their sums begin with (`EpilogueMatch.initial_accumulators`).
 
 Models of TensorFlow Lite and of ONNX have their own roundings, as operations on integers. Those
 that are known to be a staircase (`subquant.kernels.epilogue.requant_analysis`) are estimated alike,
@@ -63,9 +63,9 @@ from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding
 from ..select.operands import value_of
 from .f32_requant_check import Line
-from .requant_analysis import Staircase, staircase
+from .requant_analysis import MonotoneRequant, monotone_requant
 
-__all__ = ["Epilogue", "Finish", "compare", "last_bindings"]
+__all__ = ["EpilogueMatch", "FusedEpilogue", "compare", "epilogue_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
@@ -300,7 +300,7 @@ def _wrapped(numbers: Array, element: ElementType) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Epilogue:
+class EpilogueMatch:
     """Operations that follow a contraction, and are computed from its sums and what is known.
 
     Attributes:
@@ -312,7 +312,7 @@ class Epilogue:
         how: sums are requantized.
         integer_only: floats are not asked.
         bounds: called for the greatest magnitudes of the sums of each column, if they are known.
-        is_begun: sums begin with `begin`.
+        is_begun: sums begin with `initial_accumulators`.
     """
 
     sums: Value
@@ -323,7 +323,7 @@ class Epilogue:
     how: Requantization
     integer_only: bool
     bounds: Callable[[], Array] | None = None
-    is_begun: bool = False
+    folds_bias: bool = False
 
     @classmethod
     def of(
@@ -334,8 +334,8 @@ class Epilogue:
         *,
         integer_only: bool,
         bounds: Callable[[], Array] | None = None,
-        is_begun: bool = False,
-    ) -> Epilogue | None:
+        folds_bias: bool = False,
+    ) -> EpilogueMatch | None:
         """What follows a contraction, as far as it can be computed with it; None for nothing.
 
         Args:
@@ -370,14 +370,14 @@ class Epilogue:
             return None
         last = min(reversed(choices), key=lambda end: end[-1].results[0].type.element_type.width)
         result = last[-1].results[0]
-        return cls(sums, tuple(last), result, axis, known, how, integer_only, bounds, is_begun)
+        return cls(sums, tuple(last), result, axis, known, how, integer_only, bounds, folds_bias)
 
     @property
     def columns(self) -> int:
         """How many columns there are."""
         return int(self.sums.type.shape[self.axis])
 
-    def finish(self, instructions: str, parts: int = 1) -> Finish | None:
+    def fuse(self, instructions: str, parts: int = 1) -> FusedEpilogue | None:
         """What a kernel does with vectors of sums; None if it cannot be written.
 
         Args:
@@ -439,7 +439,7 @@ class Epilogue:
         if any(are_asked) and not all(are_asked):
             written += text(at_once, is_asked=False) or ""
         element, at_once = element_of(self.result.type), at_once if found else 0
-        return Finish(
+        return FusedEpilogue(
             written, self, tuple(tables), element, instructions, at_once, tuple(are_asked)
         )
 
@@ -513,7 +513,7 @@ class Epilogue:
         if stairs is None or line is None:
             raise _Refused
         asked, x = _Asked(target, are_asked), list(sums)
-        if self.begin is None:
+        if self.initial_accumulators is None:
             added = stairs.added.astype(np.int64)
             x = [each + form.known(added, I32) for form, each in zip(forms, sums, strict=True)]
         integers = asked.rounded(line, forms, x)
@@ -553,9 +553,9 @@ class Epilogue:
         return ()
 
     @cached_property
-    def begin(self) -> Array | None:
+    def initial_accumulators(self) -> Array | None:
         """What sums begin with, which the operations would add; a grid, or None for nothing."""
-        if not self.is_begun or _element(self.sums.type) != I32:
+        if not self.folds_bias or _element(self.sums.type) != I32:
             return None
         if not self._is_requantized and self._staircase and self._line_of_staircase:
             return _wrapped(self._staircase.added, I32)
@@ -605,10 +605,10 @@ class Epilogue:
         is_narrow = between[0].min() > -(1 << 31) and between[1].max() < 1 << 31
         return line if is_narrow else None
 
-    def _steps(self, stairs: Staircase, x: Array) -> Array:
+    def _steps(self, stairs: MonotoneRequant, x: Array) -> Array:
         """What the operations make of sums to which something was added; bytes without a sign."""
         sums = x - stairs.added.astype(np.int64)
-        [found] = self._written([sums], self._head, _no_requantization, is_begun=False)
+        [found] = self._written([sums], self._head, _no_requantization, folds_bias=False)
         steps = np.asarray(found).astype(np.int64)
         return steps if stairs.low < 0 else steps & 255
 
@@ -637,20 +637,20 @@ class Epilogue:
         return line
 
     @cached_property
-    def _staircase(self) -> Staircase | None:
+    def _staircase(self) -> MonotoneRequant | None:
         """What becomes of sums, if that is known to be a staircase."""
         head = self._head
         if self.integer_only or self.bounds is None or not head:
             return None
 
         def exact(sums: Array) -> Array:
-            [found] = self._written([sums], head, _no_requantization, is_begun=False)
+            [found] = self._written([sums], head, _no_requantization, folds_bias=False)
             return np.asarray(found)
 
         shape = [1] * len(self.sums.type.shape)
         shape[self.axis] = self.columns
         bounds = self.bounds().reshape(shape)
-        return staircase(
+        return monotone_requant(
             head,
             self.sums,
             self.known,
@@ -666,7 +666,7 @@ class Epilogue:
         requantized: Callable[[Operation, Sequence[Vector]], Vector],
         *,
         of: Value | None = None,
-        is_begun: bool = True,
+        folds_bias: bool = True,
     ) -> list[Formula]:
         """Write operations on some vectors, and return their last results.
 
@@ -675,13 +675,13 @@ class Epilogue:
             operations: of them.
             requantized: what is written for a requantization.
             of: the value that they are; None for the sums.
-            is_begun: sums begin with `begin`, if there is such.
+            is_begun: sums begin with `initial_accumulators`, if there is such.
         """
         made: dict[Value | None, list[Formula]] = {of or self.sums: list(given)}
         added: dict[Value, tuple[Value | None, Array]] = {}  # known numbers that are not added yet
-        if of is None and is_begun and self.begin is not None:
+        if of is None and folds_bias and self.initial_accumulators is not None:
             made = {None: list(given)}
-            added[self.sums] = None, _wrapped(-self.begin, I32)
+            added[self.sums] = None, _wrapped(-self.initial_accumulators, I32)
 
         def total(value: Value) -> list[Formula]:
             if value not in made:
@@ -906,16 +906,16 @@ def _endings(sums: Value, operations: Sequence[Operation]) -> list[list[Operatio
 
 
 @dataclass(frozen=True)
-class Finish:
+class FusedEpilogue:
     """What a kernel does with a vector of sums before it writes it.
 
     Attributes:
         text: what is written; those of equal text do the same.
-        epilogue: the operations.
+        match: the operations.
         tables: what they read.
         element: what they give.
         instructions: a name in `INSTRUCTIONS`.
-        at_once: how many vectors are estimated together; 0 where floats are not asked.
+        vectors_per_estimate: how many vectors are estimated together; 0 where floats are not asked.
         are_asked: of each of the vectors that are computed together, if floats may not tell all
             its sums.
         kinds: of the tables, element types and whether they are of one number: equal texts read
@@ -923,11 +923,11 @@ class Finish:
     """
 
     text: str
-    epilogue: Epilogue = field(compare=False)
+    match: EpilogueMatch = field(compare=False)
     tables: tuple[Table, ...] = field(compare=False)
     element: ElementType
     instructions: str
-    at_once: int
+    vectors_per_estimate: int
     are_asked: tuple[bool, ...]
     kinds: tuple[tuple[ElementType, bool], ...] = field(init=False)
 
@@ -936,16 +936,20 @@ class Finish:
         object.__setattr__(self, "kinds", kinds)
 
     @property
-    def is_certain(self) -> bool:
-        """True if what is estimated is so for all sums: nothing is computed again."""
-        return not any(self.are_asked)
+    def needs_fallback(self) -> bool:
+        """True if some estimates may be near a tie, so that exact operations follow them."""
+        return any(self.are_asked)
 
     @property
-    def begin(self) -> Array:
+    def initial_accumulators(self) -> Array:
         """What the sums of each column begin with, i32."""
-        begin = self.epilogue.begin
-        flat = np.zeros(1, np.int64) if begin is None else begin.reshape(-1)
-        return np.broadcast_to(flat, [self.epilogue.columns]).astype(np.int32)
+        initial_accumulators = self.match.initial_accumulators
+        flat = (
+            np.zeros(1, np.int64)
+            if initial_accumulators is None
+            else initial_accumulators.reshape(-1)
+        )
+        return np.broadcast_to(flat, [self.match.columns]).astype(np.int32)
 
     def _memories(self) -> list[list[Table]]:
         """The tables, those of one element type together."""
@@ -984,8 +988,8 @@ class Finish:
             sums: of the element type of the contraction.
             column: the first.
         """
-        form = self._columns(memories, column, shares=self.at_once > 0)
-        return self.epilogue.emit(form, form.emitted(sums.value, sums.element))
+        form = self._columns(memories, column, shares=self.vectors_per_estimate > 0)
+        return self.match.emit(form, form.emitted(sums.value, sums.element))
 
     def estimate(
         self,
@@ -994,7 +998,7 @@ class Finish:
         columns: Sequence[Formula],
         parts: Sequence[int] = (),
     ) -> tuple[Formula, Formula | None]:
-        """Write it for some vectors of sums, `at_once` or less, as floats tell.
+        """Write it for some vectors of sums, `vectors_per_estimate` or less, as floats tell.
 
         Args:
             memories: of `bindings`.
@@ -1009,10 +1013,10 @@ class Finish:
         forms = [self._columns(memories, column, shares=True) for column in columns]
         given = [form.emitted(each.value, I32) for form, each in zip(forms, sums, strict=True)]
         are_asked = self.are_asked
-        asked = [are_asked[part % len(are_asked)] for part in parts] or [not self.is_certain] * len(
+        asked = [are_asked[part % len(are_asked)] for part in parts] or [self.needs_fallback] * len(
             sums
         )
-        return self.epilogue.estimate(forms, given, INSTRUCTIONS[self.instructions], asked)
+        return self.match.estimate(forms, given, INSTRUCTIONS[self.instructions], asked)
 
     def _columns(self, memories: Sequence[Value], column: Formula, *, shares: bool) -> Columns:
         """A vector of columns, which reads the tables."""
@@ -1027,21 +1031,24 @@ class Finish:
             memory, row = places[table]
             return load(memory, [row, 0 if table.is_one else column.value], lanes, table.element)
 
-        known = self.epilogue._tables
-        return Columns(lanes, self.epilogue.columns, read, shares=shares, known=known)
+        known = self.match._tables
+        return Columns(lanes, self.match.columns, read, shares=shares, known=known)
 
 
-def last_bindings(
-    finish: Finish | None, width: int, shape: tuple[int | None, ...], sums: ElementType = I32
+def epilogue_bindings(
+    epilogue: FusedEpilogue | None,
+    width: int,
+    shape: tuple[int | None, ...],
+    sums: ElementType = I32,
 ) -> list[Binding]:
-    """What the bindings of a kernel of sums end with: the tables of `finish`, and the result.
+    """What the bindings of a kernel of sums end with: the tables of `epilogue`, and the result.
 
     Args:
-        finish: what is done with the sums, or None.
+        epilogue: what is done with the sums, or None.
         width: columns, with those that are there to fill vectors.
         shape: of the result.
         sums: their element type.
     """
-    if finish is None:
+    if epilogue is None:
         return [Binding(shape, sums)]
-    return [*finish.bindings(width), Binding(shape, finish.element)]
+    return [*epilogue.bindings(width), Binding(shape, epilogue.element)]

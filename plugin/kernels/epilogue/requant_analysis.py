@@ -46,7 +46,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...numerics.element_types import BOOL, I8, Array, ElementType
 
-__all__ = ["Staircase", "staircase"]
+__all__ = ["MonotoneRequant", "monotone_requant"]
 
 _MOST_PARTS = 8
 _APART = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
@@ -76,7 +76,7 @@ _OF_TRUTHS: dict[str, Callable[..., Array]] = {
 
 
 @dataclass(frozen=True)
-class Staircase:
+class MonotoneRequant:
     """What a sum ``s`` becomes: ``clamp(round(slope * x + offset + jump * sign(x)))``.
 
     Attributes:
@@ -100,20 +100,20 @@ class Staircase:
     apart: float = 0.0
 
 
-def staircase(
+def monotone_requant(
     operations: Sequence[Operation],
     sums: Value,
     known: Mapping[Value, Array],
     bounds: Array,
     element: Callable[[Value], ElementType | None],
     exact: Callable[[Array], Array],
-) -> Staircase | None:
+) -> MonotoneRequant | None:
     """What operations make of a sum; None if that is not known to be a staircase.
 
     Args:
         operations: of integers, element by element; the last one's result is of 8 bits.
         sums: what they begin with.
-        known: numbers of other operands, grids as of `Staircase`.
+        known: numbers of other operands, grids as of `MonotoneRequant`.
         bounds: the greatest magnitudes of the sums of each column, a grid.
         element: called with a value, returns how its elements are read.
         exact: called with sums, of a further first axis, returns what becomes of them.
@@ -597,7 +597,7 @@ _RULES: dict[str, Callable[..., _Part]] = {
 # -- the line -------------------------------------------------------------------------------------
 
 
-def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Staircase | None:
+def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> MonotoneRequant | None:
     """The line of some parts; None if it is not known to rise."""
     low, high = parts[0][2].low.min(), parts[-1][2].high.max()
     rise = all((part.rises >= 0).all() for _, _, part in parts)
@@ -634,10 +634,12 @@ def _line(parts: Sequence[tuple[Array, Array, _Part]], bounds: Array) -> Stairca
         left = right = offset
     zero = -added.astype(np.float64) * slope
     middle = zero + (left + right) / 2 - 0.5  # floor(y) = round(y - 1/2)
-    return Staircase(added, slope, middle, (right - left) / 2, int(low), int(high), bounds)
+    return MonotoneRequant(added, slope, middle, (right - left) / 2, int(low), int(high), bounds)
 
 
-def _known_apart(parts: Sequence[tuple[Array, Array, _Part]], stairs: Staircase) -> float | None:
+def _known_apart(
+    parts: Sequence[tuple[Array, Array, _Part]], stairs: MonotoneRequant
+) -> float | None:
     """How far from a tie sums are rounded as the line is, if what computes them is known to be.
 
     Without what is cut by bounds each part is ``floor(y)``, and floats of 64 bits know ``y`` to
@@ -673,7 +675,7 @@ def _known_apart(parts: Sequence[tuple[Array, Array, _Part]], stairs: Staircase)
     return apart
 
 
-def _is_of_line(stairs: Staircase, apart: float, exact: Callable[[Array], Array]) -> bool:
+def _is_of_line(stairs: MonotoneRequant, apart: float, exact: Callable[[Array], Array]) -> bool:
     """True if sums that are farther than that from a tie are rounded as the line is."""
     steps = np.arange(stairs.low + 1, stairs.high + 1).reshape(-1, *(1,) * stairs.slope.ndim)
     count = max(1, _AT_ONCE // stairs.slope.size)
@@ -684,7 +686,7 @@ def _is_of_line(stairs: Staircase, apart: float, exact: Callable[[Array], Array]
 
 
 def _is_at_steps(
-    stairs: Staircase, steps: Array, apart: float, exact: Callable[[Array], Array]
+    stairs: MonotoneRequant, steps: Array, apart: float, exact: Callable[[Array], Array]
 ) -> bool:
     bounds = stairs.bounds
 

@@ -24,7 +24,7 @@ from ...numerics.requantization import EXACT
 from ..constant_values import constant_elements, is_constant, is_invariant
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
-from ..epilogue.matcher import Epilogue, Finish
+from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.instructions import INSTRUCTIONS
 from ..kernel_table import KernelTable, shared
@@ -55,7 +55,7 @@ class Product:
         outer, columns, inner: the loops of activations alone, of the storage alone, of both.
         tiles: the layout of the weight, of each batch.
         rows: how many there are in all; None where that is known at run time only.
-        finish: what the kernel does with the sums.
+        epilogue: what the kernel does with the sums.
         entries: the table that the integers are entries of, if there is one.
         looks_up: the kernel reads the numbers of these entries.
     """
@@ -68,7 +68,7 @@ class Product:
     inner: list[int]
     tiles: Tiles
     rows: int | None
-    finish: Finish | None = None
+    epilogue: FusedEpilogue | None = None
     entries: Entries | None = None
     looks_up: bool = False
 
@@ -175,10 +175,10 @@ class Product:
         is_written = loops == [*self.outer, *self.columns] and element_of(result.type) == F32
         if self.batch or len(self.columns) != 1 or not is_written:
             return self
-        epilogue = Epilogue.of(result, len(loops) - 1, EXACT, integer_only=False)
-        if epilogue is None or len(epilogue.operations) > _MOST_FINISHED:
+        match = EpilogueMatch.of(result, len(loops) - 1, EXACT, integer_only=False)
+        if match is None or len(match.operations) > _MOST_FINISHED:
             return self
-        return replace(self, finish=epilogue.finish(self.instructions))
+        return replace(self, epilogue=match.fuse(self.instructions))
 
     def emit(self, library: KernelTable, result: ir.Type) -> Value:
         """Write the calls, and return the result, that of what follows if there is something."""
@@ -195,7 +195,7 @@ class Product:
             1,
             self._of_floats,
             batches,
-            self.finish,
+            self.epilogue,
         )
         together = product.tiles_together
         parts = -(-tiles.count // together)
@@ -206,8 +206,8 @@ class Product:
         given = [activations]
         if not self._of_floats:
             given = self._integer_rows(activations, product.sum_factor, library, rows)
-        finish = self.finish
-        tables = finish.operands(tiles.count * tiles.width) if finish else []
+        epilogue = self.epilogue
+        tables = epilogue.operands(tiles.count * tiles.width) if epilogue else []
         sums = self._called(library, product, [*weight.operands, *given, *tables], rows)
         return self._result(sums, extents, result)
 

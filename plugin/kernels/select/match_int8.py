@@ -23,7 +23,7 @@ from ..cpu.amx_gemm import AmxGemm, Runs
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PaddedPictures
-from ..epilogue.matcher import Epilogue, Finish
+from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import FEW_WORKGROUPS, KernelTable, workgroups_of
 from ..pack.tiles import Tiles
@@ -260,9 +260,9 @@ class IntegerContraction:
             parts -= 1
         return parts, min(self.groups, columns // (target.lanes * parts))
 
-    def finish(
+    def fused_epilogue(
         self, result: Value, how: Requantization, instructions: str, *, integer_only: bool
-    ) -> Finish | None:
+    ) -> FusedEpilogue | None:
         """What follows the contraction, as far as its kernel computes it.
 
         Args:
@@ -273,19 +273,19 @@ class IntegerContraction:
         """
         axis = self.of_result.index(len(self.of_result) - 1)
         is_begun = constant_elements(self.weight) is not None and not self.has_tiles(instructions)
-        epilogue = Epilogue.of(
+        match = EpilogueMatch.of(
             result,
             axis,
             how,
             integer_only=integer_only,
             bounds=self._greatest_sums,
-            is_begun=is_begun,
+            folds_bias=is_begun,
         )
-        if epilogue is None:
+        if match is None:
             return None
         # A kernel of channels, or of tiles, writes one vector as another.
         is_of_parts = not self.is_depthwise and not self.has_tiles(instructions)
-        return epilogue.finish(instructions, self._slices(instructions)[0] if is_of_parts else 1)
+        return match.fuse(instructions, self._slices(instructions)[0] if is_of_parts else 1)
 
     def _greatest_sums(self) -> Array:
         """The greatest magnitude of the sums of each column."""
@@ -298,7 +298,11 @@ class IntegerContraction:
         return sums << 7
 
     def emit(
-        self, library: KernelTable, result: ir.Type, instructions: str, finish: Finish | None
+        self,
+        library: KernelTable,
+        result: ir.Type,
+        instructions: str,
+        epilogue: FusedEpilogue | None,
     ) -> Value | Refusal:
         """Write the call, and return its result.
 
@@ -306,12 +310,12 @@ class IntegerContraction:
             library: the kernels of the module.
             result: the type of the sums.
             instructions: a name in `INSTRUCTIONS`.
-            finish: what is done with the sums.
+            epilogue: what is done with the sums.
         """
         made = (
-            self._depthwise(library, instructions, finish)
+            self._depthwise(library, instructions, epilogue)
             if self.is_depthwise
-            else self._dense(library, instructions, finish)
+            else self._dense(library, instructions, epilogue)
         )
         if isinstance(made, Refusal):
             return made
@@ -319,9 +323,11 @@ class IntegerContraction:
         made = emit_stablehlo.reshape(made, shape)
         return emit_stablehlo.transpose(made, self.of_result)
 
-    def _dense(self, library: KernelTable, instructions: str, finish: Finish | None) -> Value:
+    def _dense(
+        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
+    ) -> Value:
         if self.has_tiles(instructions):
-            return self._with_tiles(library, instructions, finish)
+            return self._with_tiles(library, instructions, epilogue)
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows, missing = self._windows(), -channels % target.taps
@@ -335,7 +341,7 @@ class IntegerContraction:
             windows,
             channels + missing,
             share,
-            finish,
+            epilogue,
             slices=slices,
             is_widening=self._is_widened_inside(windows, target, tiles.count, missing),
         )
@@ -351,14 +357,14 @@ class IntegerContraction:
             self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
             self._laid_out(
                 library,
-                (tiles, missing, target.excess, *self._left_out(product), *_begin_of(finish)),
+                (tiles, missing, target.excess, *self._left_out(product), *_begin_of(epilogue)),
                 lambda: self._begins(rows, product),
                 I32,
             ),
             self._in_order(self.activations)
             if product.is_widening or product.pictures is not None
             else self._activations(library, instructions, missing, is_widened=True),
-            *(finish.operands(tiles.count * tiles.width) if finish else ()),
+            *(epilogue.operands(tiles.count * tiles.width) if epilogue else ()),
         ]
         return self._call(library, product, operands)
 
@@ -389,7 +395,7 @@ class IntegerContraction:
             product: the kernel.
         """
         tiles, target, integers = product.tiles, product.target, convert(rows, I32)
-        first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.finish)
+        first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.epilogue)
         missing = tiles.count * tiles.width - tiles.columns
         if product.around is not None:
             taps = product.around.taps
@@ -404,10 +410,10 @@ class IntegerContraction:
         return first.reshape((-1, tiles.width))
 
     @staticmethod
-    def _first(sums: AnyArray, instructions: str, finish: Finish | None) -> AnyArray:
+    def _first(sums: AnyArray, instructions: str, epilogue: FusedEpilogue | None) -> AnyArray:
         """What the sums of columns begin with, of the sums of the weight."""
         first = sums * np.int32(-INSTRUCTIONS[instructions].excess)
-        begin = () if finish is None else finish.begin
+        begin = () if epilogue is None else epilogue.initial_accumulators
         if not np.any(begin):
             return first
         return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
@@ -428,7 +434,9 @@ class IntegerContraction:
             and not (is_of_bytes and _is_made_for_one(self.activations))
         )
 
-    def _with_tiles(self, library: KernelTable, instructions: str, finish: Finish | None) -> Value:
+    def _with_tiles(
+        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
+    ) -> Value:
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows = self._windows()
@@ -439,7 +447,7 @@ class IntegerContraction:
         every = windows.images * windows.lines * windows.count
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
         share = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
-        product = AmxGemm(tiles, instructions, windows, channels + missing, share, finish)
+        product = AmxGemm(tiles, instructions, windows, channels + missing, share, epilogue)
         weight = self._laid_out(
             library,
             (tiles, runs, missing),
@@ -456,7 +464,7 @@ class IntegerContraction:
         else:
             given = self._in_order(self.activations)
         width = tiles.count * tiles.width
-        operands = [weight, given, *(finish.operands(width) if finish else ())]
+        operands = [weight, given, *(epilogue.operands(width) if epilogue else ())]
         return self._call(library, product, operands)
 
     def _laid_out(
@@ -497,19 +505,19 @@ class IntegerContraction:
     @staticmethod
     def _call(library: KernelTable, product: Int8Conv | AmxGemm, operands: list[Value]) -> Value:
         result = tensor_type(
-            product.shape, mlir_type(product.finish.element if product.finish else I32)
+            product.shape, mlir_type(product.epilogue.element if product.epilogue else I32)
         )
         [made] = library.call(product, product.kernel(), operands, [result], 0)
         return made
 
     def _depthwise(
-        self, library: KernelTable, instructions: str, finish: Finish | None
+        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value | Refusal:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
         if not product.accepts:
             return Refusal("its windows are large")
-        product = replace(product, finish=finish)
+        product = replace(product, epilogue=epilogue)
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
         shape = [product.lines.taps, product.windows.taps, product.channels]
         weight = weight.reshape((*shape[:2], product.channels - missing))
@@ -530,15 +538,15 @@ class IntegerContraction:
             ),
             self._laid_out(
                 library,
-                (product.groups, missing, target.excess, *_begin_of(finish)),
-                lambda: self._first(sums, instructions, finish),
+                (product.groups, missing, target.excess, *_begin_of(epilogue)),
+                lambda: self._first(sums, instructions, epilogue),
                 I32,
             ),
             emit_stablehlo.reshape(given, [positions, product.channels]),
-            *(finish.operands(product.channels) if finish else ()),
+            *(epilogue.operands(product.channels) if epilogue else ()),
         ]
         shape = [product.images * product.lines.count, product.windows.count, product.channels]
-        result = tensor_type(shape, mlir_type(finish.element if finish else I32))
+        result = tensor_type(shape, mlir_type(epilogue.element if epilogue else I32))
         [made] = library.call(product, product.kernel(), operands, [result], 0)
         if missing:
             made = emit_stablehlo.slice_(
@@ -664,11 +672,11 @@ _CASTS_OF_STORAGE = ("quant.scast", "subquant.scast")
 """Operations that write nothing."""
 
 
-def _begin_of(finish: Finish | None) -> list[str]:
+def _begin_of(epilogue: FusedEpilogue | None) -> list[str]:
     """What says which numbers sums begin with for what follows; nothing where that is 0."""
-    if finish is None or not finish.begin.any():
+    if epilogue is None or not epilogue.initial_accumulators.any():
         return []
-    return [hashlib.sha256(finish.begin.tobytes()).hexdigest()]
+    return [hashlib.sha256(epilogue.initial_accumulators.tobytes()).hexdigest()]
 
 
 def _has_slices(channels: int, of_group: int, columns: int) -> bool:

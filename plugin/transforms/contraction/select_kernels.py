@@ -51,7 +51,7 @@ from ...emit import Formula, operation, tensor
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
 from ...kernels.cpu.attention import emit_attention
-from ...kernels.epilogue.matcher import Finish
+from ...kernels.epilogue.matcher import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import LARGEST_JOINED, join_calls
 from ...kernels.fusion.elementwise_fusion import write_formulas
 from ...kernels.isa.instructions import INSTRUCTIONS
@@ -192,7 +192,7 @@ class SelectKernels(ModulePass):
     def _replace(self, op: Operation, library: KernelTable, is_alone: bool) -> Refusal | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
-        finish: Finish | None = None
+        epilogue: FusedEpilogue | None = None
         if op.name == BLOCK_CONTRACTION:
             planner = ThreadContraction if self._is_of_threads else Product
             product = planner.of(BlockContraction.of(op), self.instructions)
@@ -200,7 +200,7 @@ class SelectKernels(ModulePass):
                 return product
             if not self._is_of_threads:
                 product = product.with_what_follows(result)
-            made, finish = product.emit(library, result.type), product.finish
+            made, epilogue = product.emit(library, result.type), product.epilogue
         elif op.name == ATTENTION:
             attended = emit_attention(Attention.of(op), self.instructions, library)
             if isinstance(attended, Refusal):
@@ -217,15 +217,15 @@ class SelectKernels(ModulePass):
                 shape = IntegerContraction.of_shape(op, is_alone=is_alone)
                 return shape if isinstance(shape, Refusal) else contraction
             how = Requantization(self.requantization, self.fixed_point_rounding)
-            finish = contraction.finish(
+            epilogue = contraction.fused_epilogue(
                 result, how, self.instructions, integer_only=self.integer_only
             )
-            made = contraction.emit(library, result.type, self.instructions, finish)
+            made = contraction.emit(library, result.type, self.instructions, epilogue)
             if isinstance(made, Refusal):
                 return made
-        if finish:
-            replaced += finish.epilogue.operations
-            result = finish.epilogue.result
+        if epilogue:
+            replaced += epilogue.match.operations
+            result = epilogue.match.result
         result.replace_all_uses_with(made)
         results = {each.results[0] for each in replaced}
         given = [value for each in replaced for value in each.operands if value not in results]
