@@ -1,4 +1,4 @@
-"""The passes, by name. Names map to loaders, so that listing them imports no pass."""
+"""Registry of the passes by name. Names map to loaders: listing them imports no pass."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ PASSES: dict[str, str] = {
     "quant-legalize-to-tosa-rescale": "write quantized elementwise StableHLO with tosa.rescale",
     "tosa-rescale-legalize-to-stablehlo": "write tosa.rescale as StableHLO's integer operations",
 }
-"""Pass name to its one-line description, in the order of a compilation."""
+"""One-line description of each pass, by name, in the order of a compilation."""
 
 _FOLDERS = {
     "contraction": (
@@ -78,7 +78,7 @@ _FOLDERS = {
         *("quant-legalize-to-tosa-rescale", "tosa-rescale-legalize-to-stablehlo"),
     ),
 }
-"""The folder of each pass."""
+"""Names of the passes in each folder."""
 
 
 def load_pass(name: str) -> type[ModulePass]:
