@@ -112,7 +112,7 @@ class DepthwiseConv:
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Its bindings are the weight, what sums begin with, activations, tables of `epilogue`, and the
+        Its bindings are the weight, what sums begin with, activations, tables of `epilogue` and the
         result.
         """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))

@@ -198,7 +198,7 @@ class Int8Conv(ConvGemm):
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Its bindings are the weight, what sums begin with, activations, tables of `epilogue`, and the
+        Its bindings are the weight, what sums begin with, activations, tables of `epilogue` and the
         result.
         """
         tiles, windows = self.tiles, self.windows

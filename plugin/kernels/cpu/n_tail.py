@@ -89,7 +89,7 @@ class SumWriter:
         """
         parts, lanes = self._tiles.parts, self._tiles.lanes
         first = scalar(constant_index(0))
-        if self._epilogue and self._epilogue.at_once:
+        if self._epilogue and self._epilogue.vectors_per_estimate:
             rows = [row + index for index in range(self._rows)]
             is_near = self._estimate(sums, line, rows, tile)
 
@@ -129,9 +129,9 @@ class SumWriter:
 
     def together(self, count: int) -> int:
         """How many rows of so many, that are in memory, are written together."""
-        if not self._epilogue or not self._epilogue.at_once:
+        if not self._epilogue or not self._epilogue.vectors_per_estimate:
             return 1
-        return min(count, max(1, self._epilogue.at_once // self._tiles.parts))
+        return min(count, max(1, self._epilogue.vectors_per_estimate // self._tiles.parts))
 
     def write_group(
         self,
@@ -156,7 +156,7 @@ class SumWriter:
         if count % together:
             first = np.minimum(first, count - together)
         place, row = place + first, row + first
-        if not self._epilogue or not self._epilogue.at_once:
+        if not self._epilogue or not self._epilogue.vectors_per_estimate:
             self._write_exactly(place, together, line, row, tile)
             return
         rows = [(index, part) for index in range(together) for part in range(parts)]
