@@ -17,7 +17,7 @@ from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Remark
 from subquant.kernels.constant_values import constant_elements, erase_unused, is_constant
-from subquant.kernels.pack.codebook import Entries
+from subquant.kernels.pack.codebook import Codebook
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType
@@ -164,7 +164,7 @@ def test_entries_of_a_table(number: str, mask: int, is_found: bool) -> None:
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
         [value] = returned.operands
         np.testing.assert_array_equal(constant_elements(value), expected)
-        found = Entries.of(value)
+        found = Codebook.of(value)
         assert (found is not None) == is_found
         if found is not None:
             np.testing.assert_array_equal(found.numbers(), np.reshape(numbers, (2, 4)))

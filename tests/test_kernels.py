@@ -25,7 +25,7 @@ from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
 from subquant.kernels.isa.instructions import INSTRUCTIONS, instructions_of
-from subquant.kernels.pack.packed_weight import Scale, Stored
+from subquant.kernels.pack.packed_weight import PackedWeight, Scale
 from subquant.kernels.pack.tiles import Tiles
 from subquant.numerics.element_types import F16, F32, U8
 from subquant.runtime import Device
@@ -715,7 +715,7 @@ def test_what_blocks_have_is_where_the_layout_says(block, outer):
     """A turn after another, and before the first what several blocks have; nothing between."""
     tiles = Tiles(4, block, columns=20, depth=64 * block, lanes=8, parts=2)
     kinds = [Scale(U8, F16, n) if n > 1 else Scale(F32) for n in outer]
-    stored = Stored(tiles, kinds[0], None, kinds[1], is_apart=False)
+    stored = PackedWeight(tiles, kinds[0], None, kinds[1], is_apart=False)
     random = np.random.default_rng(block)
     integers = random.integers(0, 16, (20, tiles.depth)).astype(np.uint8)
     given, counts = [], []

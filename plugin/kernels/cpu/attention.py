@@ -53,7 +53,7 @@ from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, KernelTable
-from ..select.operands import Refusal
+from ..select.match_failure import MatchFailure
 
 __all__ = ["AttentionKernel", "emit_attention"]
 
@@ -77,16 +77,16 @@ _LEAST = float(np.finfo(np.float32).min)
 
 def emit_attention(
     attention: Attention, instructions: str, library: KernelTable
-) -> Value | Refusal:
+) -> Value | MatchFailure:
     """Call the kernel of an operation, and return its result, or say why there is none."""
     lanes = math.gcd(INSTRUCTIONS[instructions].lanes, attention.depth)
     if lanes < _LEAST_LANES:
-        return Refusal(f"its rows of {attention.depth} are not whole in vectors")
+        return MatchFailure(f"its rows of {attention.depth} are not whole in vectors")
     if attention.count == 0:
-        return Refusal("it has no queries")
+        return MatchFailure("it has no queries")
     shared = attention.heads // attention.groups
     if _block(shared, lanes) is None:
-        return Refusal(f"its keys are shared by {shared} heads, which is too many")
+        return MatchFailure(f"its keys are shared by {shared} heads, which is too many")
     kernel = AttentionKernel(
         instructions,
         attention.count,

@@ -51,7 +51,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions, Sum
 from ..kernel_table import Binding, Kernel
-from ..pack.packed_weight import Block, Reader, Stored
+from ..pack.packed_weight import Block, PackedWeight, Reader
 from ..pack.tiles import Tiles
 from .n_tail import store_columns
 from .unpack_weight import Panel, Step
@@ -87,7 +87,7 @@ class BlockwiseGemm:
         epilogue: what is done with the sums before they are written, without batches.
     """
 
-    stored: Stored
+    stored: PackedWeight
     instructions: str
     rows: int | None
     at_once: int

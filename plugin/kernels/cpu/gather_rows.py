@@ -37,7 +37,7 @@ from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel_table import Binding, Kernel
-from ..pack.packed_weight import Block, Stored
+from ..pack.packed_weight import Block, PackedWeight
 
 __all__ = ["GatherRows"]
 
@@ -58,7 +58,7 @@ class GatherRows:
         indices: the element type of their numbers, i32 or i64.
     """
 
-    stored: Stored
+    stored: PackedWeight
     rows: int
     indices: ElementType
 

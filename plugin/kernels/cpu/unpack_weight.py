@@ -26,7 +26,7 @@ from ...emit.linalg import constant_index
 from ...emit.vectors import load, loop, prefetch, reread, scratch, store
 from ...numerics.element_types import U8, U16, ElementType
 from ..isa.instructions import Instructions
-from ..pack.packed_weight import Block, Reader, Stored
+from ..pack.packed_weight import Block, PackedWeight, Reader
 
 __all__ = ["Panel", "Step"]
 
@@ -51,7 +51,7 @@ class Step:
     """
 
     memory: Value
-    stored: Stored
+    stored: PackedWeight
     target: Instructions
     tile: Value
     start: Formula
@@ -97,7 +97,7 @@ class Panel:
         stored: how it lies there.
     """
 
-    def __init__(self, stored: Stored, count: int, target: Instructions) -> None:
+    def __init__(self, stored: PackedWeight, count: int, target: Instructions) -> None:
         self._weight, self._target = stored, target
         self.stored = _unpacked(stored, count)
         self._memories = [
@@ -106,7 +106,7 @@ class Panel:
         ]
 
     @staticmethod
-    def fits(stored: Stored, count: int) -> bool:
+    def fits(stored: PackedWeight, count: int) -> bool:
         """True if the memory is enough for some tiles of a weight."""
         tiles = _unpacked(stored, count).tiles
         return count * tiles.width * tiles.depth <= _INTEGERS
@@ -169,7 +169,7 @@ class Panel:
                     keep(vector, memory, first + part * lanes, one.element)
 
 
-def _unpacked(stored: Stored, count: int) -> Stored:
+def _unpacked(stored: PackedWeight, count: int) -> PackedWeight:
     unit = stored.unit_turns * stored.turn
     most = max(1, _INTEGERS // (unit * count * stored.tiles.width))
     return stored.unpacked(count, min(unit * most, stored.tiles.depth))

@@ -26,13 +26,13 @@ from ...numerics.packed_integers import unpack_planes
 from ..constant_values import constant_elements
 from ..select.operands import bytes_of
 
-__all__ = ["Entries"]
+__all__ = ["Codebook"]
 
 _RESHAPE = "stablehlo.reshape"
 
 
 @dataclass(frozen=True)
-class Entries:
+class Codebook:
     """Integers that are entries of a table.
 
     Attributes:
@@ -49,7 +49,7 @@ class Entries:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, storage: Value) -> Entries | None:
+    def of(cls, storage: Value) -> Codebook | None:
         """Read what a weight is made of, or return None if that is something else."""
         gather = _made_by(storage)
         if gather is None or gather.name != "stablehlo.gather":
@@ -59,7 +59,7 @@ class Entries:
             return None
         table, unpack = constant_elements(gather.operands[0]), _unpacked(taking.indices)
         is_of_bytes = str(storage.type.element_type) == "i8"
-        if table is None or table.size != 1 << Entries.BITS or unpack is None or not is_of_bytes:
+        if table is None or table.size != 1 << Codebook.BITS or unpack is None or not is_of_bytes:
             return None
         shape = tuple(int(extent) for extent in storage.type.shape)
         # The bytes have the same order for all shapes whose last axis fills bytes.
@@ -100,10 +100,14 @@ def _unpacked(indices: Value) -> Operation | None:
             return None
         if op.name == "stablehlo.and":
             mask = constant_elements(op.operands[1])
-            if mask is None or (~mask & ((1 << Entries.BITS) - 1)).any():
+            if mask is None or (~mask & ((1 << Codebook.BITS) - 1)).any():
                 return None
         op = _made_by(op.operands[0])
-    if op is None or op.name != UNPACK or [int(n) for n in op.attributes["bits"]] != [Entries.BITS]:
+    if (
+        op is None
+        or op.name != UNPACK
+        or [int(n) for n in op.attributes["bits"]] != [Codebook.BITS]
+    ):
         return None
     # Of integers of 4 bits, which are signed in StableHLO, half would be negative.
     return op if op.results[0].type.element_type.width == 8 else None

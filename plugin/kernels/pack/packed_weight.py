@@ -38,7 +38,7 @@ from ...numerics.element_types import F32, I32, U8, Array, ElementType
 from ..kernel_table import Binding
 from .tiles import Tiles
 
-__all__ = ["Block", "Field", "Reader", "Scale", "Stored"]
+__all__ = ["Block", "Field", "PackedWeight", "Reader", "Scale"]
 
 _AT_ONCE = 64
 """Tiles that are packed together: in between they take memory twice."""
@@ -90,7 +90,7 @@ class Block(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Stored:
+class PackedWeight:
     """How a weight is given to a kernel.
 
     Args:
@@ -118,14 +118,14 @@ class Stored:
             return self.limit
         return 2**self.tiles.bits - 1 if self.table is None else max(self.table)
 
-    def unpacked(self, count: int, depth: int) -> Stored:
+    def unpacked(self, count: int, depth: int) -> PackedWeight:
         """How some tiles lie, up to a depth, when they are unpacked.
 
         Integers are bytes, scales and offsets f32.
         """
         tiles = replace(self.tiles, bits=8, columns=count * self.tiles.width, depth=depth)
         offset = None if self.offset is None else Scale(F32)
-        return Stored(tiles, Scale(F32), self.zero, offset, True, limit=self.greatest)
+        return PackedWeight(tiles, Scale(F32), self.zero, offset, True, limit=self.greatest)
 
     @property
     def fields(self) -> list[Field]:
@@ -264,7 +264,7 @@ class Reader:
         first: the turn that they begin with; None for that of the weight.
     """
 
-    stored: Stored
+    stored: PackedWeight
     memories: Sequence[Value]
     first: Formula | None = None
 

@@ -28,10 +28,11 @@ from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.instructions import INSTRUCTIONS
 from ..kernel_table import KernelTable, shared
-from ..pack.codebook import Entries
-from ..pack.packed_weight import Scale, Stored
+from ..pack.codebook import Codebook
+from ..pack.packed_weight import PackedWeight, Scale
 from ..pack.tiles import Tiles
-from .operands import Refusal, array_of, bytes_of, laid_out, stored_array
+from .match_failure import MatchFailure
+from .operands import array_of, bytes_of, laid_out, stored_array
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,18 +70,22 @@ class Product:
     tiles: Tiles
     rows: int | None
     epilogue: FusedEpilogue | None = None
-    entries: Entries | None = None
+    entries: Codebook | None = None
     looks_up: bool = False
 
     @classmethod
-    def of(cls, contraction: BlockContraction, instructions: str) -> Self | Refusal:
+    def of(cls, contraction: BlockContraction, instructions: str) -> Self | MatchFailure:
         """Plan a contraction, or say why kernels do not compute it."""
         if contraction.activation_type != "int8":
             if contraction.expressed is not ExpressedType.F32:
-                return Refusal("its activations are not rounded to 8 bits, nor its reals of f32")
+                return MatchFailure(
+                    "its activations are not rounded to 8 bits, nor its reals of f32"
+                )
             if not all(map(is_invariant, contraction.planes)):
                 # It would be laid out at each call, which takes longer than IREE's loops.
-                return Refusal("its activations are not rounded to 8 bits, nor its weight constant")
+                return MatchFailure(
+                    "its activations are not rounded to 8 bits, nor its weight constant"
+                )
         target = INSTRUCTIONS[instructions]
 
         def parts(columns: int) -> int:
@@ -99,7 +104,7 @@ class Product:
         parts: Callable[[int], int],
         *,
         has_shuffle: bool = False,
-    ) -> Self | Refusal:
+    ) -> Self | MatchFailure:
         """Plan a contraction for tiles of so many lanes.
 
         Args:
@@ -111,9 +116,9 @@ class Product:
         """
         activations, storage, result = contraction.indices
         if contraction.expressed is ExpressedType.F64:
-            return Refusal("it is computed in f64")
+            return MatchFailure("it is computed in f64")
         if any(len(terms) > 1 for terms in activations):
-            return Refusal("it has a window")
+            return MatchFailure("it has a window")
         of_rows, of_weight = ([loop for [(loop, _)] in axes] for axes in (activations, storage))
         kept = [loop for [(loop, _)] in result]
         outer = [loop for loop in of_rows if loop not in of_weight]
@@ -121,37 +126,37 @@ class Product:
         columns = [loop for loop in of_weight if loop in kept and loop not in of_rows]
         inner = [loop for loop in of_weight if loop not in kept]
         if not set(inner) <= set(of_rows):
-            return Refusal("it sums over its weight alone")
+            return MatchFailure("it sums over its weight alone")
         shape = dict(zip(of_weight, contraction.storage_shape, strict=True))
         sizes = dict(zip(of_weight, contraction.block_sizes, strict=True))
         block = _block([shape[loop] for loop in inner], [sizes[loop] for loop in inner])
         if block is None:
-            return Refusal("its blocks are not consecutive")
+            return MatchFailure("its blocks are not consecutive")
         bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
         count = math.prod(shape[loop] for loop in columns)
         depth = math.prod(shape[loop] for loop in inner)
         batches = math.prod(shape[loop] for loop in batch)
         if batches * count * depth < _LEAST_PRODUCTS:
-            return Refusal("it is small")
+            return MatchFailure("it is small")
         extents = dict(zip(of_rows, contraction.activations.type.shape, strict=True))
         of_outer = [int(extents[loop]) for loop in outer]
         dynamic = any(is_dynamic(extent) for extent in of_outer)
         rows = None if dynamic else batches * math.prod(of_outer)
         if rows == 0:
-            return Refusal("it has no rows")
+            return MatchFailure("it has no rows")
         if not columns:
-            return Refusal("it has no columns")
-        entries = Entries.of(contraction.storage) if contraction.plane_bits is None else None
+            return MatchFailure("it has no columns")
+        entries = Codebook.of(contraction.storage) if contraction.plane_bits is None else None
         looks_up = has_shuffle and entries is not None
-        stored_bits = Entries.BITS if looks_up else bits
+        stored_bits = Codebook.BITS if looks_up else bits
         tiles = Tiles(
             stored_bits if stored_bits < 7 else 8, block, count, depth, lanes, parts(count)
         )
         if not tiles.accepts():
-            return Refusal(f"its blocks of {block} are not whole in steps of {tiles.step}")
+            return MatchFailure(f"its blocks of {block} are not whole in steps of {tiles.step}")
         zeros = contraction.zero_points
         if zeros is not None and contraction.storage_type.width != bits and not _fit(zeros, bits):
-            return Refusal("its zero points have more bits than its integers")
+            return MatchFailure("its zero points have more bits than its integers")
         return cls(
             contraction,
             instructions,
@@ -296,7 +301,7 @@ class Product:
         sources = [source for part in (integers, *parts) for source in part.sources]
         is_apart = self.is_apart or not all(map(is_constant, sources))
         table = entries.moved(middle) if entries is not None and self.looks_up else None
-        stored = Stored(self.tiles, scale, zero, offset, is_apart, table)
+        stored = PackedWeight(self.tiles, scale, zero, offset, is_apart, table)
         every = self._all_tiles
         if is_apart:
             tensors = [replace(integers, compute=lambda: every.pack(integers.compute())), *parts]
@@ -483,7 +488,7 @@ class Weight:
     """
 
     operands: list[Value]
-    stored: Stored
+    stored: PackedWeight
 
 
 @dataclass(frozen=True)

@@ -29,16 +29,8 @@ from ..cpu.n_tail import store_columns
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import Binding, Kernel, KernelTable
 from ..pack.tiles import Tiles
-from .operands import (
-    IS_SMALL,
-    LEAST_PRODUCTS,
-    NOT_OF_BYTES,
-    Refusal,
-    array_of,
-    has_elements,
-    laid_out,
-    matrix_axes,
-)
+from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
+from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
 __all__ = ["DynamicGemm", "RowContraction"]
 
@@ -69,26 +61,26 @@ class RowContraction:
         return op.name == "stablehlo.dot_general" and is_ranked and not type_.has_static_shape
 
     @classmethod
-    def of(cls, op: Operation) -> RowContraction | Refusal:
+    def of(cls, op: Operation) -> RowContraction | MatchFailure:
         """Read a ``stablehlo.dot_general``."""
         if not has_elements(op, "i8", "i8", "i32"):
-            return NOT_OF_BYTES
+            return NOT_INT8
         found = cls.of_shape(op)
-        if not isinstance(found, Refusal) and not is_invariant(found.weight):
-            return Refusal("its weight is not known, and its rows may be few")
+        if not isinstance(found, MatchFailure) and not is_invariant(found.weight):
+            return MatchFailure("its weight is not known, and its rows may be few")
         return found
 
     @classmethod
-    def of_shape(cls, op: Operation) -> RowContraction | Refusal:
+    def of_shape(cls, op: Operation) -> RowContraction | MatchFailure:
         """Read a contraction whose operands may become i8."""
         activations, weight = op.operands[:2]
         if not isinstance(weight.type, ir.RankedTensorType) or not weight.type.has_static_shape:
-            return Refusal("its weight has a dynamic shape")
+            return MatchFailure("its weight has a dynamic shape")
         axes = matrix_axes(op)
-        if isinstance(axes, Refusal):
+        if isinstance(axes, MatchFailure):
             return axes
         if activations.type.is_dynamic_dim(axes[0][1]):
-            return Refusal("it sums over a dynamic dimension")
+            return MatchFailure("it sums over a dynamic dimension")
         # Of each row: how many there are is not known.
         if int(np.prod(weight.type.shape)) < LEAST_PRODUCTS:
             return IS_SMALL

@@ -52,7 +52,7 @@ from ..constant_values import is_invariant
 from ..cpu.gather_rows import GatherRows
 from ..kernel_table import KernelTable
 from .match_blockwise import Product
-from .operands import Refusal
+from .match_failure import MatchFailure
 
 __all__ = ["RowLookup", "lookups_of"]
 
@@ -163,7 +163,7 @@ def _lookup(
     if not all(is_invariant(part) for part in (*contraction.planes, *parts) if part is not None):
         return None
     product = Product.of(contraction, instructions)
-    if isinstance(product, Refusal):
+    if isinstance(product, MatchFailure):
         return None
     [(loop, _)] = contraction.indices[1][0]
     if product.looks_up or product.batch or product.columns != [loop]:

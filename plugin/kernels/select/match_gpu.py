@@ -20,7 +20,7 @@ from ..gpu.quantize_rows import GpuQuantizeRows
 from ..kernel_table import KernelTable
 from ..pack.tiles import Tiles
 from .match_blockwise import Product
-from .operands import Refusal
+from .match_failure import MatchFailure
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,16 +116,16 @@ class ThreadContraction(Product):
     """
 
     @classmethod
-    def of(cls, contraction: BlockContraction, instructions: str = SPIRV) -> Self | Refusal:
+    def of(cls, contraction: BlockContraction, instructions: str = SPIRV) -> Self | MatchFailure:
         """Plan a contraction, or say why the kernel does not compute it."""
         planned = cls.planned(contraction, instructions, COLUMNS * _SIDE, lambda columns: 1)
-        if isinstance(planned, Refusal):
+        if isinstance(planned, MatchFailure):
             return planned
         if planned.batch:
-            return Refusal("it has batch dimensions")
+            return MatchFailure("it has batch dimensions")
         tiles = planned.tiles
         if tiles.steps * (1 + tiles.vectors[0]) >= MOST_ITERATIONS:
-            return Refusal("its columns are longer than the loops of some devices")
+            return MatchFailure("its columns are longer than the loops of some devices")
         return planned
 
     @property

@@ -28,16 +28,8 @@ from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..kernel_table import FEW_WORKGROUPS, KernelTable, workgroups_of
 from ..pack.tiles import Tiles
 from .conv_geometry import Axis, Windows
-from .operands import (
-    IS_SMALL,
-    LEAST_PRODUCTS,
-    NOT_OF_BYTES,
-    Refusal,
-    array_of,
-    has_elements,
-    laid_out,
-    matrix_axes,
-)
+from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
+from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
 __all__ = ["IntegerContraction"]
 
@@ -103,7 +95,7 @@ class IntegerContraction:
     summands: int = 1
 
     @classmethod
-    def of(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+    def of(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | MatchFailure:
         """Read a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
 
         Args:
@@ -113,58 +105,60 @@ class IntegerContraction:
         if "convolution" in op.name and has_elements(op, "i16", "i16", "i32"):
             return cls._of_two_summands(op, is_alone=is_alone)
         if not has_elements(op, "i8", "i8", "i32"):
-            return NOT_OF_BYTES
+            return NOT_INT8
         found = cls.of_shape(op, is_alone=is_alone)
-        if isinstance(found, Refusal):
+        if isinstance(found, MatchFailure):
             return found
         rows = math.prod(op.results[0].type.shape) // found._shape(1)[0]
         if not is_invariant(found.weight) and rows < _ENOUGH_ROWS and not found.is_depthwise:
-            return Refusal("its weight is not known, and it has few rows")
+            return MatchFailure("its weight is not known, and it has few rows")
         return found._with_its_pad()
 
     @classmethod
-    def _of_two_summands(cls, op: Operation, *, is_alone: bool) -> IntegerContraction | Refusal:
+    def _of_two_summands(
+        cls, op: Operation, *, is_alone: bool
+    ) -> IntegerContraction | MatchFailure:
         """Read a convolution of widened i8 with a known weight, the sum of two of i8."""
         found = cls.of_shape(op, is_alone=is_alone)
-        if isinstance(found, Refusal):
+        if isinstance(found, MatchFailure):
             return found
         found, weight = found._with_its_pad(), constant_elements(found.weight)
         if weight is None or weight.min(initial=0) < -256 or weight.max(initial=0) > 254:
-            return Refusal("its weight is not known to be a sum of two of i8")
+            return MatchFailure("its weight is not known to be a sum of two of i8")
         owner = found.activations.owner
         if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
-            return Refusal("its activations have 16 bits")
+            return MatchFailure("its activations have 16 bits")
         [narrow] = owner.operation.operands
         if str(narrow.type.element_type) != "i8" or not -128 <= found.outside <= 127:
-            return Refusal("its activations have 16 bits")
+            return MatchFailure("its activations have 16 bits")
         if found.is_depthwise:
-            return Refusal("it is depthwise, with a weight that is no i8")
+            return MatchFailure("it is depthwise, with a weight that is no i8")
         return replace(found, activations=narrow, summands=2)
 
     @classmethod
-    def of_shape(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | Refusal:
+    def of_shape(cls, op: Operation, *, is_alone: bool = True) -> IntegerContraction | MatchFailure:
         """Read a contraction whose operands may become i8; otherwise as `of`."""
         types = [value.type for value in (*op.operands, *op.results)]
         if not all(
             isinstance(each, ir.RankedTensorType) and each.has_static_shape for each in types
         ):
-            return Refusal("it has a dynamic shape")
+            return MatchFailure("it has a dynamic shape")
         found = cls._of_windows(op) if "convolution" in op.name else cls._of_dot(op)
-        if isinstance(found, Refusal):
+        if isinstance(found, MatchFailure):
             return found
         products = math.prod(types[2].shape) * math.prod(found._shape(1)[1:])
         least = LEAST_PRODUCTS if is_alone else _LEAST_BESIDE_OTHERS
         return found if products >= least else IS_SMALL
 
     @classmethod
-    def _of_dot(cls, op: Operation) -> IntegerContraction | Refusal:
+    def _of_dot(cls, op: Operation) -> IntegerContraction | MatchFailure:
         axes = matrix_axes(op)
-        if isinstance(axes, Refusal):
+        if isinstance(axes, MatchFailure):
             return axes
         return cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
 
     @classmethod
-    def _of_windows(cls, op: Operation) -> IntegerContraction | Refusal:
+    def _of_windows(cls, op: Operation) -> IntegerContraction | MatchFailure:
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         spatial = list(numbers.input_spatial_dimensions)
         count = len(spatial)
@@ -173,20 +167,20 @@ class IntegerContraction:
         )
         channels = int(op.operands[0].type.shape[numbers.input_feature_dimension])
         if of_batch != 1:
-            return Refusal("it has groups of images")
+            return MatchFailure("it has groups of images")
         columns = int(op.operands[1].type.shape[numbers.kernel_output_feature_dimension])
         is_simple = groups in (1, channels) or groups <= _MOST_GROUPS
         if not is_simple and not _has_slices(channels // groups, columns // groups, columns):
-            return Refusal("it has many groups, which do not fill vectors")
+            return MatchFailure("it has many groups, which do not fill vectors")
         if window_steps(op, "lhs_dilation", count) != [1] * count:
-            return Refusal("it dilates its left operand")
+            return MatchFailure("it dilates its left operand")
         if "window_reversal" in op.attributes and "true" in str(op.attributes["window_reversal"]):
-            return Refusal("it reverses its window")
+            return MatchFailure("it reverses its window")
         if count not in (1, 2):
-            return Refusal(f"it has {count} spatial axes")
+            return MatchFailure(f"it has {count} spatial axes")
         padding = [(int(low), int(high)) for low, high in window_padding(op, count)]
         if any(low < 0 or high < 0 for low, high in padding):
-            return Refusal("its padding is negative")
+            return MatchFailure("its padding is negative")
         made = [numbers.output_batch_dimension, *numbers.output_spatial_dimensions]
         made.append(numbers.output_feature_dimension)
         return cls(
@@ -303,7 +297,7 @@ class IntegerContraction:
         result: ir.Type,
         instructions: str,
         epilogue: FusedEpilogue | None,
-    ) -> Value | Refusal:
+    ) -> Value | MatchFailure:
         """Write the call, and return its result.
 
         Args:
@@ -317,7 +311,7 @@ class IntegerContraction:
             if self.is_depthwise
             else self._dense(library, instructions, epilogue)
         )
-        if isinstance(made, Refusal):
+        if isinstance(made, MatchFailure):
             return made
         shape = [int(result.shape[axis]) for axis in np.argsort(self.of_result)]
         made = emit_stablehlo.reshape(made, shape)
@@ -512,11 +506,11 @@ class IntegerContraction:
 
     def _depthwise(
         self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
-    ) -> Value | Refusal:
+    ) -> Value | MatchFailure:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
         if not product.accepts:
-            return Refusal("its windows are large")
+            return MatchFailure("its windows are large")
         product = replace(product, epilogue=epilogue)
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
         shape = [product.lines.taps, product.windows.taps, product.channels]

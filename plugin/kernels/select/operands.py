@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,12 +18,10 @@ from ...numerics.element_types import I8, U8, AnyArray, Array, ElementType
 from ..constant_values import constant_bytes, constant_elements, is_constant
 from ..kernel_table import KernelTable
 from ..pack.parameters import origin_of
+from .match_failure import MatchFailure
 
 __all__ = [
-    "IS_SMALL",
     "LEAST_PRODUCTS",
-    "NOT_OF_BYTES",
-    "Refusal",
     "array_of",
     "bytes_of",
     "has_elements",
@@ -38,30 +35,19 @@ LEAST_PRODUCTS = 1 << 12
 """Of integers: a smaller contraction is not worth the call of a kernel."""
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Why a contraction is left to IREE's loops."""
-
-    reason: str
-
-
-NOT_OF_BYTES = Refusal("it is not one of i8 that is summed in i32")
-IS_SMALL = Refusal("it is small")
-
-
 def has_elements(op: Operation, *elements: str) -> bool:
     """True if the operands of a contraction, and its result, have these elements."""
     types = [value.type for value in (*op.operands, *op.results)]
     return tuple(str(each.element_type) for each in types) == elements
 
 
-def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | Refusal:
+def matrix_axes(op: Operation) -> tuple[list[int], list[int]] | MatchFailure:
     """The order of axes that makes matrices ``rows x depth`` and ``columns x depth``."""
     (left, right), (batch, _) = dot_axes(op)
     if batch:
-        return Refusal("it has batch dimensions")
+        return MatchFailure("it has batch dimensions")
     if len(left) != 1 or any(value.type.rank != 2 for value in op.operands):
-        return Refusal("its operands are not matrices")
+        return MatchFailure("its operands are not matrices")
     return [1 - left[0], left[0]], [1 - right[0], right[0]]
 
 

@@ -60,10 +60,10 @@ from ...kernels.pack.parameters import known_globals
 from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
 from ...kernels.select.match_blockwise import Product
 from ...kernels.select.match_dynamic_m import RowContraction
+from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_gather_rows import lookups_of
 from ...kernels.select.match_gpu import OF_THREADS, ThreadContraction
 from ...kernels.select.match_int8 import IntegerContraction
-from ...kernels.select.operands import Refusal
 from ...numerics.element_types import Array
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named
@@ -127,7 +127,7 @@ class SelectKernels(ModulePass):
         integers = () if self._is_of_threads else _INTEGERS
         contractions = named(module, integers)
         is_alone = not self.joined_products or all(
-            isinstance(IntegerContraction.of_shape(op), Refusal) for op in contractions
+            isinstance(IntegerContraction.of_shape(op), MatchFailure) for op in contractions
         )
         for op in contractions:
             _contract_storage(op, is_alone)
@@ -189,39 +189,39 @@ class SelectKernels(ModulePass):
             if self.explain:
                 remarks.append((remark, library.calls[before:]))
 
-    def _replace(self, op: Operation, library: KernelTable, is_alone: bool) -> Refusal | None:
+    def _replace(self, op: Operation, library: KernelTable, is_alone: bool) -> MatchFailure | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
         epilogue: FusedEpilogue | None = None
         if op.name == BLOCK_CONTRACTION:
             planner = ThreadContraction if self._is_of_threads else Product
             product = planner.of(BlockContraction.of(op), self.instructions)
-            if isinstance(product, Refusal):
+            if isinstance(product, MatchFailure):
                 return product
             if not self._is_of_threads:
                 product = product.with_what_follows(result)
             made, epilogue = product.emit(library, result.type), product.epilogue
         elif op.name == ATTENTION:
             attended = emit_attention(Attention.of(op), self.instructions, library)
-            if isinstance(attended, Refusal):
+            if isinstance(attended, MatchFailure):
                 return attended
             made = attended
         elif RowContraction.has_dynamic_rows(op):
             rows = RowContraction.of(op)
-            if isinstance(rows, Refusal):
+            if isinstance(rows, MatchFailure):
                 return rows
             made = rows.emit(library, result.type, self.instructions)
         else:
             contraction = IntegerContraction.of(op, is_alone=is_alone)
-            if isinstance(contraction, Refusal):
+            if isinstance(contraction, MatchFailure):
                 shape = IntegerContraction.of_shape(op, is_alone=is_alone)
-                return shape if isinstance(shape, Refusal) else contraction
+                return shape if isinstance(shape, MatchFailure) else contraction
             how = Requantization(self.requantization, self.fixed_point_rounding)
             epilogue = contraction.fused_epilogue(
                 result, how, self.instructions, integer_only=self.integer_only
             )
             made = contraction.emit(library, result.type, self.instructions, epilogue)
-            if isinstance(made, Refusal):
+            if isinstance(made, MatchFailure):
                 return made
         if epilogue:
             replaced += epilogue.match.operations
@@ -239,7 +239,9 @@ class SelectKernels(ModulePass):
         """The name of the instructions that the kernel of a contraction multiplies with."""
         if op.name in _INTEGERS:
             contraction = IntegerContraction.of(op, is_alone=is_alone)
-            if not isinstance(contraction, Refusal) and contraction.has_tiles(self.instructions):
+            if not isinstance(contraction, MatchFailure) and contraction.has_tiles(
+                self.instructions
+            ):
                 return self.instructions
         if self._is_of_threads:
             return self.instructions
@@ -275,10 +277,10 @@ def _contract_storage(op: Operation, is_alone: bool) -> None:
     ``correct-zero-points``, which comes later, does so in the way that is best for IREE's loops.
     """
     if RowContraction.has_dynamic_rows(op):
-        is_left = isinstance(RowContraction.of_shape(op), Refusal)
+        is_left = isinstance(RowContraction.of_shape(op), MatchFailure)
         if is_left or is_argument_behind(op.operands[1]):
             return
-    elif isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), Refusal):
+    elif isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), MatchFailure):
         return
     with ir.InsertionPoint(op), op.location:
         raised, more = raise_differences(op) or (None, None)
