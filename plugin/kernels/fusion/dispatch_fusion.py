@@ -34,9 +34,9 @@ from ...numerics.element_types import I8
 from ..constant_values import is_invariant
 from ..kernel_table import Binding, Kernel, KernelCall, KernelTable
 
-__all__ = ["LARGEST_JOINED", "join_calls"]
+__all__ = ["DEFAULT_FUSED_MACS", "fuse_dispatches"]
 
-LARGEST_JOINED = 1 << 19
+DEFAULT_FUSED_MACS = 1 << 19
 """Products of 8 bits, of which AVX512-VNNI computes so many in 1 to 5 us, by one thread.
 
 What four times as many, or sixteen times, change for MLPerf Tiny's networks cannot be measured.
@@ -54,7 +54,7 @@ _KEPT = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.w
 """Operations that may do more than compute their results, of those that begin so."""
 
 
-def join_calls(library: KernelTable, most: int) -> dict[KernelCall, int]:
+def fuse_dispatches(library: KernelTable, most: int) -> dict[KernelCall, int]:
     """Join calls of a library, as long as they follow one another.
 
     Args:

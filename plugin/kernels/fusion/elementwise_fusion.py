@@ -57,7 +57,7 @@ from ..cpu.elementwise import (
 )
 from ..kernel_table import KernelCall, KernelTable
 
-__all__ = ["write_formulas"]
+__all__ = ["fuse_elementwise"]
 
 _MOST_ELEMENTS = 1 << 13
 """Of a result: what has more is worth IREE's threads."""
@@ -392,7 +392,7 @@ def _axes_together(shape: Sequence[int], reads: Sequence[Read], end: int) -> lis
     return groups
 
 
-def write_formulas(library: KernelTable, lanes: int) -> None:
+def fuse_elementwise(library: KernelTable, lanes: int) -> None:
     """Have kernels compute what is computed between others of one token.
 
     Args:

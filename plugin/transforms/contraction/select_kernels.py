@@ -52,8 +52,8 @@ from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
 from ...kernels.cpu.attention import emit_attention
 from ...kernels.epilogue.matcher import FusedEpilogue
-from ...kernels.fusion.dispatch_fusion import LARGEST_JOINED, join_calls
-from ...kernels.fusion.elementwise_fusion import write_formulas
+from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatches
+from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.instructions import INSTRUCTIONS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import known_globals
@@ -102,7 +102,7 @@ class SelectKernels(ModulePass):
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     integer_only: bool = False
-    joined_products: int = LARGEST_JOINED
+    joined_products: int = DEFAULT_FUSED_MACS
     explain: bool = False
 
     def __post_init__(self) -> None:
@@ -160,8 +160,8 @@ class SelectKernels(ModulePass):
                 remarks.append((replace(at, message=said), library.calls[before:]))
         library.share()
         if not self._is_of_threads and self.joined_products:
-            write_formulas(library, INSTRUCTIONS[self.instructions].lanes)
-        joined = join_calls(library, self.joined_products)
+            fuse_elementwise(library, INSTRUCTIONS[self.instructions].lanes)
+        joined = fuse_dispatches(library, self.joined_products)
         for copy in copies:
             copy.finish()
         return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
