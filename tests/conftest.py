@@ -1,7 +1,7 @@
 """Fixtures: the executable cache, contexts, and the devices that this machine has.
 
 Every call of every test on a CPU lends its arrays to the program, however small they are, and fails
-if the program has written to them: so `transforms/iree/consumed_arguments.py` is tried on all
+if the program has written to them: so `iree_workarounds/consumed_arguments.py` is tried on all
 programs that there are.
 
 Executables are cached by content under ``.cache/iree`` of the repository, so that a second run of

@@ -282,7 +282,7 @@ def test_a_sum_is_still_wrong_whose_loops_are_in_another_order(
     monkeypatch.setattr(check_hand_off, "is_in_order", lambda op: True)
     got, expected = product_of_loops("n, m, k", request.getfixturevalue(device))
     assert (got != expected).any(), (
-        FIXED + "iree/loop_order.py, and _in_order_of_result in lower-block-contractions"
+        FIXED + "loop_order.py, and _in_order_of_result in lower-block-contractions"
     )
 
 
@@ -317,7 +317,7 @@ def test_sums_of_one_size_still_start_from_one_loop(
 ) -> None:
     monkeypatch.setattr(isolate_contraction_operands, "write_fill", lambda op: None)
     got, expected = product_and_sums(vulkan)
-    assert (got != expected).any(), FIXED + "write_fill in iree/loop_order.py"
+    assert (got != expected).any(), FIXED + "write_fill in iree_workarounds/loop_order.py"
 
 
 @pytest.mark.vulkan
@@ -528,7 +528,7 @@ def test_truth_values_as_bytes_are_still_refused() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         _iree(TRUTHS.replace("TYPE", "i8"), *CPU_FLAGS)
     assert b"restricted to workgroup distributed contexts" in caught.value.stderr, (
-        FIXED + "iree.returned_truths"
+        FIXED + "iree_workarounds/returned_booleans.py"
     )
 
 
@@ -618,7 +618,7 @@ def test_factors_are_still_read_with_a_sign(cpu: Device) -> None:
     arguments, expected = unsigned_factors()["truths"]
     text = UNSIGNED_FACTORS.partition("func.func @reals")[0]
     found = Executable(_iree(text, *CPU_FLAGS), cpu)["truths"](*arguments)
-    np.testing.assert_array_equal(found, -expected, err_msg=FIXED + "iree.unsigned_factors")
+    np.testing.assert_array_equal(found, -expected, err_msg=FIXED + "unsigned_multiplicands.py")
 
 
 NEIGHBORS = """
@@ -639,7 +639,7 @@ def test_neighboring_axes_still_get_the_extent_of_another(cpu: Device) -> None:
     np.testing.assert_array_equal(right, -x)
     _, bare = Executable(_iree(NEIGHBORS, *CPU_FLAGS), cpu)["main"](x)
     wrong = (np.asarray(bare) != -x).any()
-    assert wrong, FIXED + "transforms/iree/dynamic_reductions.py, and the known limit"
+    assert wrong, FIXED + "iree_workarounds/dynamic_reductions.py, and the known limit"
 
 
 WIDENED_DEPTHWISE = """
@@ -671,7 +671,7 @@ def test_a_depthwise_convolution_of_what_is_widened(cpu: Device) -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         _iree(WIDENED_DEPTHWISE, *CPU_FLAGS)
     assert b"expected collapsed type" in caught.value.stderr, (
-        FIXED + "_is_widened in iree.convolutions"
+        FIXED + "_is_widened in iree_workarounds/convolutions.py"
     )
 
 
@@ -734,7 +734,7 @@ func.func @main(%x: tensor<2x2x2xi32>) -> tensor<2x2x2xi32> {
         np.arange(8, dtype=np.int32).reshape(2, 2, 2),
         lambda x: x.transpose(2, 0, 1),
     ),
-    "inner_pads": (
+    "interior_pads": (
         f"""
 func.func @main(%x: tensor<2x2xi32>) -> tensor<2x4xi32> {{
   %z = stablehlo.constant dense<0> : tensor<i32>
@@ -756,7 +756,7 @@ def test_elements_are_still_put_in_wrong_places(cpu: Device, name: str) -> None:
     text, x, function = MISPLACED[name]
     np.testing.assert_array_equal(subquant.compile(text).main(x), function(x))
     got = Executable(_iree(text, *CPU_FLAGS), cpu)["main"](x)
-    assert (np.asarray(got) != function(x)).any(), FIXED + f"transforms/iree/{name}.py"
+    assert (np.asarray(got) != function(x)).any(), FIXED + f"iree_workarounds/{name}.py"
 
 
 REFUSED = {
@@ -868,7 +868,7 @@ def test_forms_that_are_still_refused(name: str) -> None:
         _iree(text, *CPU_FLAGS)
     except subprocess.CalledProcessError:
         return
-    pytest.fail(FIXED + f"transforms/iree/{name}")
+    pytest.fail(FIXED + f"iree_workarounds/{name}")
 
 
 DEPTHWISE = """
@@ -888,7 +888,7 @@ def test_depthwise_convolutions_of_three_axes_are_still_wrong(vulkan: Device) ->
     got = subquant.compile(DEPTHWISE, target="vulkan", device=vulkan).main(x, k)
     np.testing.assert_array_equal(got, np.full((1, 3, 3, 3, 4), 8))
     bare = Executable(without(DEPTHWISE, "expand-stablehlo"), vulkan).main(x, k)
-    assert (np.asarray(bare) != 8).any(), FIXED + "_one_output_a_channel of iree/convolutions.py"
+    assert (np.asarray(bare) != 8).any(), FIXED + "_one_output_a_channel of convolutions.py"
 
 
 FLOATS = """
@@ -1045,7 +1045,7 @@ def test_an_operand_that_is_read_in_part_is_still_written_in_part(cpu: Device) -
     x, w = partial_arguments()
     _, whole = Executable(_iree(partial_read("reduce_window"), *CPU_FLAGS), cpu).main(x, w)
     assert (np.asarray(whole) != -np.abs(x)).any(), (
-        FIXED + "transforms/iree/partial_reads.py, and the entry in docs/limits.md"
+        FIXED + "iree_workarounds/partial_reads.py, and the entry in docs/limits.md"
     )
 
 
@@ -1129,7 +1129,7 @@ def test_a_padded_operand_is_still_dilated_wrongly(cpu: Device) -> None:
     x, expected = dilated()
     got = Executable(_iree(padded_and_dilated("pad"), *CPU_FLAGS), cpu).main(x)
     assert (np.asarray(got) != expected).any(), (
-        FIXED + "the operand's barrier in transforms/iree/inner_pads.py"
+        FIXED + "the operand's barrier in iree_workarounds/interior_pads.py"
     )
 
 

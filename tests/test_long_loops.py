@@ -215,7 +215,7 @@ def test_llvmpipe_still_ends_loops(vulkan: Device) -> None:
     unbounded(executable)
     (x,) = arguments(70000)
     assert (executable.main(x) != expected(x)).any(), (
-        "Mesa is fixed: remove transforms/iree/long_loops.py and bound-loops for newer ones"
+        "Mesa is fixed: remove iree_workarounds/long_loops.py and bound-loops for newer ones"
     )
 
 

@@ -1,7 +1,7 @@
 """Loops that count, and what they hand on from one iteration to the next.
 
 The reasons are in `subquant.transforms.iree_workarounds.counted_loops`, `carried_tensors` and
-`held_buffers`. Operands are small integers; expected numbers are NumPy's.
+`buffer_iter_args`. Operands are small integers; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def test_iree_still_loses_what_is_taken_several_times(cpu: Device) -> None:
     main = Executable(done.stdout, cpu).main
     with contextlib.suppress(ExecutionError):
         main(small())
-        pytest.fail("IREE is fixed: remove transforms/iree/carried_tensors.py, and its use")
+        pytest.fail("IREE is fixed: remove iree_workarounds/carried_tensors.py, and its use")
 
 
 EQUAL = """
@@ -253,7 +253,7 @@ def test_iree_still_copies_what_a_loop_updates(cpu: Device) -> None:
     kept = [main.put(place, start) for place in (1, 2)]
     before = addresses(kept)
     if addresses(main(rows, *kept, resident=True, donate=(1, 2))) == before:
-        pytest.fail("IREE is fixed: remove transforms/iree/held_buffers.py, and its use")
+        pytest.fail("IREE is fixed: remove iree_workarounds/buffer_iter_args.py, and its use")
 
 
 SWITCH = """

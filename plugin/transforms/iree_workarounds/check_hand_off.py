@@ -50,11 +50,11 @@ from ..base import (
     walk,
 )
 from ..contraction.estimate_work import WORK_ATTRIBUTE
-from .absent_functions import why_absent
 from .consumed_arguments import consumed_values, storing_functions
 from .fresh_results import fresh_results
 from .long_loops import LOOPS, iterations_of
 from .loop_order import is_in_order
+from .unsupported_functions import why_absent
 
 __all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
 

@@ -30,7 +30,7 @@ from ...emit.operation import INDEX
 from ..base import NoMatch
 from .dynamic_contractions import extent_of
 from .index_bounds import as_signed
-from .unsigned_windows import bits_as, signless
+from .unsigned_integers import bits_as, signless
 
 __all__ = ["expand_gather"]
 

@@ -24,7 +24,7 @@ from ...emit.operation import INDEX, attributes_of, integers, is_dynamic, tensor
 from ..base import NoMatch
 from ..quantization.casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
-from .unsigned_windows import bits_as, signless
+from .unsigned_integers import bits_as, signless
 
 __all__ = [
     "expand_dynamic_conv",

@@ -25,7 +25,7 @@ from ...emit import Formula, linalg
 from ...emit.operation import INDEX
 from ..base import NoMatch
 from .index_bounds import as_signed
-from .unsigned_windows import bits_as, signless
+from .unsigned_integers import bits_as, signless
 
 __all__ = ["expand_dynamic_update"]
 

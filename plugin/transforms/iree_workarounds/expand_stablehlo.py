@@ -106,7 +106,7 @@ from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
 from .index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
 from .index_switches import expand_index_switch
-from .inner_pads import separate_bytes, separate_dilated, separate_pad
+from .interior_pads import separate_bytes, separate_dilated, separate_pad
 from .long_loops import split_dot, split_reduce
 from .narrow_integer_bodies import widen_body
 from .partial_reads import separate_partial_reads
@@ -114,10 +114,10 @@ from .returned_booleans import separate_truths
 from .reversal import expand_reverse
 from .scatter_axes import scatter_rows
 from .select_and_scatter import expand_select_and_scatter
-from .special_points import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
+from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import keep_sorted, stabilize_sort
+from .unsigned_integers import bits_as, is_unsigned, signless, signless_window
 from .unsigned_multiplicands import widen_factors
-from .unsigned_windows import bits_as, is_unsigned, signless, signless_window
 from .updates_in_place import UPDATES, separate_updated
 from .window_ends import cut_windows
 

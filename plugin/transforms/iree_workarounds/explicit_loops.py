@@ -27,7 +27,7 @@ from ...emit import linalg
 from ...emit.operation import create, integer
 from ...errors import UnsupportedError
 from ..base import TypePredicate, convert_signature, named, walk
-from .unsigned_windows import is_unsigned, signless
+from .unsigned_integers import is_unsigned, signless
 
 __all__ = ["hides_a_loop", "make_loops_explicit"]
 

@@ -49,7 +49,7 @@ from ..base import ModulePass, named, walk
 from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import is_apart, is_row_sum, is_spread, read_elsewhere
 from .loop_order import order_loops, swap_last_axes, write_fill
-from .several_results import has_several_results, inserts_one_of_several
+from .multi_result_dispatches import has_several_results, inserts_one_of_several
 
 __all__ = ["IsolateContractionOperands"]
 

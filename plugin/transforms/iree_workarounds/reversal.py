@@ -17,7 +17,7 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...emit import linalg, stablehlo
 from ...emit.operation import INDEX
 from .dynamic_contractions import extent_of
-from .unsigned_windows import bits_as, signless
+from .unsigned_integers import bits_as, signless
 
 __all__ = ["expand_reverse", "reversed_along"]
 

@@ -34,7 +34,7 @@ from ...emit.operation import element_of, with_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
 from ..base import NoMatch
-from .unsigned_windows import bits_as, is_unsigned, signless
+from .unsigned_integers import bits_as, is_unsigned, signless
 
 __all__ = ["is_widening", "widen_factors"]
 

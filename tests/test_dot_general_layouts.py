@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from dot_orders import Dot, drawn_dot
+from dot_general_programs import Dot, drawn_dot
 from programs import LONG
 from subquant.runtime import Device
 from together import Together

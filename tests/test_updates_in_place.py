@@ -135,7 +135,7 @@ def test_two_argsorts_are_still_wrong_without_flags(cpu: Device) -> None:
     arguments = permutations()
     found = Executable(done.stdout, cpu).main(*arguments)
     assert any((f != np.argsort(x)).any() for f, x in zip(found, arguments, strict=True)), (
-        "IREE is fixed: remove transforms/iree/updates_in_place.py, and the fills of explicit_loops"
+        "IREE is fixed: remove transforms/iree_workarounds/updates_in_place.py, and the fills of explicit_loops"
     )
 
 

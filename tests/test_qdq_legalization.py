@@ -280,7 +280,7 @@ def test_the_rules_agree_with_the_verifier() -> None:
         ("sort", [I8, OTHER, I8, I8], "operand 1 and result 1 must have one element type"),
     ],
 )
-def test_rules(name: str, elements: list[str], expected: str | None) -> None:
+def test_quant_rules(name: str, elements: list[str], expected: str | None) -> None:
     reason = reason_against(name, elements)
     if expected is None:
         assert reason is None

@@ -64,7 +64,7 @@ PROGRAMS = Together({name: program(name) for name in FUNCTIONS})
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_special_points(device: Device, device_name: str, name: str) -> None:
+def test_special_values(device: Device, device_name: str, name: str) -> None:
     """Finite results within 1e-4 (Vulkan's own bounds are wider), the rest exactly, with its sign.
 
     A remainder of a quotient that f32 does not hold is left out: docs/limits.md.

@@ -93,7 +93,7 @@ def test_column_sums_are_still_wrong_without_barriers(vulkan_32bit: Device) -> N
     found = Executable(done.stdout, vulkan_32bit).main(small(8, 2))
     y = small(8, 2) ** 2
     assert (found != y - y.sum(0)).any(), (
-        "IREE is fixed: remove transforms/iree/thread_positions.py, and its use"
+        "IREE is fixed: remove iree_workarounds/cross_thread_reads.py, and its use"
     )
 
 
@@ -542,7 +542,7 @@ def test_joins_are_still_transposed_by_default(name: str) -> None:
 
 def test_bytes_are_still_read_in_two_orders_without_barriers() -> None:
     assert races(without_barriers(TWO_WAYS)), (
-        "IREE is fixed: remove read_elsewhere from transforms/iree/thread_positions.py"
+        "IREE is fixed: remove read_elsewhere from iree_workarounds/cross_thread_reads.py"
     )
 
 
@@ -608,7 +608,7 @@ def test_rows_with_two_results_are_still_refused_without_barriers() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         without_barriers(QUANTIZED_ROWS.replace("ROWS", "8").replace("COLUMNS", "64"))
     assert b"failed to legalize operation 'arith.constant'" in caught.value.stderr, (
-        "IREE is fixed: remove has_several_results from transforms/iree/several_results.py"
+        "IREE is fixed: remove has_several_results from iree_workarounds/multi_result_dispatches.py"
     )
 
 
