@@ -1,1 +1,0 @@
-"""How long many compilations take on many machines, and what they cost."""
