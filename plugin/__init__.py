@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .batch.compiling import compile_many
     from .batch.run import CompiledModel
-    from .compiler.client import Source
-    from .compiler.options import CompileOptions
+    from .compiler.compile_options import CompileOptions
+    from .compiler.mlir_client import Source
     from .compiler.targets import Target
     from .errors import Remark, SubquantError
-    from .isolation.processes import Limits
+    from .isolation.client import Limits
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .runtime import Device, DeviceArray, Executable
@@ -47,13 +47,13 @@ __all__ = [
 __version__ = "0.1.0"
 
 _PLACES = {
-    "CompileOptions": "compiler.options",
+    "CompileOptions": "compiler.compile_options",
     "CompiledModel": "batch.run",
     "Device": "runtime",
     "DeviceArray": "runtime",
     "Executable": "runtime",
     "ExpressedType": "numerics.parameters",
-    "Limits": "isolation.processes",
+    "Limits": "isolation.client",
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
     "SubquantError": "errors",
@@ -110,12 +110,12 @@ def compile(
         SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
             is no device.
     """
-    from .isolation.processes import prepare
+    from .isolation.client import prepare
 
     if not (cache or os.environ.get("SUBQUANT_CACHE")):  # which may have what is asked for
         prepare()  # the child imports MLIR while the runtime is imported here
     from .compiler.compilation import compile_to_bytes
-    from .compiler.options import CompileOptions
+    from .compiler.compile_options import CompileOptions
     from .runtime import Device, Executable
 
     CompileOptions(target=target, **options)  # wrong options are said before a device is missing

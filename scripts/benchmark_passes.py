@@ -22,9 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.lowering import bytecode_of
-from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context

@@ -588,7 +588,7 @@ UPSTREAM = (
 @kind(12)
 def pipelines(rng: random.Random, corpus: Corpus) -> Case:
     """Passes in any order on modules, changed or not."""
-    from subquant.core.options import choices_of
+    from subquant.core.option_fields import choices_of
     from subquant.transforms import PASSES, load_pass
 
     steps = []

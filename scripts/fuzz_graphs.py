@@ -34,7 +34,7 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError
 from subquant.runtime import Device, Executable
 

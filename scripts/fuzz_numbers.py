@@ -1139,8 +1139,8 @@ class Wrong:
 
 def instructions_here() -> list[str]:
     """The kernels that this CPU has."""
+    from subquant.compiler.compile_options import CompileOptions
     from subquant.compiler.cpu_features import recorded_features
-    from subquant.compiler.options import CompileOptions
     from subquant.kernels.isa.instructions import names_of
 
     return names_of(recorded_features(CompileOptions()).split(","))

@@ -33,7 +33,7 @@ import test_real_onnx as onnx_files  # noqa: E402
 import test_real_tflite as tflite_files  # noqa: E402
 from packages import file_in_package  # noqa: E402
 from subquant.compiler.compilation import compile_to_bytes  # noqa: E402
-from subquant.compiler.options import CompileOptions  # noqa: E402
+from subquant.compiler.compile_options import CompileOptions  # noqa: E402
 from subquant.runtime import Device, Executable  # noqa: E402
 
 _SECONDS = 0.5

@@ -30,7 +30,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_file, parse_text
 from subquant.conformance.suite import programs

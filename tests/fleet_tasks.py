@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from subquant.errors import InputError, Place
-from subquant.isolation import processes
-from subquant.isolation.processes import Steps
+from subquant.isolation import client
+from subquant.isolation.client import Steps
 
 Result = tuple[Any, list[bytes]]
 
@@ -31,7 +31,7 @@ def fail(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> 
 def in_child(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
     """Call one of the others in a child."""
     function = f"{__name__}:{arguments['function']}"
-    return processes.call(function, arguments, blobs, steps=steps)
+    return client.call(function, arguments, blobs, steps=steps)
 
 
 def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
@@ -43,7 +43,7 @@ def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) 
 def cores(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
     """Say how many cores this work may take, after a while."""
     time.sleep(arguments.get("seconds", 0))
-    return processes.cores_of_work(), []
+    return client.cores_of_work(), []
 
 
 def end(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
@@ -61,5 +61,5 @@ def sleep(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) ->
 def run_command(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps) -> Result:
     """As `sleep`, with a command that is guarded, and its child."""
     script = 'touch "$1/$$"; sleep 1000 & touch "$1/$!"; wait'
-    processes.run_guarded(["/bin/sh", "-c", script, "sh", arguments["folder"]], {})
+    client.run_guarded(["/bin/sh", "-c", script, "sh", arguments["folder"]], {})
     return None, []

@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 
 from subquant.compiler.inspected_tensors import InspectedTensor
-from subquant.compiler.inspection import inspect_module
 from subquant.compiler.reading import parse_text
+from subquant.compiler.tensor_inspection import inspect_module
 from subquant.dialects import create_context
 
 PER_TENSOR = "tensor<4x6x!quant.uniform<u8:f32, 0.5:128>>"

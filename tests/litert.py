@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
-from subquant.core.options import Activations
+from subquant.compiler.compile_options import CompileOptions
+from subquant.core.option_fields import Activations
 from subquant.dialects import create_context
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module

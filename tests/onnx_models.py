@@ -12,7 +12,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.dialects import create_context
 from subquant.importers.onnx import Interpreter, write_module
 from subquant.importers.onnx.model import read_onnx

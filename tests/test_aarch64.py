@@ -21,7 +21,7 @@ import test_kernels as kernels
 import test_kernels_depthwise as windows
 from integer_programs import convolution, drawn, product
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.numerics.requantization import Requantization
 from subquant.runtime.arguments import held
 from subquant.runtime.vm_modules import read_signatures

@@ -21,7 +21,7 @@ from subquant.cli import main
 from subquant.commands.arrays import parse_input, read_npy
 from subquant.commands.console import show_progress
 from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
-from subquant.core.options import parse_option
+from subquant.core.option_fields import parse_option
 from subquant.errors import InputError, SignatureError, UsageError, printable
 from subquant.formats.irpa import Splat, create_archive
 from subquant.numerics.casts import dequantize, quantize

@@ -12,7 +12,7 @@ import pytest
 from devices import ON_DEVICES, main_of
 from numpy_evaluation import evaluate
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir

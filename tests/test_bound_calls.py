@@ -15,7 +15,7 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.iree_hooks.sync_entries import BOUND, MEMORY, UNFENCED
 from subquant.runtime import Device, Executable, native_calls
@@ -203,7 +203,7 @@ func.func @main(%x: tensor<64x256xi8>, %w: tensor<256x128xi8>) -> tensor<64x128x
 
 
 def test_a_team_and_weights_that_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("subquant.runtime.worker_pool.available_cores", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     monkeypatch.setattr("subquant.signature.Work.is_worth", lambda *a, **k: True)
     rng = np.random.default_rng(3)
     x, other = rng.integers(-128, 128, (2, 64, 256)).astype(np.int8)

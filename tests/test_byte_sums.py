@@ -10,7 +10,7 @@ import pytest
 
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.runtime import Device
 
 SCALES, ZERO_POINTS = (0.0471, 0.0312, 0.0513), (3, 7, 1)

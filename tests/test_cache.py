@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquant.compiler import client, keys
+from subquant.compiler import keys, mlir_client
 from subquant.compiler.cache import DEFAULT_SIZE, Cache, default_cache, parse_size
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import CompilerError, EnvironmentProblem, InputError, Remark, UsageError
 from subquant.formats.irpa import Archive
 
@@ -257,13 +257,13 @@ def test_a_source_that_changes_meanwhile_is_not_kept(
 ) -> None:
     model = tmp_path / "model.mlir"
     model.write_text(PROGRAM.replace("main", "before"))
-    before, lower = keys.key_of_source(model, CompileOptions()), client.lower
+    before, lower = keys.key_of_source(model, CompileOptions()), mlir_client.lower
 
     def change_and_lower(*arguments: Any, **named: Any) -> Any:
         model.write_text(PROGRAM)
         return lower(*arguments, **named)
 
-    monkeypatch.setattr(client, "lower", change_and_lower)
+    monkeypatch.setattr(mlir_client, "lower", change_and_lower)
     data = compile_to_bytes(model, cache=tmp_path / "cache")
     assert b"main" in data
     assert Cache(tmp_path / "cache").find(before.text) is None

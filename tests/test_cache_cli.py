@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from subquant.cli import main
 from subquant.compiler.cache import Cache, Made, description
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.core.files import open_input
 from subquant.errors import InputError
 

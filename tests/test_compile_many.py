@@ -32,11 +32,11 @@ from subquant.cli import main
 from subquant.commands.compile_many import _Display
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.keys import digest_of, key_of_source
-from subquant.compiler.options import CompileOptions
 from subquant.core.reports import check_places
 from subquant.errors import EnvironmentProblem, InputError, UsageError
-from subquant.isolation.processes import Finished, Work
+from subquant.isolation.client import Finished, Work
 from test_tflite import subtraction
 
 PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{

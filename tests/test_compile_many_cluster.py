@@ -25,7 +25,7 @@ from dask_cluster import Cluster
 from many_models import write_models
 from programs import LONG
 from subquant.batch.manifest import NAME
-from test_processes import wait_until
+from test_process_cleanup import wait_until
 
 distributed = pytest.importorskip("distributed")
 

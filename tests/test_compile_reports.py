@@ -18,7 +18,7 @@ from subquant.batch.merging import Compilations, read_compilations
 from subquant.batch.report import to_json
 from subquant.batch.run import CompiledModel
 from subquant.cli import main
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import CompilerError, Place, UnsupportedError
 
 VERSIONS = {"subquant": "1", "iree-base-compiler": "3", "torch-mlir": None}

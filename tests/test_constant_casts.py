@@ -14,7 +14,7 @@ import subquant
 from numpy_evaluation import evaluate
 from programs import Cast, casts, examples, module_text, same_bits
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir

@@ -9,7 +9,7 @@ from devices import main_of
 from instruction_sets import EVERY, HERE
 from integer_programs import convolved
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 
 WINDOWS = {
     # images x height x width x channels, window, padding, strides, groups

@@ -21,8 +21,8 @@ from devices import run
 from programs import share_of
 from spirv import races
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import compiler_path
-from subquant.compiler.options import CompileOptions
 from subquant.runtime import Device, Executable
 from together import Together
 

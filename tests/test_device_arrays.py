@@ -22,7 +22,7 @@ from subquant import DeviceArray
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
-from subquant.isolation.processes import available_cores
+from subquant.isolation.client import available_cores
 from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize
 from subquant.ops import linear, trace_function
@@ -754,7 +754,7 @@ def test_small_programs_are_run_by_the_callers_own_thread(
     expected: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("subquant.runtime.worker_pool.available_cores", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     rng = np.random.default_rng(6)
     x, w = (rng.integers(-128, 128, shape).astype(np.int8) for shape in ((8, 64), (64, 64)))
     executable = subquant.compile(text, device=Device(device, threads=threads))
@@ -768,7 +768,7 @@ def test_small_programs_are_run_by_the_callers_own_thread(
 
 def test_programs_share_arrays_and_threads(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Resident results of a small program are arguments of a large one, and the reverse."""
-    monkeypatch.setattr("subquant.runtime.worker_pool.available_cores", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     device = Device("llvm-cpu", threads=2)
     small, large = (subquant.compile(text, device=device) for text in (DOUBLES, PRODUCT))
     again = subquant.compile(PRODUCT, device=device)

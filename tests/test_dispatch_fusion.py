@@ -11,7 +11,7 @@ import subquant
 from devices import main_of
 from instruction_sets import EVERY
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 
 
 class Program:

@@ -10,7 +10,7 @@ import pytest
 from block_programs import arrays, program, reference
 from instruction_sets import EVERY
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.models.rotary_embedding import Rotation

@@ -21,10 +21,10 @@ from subquant.dialects import create_context
 from subquant.emit import Emitted, linalg, operation, scalar, stablehlo, tensor
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
+from subquant.interpreter.interpreter_client import evaluate_apart
 from subquant.numerics.array_functions import bits_of, convert, is_known, is_zero, truncate
 from subquant.numerics.element_types import BOOL, I32, I64, ElementType
 from subquant.runtime import Device, Executable
-from subquant.runtime.interpreter_client import evaluate_apart
 
 Function = Callable[..., Any]
 

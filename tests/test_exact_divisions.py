@@ -10,7 +10,7 @@ import pytest
 
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.numerics import casts
 from subquant.numerics.parameters import ExpressedType, StorageType
 from subquant.runtime import Device

@@ -15,7 +15,7 @@ import pytest
 
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, InputError, SignatureError, UsageError
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
 from subquant.numerics.parameters import ExpressedType

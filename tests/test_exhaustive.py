@@ -10,8 +10,8 @@ import pytest
 
 import subquant
 from programs import LONG
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 
 BINARY = {
     "add": np.add,

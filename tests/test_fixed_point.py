@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import subquant
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.errors import UnsupportedError, UsageError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.numerics.fixed_point import (
     MAX_SHIFT,
     ROUNDINGS,
@@ -24,7 +25,6 @@ from subquant.numerics.fixed_point import (
 )
 from subquant.numerics.parameters import StorageType
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 
 FACTORS = [0.3, 0.5, 0.7500001, 1.0, 1.7, 3.0, 1e-3, 2.0**-20 * 1.3, 2.0**-31, 2.0**-45, 1e4]
 

@@ -17,8 +17,8 @@ import pytest
 from subquant.batch.engines import Done, Task, run_tasks
 from subquant.batch.engines.available_cores import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
-from subquant.isolation import processes
-from test_processes import is_alive, wait_until
+from subquant.isolation import client
+from test_process_cleanup import is_alive, wait_until
 
 TESTS = Path(__file__).parent
 
@@ -118,14 +118,14 @@ def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_as_many_children_as_jobs() -> None:
-    jobs = processes.MOST + 2
+    jobs = client.MOST + 2
     tasks = [
         task("in_child", f"{number}", function="process", seconds=0.5) for number in range(jobs)
     ]
     start = time.monotonic()
     found = list(run_tasks(tasks, jobs=jobs))
     assert len({done.value for done in found}) == jobs, time.monotonic() - start
-    assert len(processes._POOL.idle) <= processes._POOL.places == processes.MOST
+    assert len(client._POOL.idle) <= client._POOL.places == client.MOST
 
 
 @pytest.mark.parametrize("function", ["sleep", "run_command"])
@@ -175,26 +175,26 @@ def test_a_signal_ends_the_children(tmp_path: Path, name: str) -> None:
 
 
 def test_work_that_is_cancelled_has_no_more_children() -> None:
-    work = processes.Work()
+    work = client.Work()
     raised: list[BaseException] = []
 
     def wait_for_place() -> None:
         with work.doing():
             try:
-                processes.call("fleet_tasks:double", {"x": 1})
-            except processes.Cancelled as error:
+                client.call("fleet_tasks:double", {"x": 1})
+            except client.Cancelled as error:
                 raised.append(error)
 
     thread = threading.Thread(target=wait_for_place)
     with contextlib.ExitStack() as stack:
-        for _ in range(processes.MOST):  # all are taken
-            stack.enter_context(processes._POOL.child("os"))
+        for _ in range(client.MOST):  # all are taken
+            stack.enter_context(client._POOL.child("os"))
         thread.start()
         time.sleep(0.1)
         assert not raised
         work.cancel()
         thread.join(10)
     assert len(raised) == 1
-    with work.doing(), pytest.raises(processes.Cancelled):
-        processes.run_guarded(["/bin/true"], {})
-    assert processes.run_guarded(["/bin/true"], {}).status == 0
+    with work.doing(), pytest.raises(client.Cancelled):
+        client.run_guarded(["/bin/true"], {})
+    assert client.run_guarded(["/bin/true"], {}).status == 0

@@ -35,7 +35,7 @@ from subquant.batch.engines import HOST_CPU, Done, Task, available_cores, run_ta
 from subquant.batch.engines import dask_cluster as engine
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.conformance import suite
 from subquant.conformance.cases import programs_cases
 from subquant.conformance.runner import machine, run_cases
@@ -43,7 +43,7 @@ from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.runtime.machine import describe_machine
 from test_compile_many import PROGRAM, write_onnx
 from test_fleet import task
-from test_processes import is_alive, wait_until
+from test_process_cleanup import is_alive, wait_until
 
 TESTS = Path(__file__).parent
 

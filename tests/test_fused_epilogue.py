@@ -15,7 +15,7 @@ import subquant
 from devices import main_of
 from instruction_sets import AUTO, EVERY, HERE, case_of
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.numerics.fixed_point import ROUNDINGS, saturate
 from subquant.numerics.parameters import StorageType
 from subquant.numerics.requantization import Requantization, Term, requantize

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from programs import LONG
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.runtime import Device
 
 ROOT = Path(__file__).resolve().parent.parent

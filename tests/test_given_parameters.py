@@ -19,8 +19,8 @@ from ggml_blocks import COMPUTED, moderate_blocks
 from instruction_sets import AUTO, HERE, case_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.cpu_features import host_features
-from subquant.compiler.options import CompileOptions
 from subquant.core._mlir import Value, ir
 from subquant.dialects import create_context
 from subquant.emit.functions import write_function

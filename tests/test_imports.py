@@ -32,7 +32,17 @@ ORDER = (
         "kernels",
         "transforms",
     ),
-    *("layouts", "formats", "weights", "importers", "iree_hooks", "compiler", "batch", "runtime"),
+    *(
+        "layouts",
+        "formats",
+        "weights",
+        "importers",
+        "iree_hooks",
+        "compiler",
+        "batch",
+        "runtime",
+        "interpreter",
+    ),
     *("ops", "models", "comparison", "conformance", "commands", "cli", "__main__"),
 )
 """The packages and modules of `subquant`: each imports only those before it, and itself."""
@@ -147,7 +157,7 @@ def test_the_package_alone_imports_nothing() -> None:
 
 CHILD = """
 import sys
-import subquant.compiler.child
+import subquant.compiler.mlir_child
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 (op,) = parse_text("func.func private @f()", create_context()).body.operations
@@ -162,7 +172,7 @@ def test_a_child_imports_what_most_calls_need() -> None:
     command = [sys.executable, "-c", CHILD]
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout == "\n"
-    command[-1] = CHILD.replace("import subquant.compiler.child", "")
+    command[-1] = CHILD.replace("import subquant.compiler.mlir_child", "")
     shown = subprocess.run(command, capture_output=True, text=True, check=True)
     assert shown.stdout == "torch_mlir.dialects.func\n"
 

@@ -14,7 +14,7 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from programs import LONG
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.program import Program
@@ -24,9 +24,9 @@ from subquant.dialects import create_context
 from subquant.dialects.grids import exact, exact_product
 from subquant.dialects.quant import element_type
 from subquant.errors import UnsupportedError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.numerics.fixed_point import apply_scale, multiplier_and_shift
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 from together import Together
 

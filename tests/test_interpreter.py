@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from subquant.cli import main
 from subquant.compiler.pipeline import parse_pipeline
 from subquant.errors import SignatureError, UnsupportedError, UsageError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from subquant.runtime.interpreter import InterpretedModule
 
 ADD = """
 !q = !quant.uniform<i8:f32, 0.5:3>

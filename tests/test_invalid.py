@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from subquant.compiler import client
+from subquant.compiler import mlir_client
 from subquant.compiler.reading import parse_bytecode, parse_file, parse_text
 from subquant.compiler.text_checks import MAX_NESTING
 from subquant.core._mlir import ir, quant
@@ -39,7 +39,9 @@ def split_cases():
 
 
 def verify(path):
-    result = client.optimize(path.read_bytes(), str(path), None, reproducer=path.parent / "again")
+    result = mlir_client.optimize(
+        path.read_bytes(), str(path), None, reproducer=path.parent / "again"
+    )
     for error in result.errors:
         raise error
 

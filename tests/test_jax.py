@@ -17,8 +17,8 @@ import pytest
 import subquant
 from devices import ON_DEVICES
 from programs import LONG
-from subquant.compiler import client
-from subquant.compiler.options import CompileOptions
+from subquant.compiler import mlir_client
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_bytes
 from subquant.dialects import create_context
@@ -158,7 +158,7 @@ sys.stdout.buffer.write(exported.serialize())
 
 
 def test_inspect_shows_weights_by_their_names() -> None:
-    [*weights] = client.inspect(exported_model("int4 in blocks", "block"))
+    [*weights] = mlir_client.inspect(exported_model("int4 in blocks", "block"))
     assert {each.name for each in weights} == {f"weights['{name}'][0]" for name in SHAPES}
     assert {str(each.parameters.storage) for each in weights} == {"i4"}
 

@@ -20,7 +20,7 @@ from instruction_sets import EVERY, HERE, SOME, case_of
 from integer_programs import convolution, drawn, padded_convolution, product
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive

@@ -10,7 +10,7 @@ from attention_programs import Case, bound, expected
 from instruction_sets import AUTO, EVERY, case_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import Remark
 from subquant.kernels.isa.instructions import INSTRUCTIONS
 from subquant.numerics.attention import bounded, exponential

@@ -13,7 +13,7 @@ from devices import main_of
 from instruction_sets import EVERY, SOME
 from integer_programs import convolution, convolved, drawn
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.kernels.pack.k_groups import TapGroups
 from subquant.kernels.select.conv_geometry import Axis
 

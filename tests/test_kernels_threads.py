@@ -15,7 +15,7 @@ import subquant
 from block_programs import arrays, program, reference
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UsageError
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES

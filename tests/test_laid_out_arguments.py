@@ -12,7 +12,7 @@ import pytest
 import subquant
 from block_programs import arrays, program, reference
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError
 from subquant.runtime import Device
 from subquant.runtime.prepacked_arguments import Layouts

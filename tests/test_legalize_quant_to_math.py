@@ -19,8 +19,8 @@ from subquant.dialects.dense import array_of_dense, dense_of_array
 from subquant.dialects.quant import element_type
 from subquant.dialects.stablehlo import OPERATIONS
 from subquant.errors import UnsupportedError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 from together import Together
 

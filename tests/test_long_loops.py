@@ -12,7 +12,7 @@ import pytest
 import subquant
 from devices import run
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
 from subquant.runtime.open_device import iree_runtime

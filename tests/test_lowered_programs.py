@@ -14,7 +14,7 @@ from subquant.conformance.cases import compare
 from subquant.conformance.program import Program
 from subquant.conformance.suite_random import random_programs
 from subquant.errors import UnsupportedError
-from subquant.runtime.interpreter import InterpretedModule
+from subquant.interpreter.interpreted_module import InterpretedModule
 
 CONTRACTIONS = ("convolution", "dot", "dot_general", "dynamic_conv")
 CASTS = ("uniform_dequantize", "uniform_quantize")

@@ -15,12 +15,12 @@ from click.testing import CliRunner
 import subquant
 from subquant.cli import main
 from subquant.compiler import cpu_features, pipeline
-from subquant.compiler.client import text_of
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.cpu_features import host_features, missing_features, recorded_features
 from subquant.compiler.diagnostics import reworded
 from subquant.compiler.iree_driver import compiler_path, target_features
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.mlir_client import text_of
 from subquant.compiler.targets import IREE_VULKAN_TARGETS
 from subquant.core._mlir import passmanager, register_upstream_passes
 from subquant.dialects import create_context

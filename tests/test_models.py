@@ -14,7 +14,7 @@ import pytest
 from gguf_models import SMALL, TinyModel
 from subquant.compiler.cache import Cache
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, InputError, Remark, UsageError
 from subquant.formats.irpa import Archive
 from subquant.models import Session, loading

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from onnx_models import MICROSOFT, computed, model, node
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError, UsageError
 from subquant.importers.onnx.irrelevant_parts import irrelevant_parts
 from subquant.importers.onnx.model import read_onnx

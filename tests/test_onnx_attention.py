@@ -13,7 +13,7 @@ import pytest
 from onnx_models import MICROSOFT, computed, model, node
 from onnx_runtime import DrawnCases, Rng, Written, of_onnx_runtime, written
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device, Executable
 

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from onnx_models import computed, model, node
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import Remark, SubquantError, UnsupportedError, UsageError
 from subquant.formats.irpa import Archive
 from subquant.numerics.element_types import ElementType

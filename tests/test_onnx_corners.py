@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.importers.onnx import Interpreter
 from subquant.importers.onnx.model import read_onnx

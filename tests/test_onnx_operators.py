@@ -18,9 +18,9 @@ from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, text_of
 from onnx_oracle import Oracle
 from onnx_runtime import DeviceShare
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.iree_driver import run_iree
 from subquant.compiler.lowering import bytecode_of, lower
-from subquant.compiler.options import CompileOptions
 from subquant.dialects import create_context
 from subquant.importers.onnx import Interpreter, write_module
 from subquant.importers.onnx.model import read_onnx

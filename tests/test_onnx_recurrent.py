@@ -15,7 +15,7 @@ from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, node_tests, text_of
 from onnx_runtime import DeviceShare
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError
 from subquant.runtime import Device, Executable
 

@@ -13,7 +13,7 @@ import pytest
 from ggml_blocks import COMPUTED, moderate_blocks
 from programs import LONG, examples, share_of
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UsageError
 from subquant.layouts import (
     DynamicScaledQuantizer,

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.opt import OptResult, run_opt
-from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import UpstreamPass, compile_pipeline, parse_pipeline, run_pipeline
 from subquant.compiler.reading import BYTECODE_MAGIC, parse_text
 from subquant.core._mlir import ir

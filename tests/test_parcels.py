@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from subquant.batch.engines.input_bundle import Parcel, read_flag_files, unpacked
-from subquant.compiler.client import Input
+from subquant.compiler.mlir_client import Input
 from subquant.errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
 from test_compile_many import write_onnx
 

@@ -27,7 +27,7 @@ from subquant.commands.pictures import (
     write_picture,
 )
 from subquant.commands.tables import render_table
-from subquant.compiler.inspection import InspectedTensor
+from subquant.compiler.tensor_inspection import InspectedTensor
 from subquant.errors import EnvironmentProblem, InputError, UsageError
 from subquant.weights.quantizing import LayerError
 

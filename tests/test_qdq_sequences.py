@@ -14,8 +14,8 @@ from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.dialects.quant import is_quantized
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from subquant.transforms.base import walk
 from together import Together
 

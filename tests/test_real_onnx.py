@@ -14,7 +14,7 @@ import pytest
 from packages import file_in_package
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]

@@ -10,8 +10,8 @@ import pytest
 import subquant
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.lowering import peels_loops
-from subquant.compiler.options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 

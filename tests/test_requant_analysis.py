@@ -14,7 +14,7 @@ import pytest
 import subquant
 from instruction_sets import EVERY, HERE
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from test_fused_epilogue import COLUMNS, DEPTH, FACTORS, rows
 from together import Together
 

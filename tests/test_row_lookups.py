@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.formats.irpa import Archive, create_archive
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.packed_integers import PLANE_BITS, pack_planes

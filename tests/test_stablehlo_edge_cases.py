@@ -17,8 +17,8 @@ import pytest
 import subquant
 from devices import ON_DEVICES, run
 from subquant.errors import UnsupportedError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from together import Together
 
 

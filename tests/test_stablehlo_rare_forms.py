@@ -12,8 +12,8 @@ from devices import ON_DEVICES
 from programs import share_of
 from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
 from subquant.conformance.interpreter import interpret
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from together import Together
 
 Interpreter = Callable[[str, Sequence[np.ndarray]], Sequence[Any]]

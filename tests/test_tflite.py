@@ -21,7 +21,7 @@ from programs import LONG, share_of
 from subquant.cli import main
 from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import read_module
 from subquant.dialects import create_context
 from subquant.errors import (

@@ -88,7 +88,7 @@ def test_complex_results_and_operators_are_refused() -> None:
 
 
 def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:
-    from subquant.compiler.options import CompileOptions
+    from subquant.compiler.compile_options import CompileOptions
 
     data = spectrum((2, 5, 12), (8, 16))
     rows = np.random.default_rng(0).normal(size=(2, 5, 12)).astype(np.float32)

@@ -12,7 +12,7 @@ import pytest
 from litert import LiteRt, drawn
 from subquant.comparison.models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.dialects import create_context
 from subquant.errors import UnsupportedError
 from subquant.importers.options import ImportOptions

@@ -13,7 +13,7 @@ import pytest
 import subquant
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SignatureError, UsageError
 from subquant.runtime import Device, Executable
 from subquant.runtime.streaming import stream

@@ -32,7 +32,7 @@ from click.testing import CliRunner
 
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import in_context_of, ir
 from subquant.dialects import create_context

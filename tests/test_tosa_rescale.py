@@ -29,9 +29,9 @@ from subquant.conformance.testdata import tosa_cases
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.numerics.parameters import StorageType
 from subquant.runtime import Device, Executable
-from subquant.runtime.interpreter import InterpretedModule
 from together import Together
 
 FORTH = "quant-legalize-to-tosa-rescale"

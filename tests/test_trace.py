@@ -13,6 +13,7 @@ import subquant
 from subquant.core._mlir import ir
 from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
+from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,
@@ -29,7 +30,6 @@ from subquant.numerics.array_functions import (
     rounded_product,
 )
 from subquant.runtime import Device
-from subquant.runtime.interpreter import InterpretedModule
 from together import Together
 
 DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]

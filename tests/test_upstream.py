@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from programs import Cast, casts, examples, module_text, same_bits
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from typing import Any
 
-from ..compiler.options import CompileOptions, Emit
-from ..isolation.processes import Limits
+from ..compiler.compile_options import CompileOptions, Emit
+from ..isolation.client import Limits
 from .models import find_models, name_outputs
 from .run import Batch, CompiledModel
 

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
-from ..compiler.options import CompileOptions, Emit
+from ..compiler.compile_options import CompileOptions, Emit
 from ..core import reports
 from ..errors import InputError, Place, UsageError, printable, quoted
-from ..isolation.processes import error_from_json
+from ..isolation.client import error_from_json
 from .report import show_table, summary_line, to_json, to_junit
 from .run import CompiledModel, Status
 

@@ -22,7 +22,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ..compiler.options import Emit
+from ..compiler.compile_options import Emit
 from ..core.files import read_input
 from ..errors import InputError, UsageError, quoted
 

@@ -24,10 +24,10 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_args
 
-from ..compiler.options import CompileOptions, Emit
+from ..compiler.compile_options import CompileOptions, Emit
 from ..core import reports
 from ..errors import printable
-from ..isolation.processes import error_to_json
+from ..isolation.client import error_to_json
 from .run import CompiledModel, Status
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from ..compiler.client import Input
+from ..compiler.compile_options import CompileOptions, Emit
 from ..compiler.keys import Key, digest_of, is_for_host, key_of_source, machine_of
-from ..compiler.options import CompileOptions, Emit
+from ..compiler.mlir_client import Input
 from ..core.files import read_input, reproducer_name, write_whole
 from ..errors import InputError, Place, Remark, SubquantError
-from ..isolation.processes import Limits, error_from_json
+from ..isolation.client import Limits, error_from_json
 from .engines import HOST_CPU, Done, Task, run_tasks
 from .engines.input_bundle import Parcel, read_flag_files
 from .manifest import Manifest, Record

@@ -21,10 +21,10 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from ..compiler.compilation import compile_to_bytes
+from ..compiler.compile_options import options_of_json
 from ..compiler.keys import machine_of
-from ..compiler.options import options_of_json
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
-from ..isolation.processes import Limits, Steps
+from ..isolation.client import Limits, Steps
 from .engines.input_bundle import unpacked
 
 __all__ = ["Clock", "compile_model"]

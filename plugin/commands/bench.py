@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from ..compiler.options import CompileOptions
+from ..compiler.compile_options import CompileOptions
 from ..errors import Remark, SubquantError, counted
-from ..isolation.processes import prepare
+from ..isolation.client import prepare
 from .benching import Bench, bench_on_cluster
 from .console import reproducer_of, say, show_progress, shown_name, source_of
 from .options import (

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.engines import Done, Task, needs_of, run_tasks
 from ..batch.engines.input_bundle import Parcel, read_flag_files, unpacked
-from ..compiler.client import Input
-from ..compiler.options import options_of_json
+from ..compiler.compile_options import options_of_json
+from ..compiler.mlir_client import Input
 from ..errors import Remark, SubquantError
-from ..isolation.processes import Limits, Steps, call, error_from_json
+from ..isolation.client import Limits, Steps, call, error_from_json
 from .arrays import parse_input, split_name
 from .calls import Call
 from .console import read_model

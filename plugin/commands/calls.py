@@ -18,8 +18,8 @@ from .arrays import difference, format_array, literal_of, parse_input, split_nam
 from .console import say, show_progress, write_output
 
 if TYPE_CHECKING:
+    from ..interpreter.interpreted_module import InterpretedModule
     from ..runtime import Executable
-    from ..runtime.interpreter import InterpretedModule
     from ..runtime.streaming import Invocable
 
 __all__ = ["Call"]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..compiler.options import CompileOptions
+from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError, counted
-from ..isolation.processes import prepare
+from ..isolation.client import prepare
 from .console import read_model, say, show_progress, shown_name, write_output
 from .options import compile_options, limit_options, make_compile_options, pop_limits
 

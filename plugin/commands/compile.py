@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ..batch.models import is_list, is_pattern
-from ..compiler.options import CompileOptions, Emit
+from ..compiler.compile_options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError, quoted
-from ..isolation.processes import Limits, prepare
+from ..isolation.client import Limits, prepare
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import (
     compile_options,

@@ -18,11 +18,11 @@ from .. import __version__
 from ..batch import report
 from ..batch.models import Model, find_models, name_outputs
 from ..batch.run import Batch, CompiledModel
-from ..compiler.options import CompileOptions, Emit
+from ..compiler.compile_options import CompileOptions, Emit
 from ..core.reports import check_places, write_report
 from ..core.versions import installed_versions
 from ..errors import UsageError, printable, quoted
-from ..isolation.processes import Limits, ending_cleanly
+from ..isolation.client import Limits, ending_cleanly
 from .console import read_model, report_error, say
 
 __all__ = ["ManyOptions", "compile_models"]

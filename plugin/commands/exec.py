@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..compiler.options import CompileOptions
+from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError
 from .compile import compile_model, prepare_compiler
 from .console import reproducer_of, shown_name, source_of
@@ -74,7 +74,7 @@ def command(
     call = Call(**options)
     interpreted = None
     if interpret or interpret_only:
-        from ..runtime.interpreter import InterpretedModule
+        from ..interpreter.interpreted_module import InterpretedModule
 
         try:
             interpreted = InterpretedModule(source, reproducer=reproducer_of(model), limits=limits)

@@ -19,7 +19,7 @@ from ..errors import (
     near_names,
     quoted,
 )
-from ..isolation.processes import ChildEnded, Limits, call, prepare
+from ..isolation.client import ChildEnded, Limits, call, prepare
 from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, pop_limits
 
@@ -103,7 +103,7 @@ def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
     with show_progress(f"inspect {path}") as progress:
         try:
             model, _ = call(
-                "subquant.compiler.inspected_models:served",
+                "subquant.compiler.model_inspection:served",
                 arguments,
                 steps=progress,
                 limits=limits,
@@ -136,11 +136,11 @@ def _inspect_module(
     file: str, name: str | None, picture: str | None, as_json: bool, limits: Limits
 ) -> None:
     """Show the quantized tensors of a module, or the scales of one of them."""
-    from ..compiler import client, inspected_tensors
+    from ..compiler import inspected_tensors, mlir_client
 
     with show_progress(f"inspect {file}") as progress:
         try:
-            tensors = client.inspect(
+            tensors = mlir_client.inspect(
                 read_model(file), reproducer=reproducer_of(file), progress=progress, limits=limits
             )
         except SubquantError as error:

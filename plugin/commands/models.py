@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from ..core.options import Activations
+from ..core.option_fields import Activations
 from ..errors import InputError
-from ..isolation.processes import ending_cleanly
+from ..isolation.client import ending_cleanly
 from .console import read_model, shown_name
 from .options import stacked, threads_option
 

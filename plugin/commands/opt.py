@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from ..isolation.processes import prepare
+from ..isolation.client import prepare
 from .console import (
     read_model,
     report_error,
@@ -70,11 +70,11 @@ def command(
         return
     if model is None:
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
-    from ..compiler import client
+    from ..compiler import mlir_client
 
     prepare()
     with show_progress(f"opt {model}") as progress:
-        result = client.optimize(
+        result = mlir_client.optimize(
             read_model(model),
             shown_name(model),
             passes,

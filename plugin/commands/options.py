@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 import click
 
-from ..compiler.options import CompileOptions
-from ..core.options import Options, annotations_of, choices_of
+from ..compiler.compile_options import CompileOptions
+from ..core.option_fields import Options, annotations_of, choices_of
 from ..errors import UsageError
-from ..isolation.processes import Limits
+from ..isolation.client import Limits
 
 __all__ = [
     "compile_options",
@@ -46,7 +46,7 @@ def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[
     by its name in the singular.
 
     Args:
-        options: the dataclass, whose fields are made by `subquant.core.options.option`.
+        options: the dataclass, whose fields are made by `subquant.core.option_fields.option`.
         **overrides: arguments of ``click.option``, by field.
     """
     return stacked(

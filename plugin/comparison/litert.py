@@ -12,7 +12,7 @@ import numpy as np
 
 from ..core.files import kind_of
 from ..importers.tflite.model import Model
-from ..isolation.processes import Limits, Steps
+from ..isolation.client import Limits, Steps
 from ..numerics.element_types import Array
 from .exchange import arrays_of, ask, described
 

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 
 from ..compiler.compilation import compile_to_bytes
-from ..compiler.options import CompileOptions
+from ..compiler.compile_options import CompileOptions
 from ..core.files import kind_of
 from ..errors import Remark, SignatureError, UnsupportedError, UsageError, counted
 from ..importers import onnx, tflite
 from ..importers.onnx import model as onnx_format
 from ..importers.options import AS_IN_FILE, ImportOptions
 from ..importers.tflite import model as tflite_format
-from ..isolation.processes import Limits
+from ..isolation.client import Limits
 from ..numerics.element_types import Array, ElementType
 from ..runtime import Device, Executable
 from . import litert, ort

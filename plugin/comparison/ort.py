@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..isolation.processes import Limits, Steps
+from ..isolation.client import Limits, Steps
 from ..numerics.element_types import Array
 from .exchange import arrays_of, ask, described
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import EnvironmentProblem, Remark, UsageError, quoted
+from .compile_options import CompileOptions
 from .keys import Digest, code_digest
-from .options import CompileOptions
 from .store import Held, Store
 
 __all__ = ["DEFAULT_SIZE", "Cache", "Made", "default_cache", "description", "parse_size"]
@@ -83,7 +83,7 @@ class Made:
 
     Args:
         executable: its bytes.
-        signature_texts: as of `subquant.compiler.client.LoweredModule`.
+        signature_texts: as of `subquant.compiler.mlir_client.LoweredModule`.
         remarks: on the source, whose file they do not name.
         parameters: the archive, if there is one.
     """

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, Remark, SubquantError, UsageError
-from ..isolation.processes import Limits
-from . import client
+from ..isolation.client import Limits
+from . import mlir_client
 from .cache import Cache, Made, description
-from .client import Input, LoweredModule, Source, input_of, signatures_of
+from .compile_options import CompileOptions, Emit
 from .cpu_features import recorded_features
 from .iree_driver import compile_threads, is_by_session, run_iree
 from .keys import Key, key_of_bytecode, key_of_source
-from .options import CompileOptions, Emit
+from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
 from .store import Held
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class _Compilation:
 
     def lower(self) -> LoweredModule:
         is_whole = self.emit == "vmfb"
-        lowered = client.lower(
+        lowered = mlir_client.lower(
             self.given,
             self.options,
             self.emit,

@@ -15,7 +15,7 @@ import functools
 import re
 from pathlib import Path
 
-from .options import CompileOptions
+from .compile_options import CompileOptions
 from .targets import simulated_host_cpu
 
 __all__ = ["host_features", "missing_features", "recorded_features"]

@@ -23,9 +23,9 @@ from ..errors import (
     quoted,
 )
 from ..iree_hooks import session
-from ..isolation.processes import Finished, cores_of_work, run_guarded
-from .client import text_of
-from .options import CompileOptions
+from ..isolation.client import Finished, cores_of_work, run_guarded
+from .compile_options import CompileOptions
+from .mlir_client import text_of
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS, simulated_host_cpu
 
 __all__ = [

@@ -39,10 +39,10 @@ from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import SubquantError
 from ..formats.gguf_splits import part_files
 from ..iree_hooks import session
-from .client import Input, Source, external_files, input_of
+from .compile_options import CompileOptions, Emit
 from .flags import values_of, with_values
 from .iree_driver import is_by_session
-from .options import CompileOptions, Emit
+from .mlir_client import Input, Source, external_files, input_of
 from .targets import simulated_host_cpu
 
 __all__ = [

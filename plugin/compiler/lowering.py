@@ -10,7 +10,7 @@ from ..errors import Remark
 from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
-from .options import CompileOptions
+from .compile_options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 
 __all__ = [

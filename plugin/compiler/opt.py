@@ -21,7 +21,7 @@ from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
 from ..transforms.base import ModulePass
 from ..transforms.quantization.verify_quantization import VerifyQuantization
-from .client import OptResult
+from .mlir_client import OptResult
 from .pipeline import parse_pipeline, run_pipeline
 from .reading import (
     BYTECODE_MAGIC,

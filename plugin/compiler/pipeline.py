@@ -19,15 +19,15 @@ from ..core._mlir import (
     register_upstream_passes,
     translate_errors,
 )
-from ..core.options import parse_option
+from ..core.option_fields import parse_option
 from ..emit.operation import types_kept
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.instructions import INSTRUCTIONS, instructions_of
 from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
+from .compile_options import CompileOptions
 from .cpu_features import recorded_features
-from .options import CompileOptions
 
 __all__ = [
     "NAMED_PIPELINES",

@@ -18,8 +18,8 @@ from ..core.files import kind_of, read_input
 from ..dialects import create_context
 from ..errors import ParseError, Place, Remark, UsageError
 from ..importers.options import AS_IN_FILE, ImportOptions
-from .client import Source
 from .diagnostics import HINTS, reworded
+from .mlir_client import Source
 from .stablehlo_artifacts import is_artifact, parse_artifact, record_names
 from .text_checks import check_text
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ..isolation.processes import Steps, time_limit
+from ..isolation.client import Steps, time_limit
 from .cases import Case, cases_to_fields
 from .stablehlo_testdata import stablehlo_file_cases
 from .tosa_testdata import tosa_file_cases

@@ -23,7 +23,7 @@ from ..errors import (
     printable,
     quoted,
 )
-from ..isolation.processes import ending_cleanly
+from ..isolation.client import ending_cleanly
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
 from .replay import replay_command, save_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..core.options import option
+from ..core.option_fields import option
 from ..errors import UsageError, quoted
 
 __all__ = ["MOST_JOBS", "MOST_RANDOM", "MOST_SHARDS", "RunOptions", "Shard"]

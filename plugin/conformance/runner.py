@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.engines import Task, needs_of, run_tasks
 from ..errors import SubquantError, UnsupportedError
-from ..isolation.processes import ChildEnded, Steps, call, end_after
+from ..isolation.client import ChildEnded, Steps, call, end_after
 from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
 
 if TYPE_CHECKING:  # imported when a process runs programs
-    from ..compiler.options import CompileOptions
+    from ..compiler.compile_options import CompileOptions
     from ..runtime.executable import Function
 
 __all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
@@ -209,7 +209,7 @@ class _Runner:
 
     def _compile(self, batch: list[tuple[Case, Prepared]]) -> bytes:
         from ..compiler.compilation import compile_to_bytes
-        from ..compiler.options import CompileOptions
+        from ..compiler.compile_options import CompileOptions
         from ..runtime import Device
 
         if self._options is None:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..compiler.client import Input, ask
+from ..compiler.mlir_client import Input, ask
 from ..errors import InputError
 from .cases import Case, Prepared, cases_from_fields
 

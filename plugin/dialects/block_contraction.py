@@ -50,7 +50,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from ..core._mlir import Operation, Value, ir
-from ..core.options import Activations
+from ..core.option_fields import Activations
 from ..errors import VerificationError
 from ..numerics.packed_integers import PLANE_BITS
 from ..numerics.parameters import ExpressedType, StorageType

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..core.options import FixedPointRounding
+from ..core.option_fields import FixedPointRounding
 from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import MAX_SHIFT

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..core.options import Activations, Semantics, check_choices
+from ..core.option_fields import Activations, Semantics, check_choices
 from ..errors import UsageError, quoted
 
 __all__ = ["AS_IN_FILE", "ImportOptions"]

@@ -12,7 +12,7 @@ until there is none left, and then for those that others have taken.
   CPU, and `subquant.iree_hooks.async_entries` to those for Vulkan.
 * `subquant.iree_hooks.worker_pool` has these functions, and says how they and the threads share
   work.
-* `subquant.runtime.worker_pool` has the threads.
+* `subquant.runtime.worker_threads` has the threads.
 
 They meet in the **mailbox**, memory of the process with the words that `SLOTS` of that file names.
 A program that was given none runs as any other of IREE's.

@@ -50,7 +50,7 @@ TEAM = "__subquant_team"
 """The function that is given the mailbox."""
 THREADS = "__subquant_threads"
 """The function that a thread of the team runs; it returns when it has waited long enough."""
-THREADS_KEY = "subquant.iree_hooks.2"
+THREADS_KEY = "subquant.team.2"
 """Of the threads' program, with the version of the mailbox."""
 
 _LINE = 16

@@ -8,7 +8,7 @@ the folder, in which the command's own temporary files are too. Where it was kil
 next one removes the folder: each is locked, by who made it and what that started, as long as one of
 them is there.
 
-`subquant.isolation.processes.run_guarded` is the parent's side. The program is run by its path, so
+`subquant.isolation.client.run_guarded` is the parent's side. The program is run by its path, so
 that it starts within milliseconds: it imports little, and nothing of subquant. The form of requests
 and answers is here for both: the number of bytes of a JSON text and the number of blobs, the size
 of each blob, all as 8 bytes, then the JSON and the blobs.

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.requirements import require
 from ..errors import InputError, UnsupportedError, printable, quoted
-from ..isolation.processes import ChildEnded, Limits, Steps, call, time_limit
+from ..isolation.client import ChildEnded, Limits, Steps, call, time_limit
 from .tokenizer import Tokenizer, check_text
 
 if TYPE_CHECKING:

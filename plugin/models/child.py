@@ -9,7 +9,7 @@ from typing import Any
 
 from ..compiler.lowering import bytecode_of
 from ..errors import Place
-from ..isolation.processes import Steps
+from ..isolation.client import Steps
 from ..weights.sources import open_weights
 from .configuration import Configuration
 from .interface import Shape

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.cache import Cache, Made, default_cache, description
+from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import Key, key_of_source
-from ..compiler.options import CompileOptions
 from ..compiler.store import Held
 from ..core.files import write_whole
-from ..core.options import Activations
+from ..core.option_fields import Activations
 from ..errors import InputError, Place, SubquantError, UsageError
-from ..isolation.processes import ChildEnded, call
+from ..isolation.client import ChildEnded, call
 from ..numerics.element_types import Array
 from ..runtime import Device, Executable
 from ..weights.sources import open_weights

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.options import option
+from ..core.option_fields import option
 from ..errors import ExecutionError, UsageError
 from ..numerics.element_types import Array
 

@@ -38,7 +38,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ..core.options import Rounding
+from ..core.option_fields import Rounding
 from ..errors import UsageError
 from .array_functions import bits_of, both, convert, is_known, is_zero, truncate
 from .element_types import BF16, F16, F32, F64, I32, I64, U32, AnyArray, Array, ElementType

@@ -36,7 +36,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 
-from ..core.options import FixedPointRounding
+from ..core.option_fields import FixedPointRounding
 from ..errors import UsageError
 from .array_functions import convert, is_zero
 from .element_types import I64, AnyArray, Array

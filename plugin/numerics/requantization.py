@@ -39,7 +39,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from ..core.options import FixedPointRounding, RequantizationForm
+from ..core.option_fields import FixedPointRounding, RequantizationForm
 from .array_functions import both, convert, is_known, is_zero
 from .element_types import I32, I64, AnyArray, Array, ElementType
 from .fixed_point import apply_scale, multiplier_and_shift, shift_right

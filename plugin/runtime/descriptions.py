@@ -7,7 +7,7 @@ from typing import Any
 
 from ..core.files import read_input
 from ..errors import InputError
-from ..isolation.processes import ChildEnded, call
+from ..isolation.client import ChildEnded, call
 
 __all__ = ["ask_about", "describe_executable"]
 

@@ -14,7 +14,7 @@ from ..signature import MOST_THREADS, ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
-from .worker_pool import Team
+from .worker_threads import Team
 
 __all__ = ["Device", "list_devices"]
 

@@ -45,7 +45,7 @@ from .vm_modules import (
     public_functions,
     vm_instance,
 )
-from .worker_pool import Team
+from .worker_threads import Team
 
 __all__ = ["Executable", "Function"]
 

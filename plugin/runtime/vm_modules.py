@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.files import kind_of, open_input, read_input
 from ..errors import InputError, quoted
-from ..isolation.processes import Steps
+from ..isolation.client import Steps
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
 from .large_pages import copied_to_large_pages

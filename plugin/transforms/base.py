@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ..core._mlir import Operation, Value, ir, rewrite
-from ..core.options import check_choices
+from ..core.option_fields import check_choices
 from ..errors import Remark
 
 __all__ = [

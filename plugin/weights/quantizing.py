@@ -16,9 +16,9 @@ from typing import Literal
 
 import numpy as np
 
-from ..core.options import check_choices, option
+from ..core.option_fields import check_choices, option
 from ..errors import InputError, UnsupportedError, UsageError, quoted
-from ..isolation.processes import machine_memory
+from ..isolation.client import machine_memory
 from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,

@@ -35,7 +35,7 @@ class OnnxFile(Base):
     def program_of(self, files: dict[str, bytes]) -> bytes:
         """Import the model."""
         from subquant.compiler.compilation import compile_to_bytes
-        from subquant.compiler.options import CompileOptions
+        from subquant.compiler.compile_options import CompileOptions
 
         return compile_to_bytes(_input(files), CompileOptions(), emit="mlir")
 
@@ -65,7 +65,7 @@ class OnnxFile(Base):
 
 
 def _input(files: dict[str, bytes]) -> Any:
-    from subquant.compiler.client import Input
+    from subquant.compiler.mlir_client import Input
 
     return Input(FILE, data=files[FILE])
 

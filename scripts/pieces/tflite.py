@@ -33,9 +33,9 @@ class TfliteFile(Base):
 
     def program_of(self, files: dict[str, bytes]) -> bytes:
         """Import the model."""
-        from subquant.compiler.client import Input
         from subquant.compiler.compilation import compile_to_bytes
-        from subquant.compiler.options import CompileOptions
+        from subquant.compiler.compile_options import CompileOptions
+        from subquant.compiler.mlir_client import Input
 
         return compile_to_bytes(Input(FILE, data=files[FILE]), CompileOptions(), emit="mlir")
 

@@ -25,8 +25,8 @@ from distributed.comm.addressing import get_address_host
 
 from ...compiler.keys import code_digest, digest_of, host_cpu
 from ...core.versions import PINNED_VERSIONS, versions_of
-from ...isolation import processes
-from ...isolation.processes import Cancelled, Work
+from ...isolation import client
+from ...isolation.client import Cancelled, Work
 from .available_cores import cores_of_each
 from .tasks import Answer, Task, perform
 
@@ -209,7 +209,7 @@ class _Children(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         self._loop = worker.loop
-        self._stack.enter_context(processes.places(worker.state.nthreads))
+        self._stack.enter_context(client.places(worker.state.nthreads))
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         if not str(key).startswith(PREFIX):
@@ -234,13 +234,13 @@ class _Children(WorkerPlugin):
     def _close_idle(self, count: int) -> None:
         """End the idle children, if nothing began in the meantime."""
         if count == self._count:
-            processes.close_idle()
+            client.close_idle()
 
     def teardown(self, worker: Worker) -> None:
         for work in self.works.values():
             work.cancel()
         self._stack.close()
-        processes.close_idle()
+        client.close_idle()
 
 
 def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple[str, Answer]:

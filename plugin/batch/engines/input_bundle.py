@@ -18,12 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...compiler.client import Input
 from ...compiler.flags import values_of, with_values
 from ...compiler.keys import files_beside
+from ...compiler.mlir_client import Input
 from ...core.files import read_input
 from ...errors import EnvironmentProblem, SubquantError, UsageError, quoted
-from ...isolation.processes import error_to_json
+from ...isolation.client import error_to_json
 from ...isolation.supervisor import held_folder
 
 __all__ = ["Parcel", "Unpacked", "read_flag_files", "unpacked"]

@@ -6,7 +6,7 @@ import queue
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ...isolation.processes import Work, places
+from ...isolation.client import Work, places
 from .available_cores import cores_of_each
 from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of, perform
 

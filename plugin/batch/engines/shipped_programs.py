@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...isolation.processes import Steps, run_guarded
+from ...isolation.client import Steps, run_guarded
 
 __all__ = ["run_archive"]
 

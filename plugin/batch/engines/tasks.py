@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import EnvironmentProblem, SubquantError, quoted
-from ...isolation.processes import ChildEnded, Steps, Work, error_from_json, error_to_json
+from ...isolation.client import ChildEnded, Steps, Work, error_from_json, error_to_json
 
 __all__ = [
     "HOST_CPU",
@@ -47,7 +47,7 @@ class Task:
         name: what people call it; no other of the run is named so.
         function: ``subquant.module:name``. It is called with the arguments, the blobs and a `Steps`
             in a thread, so that what may crash or hold Python's lock belongs into a child process
-            (`subquant.isolation.processes.call`); it returns a JSON value and blobs.
+            (`subquant.isolation.client.call`); it returns a JSON value and blobs.
         arguments: JSON values.
         blobs: bytes; those that several tasks have in common are the same object.
         needs: Dask resources that a worker must offer, such as ``{"vulkan": 1}``; here, what this

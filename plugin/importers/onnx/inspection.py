@@ -16,7 +16,7 @@ from ...core._mlir import ir
 from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
-from ...isolation.processes import Steps
+from ...isolation.client import Steps
 from ..options import ImportOptions
 from .call import Operand
 from .counted import Counted

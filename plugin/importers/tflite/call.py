@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from ...core.options import Activations
+from ...core.option_fields import Activations
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm

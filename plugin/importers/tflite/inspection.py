@@ -15,7 +15,7 @@ from ...core._mlir import ir
 from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
-from ...isolation.processes import Steps
+from ...isolation.client import Steps
 from ...numerics.element_types import AnyArray, ElementType
 from ..options import AS_IN_FILE
 from .call import Call, Complex

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, ir
-from ...core.options import ZeroPoints
+from ...core.option_fields import ZeroPoints
 from ...emit.operation import is_used
 from ...errors import Remark
 from ..base import UNCHANGED, ModulePass, NoMatch, apply_patterns

@@ -33,7 +33,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...core.options import Activations
+from ...core.option_fields import Activations
 from ...dialects.block_contraction import Term
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import any_type_of, parameters_of

@@ -43,7 +43,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...core.options import FixedPointRounding, RequantizationForm
+from ...core.option_fields import FixedPointRounding, RequantizationForm
 from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE

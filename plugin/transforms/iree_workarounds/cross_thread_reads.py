@@ -24,7 +24,7 @@ used several times; where they are used once, it joins the two loops::
     %n = stablehlo.negate %w
 
 IREE makes transpositions of its own, too, of joins along another axis than the first, and moves
-them: that is off, by flags (`subquant.compiler.options`).
+them: that is off, by flags (`subquant.compiler.compile_options`).
 
 What is used by the sum alone is computed in its loop, and needs no other thread. But IREE takes
 what is computed twice for one: ask after ``cse`` only.

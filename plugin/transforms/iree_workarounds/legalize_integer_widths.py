@@ -27,7 +27,7 @@ from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...core.options import Containers
+from ...core.option_fields import Containers
 from ...dialects.dense import array_of_dense, dense_of_array
 from ...dialects.quant import element_type
 from ...emit.operation import number_of, with_element

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir
-from ...core.options import Containers
+from ...core.option_fields import Containers
 from ...dialects.subquant import UNPACK
 from ...emit import Formula, linalg, scalar
 from ...emit.linalg import Extent

@@ -36,7 +36,7 @@ from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
-from ...core.options import Rounding
+from ...core.option_fields import Rounding
 from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type, storage_of_any
 from ...dialects.subquant import operands_of
 from ...emit import Formula, Scalars, linalg

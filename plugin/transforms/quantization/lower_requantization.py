@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, ir
-from ...core.options import FixedPointRounding, RequantizationForm
+from ...core.option_fields import FixedPointRounding, RequantizationForm
 from ...dialects.integer_steps import read_requantize
 from ...dialects.subquant import REQUANTIZE
 from ...emit import Tensors

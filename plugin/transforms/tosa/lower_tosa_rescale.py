@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, Value, ir
-from ...core.options import FixedPointRounding
+from ...core.option_fields import FixedPointRounding
 from ...dialects.dense import array_of_dense
 from ...emit import Formula, Scalars, linalg
 from ...emit.operation import dense, mlir_type

@@ -56,8 +56,8 @@ def target_cpu(case: Case) -> str:
 
 def features_of(case: Case) -> frozenset[str]:
     """What that CPU has, by LLVM's names."""
+    from subquant.compiler.compile_options import CompileOptions
     from subquant.compiler.cpu_features import recorded_features
-    from subquant.compiler.options import CompileOptions
 
     recorded = recorded_features(CompileOptions(target_cpu=target_cpu(case)))
     return frozenset(recorded.split(","))

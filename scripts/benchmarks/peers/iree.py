@@ -15,7 +15,7 @@ import iree.compiler
 import iree.runtime as rt
 import numpy as np
 
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 
 from ..blocks import dequantized, planes_of
 from ..programs import float_matmul, plain_block_matmul, plain_integers

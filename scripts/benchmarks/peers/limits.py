@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.runtime import Device, Executable
 
 from ..ceilings import Kernel, kernel, request_tiles

@@ -17,7 +17,7 @@ import numpy as np
 
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.layouts import GgmlTensor
 from subquant.models import load
 from subquant.ops import linear, trace_function

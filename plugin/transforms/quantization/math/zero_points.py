@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from ....core._mlir import Operation, Value, ir, stablehlo
-from ....core.options import ZeroPoints
+from ....core.option_fields import ZeroPoints
 from ....dialects.dense import CONSTANTS, array_of_dense
 from ....dialects.grids import zero_point_grid
 from ....dialects.quant import parameters_of

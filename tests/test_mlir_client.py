@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 import subquant
-from subquant.compiler import client
+from subquant.compiler import mlir_client
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_bytes, parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, EnvironmentProblem, Place, UnsupportedError, UsageError
-from subquant.isolation import processes
-from subquant.isolation.processes import (
+from subquant.isolation import client
+from subquant.isolation.client import (
     ChildEnded,
     Limits,
     call,
@@ -51,7 +51,7 @@ def here(in_temporary_folder: Path) -> Path:
 
 
 def opt(text: str, passes: str | None = None, **options: object) -> str:
-    result = client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
+    result = mlir_client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
     assert result.text is not None
     return result.text
 
@@ -115,7 +115,7 @@ def test_a_child_that_is_killed() -> None:
 
     def kill(step: str) -> None:
         if step == "pass canonicalize":
-            (child,) = [c for c in processes._CHILDREN if c not in processes._POOL.idle]
+            (child,) = [c for c in client._CHILDREN if c not in client._POOL.idle]
             os.kill(child._process.pid, signal.SIGKILL)
 
     passes = ",".join(["canonicalize"] * 5000)
@@ -149,9 +149,9 @@ def test_the_time_of_each_pass_is_limited() -> None:
 
 
 def test_waiting_takes_time_too() -> None:
-    assert call("test_worker:wait", {"seconds": 0.3, "limit": 0.1}) == ("waited", [])
+    assert call("test_mlir_client:wait", {"seconds": 0.3, "limit": 0.1}) == ("waited", [])
     with pytest.raises(ChildEnded) as ended:
-        call("test_worker:wait", {"seconds": 30, "limit": 0.01})
+        call("test_mlir_client:wait", {"seconds": 30, "limit": 0.01})
     assert ended.value.cause == "SIGALRM"
 
 
@@ -202,7 +202,7 @@ def test_a_step_that_raises_ends_the_child() -> None:
 
 def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"Traceback(.*\n)+.*KeyError: 'source'"):
-        call("subquant.compiler.child:lower_module", {"options": {"iree_flags": []}})
+        call("subquant.compiler.mlir_child:lower_module", {"options": {"iree_flags": []}})
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,7 @@ def test_errors_come_over_the_pipe(error: UnsupportedError) -> None:
 )
 def test_a_child_that_makes_no_sense(words: bytes) -> None:
     with pytest.raises(ChildEnded) as caught:
-        call("test_worker:write", {"words": list(words)}, limits=Limits(memory_gib=1))
+        call("test_mlir_client:write", {"words": list(words)}, limits=Limits(memory_gib=1))
     assert caught.value.cause == "an answer that makes no sense"
     assert opt(PROGRAM)
 
@@ -284,7 +284,7 @@ def ends(pid: int) -> bool:
 
 LOOPS = """
 import sys, threading
-from subquant.compiler import client
+from subquant.compiler import mlir_client as client
 chain = "affine_map<(d0, d1) -> (" + " + ".join(["d0", "d1"] * 100_000) + ")>"
 text = f'"t.x"() {{a = {chain}}} : () -> ()'
 def run():
@@ -324,11 +324,11 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
     """Linux tells a reader of data after that has it, at any time: nobody may end of that."""
     (here / "waiting.py").write_text(WAITS)
     monkeypatch.syspath_prepend(here)
-    processes.close_idle()
+    client.close_idle()
     asked = []
 
     def write(step: str) -> None:
-        (child,) = processes._CHILDREN
+        (child,) = client._CHILDREN
         asked.append(child)
         child._process.stdin.write(b"?")
         time.sleep(0.05)
@@ -339,11 +339,11 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
     finally:
         for child in asked:
             child.close(kill=True)
-        processes._POOL.idle[:] = [each for each in processes._POOL.idle if each not in asked]
+        client._POOL.idle[:] = [each for each in client._POOL.idle if each not in asked]
 
 
 def test_an_idle_child_dies_with_its_parent() -> None:
-    code = "from subquant.isolation.processes import prepare; prepare(); print(flush=True); input()"
+    code = "from subquant.isolation.client import prepare; prepare(); print(flush=True); input()"
     pipe = subprocess.PIPE
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stdin=pipe)
     assert parent.stdout is not None
@@ -368,11 +368,11 @@ def test_a_child_that_has_grown_is_not_kept(here: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(here)
     _ = bytearray(b"x") * (1 << 30)
     pids = []
-    while processes._POOL.idle:  # a new child has this process's list of folders
-        processes._POOL.idle.pop().close()
+    while client._POOL.idle:  # a new child has this process's list of folders
+        client._POOL.idle.pop().close()
     for size in (1, 1, 1 << 30, 1):
         call("growing:grow", {"size": size})
-        pids.append([child._process.pid for child in processes._POOL.idle])
+        pids.append([child._process.pid for child in client._POOL.idle])
     assert pids[0] == pids[1] != []
     assert pids[2] == []
     assert len(pids[3]) == 1
@@ -380,9 +380,9 @@ def test_a_child_that_has_grown_is_not_kept(here: Path, monkeypatch: pytest.Monk
 
 def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
     opt(PROGRAM)
-    (first,) = {child._process.pid for child in processes._POOL.idle[-1:]}
+    (first,) = {child._process.pid for child in client._POOL.idle[-1:]}
     opt(PROGRAM)
-    assert processes._POOL.idle[-1]._process.pid == first
+    assert client._POOL.idle[-1]._process.pid == first
     os.kill(first, signal.SIGKILL)
     assert ends(first)
     assert opt(PROGRAM)
@@ -391,10 +391,10 @@ def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
 def test_a_child_that_ends_when_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose threads have not all ended yet has not ended."""
     opt(PROGRAM)
-    first = processes._POOL.idle[-1]._process
+    first = client._POOL.idle[-1]._process
     first.kill()
     assert ends(first.pid)
-    monkeypatch.setattr(processes._Child, "is_alive", True)
+    monkeypatch.setattr(client._Child, "is_alive", True)
     assert opt(PROGRAM)
 
 
@@ -413,13 +413,13 @@ def test_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(processes._POOL.idle) <= processes.MOST
+    assert len(client._POOL.idle) <= client.MOST
 
 
 def test_a_forked_process_has_a_child_of_its_own() -> None:
     code = f"""
 import os
-from subquant.compiler import client
+from subquant.compiler import mlir_client as client
 def opt(): return client.optimize({PROGRAM!r}.encode(), "x", None).text
 first = opt()
 pid = os.fork()

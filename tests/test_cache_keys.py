@@ -14,7 +14,7 @@ import pytest
 from blake3 import blake3
 
 from subquant.compiler import keys
-from subquant.compiler.client import Input
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.keys import (
     code_digest,
     digest_of,
@@ -23,7 +23,7 @@ from subquant.compiler.keys import (
     key_of_source,
     weights_files,
 )
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.mlir_client import Input
 from subquant.errors import InputError
 
 PROGRAM = b"func.func @main(%x: tensor<4xi8>) -> tensor<4xi8> {\n  return %x : tensor<4xi8>\n}"

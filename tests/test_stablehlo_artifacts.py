@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import subquant
 from stablehlo_forms import PROGRAMS, QUANTIZED_PROGRAMS
 from subquant.cli import main
-from subquant.compiler import client
+from subquant.compiler import mlir_client
 from subquant.compiler.lowering import bytecode_of
 from subquant.compiler.reading import parse_bytes, parse_text
 from subquant.compiler.stablehlo_artifacts import is_artifact
@@ -217,4 +217,4 @@ def test_bytes_that_crash_upstream_are_an_error() -> None:
         changed = bytearray(data)
         changed[rng.integers(20, len(data))] ^= int(rng.integers(1, 256))
         with contextlib.suppress(subquant.SubquantError):  # anything else is a defect
-            client.optimize(bytes(changed), "m.mlirbc", None, reproducer="/dev/null")
+            mlir_client.optimize(bytes(changed), "m.mlirbc", None, reproducer="/dev/null")

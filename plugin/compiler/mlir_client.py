@@ -4,7 +4,7 @@ MLIR's parser, its bytecode reader, its C++ passes and StableHLO's interpreter c
 input, and on some that is only unusual. All that the command line and `subquant.compile` do with
 modules goes through these functions, so that a crash is one line: what was being done, by which
 pass, to which file, that the crash is upstream's, and how to replay it with the reproducer that was
-written. `subquant.isolation.processes` has the protocol, the limits and the life of the child;
+written. `subquant.isolation.client` has the protocol, the limits and the life of the child;
 `served` is what runs there. This process needs no MLIR, and does not import it.
 
 A module of the bindings that the caller has parsed already is handed over as bytecode. The
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.files import open_input, read_input, write_whole
 from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
-from ..isolation.processes import ChildEnded, Limits, call, error_from_json
-from .options import CompileOptions, Emit
+from ..isolation.client import ChildEnded, Limits, call, error_from_json
+from .compile_options import CompileOptions, Emit
 
 if TYPE_CHECKING:
     from ..core._mlir import ir
@@ -192,7 +192,7 @@ def lower(
     """
     given = input_of(source)
     value, blobs = ask(
-        "subquant.compiler.child:lower_module",
+        "subquant.compiler.mlir_child:lower_module",
         given,
         {
             "options": asdict(options),
@@ -234,7 +234,7 @@ def optimize(
         UsageError, ParseError: as there.
     """
     value, blobs = ask(
-        "subquant.compiler.child:optimize",
+        "subquant.compiler.mlir_child:optimize",
         Input(file, data=data),
         {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
         reproducer=reproducer,
@@ -268,7 +268,7 @@ def inspect(
         SubquantError: the module is wrong, with the place.
     """
     value, arrays = ask(
-        "subquant.compiler.child:inspect",
+        "subquant.compiler.mlir_child:inspect",
         input_of(source),
         {},
         reproducer=reproducer,
@@ -296,7 +296,7 @@ def interpretable(
         SubquantError: the module is wrong, or nothing writes an operation so.
     """
     value, blobs = ask(
-        "subquant.compiler.child:interpretable",
+        "subquant.compiler.mlir_child:interpretable",
         input_of(source),
         {},
         reproducer=reproducer,
@@ -312,13 +312,13 @@ def external_files(given: Input) -> list[str]:
         CompilerError: what reads it crashed.
         SubquantError: as `subquant.importers.onnx.model.external_files`.
     """
-    value, _ = ask("subquant.compiler.child:external_files", given, {}, reproducer=os.devnull)
+    value, _ = ask("subquant.compiler.mlir_child:external_files", given, {}, reproducer=os.devnull)
     return [str(name) for name in value]
 
 
 def text_of(bytecode: bytes) -> str:
     """Return a module as text."""
-    function = "subquant.compiler.child:text_of"
+    function = "subquant.compiler.mlir_child:text_of"
     _, blobs = ask(function, Input("-", data=bytecode), {}, reproducer=os.devnull)
     return blobs[0].decode()
 
@@ -333,7 +333,7 @@ def ask(
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> tuple[Any, list[bytes]]:
-    """Call a function in a child, by `subquant.isolation.processes.call`.
+    """Call a function in a child, by `subquant.isolation.client.call`.
 
     Args:
         function: ``subquant.module:name``.

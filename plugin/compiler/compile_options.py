@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..core.options import (
+from ..core.option_fields import (
     Activations,
     FixedPointRounding,
     KernelChoice,
@@ -40,12 +40,12 @@ class CompileOptions:
         requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
             most one step from exact.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`. zero_points: as
-        `subquant.core.options.ZeroPoints`; ``auto`` is what was measured to be fastest:
+        `subquant.core.option_fields.ZeroPoints`; ``auto`` is what was measured to be fastest:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
-        kernels: as `subquant.core.options.KernelChoice`.
+        kernels: as `subquant.core.option_fields.KernelChoice`.
         joined_products: calls of kernels that follow one another, of at most so many products of 8
             bits each, are one dispatch (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
-        semantics: as `subquant.core.options.Semantics`.
+        semantics: as `subquant.core.option_fields.Semantics`.
         batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
             "" for what the file says.
         extents: ``name=N`` for each other extent that a model leaves open.

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from subquant.compiler import cpu_features
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.cpu_features import host_features, missing_features
 from subquant.compiler.keys import machine_of
-from subquant.compiler.options import CompileOptions
 from subquant.errors import UsageError
 from subquant.kernels.isa.instructions import names_of
 
@@ -65,8 +65,9 @@ def test_executables_for_other_cpus_are_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_cache_tells_cpus_apart() -> None:
     code = (
-        "from subquant.compiler.keys import machine_of; from subquant.compiler.options import "
-        "CompileOptions; print(machine_of(CompileOptions()))"
+        "from subquant.compiler.keys import machine_of\n"
+        "from subquant.compiler.compile_options import CompileOptions\n"
+        "print(machine_of(CompileOptions()))"
     )
     printed = {
         subprocess.run(

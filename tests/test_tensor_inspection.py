@@ -1,4 +1,4 @@
-"""Records, JSON and table of `subquant.compiler.inspection`, with values worked out by hand."""
+"""Inspected quantized tensors: records, JSON and table, with values worked out by hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pytest
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
 from subquant.commands.pictures import render_scales
 from subquant.commands.tables import render_table
-from subquant.compiler import client
+from subquant.compiler import mlir_client
 from subquant.compiler.inspected_tensors import to_json
-from subquant.compiler.inspection import inspect_module
 from subquant.compiler.pipeline import run_pipeline
+from subquant.compiler.tensor_inspection import inspect_module
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.errors import Place, UnsupportedError, UsageError, VerificationError
@@ -38,7 +38,7 @@ def test_records_from_a_child(tmp_path: Path) -> None:
         "  %named = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n"
         "  %too = quant.qcast %x : tensor<2x100xf32> to tensor<2x100x!q>\n  return\n}\n"
     )
-    named, too = client.inspect(file)
+    named, too = mlir_client.inspect(file)
     assert (named.name, too.name) == ("%named", "%too")
     for tensor in (named, too):
         np.testing.assert_array_equal(tensor.parameters.scales, scales)

@@ -18,14 +18,14 @@ import pytest
 
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.iree_hooks import session
 from subquant.iree_hooks.worker_pool import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
 from subquant.runtime import Device, Executable
 from subquant.runtime.cpu_affinity import other_processors
 from subquant.runtime.executable import _threads_program
 from subquant.runtime.vm_modules import load_module
-from subquant.runtime.worker_pool import Team, _Habits
+from subquant.runtime.worker_threads import Team, _Habits
 from subquant.signature import Work
 
 # A product, and what is done with it in place, in workgroups of three dimensions and of one.
@@ -153,9 +153,9 @@ def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
 
 def test_of_a_team_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """IREE's threads run the program."""
-    monkeypatch.setattr("subquant.runtime.worker_pool._TEAMS", {})
-    monkeypatch.setattr("subquant.runtime.worker_pool.available_cores", lambda: 2)
-    monkeypatch.setattr("subquant.runtime.worker_pool._START", 0.2)
+    monkeypatch.setattr("subquant.runtime.worker_threads._TEAMS", {})
+    monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
+    monkeypatch.setattr("subquant.runtime.worker_threads._START", 0.2)
     monkeypatch.setattr("subquant.runtime.executable.threads_program", lambda text: b"nothing")
     x, w = _arrays()
     executable = Executable(program, threads=2)
@@ -245,7 +245,7 @@ def test_threads_are_woken_on_other_processors(team: Team, monkeypatch: pytest.M
     assert len(other_processors()) == len(own) - 1
     placed: dict[int, set[int]] = {}
     monkeypatch.setattr(os, "sched_setaffinity", placed.__setitem__)
-    monkeypatch.setattr("subquant.runtime.worker_pool.other_processors", lambda: {7})
+    monkeypatch.setattr("subquant.runtime.worker_threads.other_processors", lambda: {7})
     while len(placed) < THREADS - 1:
         threading.Event().wait(0.001)
         team.wake_all()
@@ -366,7 +366,7 @@ def test_workgroups_of_a_grid(team: Team, grid: tuple[int, int, int]) -> None:
 
 def test_threads_that_fall_asleep_find_work(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that begins meanwhile does not wake them."""
-    monkeypatch.setattr("subquant.runtime.worker_pool._LOOKS", (0.001,) * 10_000)
+    monkeypatch.setattr("subquant.runtime.worker_threads._LOOKS", (0.001,) * 10_000)
     while len(team.sleeping) < THREADS - 1:
         time.sleep(0.001)
     team.wake_all()

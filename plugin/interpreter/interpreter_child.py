@@ -1,6 +1,6 @@
 """What is done in a child process by request of `evaluation`: StableHLO's interpreter.
 
-The function takes and gives what `subquant.isolation.processes.call` says.
+The function takes and gives what `subquant.isolation.client.call` says.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..core._mlir import (
 from ..dialects import create_context
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError
-from ..isolation.processes import Steps
+from ..isolation.client import Steps
 from ..numerics.element_types import Array
 from ..transforms.base import walk
 from .interpreter_client import array_of, described

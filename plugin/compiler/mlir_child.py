@@ -1,7 +1,7 @@
 """What is done to modules in a child process, by request: the other side of `worker`.
 
 Each function takes JSON values, blobs, and a function to report its steps with, as
-`subquant.isolation.processes.call` says, and returns JSON values and blobs. A ``source`` is
+`subquant.isolation.client.call` says, and returns JSON values and blobs. A ``source`` is
 ``{"file": name}`` with ``"path"``, or with a blob in place of it. What some of them need only is
 imported when they are called.
 """
@@ -18,9 +18,9 @@ from ..core.files import read_input
 from ..dialects import create_context
 from ..errors import Remark, UnsupportedError
 from ..importers.options import AS_IN_FILE, ImportOptions
-from ..isolation.processes import Steps, error_to_json, limit_time, time_limit
+from ..isolation.client import Steps, error_to_json, limit_time, time_limit
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
-from .options import options_of_json
+from .compile_options import options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
@@ -103,7 +103,7 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     from ..transforms.quantization.verify_quantization import VerifyQuantization
     from ..transforms.raising.raise_dequantization import RaiseDequantization
     from .inspected_tensors import to_fields, with_source_names
-    from .inspection import inspect_module
+    from .tensor_inspection import inspect_module
 
     module = _parse(arguments, blobs, steps)
     passes = [VerifyQuantization(), RaiseDequantization()]

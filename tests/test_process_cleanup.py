@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.core import files
 from subquant.core.files import write_whole
 from subquant.errors import CompilerError, EnvironmentProblem
-from subquant.isolation import processes
-from subquant.isolation.processes import run_guarded
+from subquant.isolation import client as processes
+from subquant.isolation.client import run_guarded
 
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SUBQUANT = str(Path(sys.executable).with_name("subquant"))
@@ -241,7 +241,7 @@ import sys, threading, time
 import numpy as np
 import subquant
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 program = sys.argv[2]
 executable = subquant.compile(program)
 x = np.ones(4, np.float32)

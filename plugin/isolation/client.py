@@ -55,7 +55,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 from .. import errors
-from ..core.options import option
+from ..core.option_fields import option
 from ..errors import EnvironmentProblem, Place, SubquantError, UsageError
 from . import supervisor
 from .supervisor import Malformed, receive, send
@@ -355,7 +355,7 @@ _MAIN = (
     "import sys\n"
     "sys.path[:] = [entry for entry in sys.path if entry]\n"
     "sys.path += [entry for entry in sys.argv[1:] if entry not in sys.path]\n"
-    "from subquant.isolation.processes import serve\n"
+    "from subquant.isolation.client import serve\n"
     "serve({!r}, {!r})\n"
 )
 
@@ -623,7 +623,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_all)
 
 
-def prepare(module: str = "subquant.compiler.child") -> None:
+def prepare(module: str = "subquant.compiler.mlir_child") -> None:
     """Start a child now, for the first call, if there is none: it imports while we do.
 
     Args:

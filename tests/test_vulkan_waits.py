@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import CompilerError, ExecutionError
 from subquant.numerics.element_types import Array
 from subquant.runtime import Device, Executable

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import numpy.typing as npt
 
-from ..compiler.client import Source, interpretable
+from ..compiler.mlir_client import Source, interpretable
 from ..errors import UnsupportedError, UsageError, expected_name, quoted
-from ..isolation.processes import Limits
+from ..isolation.client import Limits
 from ..numerics.element_types import Array
+from ..runtime.arguments import array_of_result, arrays_of_arguments
 from ..signature import Signature, ValueType
-from .arguments import array_of_result, arrays_of_arguments
 from .interpreter_client import evaluate_apart
 
 __all__ = ["InterpretedFunction", "InterpretedModule"]

@@ -15,9 +15,9 @@ from typing import Any
 from ..core.files import read_input
 from ..dialects import create_context
 from ..errors import SubquantError
-from ..isolation.processes import Steps
+from ..isolation.client import Steps
+from .compile_options import CompileOptions
 from .lowering import lower
-from .options import CompileOptions
 from .reading import parse_bytes
 
 __all__ = ["served"]

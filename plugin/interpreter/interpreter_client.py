@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from ..errors import UnsupportedError
-from ..isolation.processes import ChildEnded, call
+from ..isolation.client import ChildEnded, call
 from ..numerics.element_types import Array
 
 __all__ = ["array_of", "described", "evaluate_apart"]
@@ -48,7 +48,7 @@ def evaluate_apart(
     }
     blobs = [text.encode(), *(np.ascontiguousarray(array).tobytes() for array in arguments)]
     try:
-        found, results = call("subquant.runtime.child:evaluate", request, blobs)
+        found, results = call("subquant.interpreter.interpreter_child:evaluate", request, blobs)
     except ChildEnded as ended:
         reason = re.search(r"LLVM ERROR: (.*)", ended.words)
         said = reason.group(1).strip() if reason else ended.cause

@@ -1,0 +1,1 @@
+"""StableHLO's reference interpreter: evaluates a lowered module in a child process."""
