@@ -15,7 +15,7 @@ from ..compiler.compile_options import CompileOptions
 from ..core.files import kind_of
 from ..errors import Remark, SignatureError, UnsupportedError, UsageError, counted
 from ..importers import onnx, tflite
-from ..importers.onnx import model as onnx_format
+from ..importers.onnx.reading import model as onnx_format
 from ..importers.options import AS_IN_FILE, ImportOptions
 from ..importers.tflite import model as tflite_format
 from ..isolation.client import Limits

@@ -148,7 +148,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
 
 def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
     """Return the names of the files that an ONNX model has tensors in."""
-    from ..importers.onnx.model import external_files
+    from ..importers.onnx.reading.model import external_files
 
     source = arguments["source"]
     with _limited("parse", arguments, steps):

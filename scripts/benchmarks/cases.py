@@ -282,7 +282,7 @@ def model(name: str, path: Path) -> Data:
 def network(name: str, activations: str) -> Data:
     """One inference of MobileNet v2 as ONNX Runtime quantizes it."""
     from subquant.importers.onnx import Interpreter
-    from subquant.importers.onnx.model import read_onnx
+    from subquant.importers.onnx.reading.model import read_onnx
 
     from .networks import PICTURE, mobile_network, quantized
 

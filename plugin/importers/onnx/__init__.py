@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .extents import arguments_of
 from .importing import Interpreter, write_module
+from .reading.arguments import arguments_of
 
 __all__ = ["Interpreter", "arguments_of", "write_module"]

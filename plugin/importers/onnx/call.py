@@ -18,9 +18,9 @@ from ...errors import Place, UnsupportedError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..operator_registry import BaseCall, Kernels
-from .counted import COUNTED_ADVICE, Counted, Extents
-from .model import ELEMENTS, Model, Node, Subgraph
-from .reals import Quantized, Real, Sum
+from .dynamic_sizes.bounded_tensor import COUNTED_ADVICE, Counted, Extents
+from .quantization.expressed import Quantized, Real, Sum
+from .reading.model import ELEMENTS, Model, Node, Subgraph
 
 __all__ = [
     "KERNELS",

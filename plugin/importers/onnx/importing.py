@@ -8,7 +8,9 @@ that the file leaves open are of `extents`; a dynamic batch is a loop over one e
 
 from __future__ import annotations
 
+import importlib
 import math
+import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -36,73 +38,41 @@ from ...numerics.element_types import AnyArray, Array, ElementType
 from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from . import (
-    activations,
-    arithmetic,
-    attention,
-    classical_models,
-    contractions,
-    contributed_attention,
-    control,
-    distinct,
-    elementwise,
-    gated_activations,
-    generators,
-    grouped_attention,
-    indexing,
-    loops,
-    matrices,
-    movements,
-    normalizations,
-    ordering,
-    overlapping,
-    padding,
-    pooling,
-    quantization,
-    recurrent,
-    recurrent_quantized,
-    reductions,
-    regions,
-    resizing,
-    rotary,
-    sampling,
-    selections,
-    sequences,
-    shapes,
-    signals,
-    stateful,
-    support_vectors,
-    transformers,
-    transposed_convolutions,
-    trees,
-)
-from .batch_axes import Traced, check_batch, unlike
+from .batch_independence import Traced, check_batch, unlike
 from .call import KERNELS, Call, Operand, Typed, type_of_dtype
-from .counted import Counted, Extents
-from .counted_extents import compute_extents, has_extents
-from .counted_operators import COUNTING, compute_counted, is_counted, parts_of
-from .explaining import Explained
-from .extents import Argument, arguments_of
-from .input_values import with_input_values
-from .irrelevant_parts import irrelevant_parts
-from .model import Model, Node, Subgraph, element_of
-from .operand_types import check_operand_types
-from .opset_converter import convert_to_newest, newest_opset
-from .reals import Quantized, Sum
-from .reference import evaluated, function_body
-from .refused_operators import NEVER, advice
+from .dynamic_sizes.bounded_tensor import Counted, Extents
+from .dynamic_sizes.handlers import COUNTING, compute_counted, is_counted, parts_of
+from .dynamic_sizes.shape_values import compute_extents, has_extents
+from .integer_report import Explained
+from .quantization.expressed import Quantized, Sum
+from .reading.arguments import Argument, arguments_of
+from .reading.constant_inputs import with_input_values
+from .reading.model import Model, Node, Subgraph, element_of
+from .schemas.irrelevant_parts import irrelevant_parts
+from .schemas.one_node_models import evaluated, function_body
+from .schemas.operand_types import check_operand_types
+from .schemas.opset_converter import convert_to_newest, newest_opset
+from .schemas.refused_operators import NEVER, advice
 
 __all__ = ["Interpreter", "Program", "write_module"]
 
 _FAMILIES = (
-    activations, arithmetic, attention, classical_models, contractions, contributed_attention,
-    control, distinct, elementwise, gated_activations, generators, grouped_attention, indexing,
-    loops, matrices, movements, normalizations, ordering, overlapping, padding, pooling,
-    quantization, recurrent, recurrent_quantized, reductions, regions, resizing, rotary,
-    sampling, selections, sequences, shapes, signals, stateful, support_vectors, transformers,
-    transposed_convolutions, trees,
+    "attention", "classical", "contraction", "control", "dynamic_sizes", "elementwise", "images",
+    "movement", "quantization", "recurrent", "reduction", "signals",
 )  # fmt: skip
-"""What registers the kernels."""
+"""The folders whose modules register operator importers."""
+
+
+def _load_importers() -> None:
+    """Import every module of the families, which registers its operator importers."""
+    for family in _FAMILIES:
+        package = importlib.import_module(f".{family}", __package__)
+        for module in pkgutil.iter_modules(package.__path__):
+            importlib.import_module(f"{package.__name__}.{module.name}")
+
+
+_load_importers()
+
 
 _NO_TENSORS = ("SEQUENCE", "OPTIONAL")
 """The types of values that only exist while a program is written."""

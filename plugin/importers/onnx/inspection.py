@@ -19,10 +19,10 @@ from ...errors import SubquantError
 from ...isolation.client import Steps
 from ..options import ImportOptions
 from .call import Operand
-from .counted import Counted
-from .extents import open_extents
+from .dynamic_sizes.bounded_tensor import Counted
 from .importing import Program
-from .model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
+from .reading.arguments import open_extents
+from .reading.model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
 
 __all__ = ["described", "served"]
 

@@ -1,0 +1,1 @@
+"""Importers of attention, rotary embeddings, key-value caches and linear attention."""

@@ -1,0 +1,232 @@
+"""ONNX Runtime's Attention, QAttention and MultiHeadAttention.
+
+A padding mask adds ``mask_filter_value`` to scores. Causal attention excludes keys: their scores
+are -inf.
+
+Source: ONNX Runtime, ``ContribOperators.md``, ``attention_cpu_base.h``, ``attention_helper.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import convert
+from ....numerics.element_types import F32, I32, AnyArray
+from ..call import Call, kernel
+from ..contraction.contractions import matmul, per_row, summed_product
+from ..elementwise.float_operands import like, optional_wide, refuse_inputs, wide
+from .attention import (
+    Attended,
+    attend,
+    bias_beside_scores,
+    positions,
+    split_heads,
+    sum_of_biases,
+    window_bias,
+    with_past,
+)
+
+__all__: list[str] = []
+
+
+def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
+    """Return a padding mask as a bias ``[B, 1, S or 1, T]``, None if it is absent.
+
+    It is ``[B, T]`` or ``[B, S, T]``, 0 where a key is masked; or the end of the keys of each
+    sequence, ``[B]``, or the ends and the starts, ``[2 * B]``.
+    """
+    filler = np.float32(call.attribute("mask_filter_value", -10000.0))
+    if call.optional(index) is None:
+        return None
+    mask, (batch, _, length, _) = call.array(index), query.shape
+    shape = tuple(mask.shape)
+    if shape in ((batch,), (2 * batch,)):
+        bounds = convert(mask, I32)
+        columns = positions(query, total).reshape((1, 1, 1, total))
+        is_present = columns < bounds[:batch].reshape((batch, 1, 1, 1))
+        if shape[0] == 2 * batch:
+            is_present = is_present & (columns >= bounds[batch:].reshape((batch, 1, 1, 1)))
+        return np.where(is_present, np.float32(0), filler)
+    if shape not in ((batch, total), (batch, length, total)):
+        raise call.error(
+            f"has {call.input(index)} of shape {list(shape)} as the mask of {batch} sequences of "
+            f"{length} queries and {total} keys",
+            UnsupportedError,
+        )
+    rows = shape[1] if len(shape) == 3 else 1
+    is_present = (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total))
+    return np.where(is_present, np.float32(0), filler)
+
+
+def _added(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
+    """Return the input ``attention_bias``, None if it is absent."""
+    bias = optional_wide(call, index)
+    if bias is None:
+        return None
+    expected = (*query.shape[:3], total)
+    if bias.ndim != 4 or any(n not in (1, m) for n, m in zip(bias.shape, expected, strict=True)):
+        raise call.error(
+            f"has attention_bias of shape {list(bias.shape)}, expected {list(expected)}"
+        )
+    return bias
+
+
+def _attended(
+    call: Call, query: AnyArray, key: AnyArray, value: AnyArray, length: int, *biases: AnyArray
+) -> Attended:
+    """Attend ``[B, N, ., H]``, of which `length` keys are new."""
+    scale = call.attribute("scale", 0.0) or 1 / math.sqrt(query.shape[3])
+    total = key.shape[2]
+    causal = None
+    if call.attribute("unidirectional", 0) and query.shape[2] > 1:
+        if query.shape[2] != length:  # of the last query, ONNX Runtime masks nothing
+            raise call.error(
+                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} keys",
+                UnsupportedError,
+            )
+        causal = window_bias(query, total, total - length, right=0)
+    bias = bias_beside_scores(call, sum_of_biases(*biases, causal))
+    return attend(query, key, value, scale, bias=bias)
+
+
+def _merged(x: AnyArray) -> AnyArray:
+    """Return ``[B, N, S, H]`` as ``[B, S, N * H]``."""
+    merged = x.transpose(0, 2, 1, 3)
+    return merged.reshape((*merged.shape[:2], -1))
+
+
+# -- with a product before it ---------------------------------------------------------------------
+
+
+def _split(call: Call, whole: AnyArray) -> list[AnyArray]:
+    """Return queries, keys and values, side by side in the last axis, by heads."""
+    width, heads = whole.shape[-1], call.integer("num_heads")
+    sizes = call.attribute("qkv_hidden_sizes") or [width // 3] * 3
+    if len(sizes) != 3 or sum(sizes) != width:
+        raise call.error(f"splits {width} elements in {list(sizes)}")
+    ends = np.cumsum(sizes).tolist()
+    return [
+        split_heads(call, whole[..., end - size : end], heads, name)
+        for end, size, name in zip(ends, sizes, ("queries", "keys", "values"), strict=True)
+    ]
+
+
+def _of_product(
+    call: Call, whole: AnyArray, mask: int, past: int, bias: int | None
+) -> list[AnyArray]:
+    """Return the output and the present keys and values, for a product with bias."""
+    if call.attribute("do_rotary", 0):
+        raise call.error("turns its operands (do_rotary)", UnsupportedError)
+    if call.attribute("past_present_share_buffer", 0):
+        raise call.error(
+            "shares a buffer of past and present (past_present_share_buffer = 1)", UnsupportedError
+        )
+    call.attribute("rotary_embedding_dim", 0)  # of do_rotary
+    query, key, value = _split(call, whole)
+    length = key.shape[2]
+    if call.optional(past) is not None:
+        before = wide(call, past, F32)
+        expected = (2, *key.shape[:2], before.shape[3] if before.ndim == 5 else 0, key.shape[3])
+        if tuple(before.shape) != expected or value.shape != key.shape:
+            raise call.error(f"has a past of shape {list(before.shape)} for {list(key.shape)}")
+        key, value = (
+            np.concatenate([before[n], new], axis=2) for n, new in enumerate((key, value))
+        )
+    total = key.shape[2]
+    biases = [_mask(call, mask, query, total)]
+    if bias is not None:
+        biases.append(_added(call, bias, query, total))
+    result = _merged(_attended(call, query, key, value, length, *biases).result)
+    results = [result]
+    if call.node.outputs[1:2] not in ((), ("",)):
+        if value.shape != key.shape:
+            raise call.error("gives keys and values of different sizes as one tensor")
+        results.append(np.stack([key, value]))
+    return results
+
+
+@kernel("com.microsoft.Attention")
+def attention(call: Call) -> list[AnyArray]:
+    """``input, weights, bias, mask_index, past, attention_bias, past_sequence_length``."""
+    refuse_inputs(call, (6, "past_sequence_length"))
+    whole = matmul(call, wide(call, 0, F32), wide(call, 1, F32), np.dtype(np.float32))
+    bias = optional_wide(call, 2, F32)
+    results = _of_product(call, whole if bias is None else whole + bias, 3, 4, 5)
+    return [like(call, 0, each) for each in results]
+
+
+@kernel("com.microsoft.QAttention")
+def quantized_attention(call: Call) -> list[AnyArray]:
+    """``input, weight, bias, scales, mask, zero points, past``: of a product of integers."""
+    left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
+    total = summed_product(call, left, right)
+    if total is None:
+        raise call.error("has scales along the dimension that is summed", UnsupportedError)
+    whole = convert(total.reals(call.graph.lift), F32) + wide(call, 2, F32)
+    call.with_integers()
+    return [like(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]
+
+
+# -- MultiHeadAttention ---------------------------------------------------------------------------
+
+
+def _sides(call: Call, heads: int) -> list[AnyArray]:
+    """Return queries, keys and values as ``[B, N, S, H]``, with their bias."""
+    query, bias = wide(call, 0, F32), optional_wide(call, 3, F32)
+    key, value = (optional_wide(call, index, F32) for index in (1, 2))
+    if query.ndim == 5 and key is None and value is None:  # [B, S, N, 3, H]
+        sides = [query[:, :, :, n].transpose(0, 2, 1, 3) for n in range(3)]
+    elif key is not None and key.ndim == 5 and value is None:  # [B, T, N, 2, H]
+        sides = [split_heads(call, query, heads, "the query")]
+        sides += [key[:, :, :, n].transpose(0, 2, 1, 3) for n in range(2)]
+    elif key is None or value is None:
+        raise call.error("has no key or no value")
+    elif key.ndim == value.ndim == 4:  # of a cross attention, as the past
+        sides = [split_heads(call, query, heads, "the query"), key, value]
+    else:
+        sides = [
+            split_heads(call, side, heads, name)
+            for side, name in ((query, "the query"), (key, "the key"), (value, "the value"))
+        ]
+    shapes: list[Sequence[int]] = [side.shape for side in sides]
+    if (
+        any(tuple(shape[:2]) != (query.shape[0], heads) for shape in shapes)
+        or shapes[0][3] != shapes[1][3]
+        or shapes[1][2] != shapes[2][2]
+    ):
+        raise call.error(f"has operands of shapes {[list(shape) for shape in shapes]} by heads")
+    if bias is None:
+        return sides
+    ends = np.cumsum([heads * shape[3] for shape in shapes]).tolist()
+    if tuple(bias.shape) != (ends[-1],):
+        raise call.error(f"has a bias of shape {list(bias.shape)}, expected [{ends[-1]}]")
+    if key is not None and key.ndim == 4:
+        raise call.error("has a bias for keys of four dimensions", UnsupportedError)
+    return [
+        side + bias[end - heads * side.shape[3] : end].reshape((1, heads, 1, side.shape[3]))
+        for side, end in zip(sides, ends, strict=True)
+    ]
+
+
+@kernel("com.microsoft.MultiHeadAttention")
+def multi_head_attention(call: Call) -> list[Any]:
+    """``query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value``.
+
+    The results are ``output, present_key, present_value, qk``.
+    """
+    refuse_inputs(call, (8, "past_sequence_length"), (9, "cache_indirection"))
+    query, key, value = _sides(call, call.integer("num_heads"))
+    length = key.shape[2]
+    if (call.optional(6) is None) != (call.optional(7) is None):
+        raise call.error("has one of past_key and past_value, expected both")
+    key, value = with_past(call, key, 6, "past_key"), with_past(call, value, 7, "past_value")
+    total = key.shape[2]
+    biases = [_mask(call, 4, query, total), _added(call, 5, query, total)]
+    attended = _attended(call, query, key, value, length, *biases)
+    results = [_merged(attended.result), key, value, attended.biased]
+    return [like(call, 0, each) for each in results]

@@ -1,0 +1,132 @@
+"""Rotary position embeddings: pairs of elements of each head are rotated by angles of positions.
+
+Sources: ONNX, RotaryEmbedding 23; ONNX Runtime, ``ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import convert, is_known, take
+from ....numerics.element_types import I32, AnyArray
+from ..call import Call, kernel
+from ..elementwise.float_operands import like, wide
+
+__all__ = ["rotated", "rows_of"]
+
+
+def rows_of(call: Call, table: AnyArray, indices: AnyArray, name: str) -> AnyArray:
+    """Return the rows of a table ``[rows, width]`` for indices of any shape.
+
+    Raises:
+        InputError: a constant index is outside of the table.
+    """
+    if len(table.shape) != 2:
+        raise call.error(f"has {name} of shape {list(table.shape)}, expected two dimensions")
+    if is_known(indices) and indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < 0 or high >= table.shape[0]:
+            raise call.error(f"reads the rows {low} to {high} of {table.shape[0]} in {name}")
+    rows = take(table, convert(indices, I32).reshape(-1), 0)
+    return rows.reshape((*indices.shape, table.shape[1]))
+
+
+def rotated(x: AnyArray, cosines: AnyArray, sines: AnyArray, *, is_interleaved: bool) -> AnyArray:
+    """Return ``[B, S, N, H]`` with the first elements of each head rotated.
+
+    Args:
+        x: the heads.
+        cosines, sines: ``[B, S, n]``, or broadcast to it, for the first ``2 * n`` elements.
+        is_interleaved: pairs are neighbors; else an element and the one ``n`` after it.
+    """
+    half = cosines.shape[-1]
+    cos, sin = (each.reshape((*each.shape[:-1], 1, half)) for each in (cosines, sines))
+    first, rest = x[..., : 2 * half], x[..., 2 * half :]
+    if is_interleaved:
+        pairs = first.reshape((*first.shape[:-1], half, 2))
+        low, high = pairs[..., 0], pairs[..., 1]
+    else:
+        low, high = first[..., :half], first[..., half:]
+    components = [low * cos - high * sin, low * sin + high * cos]
+    if is_interleaved:
+        result = np.stack(components, axis=-1).reshape(first.shape)
+    else:
+        result = np.concatenate(components, axis=-1)
+    return np.concatenate([result, rest], axis=-1) if rest.shape[-1] else result
+
+
+def _checked(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None:
+    half = cosines.shape[-1]
+    size = call.attribute("rotary_embedding_dim", 0) or width
+    if tuple(cosines.shape) != tuple(sines.shape) or 2 * half != size or size > width:
+        raise call.error(
+            f"turns {size} of {width} elements with cosines of shape {list(cosines.shape)} and "
+            f"sines of shape {list(sines.shape)}"
+        )
+
+
+@kernel("RotaryEmbedding")
+def rotary_embedding(call: Call) -> AnyArray:
+    """``X, cos_cache, sin_cache, position_ids``."""
+    x, cosines, sines = wide(call, 0), wide(call, 1), wide(call, 2)
+    shape = tuple(x.shape)
+    if len(shape) == 3:
+        heads = call.integer("num_heads")
+        if heads < 1 or shape[2] % heads:
+            raise call.error(f"has {heads} heads in {list(shape)}")
+        x = x.reshape((*shape[:2], heads, shape[2] // heads))
+    elif len(shape) == 4:
+        call.attribute("num_heads", 0)  # the shape says it
+        x = x.transpose(0, 2, 1, 3)
+    else:
+        raise call.error(f"has X of shape {list(shape)}, expected three or four dimensions")
+    _checked(call, x.shape[-1], cosines, sines)
+    if call.optional(3) is not None:
+        positions = call.array(3)
+        if tuple(positions.shape) != tuple(x.shape[:2]):
+            raise call.error(f"has position_ids of shape {list(positions.shape)} for {list(shape)}")
+        cosines, sines = (
+            rows_of(call, table, positions, name)
+            for table, name in ((cosines, "cos_cache"), (sines, "sin_cache"))
+        )
+    if tuple(cosines.shape[:-1]) != tuple(x.shape[:2]):
+        raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {list(shape)}")
+    interleaved = bool(call.attribute("interleaved", 0))
+    result = rotated(x, cosines, sines, is_interleaved=interleaved)
+    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
+    return like(call, 0, result)
+
+
+@kernel("com.microsoft.RotaryEmbedding")
+def contributed_rotary_embedding(call: Call) -> AnyArray:
+    """``input, position_ids, cos_cache, sin_cache``; one position is that of the first element."""
+    x, positions, cosines, sines = wide(call, 0), call.array(1), wide(call, 2), wide(call, 3)
+    shape = tuple(x.shape)
+    if call.attribute("is_packed_batching", 0):
+        raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
+    if call.attribute("scale", 1.0) != 1.0:
+        raise call.error(f"has the scale {call.attribute('scale')}", UnsupportedError)
+    heads = call.attribute("num_heads", 0)
+    if len(shape) == 3:
+        heads = heads or shape[2] // (2 * cosines.shape[-1])
+        if heads < 1 or shape[2] % heads:
+            raise call.error(f"has {heads} heads in {list(shape)}")
+        x = x.reshape((*shape[:2], heads, shape[2] // heads))
+    elif len(shape) == 4:
+        x = x.transpose(0, 2, 1, 3)
+    else:
+        raise call.error(f"has an input of shape {list(shape)}, expected three or four dimensions")
+    batch, length, _, width = x.shape
+    if positions.size == 1:
+        positions = positions.reshape(1, 1) + np.arange(length, dtype=np.int64).reshape(1, -1)
+        positions = np.broadcast_to(positions, (batch, length))
+    if tuple(positions.shape) != (batch, length):
+        raise call.error(f"has position_ids of shape {list(positions.shape)} for {list(shape)}")
+    _checked(call, width, cosines, sines)
+    cosines = rows_of(call, cosines, positions, "cos_cache")
+    sines = rows_of(call, sines, positions, "sin_cache")
+    interleaved = bool(call.attribute("interleaved", 0))
+    result = rotated(x, cosines, sines, is_interleaved=interleaved)
+    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
+    return like(call, 0, result)

@@ -1,0 +1,1 @@
+"""Importers of ``ai.onnx.ml``: linear models, support vector machines, tree ensembles."""

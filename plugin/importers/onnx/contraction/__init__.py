@@ -1,0 +1,1 @@
+"""Importers of matrix products, convolutions and Einsum."""

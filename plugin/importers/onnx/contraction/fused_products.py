@@ -1,0 +1,114 @@
+"""ONNX Runtime's products with an epilogue, and the embeddings of transformers.
+
+They are formulas of floats, of operands that may be dequantized; sums are f32, also of f16.
+
+Source: ONNX Runtime, ``ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ....numerics.array_functions import convert
+from ....numerics.element_types import F32, I32, AnyArray
+from ..attention.rotary import rows_of
+from ..call import Call, Operand, Typed, kernel
+from ..elementwise.float_operands import like, wide
+from ..elementwise.gated_activations import activated
+from ..quantization.expressed import Quantized
+from ..reduction.normalizations import normalized
+from .contractions import matmul, summed_product
+
+__all__: list[str] = []
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+@kernel("com.microsoft.FusedMatMul")
+def fused_matmul(call: Call) -> Any:
+    """``alpha * A @ B``, with the last two axes exchanged, or the first moved before the last."""
+    sides = []
+    for index, letter in ((0, "A"), (1, "B")):
+        value = call.input(index).value
+        order = list(range(len(value.shape)))
+        if call.attribute(f"transBatch{letter}", 0) and len(order) > 2:
+            order = [*order[1:-1], 0, order[-1]]
+        if call.attribute(f"trans{letter}", 0) and len(order) > 1:
+            order[-2:] = [order[-1], order[-2]]
+        is_quantized = isinstance(value, Quantized)
+        sides.append(
+            value.transposed(order) if is_quantized else call.floats(value).transpose(order)
+        )
+    alpha = np.float32(call.attribute("alpha", 1.0))
+    total = None
+    if all(isinstance(side, Quantized) for side in sides) and alpha == 1:
+        total = summed_product(call, sides[0], sides[1])
+    if total is not None:
+        return total
+    call.with_floats("an operand is float, or alpha is not 1")
+    left, right = (call.floats(side) for side in sides)
+    product = matmul(call, left, right, np.dtype(left.dtype))
+    return product if alpha == 1 else product * alpha.astype(left.dtype)
+
+
+@kernel("com.microsoft.FusedGemm")
+def fused_gemm(call: Call) -> AnyArray:
+    """``Gemm`` and an activation."""
+    attributes = _present(call, "alpha", "beta", "transA", "transB")
+    (product,) = call.apply("Gemm", _operands(call, 3), **attributes)
+    names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
+    parameters = [each for name in names if (each := call.attribute(name)) is not None]
+    return activated(call, call.floats(product.value), parameters)
+
+
+@kernel("com.microsoft.FusedConv")
+def fused_conv(call: Call) -> AnyArray:
+    """``Conv``, the sum with ``Z``, and an activation."""
+    names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
+    (image,) = call.apply("Conv", _operands(call, 3), **_present(call, *names))
+    value = call.floats(image.value)
+    if call.optional(3) is not None:
+        value = value + call.array(3)
+    return activated(call, value, call.attribute("activation_params") or [])
+
+
+def _operands(call: Call, count: int) -> list[Operand | None]:
+    """Return the first inputs."""
+    return [call.optional(index) for index in range(min(count, len(call.inputs)))]
+
+
+def _present(call: Call, *names: str) -> dict[str, Any]:
+    """Return those attributes that the node has."""
+    values = {name: call.attribute(name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+# -- embeddings -----------------------------------------------------------------------------------
+
+
+@kernel("com.microsoft.EmbedLayerNormalization")
+def embed_layer_normalization(call: Call) -> list[Any]:
+    """The sum of embeddings of words, positions and segments, normalized; the lengths of rows."""
+    words = call.array(0)
+    if len(words.shape) != 2:
+        raise call.error(f"has input_ids of shape {list(words.shape)}")
+    batch, length = words.shape
+    positions = np.arange(length, dtype=np.int32)
+    if call.optional(8) is not None:
+        positions = call.array(8)
+    tables = [(2, words, "word_embedding"), (3, positions, "position_embedding")]
+    if call.optional(1) is not None:
+        tables.append((4, call.array(1), "segment_embedding"))
+    rows = [rows_of(call, wide(call, n, F32), indices, name) for n, indices, name in tables]
+    total = rows[0] + rows[1]
+    for each in rows[2:]:
+        total = total + each
+    result, _, _ = normalized(total, [total.ndim - 1], call.attribute("epsilon", 1e-12))
+    result = result * wide(call, 5, F32) + wide(call, 6, F32)
+    lengths: AnyArray = np.zeros(batch, np.int32)
+    if call.optional(7) is not None:
+        lengths = convert(call.array(7), I32).sum(axis=1, dtype=np.int32)
+    return [like(call, 2, result), Typed("INT32", lengths), like(call, 2, total)]

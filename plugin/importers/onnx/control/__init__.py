@@ -1,0 +1,1 @@
+"""Importers of If, Loop and Scan."""

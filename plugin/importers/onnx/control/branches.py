@@ -1,0 +1,115 @@
+"""Branches, whose graphs read values of the graph around them.
+
+A condition that is known chooses when the program is written.
+
+Source: ONNX, If 1 to 25.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import choose, is_known
+from ....numerics.element_types import AnyArray
+from ..call import Call, Operand, Typed, kernel
+from ..dynamic_sizes.bounded_tensor import Counted
+from ..reading.model import Subgraph
+
+__all__: list[str] = []
+
+
+@kernel("If")
+def if_(call: Call) -> list[Any]:
+    """One of two graphs."""
+    condition = call.array(0)
+    branches = [call.subgraph(name) for name in ("then_branch", "else_branch")]
+    if condition.size != 1:
+        raise call.error(f"has {condition.size} conditions")
+    if is_known(condition):
+        chosen = branches[0 if condition.reshape(-1)[0] else 1]
+        return [Typed(each.type, each.value) for each in call.graph.inner(chosen, [])]
+    types: list[list[str]] = []
+
+    def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
+        def compute() -> list[AnyArray]:
+            results = call.graph.inner(graph, [])
+            if any(isinstance(each.value, Counted) for each in results):
+                raise _HasCountsError
+            results = [call.plain(each) for each in results]
+            types.append([each.type for each in results])
+            return [each.value for each in results]
+
+        return compute
+
+    try:
+        values = choose(condition.reshape(()), *map(branch, branches))
+    except _HasCountsError:
+        return _with_counts(call, condition.reshape(()), branches)
+    if types[0] != types[1]:
+        raise call.error(f"has branches of the types {types[0]} and {types[1]}")
+    return [Typed(type_, value) for type_, value in zip(types[0], values, strict=True)]
+
+
+class _HasCountsError(Exception):
+    """A result of a branch has a counted axis."""
+
+
+def _with_counts(call: Call, condition: AnyArray, branches: Sequence[Subgraph]) -> list[Typed]:
+    """Choose between branches of which one has results with a counted axis."""
+    pairs = list(zip(*(call.graph.inner(graph, []) for graph in branches), strict=True))
+    axes = [_counted_axis(call, *pair) for pair in pairs]
+    bounds = [
+        0 if axis is None else max(each.shape[axis] for each in pair)
+        for axis, pair in zip(axes, pairs, strict=True)
+    ]
+
+    def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
+        def compute() -> list[AnyArray]:
+            values = []
+            for each, axis, bound in zip(call.graph.inner(graph, []), axes, bounds, strict=True):
+                values += [call.plain(each).value] if axis is None else _padded(
+                    call, each, axis, bound
+                )  # fmt: skip
+            return values
+
+        return compute
+
+    values = iter(choose(condition, *map(branch, branches)))
+    return [
+        Typed(
+            pair[0].type,
+            next(values) if axis is None else Counted(next(values), axis, next(values)),
+        )
+        for pair, axis in zip(pairs, axes, strict=True)
+    ]
+
+
+def _counted_axis(call: Call, yes: Operand, no: Operand) -> int | None:
+    """Return the counted axis of a result of two branches, None if it has none."""
+    axes = {each.value.axis for each in (yes, no) if isinstance(each.value, Counted)}
+    rests = [
+        tuple(n for axis, n in enumerate(each.shape) if axis not in axes) for each in (yes, no)
+    ]
+    has_one_rank = len(yes.shape) == len(no.shape)
+    if yes.type != no.type or not has_one_rank or len(axes) > 1 or rests[0] != rests[1]:
+        raise call.error(
+            f"has branches of {yes.type} of shape {list(yes.shape)} and {no.type} of shape "
+            f"{list(no.shape)}, where the number of rows is computed",
+            UnsupportedError,
+        )
+    return next(iter(axes), None)
+
+
+def _padded(call: Call, operand: Operand, axis: int, bound: int) -> list[AnyArray]:
+    """Return an array with as many rows as a bound, and the number of those that count."""
+    value, count = operand.value, np.asarray(operand.shape[axis], np.int32)
+    if isinstance(value, Counted):
+        value, count = value.value, value.count
+    array = call.floats(value)
+    widths = [(0, 0)] * len(array.shape)
+    widths[axis] = (0, bound - array.shape[axis])
+    return [np.pad(array, widths), count]

@@ -1,0 +1,1 @@
+"""Tensors with a data-dependent dimension size, and operators that make and take them."""

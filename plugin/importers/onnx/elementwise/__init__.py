@@ -1,0 +1,1 @@
+"""Importers of elementwise operators on floats, plain integers and booleans."""

@@ -1,0 +1,112 @@
+"""ONNX Runtime's activation functions: Gelu of a sum and its approximations; gated linear units.
+
+f16 and bf16 are computed in f32, and the result is rounded once.
+
+Sources: ONNX, SwiGLU 28; ONNX Runtime, ``ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import erf, tanh
+from ....numerics.element_types import AnyArray
+from ..call import Call, kernel
+from .activations import sigmoid
+from .float_operands import like, optional_wide, wide
+
+__all__ = ["activated"]
+
+
+def _gelu(x: AnyArray) -> AnyArray:
+    """``x / 2 * (1 + erf(x / sqrt(2)))``."""
+    kind = x.dtype.type
+    return x * kind(0.5) * (kind(1) + erf(x * kind(math.sqrt(0.5))))
+
+
+def _tanh_gelu(x: AnyArray) -> AnyArray:
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
+    kind = x.dtype.type
+    inner = kind(math.sqrt(2 / math.pi)) * (x + kind(0.044715) * x * x * x)
+    return x * kind(0.5) * (kind(1) + tanh(inner))
+
+
+@kernel("com.microsoft.Gelu", "com.microsoft.BiasGelu")
+def bias_gelu(call: Call) -> AnyArray:
+    """``x / 2 * (1 + erf(x / sqrt(2)))`` of ``X``, or of ``A + B``."""
+    x, bias = wide(call, 0), optional_wide(call, 1)
+    return like(call, 0, _gelu(x if bias is None else x + bias))
+
+
+@kernel("com.microsoft.FastGelu")
+def fast_gelu(call: Call) -> AnyArray:
+    """The approximation of Gelu by tanh, of ``X + bias``."""
+    x, bias = wide(call, 0), optional_wide(call, 1)
+    return like(call, 0, _tanh_gelu(x if bias is None else x + bias))
+
+
+@kernel("com.microsoft.QuickGelu")
+def quick_gelu(call: Call) -> AnyArray:
+    """``x * sigmoid(alpha * x)``."""
+    x = wide(call, 0)
+    return like(call, 0, x * sigmoid(x.dtype.type(call.attribute("alpha", 1.702)) * x))
+
+
+@kernel("SwiGLU")
+def swiglu(call: Call) -> AnyArray:
+    """``A * sigmoid(alpha * A) * B``, of operands of one shape."""
+    x, gated = wide(call, 0), wide(call, 1)
+    if tuple(x.shape) != tuple(gated.shape):
+        raise call.error(f"has A of shape {list(x.shape)} and B of shape {list(gated.shape)}")
+    alpha = x.dtype.type(call.attribute("alpha", 1.0))
+    return like(call, 0, x * sigmoid(alpha * x) * gated)
+
+
+@kernel("com.microsoft.BiasSplitGelu")
+def bias_split_gelu(call: Call) -> AnyArray:
+    """The left half of ``X + bias`` times the Gelu of the right half."""
+    x = wide(call, 0) + wide(call, 1)
+    half = x.shape[-1] // 2
+    if not half or x.shape[-1] % 2:
+        raise call.error(f"splits {x.shape[-1]} elements in two halves")
+    return like(call, 0, x[..., :half] * _gelu(x[..., half:]))
+
+
+@kernel("com.microsoft.BiasAdd")
+def bias_add(call: Call) -> AnyArray:
+    """``X + bias + skip``."""
+    return like(call, 0, wide(call, 0) + wide(call, 1) + wide(call, 2))
+
+
+_ACTIVATIONS: dict[str, tuple[int, Callable[..., AnyArray]]] = {
+    "": (0, lambda x: x),
+    "Relu": (0, lambda x: np.maximum(x, x.dtype.type(0))),
+    "Tanh": (0, tanh),
+    "Sigmoid": (0, sigmoid),
+    "LeakyRelu": (1, lambda x, alpha: np.where(x < x.dtype.type(0), x * alpha, x)),
+    "Clip": (2, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
+    "HardSigmoid": (
+        2,
+        lambda x, alpha, beta: np.minimum(
+            np.maximum(alpha * x + beta, x.dtype.type(0)), x.dtype.type(1)
+        ),
+    ),
+}
+"""The number of parameters, and the function."""
+
+
+def activated(call: Call, value: AnyArray, parameters: Sequence[float]) -> AnyArray:
+    """Return a value after the function that the attribute ``activation`` names."""
+    name = call.attribute("activation", "")
+    if name not in _ACTIVATIONS:
+        raise call.error(f"has the activation {name!r}", UnsupportedError)
+    count, function = _ACTIVATIONS[name]
+    if len(parameters) != count:
+        raise call.error(
+            f"has the activation {name!r} with {len(parameters)} parameters, expected {count}"
+        )
+    return function(value, *(value.dtype.type(each) for each in parameters))

@@ -1,0 +1,1 @@
+"""Importers of pooling, resizing and sampling of images."""

@@ -1,0 +1,297 @@
+"""Resize: each axis is sampled at coordinates that are computed when the program is written.
+
+Resizing is separable: along one axis, output element ``i`` is ``sum(weights[i] * input[positions
+[i]])``. With few positions for each element this is a sum of gathers, else a product with a matrix.
+The mode ``nearest`` has one position and no weights, so it moves elements of every type.
+
+Coordinates are computed in f32, as ONNX Runtime does: which pixel is the nearest depends on it.
+
+Source: ONNX, Resize 19; ONNX Runtime, ``upsamplebase.h``, ``upsample_antialias.h``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import contract, take
+from ....numerics.element_types import AnyArray, Array
+from ..call import Call, Typed, kernel
+from ..movement.padding import take_constant
+from ..movement.shapes import moved
+
+__all__: list[str] = []
+
+_MAX_GATHERS = 8
+"""The number of positions for each output element up to which gathers are summed."""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis that is resized.
+
+    Args:
+        axis: its number.
+        extent: of the input.
+        size: of the output.
+        scale: output by input, as the model says.
+        region: start and end of the region of interest, as fractions of the input.
+    """
+
+    axis: int
+    extent: int
+    size: int
+    scale: float
+    region: tuple[float, float]
+
+
+@kernel("Resize")
+def resize(call: Call) -> Typed:
+    """The input sampled at other coordinates along each axis."""
+    operand = call.input(0)
+    mode, transform = call.attribute("mode", "nearest"), _transform(call)
+    axes = _axes(call, operand.shape, transform)
+    coordinates = [_coordinates(call, each, transform) for each in axes]
+    fill = call.attribute("extrapolation_value", 0.0)
+    rounding = call.attribute("nearest_mode", "round_prefer_floor")
+    excludes = bool(call.attribute("exclude_outside", 0))
+    antialias = bool(call.attribute("antialias", 0))
+    slope = call.attribute("cubic_coeff_a", -0.75)
+    if mode == "nearest":
+        if antialias:
+            raise call.error("has antialias = 1 in mode nearest, expected linear or cubic")
+        result = moved(call, lambda value: _nearest(call, value, axes, coordinates, rounding))
+    elif mode in ("linear", "cubic"):
+        value = call.array(0)
+        if value.dtype.kind not in "fV":
+            raise call.error(
+                f"of {operand.type} in mode {mode} is not lowered: results of integers differ "
+                "between runtimes; convert to FLOAT with Cast before it",
+                UnsupportedError,
+            )
+        dtype = np.dtype(np.float64 if value.dtype == np.float64 else np.float32)
+        wide = value.astype(dtype)
+        for each, along in zip(axes, coordinates, strict=True):
+            if _is_identity(each, along):
+                continue
+            taps = _taps(along, each, mode, slope, antialias=antialias, excludes=excludes)
+            wide = _sampled(wide, each.axis, *taps)
+        result = Typed(operand.type, wide.astype(value.dtype))
+    else:
+        raise call.error(f"has the mode {mode!r}, expected nearest, linear or cubic")
+    if transform != "tf_crop_and_resize":
+        return result
+    is_outside = np.zeros((1,) * len(operand.shape), np.bool_)
+    for each, along in zip(axes, coordinates, strict=True):
+        beyond = (along < 0) | (along > each.extent - 1)
+        shape = [-1 if axis == each.axis else 1 for axis in range(len(operand.shape))]
+        is_outside = is_outside | beyond.reshape(shape)
+    if not is_outside.any():
+        return result
+    plain = call.floats(result.value)
+    return Typed(operand.type, np.where(is_outside, np.asarray(fill, plain.dtype), plain))
+
+
+def _transform(call: Call) -> str:
+    result = call.attribute("coordinate_transformation_mode", "half_pixel")
+    known = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
+             "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
+    if result not in known:
+        raise call.error(
+            f"has the coordinate_transformation_mode {result!r}, expected one of {', '.join(known)}"
+        )
+    return str(result)
+
+
+# -- sizes ----------------------------------------------------------------------------------------
+
+
+def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
+    """The axes that are resized, with the extents and scales that sizes or scales ask for."""
+    rank = len(shape)
+    numbers = call.attribute("axes", list(range(rank)))
+    axes = [call.checked_axis(axis, rank) for axis in numbers]
+    scales, sizes = (_listed(call, index, len(axes)) for index in (2, 3))
+    policy = call.attribute("keep_aspect_ratio_policy", "stretch")
+    if policy not in ("stretch", "not_larger", "not_smaller"):
+        raise call.error(f"has the keep_aspect_ratio_policy {policy!r}")
+    regions = [(0.0, 1.0)] * len(axes)
+    if transform == "tf_crop_and_resize":
+        ends = call.known(1).astype(np.float64).reshape(-1).tolist()
+        if len(ends) != 2 * len(axes):
+            raise call.error(f"has {len(ends)} numbers in roi, expected two for each axis")
+        regions = list(zip(ends[: len(axes)], ends[len(axes) :], strict=True))
+    elif call.optional(1) is not None:
+        call.input(1)  # other modes have no region
+    if (scales is None) == (sizes is None):
+        raise call.error("has scales and sizes, or none of them; expected one")
+    if any(shape[axis] < 1 for axis in axes):
+        raise call.error(f"resizes the shape {list(shape)}, which has no elements")
+    if sizes is not None:
+        extents = [int(size) for size in sizes]
+        factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
+        if policy != "stretch":
+            factor = min(factors) if policy == "not_larger" else max(factors)
+            factors = [factor] * len(axes)
+            extents = [math.floor(factor * shape[axis] + 0.5) for axis in axes]
+    else:
+        factors = [float(scale) for scale in scales or ()]
+        extents = [
+            math.floor(np.float32(scale) * np.float32(shape[axis]))
+            for scale, axis in zip(factors, axes, strict=True)
+        ]
+    if min(factors, default=1) <= 0 or min(extents, default=1) < 1:
+        raise call.error(f"resizes {list(shape)} by {factors}, which gives no elements")
+    is_copied = extents == [shape[axis] for axis in axes]
+    if is_copied and sizes is None and set(factors) != {1.0} and transform != "tf_crop_and_resize":
+        raise call.error(
+            f"has the scales {factors}, by which {list(shape)} keeps its shape: runtimes differ in "
+            "whether they copy it; say sizes in place of scales, or leave the node out",
+            UnsupportedError,
+        )
+    result = []
+    for axis, size, factor, region in zip(axes, extents, factors, regions, strict=True):
+        whole = abs(factor * shape[axis] - size) < 1e-4
+        if not whole and policy == "stretch" and transform in (
+            "align_corners", "tf_crop_and_resize"
+        ):  # fmt: skip
+            raise call.error(
+                f"has the scale {factor:g} of {shape[axis]} elements, which is no whole number of "
+                f"them: runtimes differ in mode {transform}; say sizes in place of scales",
+                UnsupportedError,
+            )
+        if region != (0.0, 1.0) and size == shape[axis]:
+            raise call.error(
+                f"crops axis {axis} and keeps its {size} elements, which runtimes do differently; "
+                "crop with Slice before it",
+                UnsupportedError,
+            )
+        result.append(_Axis(axis, shape[axis], size, factor, region))
+    return result
+
+
+def _listed(call: Call, index: int, count: int) -> list[float] | None:
+    """Scales or sizes: None if the input is absent or empty."""
+    if call.optional(index) is None:
+        return None
+    numbers: list[float] = call.known(index).reshape(-1).tolist()
+    if not numbers:
+        return None
+    if len(numbers) != count:
+        raise call.error(f"has {len(numbers)} numbers in {call.input(index)}, expected {count}")
+    return numbers
+
+
+# -- coordinates ----------------------------------------------------------------------------------
+
+
+def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
+    """The coordinate in the input of each output element, f32."""
+    one, half = np.float32(1), np.float32(0.5)
+    x, scale = np.arange(each.size, dtype=np.float32), np.float32(each.scale)
+    last, count = np.float32(each.extent - 1), np.float32(each.size - 1)
+    if transform == "asymmetric":
+        return np.asarray(x / scale)
+    if transform == "tf_half_pixel_for_nn":
+        return np.asarray((x + half) / scale)
+    if transform == "align_corners":
+        return np.asarray(x * last / count) if each.size > 1 else x * 0
+    if transform == "tf_crop_and_resize":
+        start, end = map(np.float32, each.region)
+        if each.size == 1:
+            return np.asarray(half * (start + end) * last + x)
+        return np.asarray(start * last + x * (end - start) * last / count)
+    if transform == "pytorch_half_pixel" and each.size == 1:
+        return x * 0
+    centered = (x + half) / scale - half
+    if transform == "half_pixel_symmetric":
+        adjustment = np.float32(each.size) / (scale * np.float32(each.extent))
+        centered = np.float32(each.extent) / 2 * (one - adjustment) + centered
+    return np.asarray(centered, np.float32)
+
+
+def _is_identity(each: _Axis, coordinates: Array) -> bool:
+    return each.size == each.extent and bool((coordinates == np.arange(each.size)).all())
+
+
+def _nearest(
+    call: Call,
+    value: AnyArray,
+    axes: Sequence[_Axis],
+    coordinates: Sequence[Array],
+    rounding: str,
+) -> AnyArray:
+    for each, along in zip(axes, coordinates, strict=True):
+        down, up = np.floor(along), np.ceil(along)
+        rest = along - down
+        choices: dict[str, Any] = {
+            "round_prefer_floor": np.where(rest <= 0.5, down, up),
+            "round_prefer_ceil": np.where(rest < 0.5, down, up),
+            "floor": down,
+            "ceil": up,
+        }
+        if rounding not in choices:
+            raise call.error(
+                f"has the nearest_mode {rounding!r}, expected one of {', '.join(choices)}"
+            )
+        positions = np.clip(choices[rounding], 0, each.extent - 1).astype(np.int32)
+        repeats = each.size // each.extent
+        is_repeated = repeats > 1 and each.size == repeats * each.extent
+        if is_repeated and (positions == np.arange(each.size) // repeats).all():
+            value = np.repeat(value, repeats, each.axis)
+        else:
+            value = take_constant(value, positions, each.axis)
+    return value
+
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+def _taps(
+    coordinates: Array, each: _Axis, mode: str, slope: float, *, antialias: bool, excludes: bool
+) -> tuple[Array, Array]:
+    """Positions and weights of the input elements for each output element: ``[size, taps]``."""
+    stretch = min(each.scale, 1.0) if antialias else 1.0
+    reach = (1 if mode == "linear" else 2) / stretch
+    x = coordinates.astype(np.float64)[:, None]
+    offsets = np.arange(math.ceil(-reach), math.floor(reach) + 2)
+    positions = np.floor(x) + offsets[None, :]
+    distance = np.abs(positions - x) * stretch
+    if mode == "linear":
+        weights = np.maximum(1 - distance, 0)
+    else:
+        inner = ((slope + 2) * distance - (slope + 3)) * distance**2 + 1
+        far = ((distance - 5) * distance + 8) * distance * slope - 4 * slope
+        weights = np.where(distance <= 1, inner, np.where(distance < 2, far, 0))
+    if excludes:
+        weights = np.where((positions < 0) | (positions >= each.extent), 0, weights)
+    if excludes or antialias:
+        total = weights.sum(axis=1, keepdims=True)
+        weights = weights / np.where(total == 0, 1, total)
+    is_used = (weights != 0).any(axis=0)
+    positions = np.clip(positions, 0, each.extent - 1).astype(np.int32)
+    return positions[:, is_used], weights[:, is_used]
+
+
+def _sampled(value: AnyArray, axis: int, positions: Array, weights: Array) -> AnyArray:
+    """Weighted sums of elements along an axis."""
+    size, taps = weights.shape
+    if taps <= _MAX_GATHERS:
+        result: AnyArray = None
+        for tap in range(taps):
+            shape = [-1 if n == axis else 1 for n in range(value.ndim)]
+            factors = weights[:, tap].astype(value.dtype).reshape(shape)
+            term = take(value, positions[:, tap], axis) * factors
+            result = term if result is None else result + term
+        return result
+    matrix = np.zeros((size, value.shape[axis]), np.float64)
+    np.add.at(matrix, (np.arange(size)[:, None], positions), weights)
+    result = contract(value, matrix.astype(value.dtype), ([axis], [1]), dtype=value.dtype)
+    order = list(range(value.ndim - 1))
+    order.insert(axis, value.ndim - 1)
+    return result.transpose(*order)

@@ -1,0 +1,201 @@
+"""Gathers and scatters of elements: operators that read or write at computed indices.
+
+A multi-dimensional index becomes a position in the flattened tensor, so that one gather of rows and
+one scatter of rows serve all of them. Negative indices count from the end of their axis.
+
+Sources: ONNX, GatherElements 13, GatherND 13, ScatterElements 18, ScatterND 18, OneHot 28,
+ReverseSequence 28.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....numerics.array_functions import bits_of, convert, is_known, scatter, take
+from ....numerics.element_types import I32, I64, AnyArray, ElementType
+from ..call import Call, Typed, kernel
+from .shapes import moved
+
+__all__: list[str] = []
+
+
+def _wrapped(call: Call, indices: AnyArray, extent: int) -> AnyArray:
+    """Indices from 0 on, i32."""
+    if is_known(indices) and indices.size:
+        low, high = int(np.min(indices)), int(np.max(indices))
+        if low < -extent or high >= extent:
+            raise call.error(f"has the index {low if low < -extent else high} of {extent} elements")
+    narrow = convert(indices, I32)
+    return np.where(narrow < 0, narrow + np.int32(extent), narrow)
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+
+
+def _along(call: Call, indices: AnyArray, shape: Sequence[int], axis: int) -> AnyArray:
+    """Positions in a flattened tensor: indices along one axis, and their own places elsewhere."""
+    rank = len(shape)
+    if indices.ndim != rank or any(
+        n > extent for a, (n, extent) in enumerate(zip(indices.shape, shape, strict=True))
+        if a != axis
+    ):  # fmt: skip
+        raise call.error(f"has indices of shape {list(indices.shape)} for {list(shape)}")
+    strides = _strides(shape)
+    flat = _wrapped(call, indices, shape[axis]) * np.int32(strides[axis])
+    for other, count in enumerate(indices.shape):
+        if other != axis and count > 1:
+            coordinates = np.arange(count, dtype=np.int32) * np.int32(strides[other])
+            flat = flat + coordinates.reshape([-1 if a == other else 1 for a in range(rank)])
+    return flat
+
+
+def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
+    """Positions of rows: the last axis of the indices has one index for each axis of `shape`."""
+    flat: AnyArray = None
+    for axis, stride in enumerate(_strides(shape)):
+        part = _wrapped(call, indices[..., axis], shape[axis]) * np.int32(stride)
+        flat = part if flat is None else flat + part
+    return flat if flat is not None else np.zeros(tuple(indices.shape[:-1]), np.int32)
+
+
+@kernel("GatherElements")
+def gather_elements(call: Call) -> Typed:
+    """One element for each index, from the same place along the other axes."""
+    shape, indices = call.input(0).shape, call.array(1)
+    axis = call.axis("axis", len(shape), 0)
+    flat = _along(call, indices, shape, axis)
+    return moved(
+        call,
+        lambda value: take(value.reshape(-1), flat.reshape(-1), 0).reshape(tuple(indices.shape)),
+    )
+
+
+@kernel("GatherND")
+def gather_nd(call: Call) -> Typed:
+    """A slice for each index of several axes; the first axes can be those of a batch."""
+    shape, indices = call.input(0).shape, call.array(1)
+    batch, depth = call.attribute("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
+    inner = shape[batch : batch + depth]
+    if not 0 < depth <= len(shape) - batch or tuple(indices.shape[:batch]) != tuple(shape[:batch]):
+        raise call.error(f"has indices of shape {list(indices.shape)} for {list(shape)}")
+    flat = _rows(call, indices, inner)
+    count = math.prod(shape[:batch])
+    if batch:
+        starts = np.arange(count, dtype=np.int32) * np.int32(math.prod(inner))
+        ones = (1,) * (flat.ndim - batch)
+        flat = flat + starts.reshape((*shape[:batch], *ones))
+    rest = tuple(shape[batch + depth :])
+    rows = (count * math.prod(inner), *rest)
+    result = (*flat.shape, *rest)
+    return moved(call, lambda value: take(value.reshape(rows), flat.reshape(-1), 0).reshape(result))
+
+
+# -- scatters -------------------------------------------------------------------------------------
+
+_FUNCTIONS = {"none": "set", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
+
+
+def _function(call: Call) -> str:
+    reduction = call.attribute("reduction", "none")
+    if reduction not in _FUNCTIONS:
+        raise call.error(f"has the reduction {reduction!r}, expected one of {list(_FUNCTIONS)}")
+    return _FUNCTIONS[reduction]
+
+
+def _scattered(
+    rows: AnyArray, positions: AnyArray, updates_of_rows: AnyArray, function: str
+) -> AnyArray:
+    """Combine updates into rows, in a signed type that has the order of their own."""
+    element = ElementType.of_dtype(np.dtype(rows.dtype))
+    is_ordered = function in ("maximum", "minimum")
+    if element.is_float or (element.kind == "int" and element.bits >= 32):
+        return scatter(rows, positions, updates_of_rows, function)
+    if element.bits == 64 and is_ordered:
+        half = np.uint64(1 << 63)
+        signed = [bits_of(each ^ half, I64) for each in (rows, updates_of_rows)]
+        result = scatter(signed[0], positions, signed[1], function)
+        return bits_of(result, element) ^ half
+    wide = I64 if element.bits == 64 or (element.bits == 32 and is_ordered) else I32
+    result = scatter(convert(rows, wide), positions, convert(updates_of_rows, wide), function)
+    return result != 0 if element.kind == "bool" else convert(result, element)
+
+
+@kernel("ScatterElements")
+def scatter_elements(call: Call) -> Typed:
+    """A copy of the data with one update for each index, at the same place along other axes."""
+    data, indices, updates = (call.array(index) for index in range(3))
+    axis, function = call.axis("axis", data.ndim, 0), _function(call)
+    if tuple(indices.shape) != tuple(updates.shape):
+        raise call.error(f"has {list(indices.shape)} indices and {list(updates.shape)} updates")
+    if not math.prod(indices.shape):
+        return Typed(call.input(0).type, data)
+    flat = _along(call, indices, data.shape, axis)
+    result = _scattered(data.reshape(-1), flat.reshape(-1), updates.reshape(-1), function)
+    return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
+
+
+@kernel("ScatterND")
+def scatter_nd(call: Call) -> Typed:
+    """A copy of the data with one slice of the updates for each index of several axes."""
+    data, indices, updates = (call.array(index) for index in range(3))
+    depth, function = indices.shape[-1] if indices.ndim else 0, _function(call)
+    if not 0 < depth <= data.ndim:
+        raise call.error(f"has indices of {depth} axes for {list(data.shape)}")
+    rest = tuple(data.shape[depth:])
+    if tuple(updates.shape) != (*indices.shape[:-1], *rest):
+        raise call.error(
+            f"has updates of shape {list(updates.shape)}, expected {[*indices.shape[:-1], *rest]}"
+        )
+    if not math.prod(updates.shape):
+        return Typed(call.input(0).type, data)
+    flat = _rows(call, indices, data.shape[:depth])
+    rows = data.reshape((math.prod(data.shape[:depth]), *rest))
+    updates_of_rows = updates.reshape((-1, *rest))
+    result = _scattered(rows, flat.reshape(-1), updates_of_rows, function)
+    return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
+
+
+# -- one axis -------------------------------------------------------------------------------------
+
+
+@kernel("OneHot")
+def one_hot(call: Call) -> Typed:
+    """The on-value at the index along a new axis, and the off-value elsewhere."""
+    indices, values = call.array(0), call.array(2).reshape(-1)
+    depth, rank = int(call.known_scalar(1)), indices.ndim
+    if values.shape[0] != 2 or depth < 1:
+        raise call.error(f"has {values.shape[0]} values, expected 2, and the depth {depth}")
+    axis = call.axis("axis", rank + 1, -1)
+    wide = convert(indices, I64)
+    wide = np.where(wide < 0, wide + np.int64(depth), wide)
+    spread = wide.reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
+    coordinates = np.arange(depth, dtype=np.int64).reshape((-1, *(1,) * (rank - axis)))
+    return Typed(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
+
+
+@kernel("ReverseSequence")
+def reverse_sequence(call: Call) -> Typed:
+    """The first elements along the time axis reversed, as many as each sequence has."""
+    shape, lengths = call.input(0).shape, convert(call.array(1), I32)
+    rank = len(shape)
+    batch, time = (call.axis(f"{name}_axis", rank, n) for name, n in (("batch", 1), ("time", 0)))
+    if {batch, time} != {0, 1} or tuple(lengths.shape) != (shape[batch],):
+        raise call.error(
+            f"has the axes {batch} and {time}, expected 0 and 1, and {list(lengths.shape)} lengths "
+            f"for {shape[batch]} sequences"
+        )
+    steps = np.arange(shape[time], dtype=np.int32)
+    ends = lengths[:, None]
+    source = np.where(steps < ends, ends - np.int32(1) - steps, steps)
+    first = np.arange(shape[batch], dtype=np.int32)[:, None]
+    flat = source + first * shape[time] if batch == 0 else source * shape[batch] + first
+    if batch == 1:
+        flat = flat.transpose(1, 0)
+    rows = (shape[0] * shape[1], *shape[2:])
+    return moved(
+        call, lambda value: take(value.reshape(rows), flat.reshape(-1), 0).reshape(tuple(shape))
+    )

@@ -1,0 +1,209 @@
+"""Sequences and optionals that are known when the program is written.
+
+A program has tensors only. A sequence whose length is known, such as the parts of a split, is a
+list of tensors here; operators on it choose among them and write nothing. An optional is its
+tensor, or nothing.
+
+Sources: ONNX, SplitToSequence 24, SequenceConstruct 11, SequenceAt 11, SequenceInsert 11,
+SequenceErase 11, SequenceLength 11, SequenceEmpty 11, SequenceMap 17, ConcatFromSequence 11,
+Optional 15, OptionalHasElement 18, OptionalGetElement 18.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ..call import Call, Operand, Typed, kernel
+from .shapes import moved
+
+__all__: list[str] = []
+
+_MAX_PARTS = 4096
+"""The number of tensors that a sequence has at most."""
+
+
+class _Sequence:
+    """A sequence of tensors, or an optional without a value.
+
+    Args:
+        items: the tensors; None for an optional without a value.
+    """
+
+    shape = ()
+
+    def __init__(self, items: list[Operand] | None) -> None:
+        self.items = items
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__") and name != "__array__":
+            raise AttributeError(name)
+        raise UnsupportedError(
+            "uses a sequence or an optional as a tensor; take its elements with SequenceAt or "
+            "ConcatFromSequence"
+        )
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise UnsupportedError("uses a sequence or an optional as a tensor")
+
+
+def _typed(items: list[Operand] | None) -> Typed:
+    return Typed("SEQUENCE" if items is not None else "OPTIONAL", _Sequence(items))
+
+
+def _items(call: Call, index: int = 0) -> list[Operand]:
+    """The tensors of an input that is a sequence."""
+    operand = call.input(index)
+    if not isinstance(operand.value, _Sequence) or operand.value.items is None:
+        raise call.error(f"needs a sequence as input {index}, and {operand} is none")
+    return operand.value.items
+
+
+def _position(call: Call, index: int, count: int, default: int) -> int:
+    """A constant position in a sequence, from 0."""
+    if call.optional(index) is None:
+        return default
+    position = int(call.known_scalar(index))
+    if not -count <= position < count:
+        raise call.error(f"has the position {position} in a sequence of {count}")
+    return position % count
+
+
+@kernel("SequenceEmpty")
+def sequence_empty(call: Call) -> Typed:
+    """A sequence without elements."""
+    call.attribute("dtype", 1)  # the type of elements that are not there
+    return _typed([])
+
+
+@kernel("SequenceConstruct")
+def sequence_construct(call: Call) -> Typed:
+    """The inputs."""
+    return _typed([call.input(index) for index in range(len(call.inputs))])
+
+
+@kernel("SequenceInsert")
+def sequence_insert(call: Call) -> Typed:
+    """A sequence with another tensor before a position; at the end by default."""
+    items, tensor = list(_items(call)), call.input(1)
+    items.insert(_position(call, 2, len(items) + 1, len(items)), tensor)
+    return _typed(items)
+
+
+@kernel("SequenceErase")
+def sequence_erase(call: Call) -> Typed:
+    """A sequence without the element at a position; the last one by default."""
+    items = list(_items(call))
+    if not items:
+        raise call.error("erases an element of an empty sequence")
+    del items[_position(call, 1, len(items), len(items) - 1)]
+    return _typed(items)
+
+
+@kernel("SequenceAt")
+def sequence_at(call: Call) -> Typed:
+    """The element at a position."""
+    items = _items(call)
+    chosen = items[_position(call, 1, len(items), 0)]
+    return Typed(chosen.type, chosen.value)
+
+
+@kernel("SequenceLength")
+def sequence_length(call: Call) -> Any:
+    """The number of elements."""
+    return np.array(len(_items(call)), np.int64)
+
+
+@kernel("SplitToSequence")
+def split_to_sequence(call: Call) -> Typed:
+    """Slices along an axis: of arguments sizes, of one size, or of one element each."""
+    shape = call.input(0).shape
+    axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
+    extent, is_single = shape[axis], call.optional(1) is None
+    if is_single:
+        sizes = [1] * extent
+    else:
+        split = call.known(1)
+        sizes = [int(n) for n in split.reshape(-1)]
+        if split.ndim == 0:
+            size = max(sizes[0], 1)
+            sizes = [min(size, extent - start) for start in range(0, extent, size)]
+    if sum(sizes) != extent or min(sizes, default=0) < 0 or len(sizes) > _MAX_PARTS:
+        raise call.error(f"splits {extent} elements in {len(sizes)} parts of other sizes")
+    items: list[Operand] = []
+    start = 0
+    for size in sizes:
+        index = (*(slice(None),) * axis, slice(start, start + size))
+        own = (*shape[:axis], *([] if is_single and not keeps else [size]), *shape[axis + 1 :])
+        part = moved(call, lambda v, i=index, s=own: v[i].reshape(s))  # type: ignore[misc]
+        items.append(Operand(f"part {len(items)}", part.type, part.value))
+        start += size
+    return _typed(items)
+
+
+@kernel("ConcatFromSequence")
+def concat_from_sequence(call: Call) -> Typed:
+    """The elements side by side along an axis, which may be a new one."""
+    items, is_new = _items(call), call.attribute("new_axis", 0)
+    if not items:
+        raise call.error("joins an empty sequence")
+    axis = call.checked_axis(call.integer("axis"), len(items[0].shape) + is_new)
+    if is_new:
+        axes = Operand("axes", "INT64", np.array([axis], np.int64))
+        items = [call.apply("Unsqueeze", [each, axes])[0] for each in items]
+    (result,) = call.apply("Concat", items, axis=axis)
+    return Typed(result.type, result.value)
+
+
+@kernel("SequenceMap")
+def sequence_map(call: Call) -> list[Typed]:
+    """A graph for each element of a sequence, with elements of other sequences, or tensors."""
+    body, items = call.subgraph("body"), _items(call)
+    extra_operands = [call.input(index) for index in range(1, len(call.inputs))]
+    rows = []
+    for number, item in enumerate(items):
+        arguments = [item]
+        for other in extra_operands:
+            if isinstance(other.value, _Sequence):
+                other_items = other.value.items or []
+                if len(other_items) != len(items):
+                    raise call.error(
+                        f"has sequences of {len(items)} and {len(other_items)} elements"
+                    )
+                arguments.append(other_items[number])
+            else:
+                arguments.append(other)
+        rows.append(call.graph.inner(body, arguments))
+    return [_typed([row[number] for row in rows]) for number in range(len(call.node.outputs))]
+
+
+# -- optionals ------------------------------------------------------------------------------------
+
+
+@kernel("Optional")
+def optional(call: Call) -> Typed:
+    """The input; without one, an optional that has no value."""
+    operand = call.optional(0)
+    call.attribute("type")  # of a value that is not there
+    return _typed(None) if operand is None else Typed(operand.type, operand.value)
+
+
+@kernel("OptionalHasElement")
+def optional_has_element(call: Call) -> Any:
+    """The truth of "there is a value"."""
+    operand = call.optional(0)
+    is_empty = operand is None or (
+        isinstance(operand.value, _Sequence) and operand.value.items is None
+    )
+    return np.array(not is_empty)
+
+
+@kernel("OptionalGetElement")
+def optional_get_element(call: Call) -> Typed:
+    """The value."""
+    operand = call.input(0)
+    if isinstance(operand.value, _Sequence) and operand.value.items is None:
+        raise call.error("takes the value of an optional that has none")
+    return Typed(operand.type, operand.value)

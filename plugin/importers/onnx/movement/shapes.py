@@ -1,0 +1,265 @@
+"""Operators that move elements, and those that compute shapes: exact for every type.
+
+Sources: ONNX, Reshape 5 to 25, Transpose, Slice 10 to 13, Split 2 to 18, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.element_types import AnyArray
+from ..call import Call, Typed, kernel, type_of_dtype
+from ..quantization.expressed import Quantized
+from ..reading.model import Tensor
+
+__all__ = ["moved"]
+
+
+def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
+    """An input with its elements in other places; a real stays integers if it can."""
+    operand = call.input(0)
+    if isinstance(operand.value, Quantized):
+        found = operand.value.moved(move)
+        if found is not None:
+            return Typed(operand.type, found)
+    return Typed(operand.type, move(call.array(0)))
+
+
+@kernel("Identity")
+def identity(call: Call) -> Typed:
+    """The same."""
+    return Typed(call.input(0).type, call.input(0).value)
+
+
+@kernel("Dropout")
+def dropout(call: Call) -> list[Typed]:
+    """The same, and a mask that is true everywhere: nothing is dropped in inference."""
+    if call.optional(2) is not None and call.known(2).any():
+        raise call.error(
+            "has training_mode = true, and drops elements at random; export it for inference",
+            UnsupportedError,
+        )
+    operand = call.input(0)
+    same = Typed(operand.type, operand.value)
+    return [same, Typed("BOOL", np.ones(operand.shape, np.bool_))][: len(call.node.outputs)]
+
+
+@kernel("Constant")
+def constant(call: Call) -> Typed:
+    """One of the attributes."""
+    for name in ("value", "sparse_value"):
+        tensor = call.attribute(name)
+        if isinstance(tensor, Tensor):
+            return Typed(tensor.type, tensor.data)
+    for name, dtype in (("value_float", np.float32), ("value_floats", np.float32),
+                        ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
+        if call.attribute(name) is not None:
+            array = np.asarray(call.attribute(name), dtype)
+            return Typed(type_of_dtype(array.dtype), array)
+    raise call.error("is neither a tensor nor numbers")
+
+
+@kernel("Shape")
+def shape(call: Call) -> AnyArray:
+    """Extents; programs know them all."""
+    extents = list(call.input(0).shape)
+    end = call.attribute("end")
+    return np.array(extents[call.attribute("start", 0) : end], np.int64)
+
+
+@kernel("Size")
+def size(call: Call) -> AnyArray:
+    """The number of elements."""
+    return np.array(math.prod(call.input(0).shape), np.int64)
+
+
+@kernel("Reshape")
+def reshape(call: Call) -> Typed:
+    """0 is the extent that was there, -1 what is left."""
+    requested = call.known(1).reshape(-1).tolist()
+    before = call.input(0).shape
+    zeros_stay = bool(call.attribute("allowzero", 0))
+    wanted = []
+    for axis, extent in enumerate(requested):
+        if extent == 0 and not zeros_stay:
+            if axis >= len(before):
+                raise call.error(f"gives {list(before)} the shape {list(requested)}")
+            extent = before[axis]
+        wanted.append(int(extent))
+    return _reshaped(call, wanted)
+
+
+def _reshaped(call: Call, wanted: Sequence[int]) -> Typed:
+    count = math.prod(call.input(0).shape)
+    rest = math.prod(n for n in wanted if n != -1)
+    known = list(wanted)
+    if known.count(-1) == 1 and rest > 0 and not count % rest:
+        known[known.index(-1)] = count // rest
+    if min(known, default=0) < 0 or math.prod(known) != count:
+        raise call.error(f"gives {list(call.input(0).shape)} the shape {list(wanted)}")
+    return moved(call, lambda value: value.reshape(tuple(known)))
+
+
+@kernel("Flatten")
+def flatten(call: Call) -> Typed:
+    """The axes before one, and the others."""
+    before = call.input(0).shape
+    axis = call.attribute("axis", 1)
+    if not -len(before) <= axis <= len(before):
+        raise call.error(f"has the axis {axis} of a tensor of {len(before)} dimensions")
+    axis = axis + len(before) if axis < 0 else axis
+    return _reshaped(call, [math.prod(before[:axis]), math.prod(before[axis:])])
+
+
+def _axes(call: Call, rank: int) -> list[int] | None:
+    axes = None
+    if call.optional(1) is not None:
+        axes = call.known(1).reshape(-1).tolist()
+    return None if axes is None else sorted(call.checked_axis(axis, rank) for axis in axes)
+
+
+@kernel("Squeeze")
+def squeeze(call: Call) -> Typed:
+    """Without axes of one element."""
+    before = call.input(0).shape
+    axes = _axes(call, len(before))
+    if axes is None:
+        axes = [axis for axis, extent in enumerate(before) if extent == 1]
+    elif not axes and 1 in before:
+        raise call.error(
+            f"has an empty list of axes for {list(before)}: runtimes differ in whether all axes of "
+            "one element go; list the axes, or leave the input out",
+            UnsupportedError,
+        )
+    return _reshaped(call, [n for axis, n in enumerate(before) if axis not in axes])
+
+
+@kernel("Unsqueeze")
+def unsqueeze(call: Call) -> Typed:
+    """With further axes of one element."""
+    extents = list(call.input(0).shape)
+    new_axes = call.known(1).reshape(-1).tolist()
+    rank = len(extents) + len(new_axes)
+    checked = sorted(call.checked_axis(axis, rank) for axis in new_axes)
+    if len(set(checked)) < len(checked):
+        raise call.error(f"has the axes {new_axes}, of which some are the same")
+    for axis in checked:
+        extents.insert(axis, 1)
+    return _reshaped(call, extents)
+
+
+@kernel("Transpose")
+def transpose(call: Call) -> Typed:
+    """By default the axes reversed."""
+    operand = call.input(0)
+    rank = len(operand.shape)
+    order = tuple(call.attribute("perm", list(reversed(range(rank)))))
+    if sorted(order) != list(range(rank)):
+        raise call.error(f"has the order {list(order)} of {rank} dimensions")
+    if isinstance(operand.value, Quantized):
+        return Typed(operand.type, operand.value.transposed(order))
+    return Typed(operand.type, call.array(0).transpose(order))
+
+
+@kernel("Concat")
+def concat(call: Call) -> Typed:
+    """Along an axis; reals that have the same parameters stay integers."""
+    operands = [call.input(index) for index in range(len(call.inputs))]
+    rank = len(operands[0].shape)
+    axis = call.axis("axis", rank, 0)
+    rests = {(*o.shape[:axis], *o.shape[axis + 1 :]) for o in operands}
+    if len(rests) > 1 or any(len(operand.shape) != rank for operand in operands):
+        shapes = ", ".join(str(list(operand.shape)) for operand in operands)
+        raise call.error(f"joins tensors of the shapes {shapes} along axis {axis}")
+    values = [operand.value for operand in operands]
+    first = values[0]
+    if isinstance(first, Quantized) and all(_is_like(first, value) for value in values):
+        storage = np.concatenate([value.storage for value in values], axis)
+        return Typed(operands[0].type, first.moved(lambda _: storage))
+    return Typed(operands[0].type, np.concatenate([call.floats(value) for value in values], axis))
+
+
+def _is_like(first: Quantized, other: Any) -> bool:
+    """Both have one scale and zero point, the same."""
+    if not isinstance(other, Quantized) or not first.is_per_tensor or not other.is_per_tensor:
+        return False
+    return first.type == other.type and all(
+        left is right
+        or (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)
+            and left.reshape(-1)[0] == right.reshape(-1)[0])
+        for left, right in ((first.scales, other.scales), (first.zero_points, other.zero_points))
+    )  # fmt: skip
+
+
+_WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
+"""Ends that stand for the end of an axis of any size."""
+
+
+@kernel("Slice")
+def slice_(call: Call) -> Typed:
+    """Python's slices of some axes."""
+    extents = call.input(0).shape
+    starts, ends = (call.known(index).reshape(-1).tolist() for index in (1, 2))
+    axes, steps = (
+        None if call.optional(index) is None else call.known(index).reshape(-1).tolist()
+        for index in (3, 4)
+    )
+    steps = [1] * len(starts) if steps is None else steps
+    axes = list(range(len(starts))) if axes is None else axes
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise call.error(f"has {len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
+    if 0 in steps:
+        raise call.error("has a step of 0")
+    index, backward = [slice(None)] * len(extents), []
+    for start, end, stated_axis, step in zip(starts, ends, axes, steps, strict=True):
+        axis = call.checked_axis(stated_axis, len(extents))
+        if step < 0 and end in _WITHOUT_END and extents[axis]:
+            raise call.error(
+                f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
+                "before the last; end at the least integer to go to the first",
+                UnsupportedError,
+            )
+        if step < 0:  # clamped to the first element, where Python's slices have none
+            start = max(start, -extents[axis])
+        positions = range(extents[axis])[slice(int(start), int(end), int(step))]
+        if step < 0 and positions:  # the same positions in ascending order, reversed afterwards
+            backward.append(axis)
+            positions = positions[::-1]
+        index[axis] = (
+            slice(positions.start, positions.stop, positions.step) if positions else slice(0, 0)
+        )
+
+    def move(value: AnyArray) -> AnyArray:
+        part = value[tuple(index)]
+        return np.flip(part, tuple(backward)) if backward else part
+
+    return moved(call, move)
+
+
+@kernel("Split")
+def split(call: Call) -> list[Typed]:
+    """In parts of given sizes, or equal ones."""
+    extents, count = call.input(0).shape, len(call.node.outputs)
+    axis = call.axis("axis", len(extents), 0)
+    if call.attribute("num_outputs", count) != count:
+        raise call.error(f"has {count} outputs, and num_outputs = {call.integer('num_outputs')}")
+    sizes = None
+    if call.optional(1) is not None:
+        if "num_outputs" in call.node.attributes:
+            raise call.error("has both sizes (input 1) and num_outputs, expected one of them")
+        sizes = call.known(1).reshape(-1).tolist()
+    if sizes is None:
+        part = -(-extents[axis] // max(count, 1))
+        sizes = [min(part, extents[axis] - n * part) for n in range(count)]
+    if len(sizes) != count or sum(sizes) != extents[axis] or min(sizes, default=0) < 0:
+        raise call.error(f"splits {extents[axis]} elements in parts of {list(sizes)}")
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    return [
+        moved(call, lambda v, s=start, n=n: v[(slice(None),) * axis + (slice(s, s + n),)])  # type: ignore[misc]
+        for start, n in zip(starts, sizes, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Quantized operands as integers with scales, and importers of operators on them."""

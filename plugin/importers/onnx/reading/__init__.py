@@ -1,0 +1,1 @@
+"""ONNX files as checked nodes, constants and arguments."""

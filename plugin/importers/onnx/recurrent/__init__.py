@@ -1,0 +1,1 @@
+"""Importers of LSTM, GRU and RNN."""

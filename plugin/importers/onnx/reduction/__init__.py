@@ -1,0 +1,1 @@
+"""Importers of reductions, normalizations and orderings along axes."""

@@ -1,0 +1,209 @@
+"""Normalizations: of layers, groups, instances and batches, and by a norm.
+
+Mean and variance are f32, or f64 where the operand or ``stash_type`` is. A result is rounded once,
+to its type: the specification rounds f16 before scale and bias as well.
+
+Sources: ONNX, LayerNormalization 17, RMSNormalization 23, GroupNormalization 21,
+InstanceNormalization 22, BatchNormalization 15, MeanVarianceNormalization 13, LpNormalization 22;
+ONNX Runtime, ``ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import convert
+from ....numerics.element_types import BF16, F16, F32, F64, AnyArray, ElementType
+from ..call import Call, kernel
+from ..elementwise.float_operands import element, like, optional_wide, wide, wide_element
+
+__all__ = ["normalized"]
+
+
+def normalized(
+    x: AnyArray, axes: Sequence[int], epsilon: float, *, is_centered: bool = True
+) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return ``(x - mean) / sqrt(variance + epsilon)``, the mean, and the inverse deviation.
+
+    Args:
+        x: f32 or f64.
+        axes: of mean and variance.
+        epsilon: the addend of the variance.
+        is_centered: the mean is subtracted; else it is taken for 0.
+    """
+    kind = x.dtype.type
+    count = kind(math.prod(x.shape[axis] for axis in axes))
+    mean = x.sum(axis=tuple(axes), dtype=x.dtype, keepdims=True) / count if is_centered else None
+    centered = x - mean if is_centered else x
+    square = (centered * centered).sum(axis=tuple(axes), dtype=x.dtype, keepdims=True) / count
+    inverse = kind(1) / np.sqrt(square + kind(epsilon))
+    return centered * inverse, mean, inverse
+
+
+def _affine(call: Call, x: AnyArray, scale: AnyArray, bias: AnyArray = None) -> AnyArray:
+    """Return ``x * scale + bias``; both are broadcast to ``x``."""
+    for name, value in (("scale", scale), ("bias", bias)):
+        shape = () if value is None else tuple(value.shape)
+        extents = zip(reversed(shape), reversed(x.shape), strict=False)
+        if len(shape) > x.ndim or any(n not in (1, extent) for n, extent in extents):
+            raise call.error(f"has a {name} of shape {list(shape)} for {list(x.shape)}")
+    return x * scale if bias is None else x * scale + bias
+
+
+# -- along the last axes --------------------------------------------------------------------------
+
+_STASH_TYPES = {1: F32, 10: F16, 11: F64, 16: BF16}
+
+
+def _stashed(call: Call) -> tuple[AnyArray, list[int], ElementType]:
+    """Return the operand in the type of stage one, the axes, and the type of mean and deviation."""
+    number = call.attribute("stash_type", 1)
+    if number not in _STASH_TYPES:
+        raise call.error(f"has the stash_type {number}, expected one of {[*_STASH_TYPES]}")
+    stash = _STASH_TYPES[number]
+    target = F64 if stash == F64 else wide_element(call)
+    x = convert(call.array(0), target)
+    return x, list(range(call.axis("axis", x.ndim, -1), x.ndim)), stash
+
+
+@kernel("LayerNormalization")
+def layer_normalization(call: Call) -> list[AnyArray]:
+    """``X, Scale, B`` to ``Y, Mean, InvStdDev``."""
+    x, axes, stash = _stashed(call)
+    target = ElementType.of_dtype(np.dtype(x.dtype))
+    unscaled, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
+    result = _affine(call, unscaled, wide(call, 1, target), optional_wide(call, 2, target))
+    return [like(call, 0, result), convert(mean, stash), convert(inverse, stash)]
+
+
+@kernel("RMSNormalization")
+def rms_normalization(call: Call) -> AnyArray:
+    """``X, scale`` to ``Y``, of the type of the scale."""
+    return _simplified(call)[0]
+
+
+@kernel("SimplifiedLayerNormalization")
+def simplified_layer_normalization(call: Call) -> list[AnyArray]:
+    """``X, scale`` to ``Y``, of the type of the scale, and ``inv_std_var``."""
+    return _simplified(call)
+
+
+def _simplified(call: Call) -> list[AnyArray]:
+    x, axes, stash = _stashed(call)
+    target = ElementType.of_dtype(np.dtype(x.dtype))
+    unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
+    result = _affine(call, unscaled, wide(call, 1, target))
+    return [convert(result, element(call, 1)), convert(inverse, stash)]
+
+
+@kernel("com.microsoft.SkipLayerNormalization")
+def skip_layer_normalization(call: Call) -> list[AnyArray]:
+    """``input, skip, gamma, beta, bias``: of ``input + skip + bias``."""
+    return _of_sum(call, optional_wide(call, 3), optional_wide(call, 4), is_centered=True)
+
+
+@kernel("com.microsoft.SkipSimplifiedLayerNormalization")
+def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
+    """``input, skip, gamma, bias``: of ``input + skip + bias``, without a mean."""
+    return _of_sum(call, None, optional_wide(call, 3), is_centered=False)
+
+
+def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) -> list[AnyArray]:
+    """Return the normalized sum, mean and inverse deviation as f32, and the sum."""
+    x = wide(call, 0)
+    x = _affine(call, x, x.dtype.type(1), wide(call, 1))
+    x = x if bias is None else _affine(call, x, x.dtype.type(1), bias)
+    unscaled, mean, inverse = normalized(
+        x, [x.ndim - 1], call.attribute("epsilon", 1e-12), is_centered=is_centered
+    )
+    if not is_centered and call.node.outputs[1:2] not in ((), ("",)):
+        raise call.error("gives the mean, which it does not compute", UnsupportedError)
+    result = like(call, 0, _affine(call, unscaled, wide(call, 2), beta))
+    inverse = convert(inverse, F32)
+    mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
+    return [result, mean, inverse, like(call, 0, x)]
+
+
+# -- of channels ----------------------------------------------------------------------------------
+
+
+def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
+    """Return an input of one number for each channel, to be broadcast."""
+    value = wide(call, index)
+    if len(shape) < 2 or tuple(value.shape) != (shape[1],):
+        raise call.error(
+            f"has {call.input(index)} of shape {list(value.shape)} for the channels of "
+            f"{list(shape)}"
+        )
+    return value.reshape((1, shape[1], *(1,) * (len(shape) - 2)))
+
+
+@kernel("GroupNormalization")
+def group_normalization(call: Call) -> AnyArray:
+    """``X, scale, bias``, of groups of channels."""
+    x, groups, stash = wide(call, 0), call.integer("num_groups"), call.attribute("stash_type", 1)
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        raise call.error(f"has {groups} groups of the channels of {list(x.shape)}")
+    if stash not in _STASH_TYPES:
+        raise call.error(f"has the stash_type {stash}, expected one of {[*_STASH_TYPES]}")
+    grouped = x.reshape((x.shape[0], groups, -1))
+    unscaled, _, _ = normalized(grouped, [2], call.attribute("epsilon", 1e-5))
+    scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
+    return like(call, 0, unscaled.reshape(x.shape) * scale + bias)
+
+
+@kernel("InstanceNormalization")
+def instance_normalization(call: Call) -> AnyArray:
+    """``input, scale, B``, of each channel of each image."""
+    x = wide(call, 0)
+    scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
+    unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
+    return like(call, 0, unscaled * scale + bias)
+
+
+@kernel("BatchNormalization")
+def batch_normalization(call: Call) -> AnyArray:
+    """``X, scale, B, input_mean, input_var``: ``X * a + (B - mean * a)`` with known statistics."""
+    if call.attribute("training_mode", 0):
+        raise call.error(
+            "is in training mode, which computes statistics of the batch; export the model for "
+            "inference",
+            UnsupportedError,
+        )
+    x = wide(call, 0)
+    scale, bias, mean, variance = (_by_channel(call, index, x.shape) for index in range(1, 5))
+    factor = scale / np.sqrt(variance + x.dtype.type(call.attribute("epsilon", 1e-5)))
+    return like(call, 0, x * factor + (bias - mean * factor))
+
+
+@kernel("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call) -> AnyArray:
+    """``(X - mean) / (deviation + 1e-9)``, as the function body of the specification."""
+    x = wide(call, 0)
+    stated = call.attribute("axes", [0, 2, 3])
+    axes = [call.checked_axis(axis, x.ndim) for axis in stated]
+    if len(set(axes)) != len(axes):
+        raise call.error(f"has the axes {stated}, one of which is there twice")
+    kind, count = x.dtype.type, math.prod(x.shape[axis] for axis in axes)
+    mean = x.sum(axis=tuple(axes), dtype=x.dtype, keepdims=True) / kind(count)
+    centered = x - mean
+    square = (centered * centered).sum(axis=tuple(axes), dtype=x.dtype, keepdims=True)
+    return like(call, 0, centered / (np.sqrt(square / kind(count)) + kind(1e-9)))
+
+
+@kernel("LpNormalization")
+def lp_normalization(call: Call) -> AnyArray:
+    """``input / norm`` along an axis; 0 where the norm is 0."""
+    x, order = wide(call, 0), call.attribute("p", 2)
+    axis = call.axis("axis", x.ndim, -1)
+    if order not in (1, 2):
+        raise call.error(f"has the order {order}, expected 1 or 2")
+    powers = np.abs(x) if order == 1 else x * x
+    norm = powers.sum(axis=axis, dtype=x.dtype, keepdims=True)
+    norm = norm if order == 1 else np.sqrt(norm)
+    zero, one = x.dtype.type(0), x.dtype.type(1)
+    return like(call, 0, x / np.where(norm == zero, one, norm))

@@ -1,0 +1,111 @@
+"""Operators that order elements or accumulate along an axis: TopK, ArgMax, ArgMin, CumSum, CumProd.
+
+Elements that are equal have the order of their indices, as in ONNX Runtime. Keys are signed
+integers or floats, so that one comparison serves every type.
+
+Sources: ONNX, TopK 24, ArgMax 13, ArgMin 13, CumSum 14, CumProd 26.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ....numerics.array_functions import bits_of, convert, take
+from ....numerics.element_types import I32, I64, AnyArray, ElementType
+from ....numerics.ordering import cumulative, greatest_first
+from ..call import Call, Typed, kernel
+
+__all__ = ["ordered_keys"]
+
+
+def ordered_keys(value: AnyArray) -> AnyArray:
+    """Return elements as f32, f64, i32 or i64, in the same order."""
+    element = ElementType.of_dtype(np.dtype(value.dtype))
+    if element.is_float and element.bits < 32:
+        return value.astype(np.float32)
+    if element.is_float or element in (I32, I64):
+        return value
+    if element.bits == 64:
+        return bits_of(value ^ np.uint64(1 << 63), I64)
+    return convert(value, I64 if element.bits == 32 else I32)
+
+
+def _reversed(keys: AnyArray) -> AnyArray:
+    """Keys in the opposite order; integers cannot overflow."""
+    return -keys if keys.dtype.kind == "f" else ~keys
+
+
+@kernel("TopK")
+def top_k(call: Call) -> list[Typed]:
+    """The K greatest or least elements along an axis, and their indices."""
+    operand, value = call.input(0), call.array(0)
+    shape, count = value.shape, int(call.known_scalar(1))
+    axis = call.axis("axis", len(shape), -1)
+    is_largest = bool(call.attribute("largest", 1))
+    call.attribute("sorted", 1)  # any order is right where it is 0
+    if not 0 <= count <= shape[axis]:
+        raise call.error(f"takes {count} of {shape[axis]} elements")
+    last = [a for a in range(len(shape)) if a != axis] + [axis]
+    moved = value.transpose(*last)
+    result_shape = (*moved.shape[:-1], count)
+    if not math.prod(result_shape):
+        empty = tuple(count if a == axis else n for a, n in enumerate(shape))
+        return [
+            Typed(operand.type, np.zeros(empty, value.dtype)),
+            Typed("INT64", np.zeros(empty, np.int64)),
+        ]
+    rows = moved.reshape((-1, shape[axis]))
+    keys = ordered_keys(rows) if is_largest else _reversed(ordered_keys(rows))
+    if keys.dtype.kind == "f":
+        keys = np.where(keys == keys, keys, np.asarray(-np.inf, keys.dtype))
+    positions = greatest_first(keys, count)
+    starts = np.arange(rows.shape[0], dtype=np.int32)[:, None] * np.int32(shape[axis])
+    best = take(rows.reshape(-1), (positions + starts).reshape(-1), 0)
+    back = np.argsort(last).tolist()
+    return [
+        Typed(operand.type, best.reshape(result_shape).transpose(*back)),
+        Typed("INT64", convert(positions, I64).reshape(result_shape).transpose(*back)),
+    ]
+
+
+@kernel("ArgMax", "ArgMin")
+def arg_extremum(call: Call) -> Typed:
+    """The first or last index of the extremum along an axis; NaN is one, as in NumPy."""
+    value = call.array(0)
+    axis = call.axis("axis", value.ndim, 0)
+    extent = value.shape[axis]
+    is_last, keeps = call.attribute("select_last_index", 0), call.attribute("keepdims", 1)
+    if not extent:
+        raise call.error("has no elements along its axis")
+    keys = ordered_keys(value)
+    if call.node.operator == "ArgMin":
+        keys = _reversed(keys)
+    is_best = keys == keys.max(axis=axis, keepdims=True)
+    if keys.dtype.kind == "f":
+        is_best = is_best | (keys != keys)
+    positions = np.arange(extent, dtype=np.int32)
+    positions = positions.reshape([-1 if a == axis else 1 for a in range(value.ndim)])
+    if is_last:
+        chosen = np.where(is_best, positions, np.int32(-1))
+        index = chosen.max(axis=axis, keepdims=bool(keeps))
+    else:
+        chosen = np.where(is_best, positions, np.int32(extent - 1))
+        index = chosen.min(axis=axis, keepdims=bool(keeps))
+    return Typed("INT64", convert(index, I64))
+
+
+@kernel("CumSum", "CumProd")
+def cumulative_operator(call: Call) -> Typed:
+    """Sums or products of the elements before each place along a constant axis."""
+    value = call.array(0)
+    axis = call.checked_axis(int(call.known_scalar(1)), value.ndim)
+    result = cumulative(
+        value,
+        axis,
+        "add" if call.node.operator == "CumSum" else "multiply",
+        is_exclusive=bool(call.attribute("exclusive", 0)),
+        is_reversed=bool(call.attribute("reverse", 0)),
+    )
+    return Typed(call.input(0).type, result)

@@ -1,0 +1,1 @@
+"""Operator schemas: checks of types and attributes, conversion to the newest operator set."""

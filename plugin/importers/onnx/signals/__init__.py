@@ -1,0 +1,1 @@
+"""Importers of Fourier transforms, and of tensors that are computed from constants."""

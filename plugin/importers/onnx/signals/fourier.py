@@ -1,0 +1,126 @@
+"""DFT and STFT: discrete Fourier transforms along an axis, as products with matrices.
+
+A complex tensor has the real and the imaginary part along its last axis. A transform is a fast one
+by factors of its length (`subquant.numerics.fourier`).
+
+Sources: ONNX, DFT 20, STFT 17.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....numerics.array_functions import take
+from ....numerics.element_types import AnyArray
+from ....numerics.fourier import fourier_transform
+from ..call import Call, Typed, kernel
+
+__all__: list[str] = []
+
+
+def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
+    """The real part and the imaginary part, f32 or f64; None for a real tensor."""
+    if value.ndim < 2 or value.shape[-1] not in (1, 2):
+        raise call.error(
+            f"has a signal of shape {list(value.shape)}, expected 1 or 2 (complex) along the last "
+            "axis"
+        )
+    if value.dtype != np.float64:
+        value = value.astype(np.float32)
+    return value[..., 0], value[..., 1] if value.shape[-1] == 2 else None
+
+
+@kernel("DFT")
+def dft(call: Call) -> Typed:
+    """The transform of a real or complex signal along an axis, padded or cut to a length."""
+    value = call.array(0)
+    is_inverse, is_onesided = (bool(call.attribute(n, 0)) for n in ("inverse", "onesided"))
+    real, imaginary = _components(call, value)
+    axis = -2
+    if call.optional(2) is not None:
+        axis = int(call.known_scalar(2))
+    axis = call.checked_axis(axis, value.ndim)
+    if axis == value.ndim - 1:
+        raise call.error("transforms the axis of the real and imaginary parts")
+    length = value.shape[axis]
+    if is_onesided and is_inverse:
+        length = 2 * (length - 1)
+    if is_onesided and (imaginary is not None) != is_inverse:
+        raise call.error(
+            f"is onesided, and its input is {'real' if imaginary is None else 'complex'}"
+        )
+    if call.optional(1) is not None:
+        length = int(call.known_scalar(1))
+    if length < 1:
+        raise call.error(f"has the length {length}")
+    order = [*(a for a in range(real.ndim) if a != axis), axis]
+    count = length // 2 + 1 if is_onesided and is_inverse else length
+    real, imaginary = (
+        None if each is None else _with_length(each.transpose(*order), count)
+        for each in (real, imaginary)
+    )
+    if count < length:
+        real, imaginary = _completed(real, length, 1), _completed(imaginary, length, -1)
+    components: Sequence[AnyArray] = fourier_transform(real, imaginary, 1 if is_inverse else -1)
+    if is_onesided and not is_inverse:
+        components = components[0][..., : length // 2 + 1], components[1][..., : length // 2 + 1]
+    back = np.argsort(order).tolist()
+    components = components[:1] if is_onesided and is_inverse else components
+    result = np.stack([each.transpose(*back) for each in components], axis=-1)
+    if is_inverse:
+        result = result * np.asarray(1 / length, result.dtype)
+    return Typed(call.input(0).type, result.astype(value.dtype))
+
+
+def _completed(half: AnyArray, length: int, sign: int) -> AnyArray:
+    """A part of a spectrum whose second half is the conjugate of the first."""
+    mirrored = np.flip(half[..., 1 : length - length // 2], half.ndim - 1)
+    return np.concatenate([half, mirrored * np.asarray(sign, half.dtype)], axis=-1)
+
+
+def _with_length(value: AnyArray, length: int) -> AnyArray:
+    """A tensor with as many elements along the last axis: cut, or padded with zeros."""
+    extent = value.shape[-1]
+    if extent >= length:
+        return value[..., :length]
+    return np.pad(value, [*[(0, 0)] * (value.ndim - 1), (0, length - extent)])
+
+
+@kernel("STFT")
+def stft(call: Call) -> Typed:
+    """The transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
+    value = call.array(0)
+    real, imaginary = _components(call, value)
+    step = int(call.known_scalar(1))
+    is_onesided = bool(call.attribute("onesided", 1))
+    window = None if call.optional(2) is None else call.array(2).astype(real.dtype)
+    if window is not None and window.ndim != 1:
+        raise call.error(f"has a window of shape {list(window.shape)}, expected one dimension")
+    length = None if window is None else window.shape[0]
+    if call.optional(3) is not None:
+        frame_length = int(call.known_scalar(3))
+        if length not in (None, frame_length):
+            raise call.error(f"has frames of {frame_length} elements and a window of {length}")
+        length = frame_length
+    if value.ndim != 3 or length is None or not 0 < length <= value.shape[1] or step < 1:
+        raise call.error(
+            f"has frames of {length} elements in a signal of shape {list(value.shape)}, in steps "
+            f"of {step}"
+        )
+    if is_onesided and imaginary is not None:
+        raise call.error("is onesided, and its signal is complex")
+    count = (value.shape[1] - length) // step + 1
+    sample_numbers = np.arange(count)[:, None] * step + np.arange(length)
+    frames = [
+        None if each is None
+        else take(each, sample_numbers.reshape(-1).astype(np.int32), 1).reshape((-1, count, length))
+        for each in (real, imaginary)
+    ]  # fmt: skip
+    if window is not None:
+        frames = [None if each is None else each * window for each in frames]
+    components = fourier_transform(frames[0], frames[1])
+    bins = length // 2 + 1 if is_onesided else length
+    result = np.stack([each[..., :bins] for each in components], axis=-1)
+    return Typed(call.input(0).type, result.astype(value.dtype))
