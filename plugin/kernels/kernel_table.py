@@ -30,18 +30,18 @@ from ..numerics.element_types import Array, ElementType
 from .pack.parameters import LOAD, current, named_parameter
 
 __all__ = [
-    "FEW_WORKGROUPS",
+    "MAX_LARGE_WORKGROUPS",
     "Binding",
     "Kernel",
     "KernelCall",
     "KernelTable",
-    "evenly",
-    "shared",
-    "workgroups_of",
+    "items_per_workgroup",
+    "workgroup_range",
+    "workgroups_per_tile",
 ]
 
 _TAKEN = 8
-FEW_WORKGROUPS = 2 * _TAKEN - 1
+MAX_LARGE_WORKGROUPS = 2 * _TAKEN - 1
 """Of a kernel, at most, where they are large: threads take them one by one.
 
 IREE 3.13 has a thread take one workgroup, or eight where there are as many as eight for each thread
@@ -63,10 +63,10 @@ _ALIKE = 4
 """Several workgroups are a multiple of this, where they are as many."""
 
 
-def shared(parts: int, products: int, calls: int = 1) -> int:
+def items_per_workgroup(parts: int, products: int, calls: int = 1) -> int:
     """Return how many parts of what a kernel does a workgroup has.
 
-    There are `FEW_WORKGROUPS` or fewer of them, or `_MANY_WORKGROUPS` or more.
+    There are `MAX_LARGE_WORKGROUPS` or fewer of them, or `_MANY_WORKGROUPS` or more.
 
     Args:
         parts: as many as can be done apart.
@@ -76,10 +76,10 @@ def shared(parts: int, products: int, calls: int = 1) -> int:
     many = parts * calls // _MANY_WORKGROUPS
     if many * products >= _LEAST_PRODUCTS:
         return many
-    return -(-parts // max(1, FEW_WORKGROUPS // calls))
+    return -(-parts // max(1, MAX_LARGE_WORKGROUPS // calls))
 
 
-def workgroups_of(products: int, tiles: int = 1, again: int = 0) -> int:
+def workgroups_per_tile(products: int, tiles: int = 1, again: int = 0) -> int:
     """Return how many workgroups share each of some tiles, with so many products of 8 bits in all.
 
     Of `n` workgroups, each of which costs a time `c`, the last keeps threads waiting for up to a
@@ -101,7 +101,7 @@ def workgroups_of(products: int, tiles: int = 1, again: int = 0) -> int:
     return share // alike * alike
 
 
-def evenly(number: Formula, workgroups: int, parts: int) -> tuple[Formula, Formula]:
+def workgroup_range(number: Formula, workgroups: int, parts: int) -> tuple[Formula, Formula]:
     """Return the first part that a workgroup has, and the one after its last.
 
     Args:
@@ -291,7 +291,7 @@ class KernelTable:
         Activations that several products read are rounded once.
         """
         calls = {call.operation: call for call in self.calls}
-        shared: list[KernelCall] = []
+        items_per_workgroup: list[KernelCall] = []
         for block in dict.fromkeys(operation.block for operation in calls):
             known: dict[object, Operation] = {}
             for each in [each.operation for each in block.operations]:
@@ -301,9 +301,9 @@ class KernelTable:
                 if first is not each:
                     for old, new in zip(each.results, first.results, strict=True):
                         old.replace_all_uses_with(new)
-                    shared.append(calls[each])
+                    items_per_workgroup.append(calls[each])
                     each.erase()
-        self.forget(shared)
+        self.forget(items_per_workgroup)
 
     def forget(self, calls: Sequence[KernelCall]) -> None:
         """Erase executables that these called, and no others do."""

@@ -140,7 +140,7 @@ class AmxGemm(ConvGemm):
     def block(self) -> int:
         """How many lines of windows read what is written together: all if nothing is written."""
         lines, images = self.windows.lines, self.windows.images
-        if self.pictures is None:
+        if self.pad_copy is None:
             return lines * images
         most = next(n for n in range(lines, 0, -1) if self.room_of(n) <= ROOM)
         return -(-lines // -(-lines // most))
@@ -148,7 +148,7 @@ class AmxGemm(ConvGemm):
     @property
     def _blocks(self) -> int:
         """How many blocks there are; the last one of an image may share lines with another."""
-        if self.pictures is None:
+        if self.pad_copy is None:
             return 1
         return -(-self.windows.lines // self.block) * self.windows.images
 
@@ -189,7 +189,7 @@ class AmxGemm(ConvGemm):
         stay in the first cache, and tiles come from the second: these lie one behind the other,
         and are read in a third less time than windows are whose rows are apart.
         """
-        if self.pictures is not None or self.units == 1:
+        if self.pad_copy is not None or self.units == 1:
             return False
         of_all = self.windows.positions * self.channels
         of_tile = self.tiles.depth * self.tiles.width
@@ -234,8 +234,8 @@ class AmxGemm(ConvGemm):
 
         Its bindings are the weight, activations, tables of `epilogue`, and the result.
         """
-        tiles, windows, pictures = self.tiles, self.windows, self.pictures
-        given = windows.positions * self.channels if pictures is None else pictures.given
+        tiles, windows, pad_copy = self.tiles, self.windows, self.pad_copy
+        given = windows.positions * self.channels if pad_copy is None else pad_copy.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((given,), I8),
@@ -307,7 +307,7 @@ class AmxGemm(ConvGemm):
         within = [self._within(first + index) for index in range(self.at_once)]
         starts = [self.windows.start(*each) * self.channels for each in within]
         image, begin = scalar(constant_index(0)), scalar(constant_index(0))
-        if self.pictures is not None:
+        if self.pad_copy is not None:
             of_image = -(-self.windows.lines // self.block)
             image = quotient(block, of_image)
             begin = remainder(block, of_image) * self.block
@@ -368,7 +368,7 @@ class _Work:
             product.tiles, 2 * self.rows, product.epilogue, tables, result, in_memory=True
         )
         self.read = self.given
-        if product.pictures is not None:
+        if product.pad_copy is not None:
             self.read = scratch([product.room], I8)
 
     def write(self, unit: Formula, begin: Formula, end: Formula) -> None:
@@ -377,7 +377,7 @@ class _Work:
         place, before = product.place(unit), product.place(np.maximum(unit, begin + 1) - 1)
         is_there, is_later = unit < end, unit > begin
         is_tiled = is_there & self.has_tiles
-        if product.pictures is not None:
+        if product.pad_copy is not None:
             is_new = remainder(unit, product.units * product.tiles.count) == 0
             when(is_there & (is_new | ~is_later), lambda: self._fill(place))
         room = remainder(unit, 2) * self.rows
@@ -421,15 +421,15 @@ class _Work:
 
     def _fill(self, place: _Place) -> None:
         """Write the lines that a block reads, with what is around them."""
-        product, pictures = self.product, self.product.pictures
-        assert pictures is not None
-        *_, positions, channels = pictures.shape
-        axis = pictures.lines
+        product, pad_copy = self.product, self.product.pad_copy
+        assert pad_copy is not None
+        *_, positions, channels = pad_copy.shape
+        axis = pad_copy.lines
 
         def of_line(number: Value) -> None:
             line = place.begin * axis.step + scalar(number)
             start = scalar(number) * (positions * channels)
-            pictures.write_line(self.given, self.read, place.image, line, start)
+            pad_copy.write_line(self.given, self.read, place.image, line, start)
 
         loop(0, (product.block - 1) * axis.step + axis.span, 1, of_line)
 

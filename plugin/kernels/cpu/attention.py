@@ -26,10 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...dialects.attention import Attention
 from ...emit import Formula, Scalars, linalg, scalar
 from ...emit.linalg import Extent
-from ...emit.operation import INDEX, element_of
+from ...emit.operation import INDEX
 from ...emit.vectors import (
     Vectors,
     broadcast,
@@ -52,10 +51,9 @@ from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import Binding, Kernel, KernelTable
-from ..select.match_failure import MatchFailure
+from ..kernel_table import Binding, Kernel
 
-__all__ = ["AttentionKernel", "emit_attention"]
+__all__ = ["AttentionKernel"]
 
 _BLOCKS = (64, 32, 16)
 """Keys of a block: of 256 elements of f16, 64 are 32 KiB, which caches of the first level hold."""
@@ -69,41 +67,9 @@ _WORKGROUPS = 8
 """As many at least, where there are enough queries."""
 _KEYS = 4
 """Keys whose scores are computed together."""
-_LEAST_LANES = 4
 _LINE = 64
 """Bytes that memory is read in."""
 _LEAST = float(np.finfo(np.float32).min)
-
-
-def emit_attention(
-    attention: Attention, instructions: str, library: KernelTable
-) -> Value | MatchFailure:
-    """Call the kernel of an operation, and return its result, or say why there is none."""
-    lanes = math.gcd(INSTRUCTIONS[instructions].lanes, attention.depth)
-    if lanes < _LEAST_LANES:
-        return MatchFailure(f"its rows of {attention.depth} are not whole in vectors")
-    if attention.count == 0:
-        return MatchFailure("it has no queries")
-    shared = attention.heads // attention.groups
-    if _block(shared, lanes) is None:
-        return MatchFailure(f"its keys are shared by {shared} heads, which is too many")
-    kernel = AttentionKernel(
-        instructions,
-        attention.count,
-        attention.heads,
-        attention.groups,
-        attention.depth,
-        attention.context,
-        element_of(attention.keys.type),
-        attention.scale,
-        attention.window,
-        attention.softcap,
-    )
-    query = attention.query
-    rows: Extent = linalg.dim(query, 0) if attention.count is None else attention.count
-    operands = [query, attention.keys, attention.values, attention.position]
-    [result] = library.call(kernel, kernel.kernel(), operands, [query.type], rows)
-    return result
 
 
 @dataclass(frozen=True)
@@ -131,9 +97,14 @@ class AttentionKernel:
     window: int
     softcap: float
 
+    @staticmethod
+    def fits_scratch(rows: int, lanes: int) -> bool:
+        """True if the smallest block of keys fits the workgroup memory."""
+        return _block(rows, lanes) is not None
+
     @property
     def target(self) -> Instructions:
-        """What is multiplied with."""
+        """The instruction set."""
         return INSTRUCTIONS[self.instructions]
 
     @property

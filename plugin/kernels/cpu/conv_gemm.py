@@ -8,7 +8,7 @@ from ..epilogue.matcher import FusedEpilogue
 from ..isa.instructions import INSTRUCTIONS, Instructions
 from ..pack.tiles import Tiles
 from ..select.conv_geometry import Windows
-from .pad_copy import PaddedPictures
+from .pad_copy import PadCopyKernel
 
 __all__ = ["ROOM", "ConvGemm"]
 
@@ -38,7 +38,7 @@ class ConvGemm:
     channels: int
     workgroups: int
     epilogue: FusedEpilogue | None = None
-    pictures: PaddedPictures | None = None
+    pad_copy: PadCopyKernel | None = None
 
     @property
     def target(self) -> Instructions:
@@ -58,13 +58,13 @@ class ConvGemm:
 
     def room_of(self, lines: int) -> int:
         """How many bytes the windows of some lines read of what is written."""
-        if self.pictures is None:
+        if self.pad_copy is None:
             return 0
-        *_, positions, channels = self.pictures.shape
+        *_, positions, channels = self.pad_copy.shape
         return self.lines_read(lines) * positions * channels * self.target.factor.bits // 8
 
     def lines_read(self, lines: int) -> int:
         """How many lines of a picture the windows of some lines read."""
-        assert self.pictures is not None
-        axis = self.pictures.lines
+        assert self.pad_copy is not None
+        axis = self.pad_copy.lines
         return (lines - 1) * axis.step + axis.span

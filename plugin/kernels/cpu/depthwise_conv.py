@@ -41,7 +41,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import Binding, Kernel, evenly
+from ..kernel_table import Binding, Kernel, workgroup_range
 from ..pack.k_groups import TapGroups
 from ..select.conv_geometry import Axis
 
@@ -153,7 +153,7 @@ class DepthwiseConv:
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         plan = self._plan
         assert plan is not None
-        begin, end = evenly(scalar(number), self.workgroups, plan.tasks)
+        begin, end = workgroup_range(scalar(number), self.workgroups, plan.tasks)
         room = scratch(plan.scratch, self.target.factor)
         is_kept = self.epilogue is not None and self.epilogue.needs_fallback
         sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
@@ -261,7 +261,7 @@ class _Task:
     def write(self) -> None:
         """Write the loop over its lines."""
         lines, ring = self.product.lines, self.plan.ring
-        begin, end = evenly(self.block, self.plan.blocks, lines.count)
+        begin, end = workgroup_range(self.block, self.plan.blocks, lines.count)
         # Lines of the picture that the line before has gathered.
         kept = max(0, ring - lines.step) if lines.apart == 1 else 0
 

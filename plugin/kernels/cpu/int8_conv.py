@@ -55,7 +55,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..epilogue.matcher import epilogue_bindings
-from ..kernel_table import Binding, Kernel, evenly
+from ..kernel_table import Binding, Kernel, workgroup_range
 from ..select.conv_geometry import Axis
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
@@ -216,8 +216,8 @@ class Int8Conv(ConvGemm):
     @property
     def _given(self) -> Binding:
         """That of the activations: bytes where they are written as factors, or words of these."""
-        if self.pictures is not None:
-            return Binding((self.pictures.given,), I8)
+        if self.pad_copy is not None:
+            return Binding((self.pad_copy.given,), I8)
         if self._is_spread_from_memory:
             return Binding((self.windows.positions * self.channels,), I8)
         return Binding((self.windows.positions * self.groups,), I32)
@@ -247,10 +247,10 @@ class Int8Conv(ConvGemm):
         windows, of_line = self.windows, self._parts_of_line
         parts = of_line * windows.lines * windows.images
         tile = quotient(scalar(number), self.workgroups)
-        together = 1 if self.pictures is None else self.block * of_line
+        together = 1 if self.pad_copy is None else self.block * of_line
         begin, end = (
             place * together
-            for place in evenly(
+            for place in workgroup_range(
                 remainder(scalar(number), self.workgroups), self.workgroups, parts // together
             )
         )
@@ -265,7 +265,7 @@ class Int8Conv(ConvGemm):
             self.panels.write(stored, tile, zero, panel)
             weight = _Weight(panel, zero, factor)
         given, room = activations, self.room_of(self.block)
-        if self.pictures is not None:
+        if self.pad_copy is not None:
             memory = scratch([room], I8)
             padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
             activations = view(memory, 0, memref_type([room * 8 // I32.bits], I32))
@@ -278,7 +278,7 @@ class Int8Conv(ConvGemm):
             part = scalar(number)
             line, row = self._place(part)
             read_line = line
-            if self.pictures is not None:
+            if self.pad_copy is not None:
                 read_line = remainder(line, self.block)
                 is_first = remainder(part, together) == 0
                 when(is_first, lambda: self._write_lines(given, padded, line))
@@ -427,19 +427,19 @@ class Int8Conv(ConvGemm):
             padded: memory of factors.
             line: the first line of windows, among those of all images.
         """
-        pictures, lines = self.pictures, self.windows.lines
-        assert pictures is not None
-        *_, positions, channels = pictures.shape
-        image, first = quotient(line, lines), remainder(line, lines) * pictures.lines.step
+        pad_copy, lines = self.pad_copy, self.windows.lines
+        assert pad_copy is not None
+        *_, positions, channels = pad_copy.shape
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.step
 
         def write(number: Value) -> None:
             offset = scalar(number)
             place = offset * (positions * channels)
             line_of_picture = given, padded, image, first + offset, place
             if self._is_written_beside:
-                pictures.write_begin(*line_of_picture, self._first_length)
+                pad_copy.write_begin(*line_of_picture, self._first_length)
             else:
-                pictures.write_line(*line_of_picture)
+                pad_copy.write_line(*line_of_picture)
 
         loop(0, self.lines_read(self.block), 1, write)
 
@@ -451,8 +451,8 @@ class Int8Conv(ConvGemm):
     @property
     def _first_length(self) -> int:
         """How many integers of a line of a picture the first windows read."""
-        assert self.pictures is not None
-        axis = self.pictures.windows
+        assert self.pad_copy is not None
+        axis = self.pad_copy.windows
         return ((self.at_once - 1) * axis.step + axis.span - axis.before) * self.channels
 
     @property
@@ -461,9 +461,9 @@ class Int8Conv(ConvGemm):
 
         A 3x3 convolution of 56x56x64 with steps of two takes 0.128 ms for 0.131 (Zen 4).
         """
-        if self.pictures is None or not self._is_behind:
+        if self.pad_copy is None or not self._is_behind:
             return False
-        most = self.pictures.windows.extent * self.channels - self._length_beside
+        most = self.pad_copy.windows.extent * self.channels - self._length_beside
         is_whole = self._length_beside % (self.target.lanes * self.target.taps) == 0
         is_long = self.windows.count >= _LEAST_BESIDE * self.at_once
         return is_whole and is_long and 0 < self._first_length <= most
@@ -486,14 +486,14 @@ class Int8Conv(ConvGemm):
             is_wanted: if there are such.
             leaf, leaves: the place, and how many there are.
         """
-        pictures, lines, step = self.pictures, self.windows.lines, self._length_beside
-        assert pictures is not None
-        *_, positions, channels = pictures.shape
+        pad_copy, lines, step = self.pad_copy, self.windows.lines, self._length_beside
+        assert pad_copy is not None
+        *_, positions, channels = pad_copy.shape
         lanes = self.target.lanes * self.target.taps
         of_line, every = step // lanes, step // lanes * self.lines_read(self.block)
         of_leaf = -(-every // leaves)
-        image, first = quotient(line, lines), remainder(line, lines) * pictures.lines.step
-        most = pictures.windows.extent * channels - step
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.step
+        most = pad_copy.windows.extent * channels - step
         start = np.minimum((part - 1) * step + self._first_length, most)
 
         def write() -> None:
@@ -504,7 +504,7 @@ class Int8Conv(ConvGemm):
                 offset = quotient(number, of_line)
                 place = offset * (positions * channels)
                 at = start + remainder(number, of_line) * lanes
-                pictures.write_vector(given, padded, image, first + offset, place, at)
+                pad_copy.write_vector(given, padded, image, first + offset, place, at)
 
         when(is_wanted & (leaf * of_leaf < every), write)
 

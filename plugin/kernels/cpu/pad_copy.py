@@ -18,14 +18,14 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ...numerics.element_types import I8
 from ..isa.instructions import INSTRUCTIONS
-from ..kernel_table import Binding, Kernel, evenly
+from ..kernel_table import Binding, Kernel, workgroup_range
 from ..select.conv_geometry import Axis
 
-__all__ = ["PaddedPictures"]
+__all__ = ["PadCopyKernel"]
 
 
 @dataclass(frozen=True)
-class PaddedPictures:
+class PadCopyKernel:
     """What is copied.
 
     Args:
@@ -72,7 +72,7 @@ class PaddedPictures:
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         count = self.images * self.shape[1]
-        begin, end = evenly(scalar(number), self.workgroups, count)
+        begin, end = workgroup_range(scalar(number), self.workgroups, count)
         loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
 
     def _line(self, memories: Sequence[Value], number: Formula) -> None:

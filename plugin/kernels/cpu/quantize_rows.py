@@ -28,7 +28,7 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F32, I8, I32, U32
 from ..isa.instructions import nearest
-from ..kernel_table import FEW_WORKGROUPS, Binding, Kernel
+from ..kernel_table import MAX_LARGE_WORKGROUPS, Binding, Kernel
 
 __all__ = ["QuantizeRows"]
 
@@ -83,7 +83,7 @@ class QuantizeRows:
     @property
     def _together(self) -> int:
         """How many rows a workgroup has, where they are known."""
-        return max(_LEAST_ROWS, -(-(self.rows or 0) // FEW_WORKGROUPS))
+        return max(_LEAST_ROWS, -(-(self.rows or 0) // MAX_LARGE_WORKGROUPS))
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given, integers, of_blocks = memories

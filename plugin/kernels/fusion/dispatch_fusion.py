@@ -54,11 +54,11 @@ _KEPT = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.w
 """Operations that may do more than compute their results, of those that begin so."""
 
 
-def fuse_dispatches(library: KernelTable, most: int) -> dict[KernelCall, int]:
-    """Join calls of a library, as long as they follow one another.
+def fuse_dispatches(kernels: KernelTable, most: int) -> dict[KernelCall, int]:
+    """Join calls of a kernel table, as long as they follow one another.
 
     Args:
-        library: has the calls.
+        kernels: has the calls.
         most: products of a call that is joined.
 
     Returns:
@@ -66,13 +66,13 @@ def fuse_dispatches(library: KernelTable, most: int) -> dict[KernelCall, int]:
     """
     small = {
         call.operation: call
-        for call in library.calls
+        for call in kernels.calls
         if call.kernel.products is not None and call.kernel.products <= most
     }
     joined: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):
         for group in _groups(block, small):
-            if len(group.calls) > 1 and _join(library, group):
+            if len(group.calls) > 1 and _join(kernels, group):
                 joined |= dict.fromkeys(group.calls, len(group.calls) - 1)
     return joined
 
@@ -327,7 +327,7 @@ def _aligned(size: int) -> int:
 # -- the call -------------------------------------------------------------------------------------
 
 
-def _join(library: KernelTable, group: _Group) -> bool:
+def _join(kernels: KernelTable, group: _Group) -> bool:
     """Call one kernel for all calls of a group.
 
     False if nobody reads what they compute, or there would be more results than a dispatch has.
@@ -362,7 +362,7 @@ def _join(library: KernelTable, group: _Group) -> bool:
     if not joined.is_on_stack:
         types.append(tensor_type([size], mlir_type(I8)))
     with ir.InsertionPoint(calls[-1]), calls[-1].location:
-        found = library.call(joined.key, joined.kernel(), operands, types, 0)
+        found = kernels.call(joined.key, joined.kernel(), operands, types, 0)
     for old, new in zip(results, found, strict=False):  # without what is local
         old.replace_all_uses_with(new)
     after = found[0].owner.operation
@@ -370,7 +370,7 @@ def _join(library: KernelTable, group: _Group) -> bool:
         if operation not in inner or sources[operation.results[0]] in read:
             operation.move_after(after)
             after = operation
-    library.forget(group.calls)
+    kernels.forget(group.calls)
     for operation in reversed(inner):
         if not any(map(is_used, operation.results)):
             operation.erase()

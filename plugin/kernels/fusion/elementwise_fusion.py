@@ -392,15 +392,15 @@ def _axes_together(shape: Sequence[int], reads: Sequence[Read], end: int) -> lis
     return groups
 
 
-def fuse_elementwise(library: KernelTable, lanes: int) -> None:
+def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
     """Have kernels compute what is computed between others of one token.
 
     Args:
-        library: has the calls of the others.
+        kernels: has the calls of the others.
         lanes: of f32 in a vector.
     """
     blocks: dict[ir.Block, list[KernelCall]] = {}
-    for call in library.calls:
+    for call in kernels.calls:
         blocks.setdefault(call.operation.block, []).append(call)
     for block, calls in blocks.items():
         # From the last to the first: what reads a result is called before that is replaced.
@@ -408,7 +408,7 @@ def fuse_elementwise(library: KernelTable, lanes: int) -> None:
             op, result = formula.op, formula.op.results[0]
             kernel = formula.kernel
             with ir.InsertionPoint(op), op.location:
-                [made] = library.call(kernel, kernel.kernel(), formula.operands, [result.type], 0)
+                [made] = kernels.call(kernel, kernel.kernel(), formula.operands, [result.type], 0)
             result.replace_all_uses_with(made)
             erase_unused(op, lambda each: each.name in _ERASED)
 

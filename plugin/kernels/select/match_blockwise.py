@@ -27,7 +27,7 @@ from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.instructions import INSTRUCTIONS
-from ..kernel_table import KernelTable, shared
+from ..kernel_table import KernelTable, items_per_workgroup
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import PackedWeight, Scale
 from ..pack.tiles import Tiles
@@ -185,10 +185,10 @@ class Product:
             return self
         return replace(self, epilogue=match.fuse(self.instructions))
 
-    def emit(self, library: KernelTable, result: ir.Type) -> Value:
+    def emit(self, kernels: KernelTable, result: ir.Type) -> Value:
         """Write the calls, and return the result, that of what follows if there is something."""
         tiles, batches = self.tiles, self.batches
-        weight = self.weight(library)
+        weight = self.weight(kernels)
         most = self._most_rows
         rows_of_batch = 0 if self.rows is None else self.rows // batches
         at_once = min(most, rows_of_batch or most)
@@ -205,20 +205,22 @@ class Product:
         together = product.tiles_together
         parts = -(-tiles.count // together)
         products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
-        product = replace(product, tiles_at_once=shared(parts, products, batches) * together)
+        product = replace(
+            product, tiles_at_once=items_per_workgroup(parts, products, batches) * together
+        )
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if not self._of_floats:
-            given = self._integer_rows(activations, product.sum_factor, library, rows)
+            given = self._integer_rows(activations, product.sum_factor, kernels, rows)
         epilogue = self.epilogue
         tables = epilogue.operands(tiles.count * tiles.width) if epilogue else []
-        sums = self._called(library, product, [*weight.operands, *given, *tables], rows)
+        sums = self._called(kernels, product, [*weight.operands, *given, *tables], rows)
         return self._result(sums, extents, result)
 
     def _called(
         self,
-        library: KernelTable,
+        kernels: KernelTable,
         product: BlockwiseGemm | GpuBlockwiseGemm,
         operands: Sequence[Value],
         rows: Extent,
@@ -226,7 +228,7 @@ class Product:
     ) -> Value:
         """Call the kernel, and return its sums ``rows x columns``, or those of shares of these."""
         type_ = tensor_type([self.rows, *shares, self.tiles.columns], mlir_type(F32))
-        [sums] = library.call(product, product.kernel(), operands, [type_], rows)
+        [sums] = kernels.call(product, product.kernel(), operands, [type_], rows)
         return sums
 
     @property
@@ -261,7 +263,7 @@ class Product:
         return max(1, most * 3 // 4) if self._of_floats else most
 
     def _integer_rows(
-        self, activations: Value, factor: int, library: KernelTable, rows: Extent
+        self, activations: Value, factor: int, kernels: KernelTable, rows: Extent
     ) -> list[Value]:
         """Activations of 8 bits; and of their blocks scales, and sums times a factor."""
         tiles = self.tiles
@@ -271,9 +273,9 @@ class Product:
             tensor_type([self.rows, tiles.depth], mlir_type(I8)),
             tensor_type([self.rows, 2 * blocks], mlir_type(I32)),
         ]
-        return library.call(rounding, rounding.kernel(), [activations], types, rows)
+        return kernels.call(rounding, rounding.kernel(), [activations], types, rows)
 
-    def weight(self, library: KernelTable) -> Weight:
+    def weight(self, kernels: KernelTable) -> Weight:
         """The weight, laid out where operations are written: together, if it is known."""
         contraction, middle = self.contraction, self._middle
         entries, planes = self.entries, contraction.planes
@@ -316,7 +318,7 @@ class Product:
             tensors = [_Part(sources, U8, how, together)]
         operands = [
             laid_out(
-                library,
+                kernels,
                 part.sources,
                 str(self.tiles),
                 self._how(*part.how),

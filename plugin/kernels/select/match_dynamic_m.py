@@ -1,41 +1,26 @@
-"""Products of 8-bit integers with rows that are counted at run time, as calls of a kernel.
-
-A workgroup has a tile of the weight, and goes through the rows, several at once, then through those
-that are left, one by one::
-
-    result[m, n] = first[n] + sum_k factor(x[m, k]) * weight[n, k]
-
-with factors of activations as `Instructions.factors` says, and what their excess adds taken from
-``first``. Sums are of i32, and wrap as those of IREE's loops do.
-"""
+"""Matcher of int8 GEMMs with a dynamic M; emits calls of `kernels.cpu.dynamic_gemm`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
-from ...emit import Formula, linalg, scalar, tensor
+from ...emit import linalg, tensor
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
-from ...emit.vectors import load, load_element, loop, quotient
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..constant_values import is_invariant
-from ..cpu.n_tail import store_columns
-from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import Binding, Kernel, KernelTable
+from ..cpu.dynamic_gemm import DynamicGemm
+from ..isa.instructions import INSTRUCTIONS
+from ..kernel_table import KernelTable
 from ..pack.tiles import Tiles
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
-__all__ = ["DynamicGemm", "RowContraction"]
-
-_WRITTEN_OUT = 8
-"""Groups that are written out at most."""
+__all__ = ["RowContraction"]
 
 
 @dataclass(frozen=True)
@@ -86,11 +71,11 @@ class RowContraction:
             return IS_SMALL
         return cls(activations, weight, *axes)
 
-    def emit(self, library: KernelTable, result: ir.Type, instructions: str) -> Value:
+    def emit(self, kernels: KernelTable, result: ir.Type, instructions: str) -> Value:
         """Write the call, and return its result.
 
         Args:
-            library: the kernels of the module.
+            kernels: the kernels of the module.
             result: the type of the sums.
             instructions: a name in `INSTRUCTIONS`.
         """
@@ -118,79 +103,10 @@ class RowContraction:
             given = emit_stablehlo.pad(given, [0, 0], [0, missing])
         product = DynamicGemm(tiles, instructions)
         operands = [
-            laid_out(library, [self.weight], str(tiles), how, lambda: tiles.pack(rows()), I8),
-            laid_out(library, [self.weight], str(tiles), (*how, "first"), first, I32),
+            laid_out(kernels, [self.weight], str(tiles), how, lambda: tiles.pack(rows()), I8),
+            laid_out(kernels, [self.weight], str(tiles), (*how, "first"), first, I32),
             given,
         ]
         type_ = tensor_type([None, columns], mlir_type(I32))
-        [sums] = library.call(product, product.kernel(), operands, [type_], linalg.dim(given, 0))
+        [sums] = kernels.call(product, product.kernel(), operands, [type_], linalg.dim(given, 0))
         return linalg.cast(sums, result)
-
-
-@dataclass(frozen=True)
-class DynamicGemm:
-    """What is computed, and with what.
-
-    Args:
-        tiles: how the weight lies in memory.
-        instructions: a name in `INSTRUCTIONS`.
-    """
-
-    tiles: Tiles
-    instructions: str
-
-    @property
-    def target(self) -> Instructions:
-        """What is multiplied with."""
-        return INSTRUCTIONS[self.instructions]
-
-    def kernel(self) -> Kernel:
-        """The kernel.
-
-        Its bindings are the weight, what sums begin with, factors of activations, and the result.
-        """
-        tiles = self.tiles
-        bindings = [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((tiles.count, tiles.width), I32),
-            Binding((None, tiles.steps), I32),
-            Binding((None, tiles.columns), I32),
-        ]
-        return Kernel("row_product", bindings, tiles.count, self._body, None)
-
-    def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
-        at_once = self.target.windows_at_once(self.tiles.parts)
-        whole = (quotient(scalar(rows), at_once) * at_once).value
-        loop(0, whole, at_once, lambda row: self._write(memories, tile, row, at_once))
-        loop(whole, rows, 1, lambda row: self._write(memories, tile, row, 1))
-
-    def _write(self, memories: Sequence[Value], tile: Value, row: Value, count: int) -> None:
-        """Compute and write some rows of a tile."""
-        weight, first, activations, result = memories
-        tiles, target = self.tiles, self.target
-        parts, lanes, length = tiles.parts, tiles.lanes, tiles.lanes * target.taps
-        numbers = [(scalar(row) + number).value if number else row for number in range(count)]
-        begin = [load(first, [tile, part * lanes], lanes, I32) for part in range(parts)]
-        step = next(n for n in range(_WRITTEN_OUT, 0, -1) if tiles.steps % n == 0)
-
-        def add(position: Value, *so_far: Formula) -> list[Formula]:
-            sums = list(so_far)
-            for offset in range(step):
-                group = (scalar(position) + offset).value if offset else position
-                stored = [
-                    convert(load(weight, [tile, group, part * length], length, I8), target.factor)
-                    for part in range(parts)
-                ]
-                for index, number in enumerate(numbers):
-                    element = load_element(activations, [number, group])
-                    factors = target.spread(element, target.factor)
-                    for part, column in enumerate(stored):
-                        place = index * parts + part
-                        sums[place] = target.add_factors(sums[place], factors, column)
-            return sums
-
-        sums = loop(0, tiles.steps, step, add, begin * count)
-        for index, total in enumerate(sums):
-            number, part = divmod(index, parts)
-            column = scalar(tile) * tiles.width + part * lanes
-            store_columns(total, result, [numbers[number]], tiles.columns, column, tiles.width)

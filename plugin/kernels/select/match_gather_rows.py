@@ -85,7 +85,7 @@ class RowLookup:
     indices: Value
     count: int
 
-    def replace(self, library: KernelTable) -> None:
+    def replace(self, kernels: KernelTable) -> None:
         """Call the kernel in the place of the look-up."""
         op, tiles = self.operation, self.product.tiles
         with ir.InsertionPoint(op), op.location:
@@ -102,7 +102,7 @@ class RowLookup:
                 zero_points=again(contraction.zero_points),
                 offsets=again(contraction.offsets),
             )
-            weight = replace(self.product, contraction=own).weight(library)
+            weight = replace(self.product, contraction=own).weight(kernels)
             taking = GatherRows(
                 weight.stored,
                 self.count,
@@ -110,7 +110,7 @@ class RowLookup:
             )
             indices = emit_stablehlo.reshape(self.indices, [self.count])
             type_ = tensor_type([self.count, tiles.depth], mlir_type(F32))
-            [rows] = library.call(
+            [rows] = kernels.call(
                 taking, taking.kernel(), [*weight.operands, indices], [type_], self.count
             )
             shape = [int(extent) for extent in op.results[0].type.shape]

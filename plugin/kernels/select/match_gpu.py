@@ -133,10 +133,10 @@ class ThreadContraction(Product):
         """True: a thread reads vectors of four elements of each."""
         return True
 
-    def emit(self, library: KernelTable, result: ir.Type) -> Value:
+    def emit(self, kernels: KernelTable, result: ir.Type) -> Value:
         """Write the call, and return the result."""
         tiles, contraction = self.tiles, self.contraction
-        weight = self.weight(library)
+        weight = self.weight(kernels)
         stored = weight.stored
         is_rounded = contraction.activation_type == "int8"
         at_once = _at_once(self.rows, tiles)
@@ -161,14 +161,14 @@ class ThreadContraction(Product):
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if is_rounded:
-            given = self._rounded(library, activations, rows)
+            given = self._rounded(kernels, activations, rows)
         shares = [product.shares] if product.shares > 1 else []
-        sums = self._called(library, product, [*weight.operands, *given], rows, shares)
+        sums = self._called(kernels, product, [*weight.operands, *given], rows, shares)
         if shares:
             sums = emit_stablehlo.reduce(sums, [1])
         return self._result(sums, extents, result)
 
-    def _rounded(self, library: KernelTable, activations: Value, rows: Extent) -> list[Value]:
+    def _rounded(self, kernels: KernelTable, activations: Value, rows: Extent) -> list[Value]:
         """Activations as bytes, four to a word, and the scales of their blocks."""
         depth, block = self.tiles.depth, self.tiles.block
         rounding = GpuQuantizeRows(self.rows, depth, block, _THREADS)
@@ -176,4 +176,4 @@ class ThreadContraction(Product):
             tensor_type([self.rows, depth // 4], mlir_type(I32)),
             tensor_type([self.rows, depth // block], mlir_type(F32)),
         ]
-        return library.call(rounding, rounding.kernel(), [activations], types, rows)
+        return kernels.call(rounding, rounding.kernel(), [activations], types, rows)

@@ -22,10 +22,10 @@ from ..constant_values import constant_elements, is_invariant
 from ..cpu.amx_gemm import AmxGemm, Runs
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
-from ..cpu.pad_copy import PaddedPictures
+from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..isa.instructions import INSTRUCTIONS, Instructions
-from ..kernel_table import FEW_WORKGROUPS, KernelTable, workgroups_of
+from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.tiles import Tiles
 from .conv_geometry import Axis, Windows
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
@@ -293,7 +293,7 @@ class IntegerContraction:
 
     def emit(
         self,
-        library: KernelTable,
+        kernels: KernelTable,
         result: ir.Type,
         instructions: str,
         epilogue: FusedEpilogue | None,
@@ -301,15 +301,15 @@ class IntegerContraction:
         """Write the call, and return its result.
 
         Args:
-            library: the kernels of the module.
+            kernels: the kernels of the module.
             result: the type of the sums.
             instructions: a name in `INSTRUCTIONS`.
             epilogue: what is done with the sums.
         """
         made = (
-            self._depthwise(library, instructions, epilogue)
+            self._depthwise(kernels, instructions, epilogue)
             if self.is_depthwise
-            else self._dense(library, instructions, epilogue)
+            else self._dense(kernels, instructions, epilogue)
         )
         if isinstance(made, MatchFailure):
             return made
@@ -318,10 +318,10 @@ class IntegerContraction:
         return emit_stablehlo.transpose(made, self.of_result)
 
     def _dense(
-        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
+        self, kernels: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value:
         if self.has_tiles(instructions):
-            return self._with_tiles(library, instructions, epilogue)
+            return self._with_tiles(kernels, instructions, epilogue)
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows, missing = self._windows(), -channels % target.taps
@@ -342,34 +342,34 @@ class IntegerContraction:
         if not product.widens:
             product = replace(product, is_widening=False)
         if windows.lines > 1 and self._is_copied(missing):
-            product = self._with_pictures(product, instructions, missing)
+            product = self._with_pad_copy(product, instructions, missing)
         lines, _ = self._axes()
         if is_invariant(self.weight) and product.leaves_out(lines):
             product = replace(product, around=lines)
         rows = self._columns(missing, slices)
         operands = [
-            self._laid_out(library, (tiles, missing), lambda: tiles.pack(rows), I8),
+            self._laid_out(kernels, (tiles, missing), lambda: tiles.pack(rows), I8),
             self._laid_out(
-                library,
+                kernels,
                 (tiles, missing, target.excess, *self._left_out(product), *_begin_of(epilogue)),
                 lambda: self._begins(rows, product),
                 I32,
             ),
             self._in_order(self.activations)
-            if product.is_widening or product.pictures is not None
-            else self._activations(library, instructions, missing, is_widened=True),
+            if product.is_widening or product.pad_copy is not None
+            else self._activations(kernels, instructions, missing, is_widened=True),
             *(epilogue.operands(tiles.count * tiles.width) if epilogue else ()),
         ]
-        return self._call(library, product, operands)
+        return self._call(kernels, product, operands)
 
-    def _with_pictures(self, product: Int8Conv, instructions: str, missing: int) -> Int8Conv:
+    def _with_pad_copy(self, product: Int8Conv, instructions: str, missing: int) -> Int8Conv:
         """The same with what is around pictures written in the kernel, if that takes less."""
-        pictures, windows = self._pictures(instructions, missing, is_widened=True), product.windows
-        lines, (_, _, positions, channels) = pictures.lines, pictures.shape
+        pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.windows
+        lines, (_, _, positions, channels) = pad_copy.lines, pad_copy.shape
         products = windows.images * windows.lines * windows.count * product.tiles.depth
         again = max(0, lines.span - lines.step) * positions * channels * _COST_OF_A_POSITION
-        share = workgroups_of(products * product.tiles.columns, product.tiles.count, again)
-        inside = replace(product, pictures=pictures, workgroups=share)
+        share = workgroups_per_tile(products * product.tiles.columns, product.tiles.count, again)
+        inside = replace(product, pad_copy=pad_copy, workgroups=share)
         if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.accepts:
             return product
         blocks = windows.images * windows.lines // inside.block
@@ -429,7 +429,7 @@ class IntegerContraction:
         )
 
     def _with_tiles(
-        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
+        self, kernels: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value:
         target = INSTRUCTIONS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
@@ -440,37 +440,37 @@ class IntegerContraction:
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
         every = windows.images * windows.lines * windows.count
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
-        share = max(1, min(FEW_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
+        share = max(1, min(MAX_LARGE_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
         product = AmxGemm(tiles, instructions, windows, channels + missing, share, epilogue)
         weight = self._laid_out(
-            library,
+            kernels,
             (tiles, runs, missing),
             lambda: tiles.pack(runs.pack(self._columns(missing))),
             I8,
         )
         # Each tile of the weight is read with each block of lines.
         if runs.depth * columns <= _SMALL_WEIGHT and windows.lines > 1 and self._is_copied(missing):
-            pictures = self._pictures(instructions, missing, is_widened=False)
-            inside = replace(product, pictures=pictures)
+            pad_copy = self._pad_copy(instructions, missing, is_widened=False)
+            inside = replace(product, pad_copy=pad_copy)
             product = inside if inside.accepts else product
-        if product.pictures is None:
-            given = self._activations(library, instructions, missing, is_widened=False)
+        if product.pad_copy is None:
+            given = self._activations(kernels, instructions, missing, is_widened=False)
         else:
             given = self._in_order(self.activations)
         width = tiles.count * tiles.width
         operands = [weight, given, *(epilogue.operands(width) if epilogue else ())]
-        return self._call(library, product, operands)
+        return self._call(kernels, product, operands)
 
     def _laid_out(
         self,
-        library: KernelTable,
+        kernels: KernelTable,
         layout: tuple[object, ...],
         compute: Callable[[], AnyArray],
         element: ElementType,
     ) -> Value:
         """What a kernel reads of the weight."""
         how = (self.of_weight, self.groups, *layout)
-        return laid_out(library, [self.weight], "i8", how, compute, element)
+        return laid_out(kernels, [self.weight], "i8", how, compute, element)
 
     def _columns(self, missing: int, slices: int = 1) -> AnyArray:
         """The weight as ``columns x depth`` of uint8, with some channels more.
@@ -497,15 +497,15 @@ class IntegerContraction:
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
 
     @staticmethod
-    def _call(library: KernelTable, product: Int8Conv | AmxGemm, operands: list[Value]) -> Value:
+    def _call(kernels: KernelTable, product: Int8Conv | AmxGemm, operands: list[Value]) -> Value:
         result = tensor_type(
             product.shape, mlir_type(product.epilogue.element if product.epilogue else I32)
         )
-        [made] = library.call(product, product.kernel(), operands, [result], 0)
+        [made] = kernels.call(product, product.kernel(), operands, [result], 0)
         return made
 
     def _depthwise(
-        self, library: KernelTable, instructions: str, epilogue: FusedEpilogue | None
+        self, kernels: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value | MatchFailure:
         target = INSTRUCTIONS[instructions]
         product, missing = self._depthwise_product(instructions)
@@ -528,10 +528,10 @@ class IntegerContraction:
         positions = product.images * product.lines.extent * product.windows.extent
         operands = [
             self._laid_out(
-                library, (product.groups, missing), lambda: product.groups.pack(weight), I8
+                kernels, (product.groups, missing), lambda: product.groups.pack(weight), I8
             ),
             self._laid_out(
-                library,
+                kernels,
                 (product.groups, missing, target.excess, *_begin_of(epilogue)),
                 lambda: self._first(sums, instructions, epilogue),
                 I32,
@@ -541,7 +541,7 @@ class IntegerContraction:
         ]
         shape = [product.images * product.lines.count, product.windows.count, product.channels]
         result = tensor_type(shape, mlir_type(epilogue.element if epilogue else I32))
-        [made] = library.call(product, product.kernel(), operands, [result], 0)
+        [made] = kernels.call(product, product.kernel(), operands, [result], 0)
         if missing:
             made = emit_stablehlo.slice_(
                 made, [0, 0, 0], [*shape[:2], shape[2] - missing], [1, 1, 1]
@@ -557,16 +557,16 @@ class IntegerContraction:
         product = DepthwiseConv(
             images, lines, windows, channels + missing, self.outside, instructions, 1
         )
-        workgroups = workgroups_of(product.products, again=product.again)
+        workgroups = workgroups_per_tile(product.products, again=product.again)
         return replace(product, workgroups=workgroups), missing
 
     def _activations(
-        self, library: KernelTable, instructions: str, missing: int, *, is_widened: bool
+        self, kernels: KernelTable, instructions: str, missing: int, *, is_widened: bool
     ) -> Value:
         """The activations in order, as one row, with their padding and some channels more.
 
         Args:
-            library: the kernels of the module.
+            kernels: the kernels of the module.
             instructions: a name in `INSTRUCTIONS`.
             missing: channels that are added.
             is_widened: they are to be what the instructions multiply.
@@ -585,13 +585,13 @@ class IntegerContraction:
         given = self._in_order(given)
         if not is_copied:
             return given
-        pictures = self._pictures(instructions, missing, is_widened=is_widened)
-        size = math.prod(pictures.shape)
-        workgroups = max(1, min(FEW_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
-        pictures = replace(pictures, workgroups=workgroups)
+        pad_copy = self._pad_copy(instructions, missing, is_widened=is_widened)
+        size = math.prod(pad_copy.shape)
+        workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
+        pad_copy = replace(pad_copy, workgroups=workgroups)
         element = factor if is_widened else I8
-        [made] = library.call(
-            pictures, pictures.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
+        [made] = kernels.call(
+            pad_copy, pad_copy.kernel(), [given], [tensor_type([size], mlir_type(element))], 0
         )
         return made
 
@@ -604,10 +604,10 @@ class IntegerContraction:
         given = emit_stablehlo.transpose(activations, self.of_activations)
         return emit_stablehlo.reshape(given, [math.prod(given.type.shape)])
 
-    def _pictures(self, instructions: str, missing: int, *, is_widened: bool) -> PaddedPictures:
+    def _pad_copy(self, instructions: str, missing: int, *, is_widened: bool) -> PadCopyKernel:
         images, *_, channels = self._shape(0)
         lines, windows = self._axes()
-        return PaddedPictures(
+        return PadCopyKernel(
             images, lines, windows, channels, missing, self.outside, instructions, is_widened, 1
         )
 
@@ -615,7 +615,7 @@ class IntegerContraction:
     def _shares(windows: Windows, products: int, tiles: int) -> int:
         """How many share the windows, of so many products each, of each tile."""
         every = windows.images * windows.lines * windows.count
-        return min(every, workgroups_of(every * products, tiles))
+        return min(every, workgroups_per_tile(every * products, tiles))
 
     def _axes(self) -> list[Axis]:
         """The two axes of a picture: it has one line where there is one spatial axis."""

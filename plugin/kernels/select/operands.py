@@ -94,7 +94,7 @@ def _stored(array: Array, element: ir.Type) -> ir.Attribute:
 
 
 def laid_out(
-    library: KernelTable,
+    kernels: KernelTable,
     sources: Sequence[Value],
     label: str,
     how: object,
@@ -107,7 +107,7 @@ def laid_out(
     writes, if it was given those that it follows from.
 
     Args:
-        library: the kernels of the module.
+        kernels: the kernels of the module.
         sources: what it follows from.
         label: what people read of how it is laid out.
         how: what it follows from besides; its text says all of that.
@@ -117,7 +117,7 @@ def laid_out(
     name = origin_of(sources, label, how) if all(map(is_constant, sources)) else None
     if name is None:
         return value_of(compute(), element)
-    return library.parameter(name, lambda: stored_array(compute(), element), mlir_type(element))
+    return kernels.parameter(name, lambda: stored_array(compute(), element), mlir_type(element))
 
 
 def stored_array(array: Array, element: ElementType) -> Array:

@@ -50,7 +50,6 @@ from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import Formula, operation, tensor
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
-from ...kernels.cpu.attention import emit_attention
 from ...kernels.epilogue.matcher import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
@@ -58,6 +57,7 @@ from ...kernels.isa.instructions import INSTRUCTIONS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import known_globals
 from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
+from ...kernels.select.match_attention import emit_attention
 from ...kernels.select.match_blockwise import Product
 from ...kernels.select.match_dynamic_m import RowContraction
 from ...kernels.select.match_failure import MatchFailure
@@ -140,28 +140,28 @@ class SelectKernels(ModulePass):
         copied = [each.copy.regions[0].blocks[0] for each in copies]
         if copies:
             found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
-        library = KernelTable(module)
+        kernels = KernelTable(module)
         remarks: list[tuple[Remark, list[KernelCall]]] = []
-        self._look_up(module, found, library, remarks)
+        self._look_up(module, found, kernels, remarks)
         # From the last to the first: what a contraction does with its activations may be done by
         # the kernel that computes them.
         for op in reversed(found):
             told, is_copy = not _is_of_floats(op), op.block in copied
             at = Remark.about(op, "")
             used = self._used(op, is_alone) if self.explain else ""
-            before = len(library.calls)
+            before = len(kernels.calls)
             with ir.InsertionPoint(op), op.location:
-                refusal = self._replace(op, library, is_alone)
+                refusal = self._replace(op, kernels, is_alone)
             if refusal is None:
                 said = f"is computed by a kernel ({used})"
             else:
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and not is_copy and (told or refusal is None):
-                remarks.append((replace(at, message=said), library.calls[before:]))
-        library.share()
+                remarks.append((replace(at, message=said), kernels.calls[before:]))
+        kernels.share()
         if not self._is_of_threads and self.joined_products:
-            fuse_elementwise(library, INSTRUCTIONS[self.instructions].lanes)
-        joined = fuse_dispatches(library, self.joined_products)
+            fuse_elementwise(kernels, INSTRUCTIONS[self.instructions].lanes)
+        joined = fuse_dispatches(kernels, self.joined_products)
         for copy in copies:
             copy.finish()
         return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
@@ -170,7 +170,7 @@ class SelectKernels(ModulePass):
         self,
         module: Operation,
         found: Sequence[Operation],
-        library: KernelTable,
+        kernels: KernelTable,
         remarks: list[tuple[Remark, list[KernelCall]]],
     ) -> None:
         """Look rows up in the tiles of contractions that are not replaced yet."""
@@ -184,12 +184,12 @@ class SelectKernels(ModulePass):
             remark = Remark.about(
                 lookup.operation, "is looked up in the tiles of a product by a kernel"
             )
-            before = len(library.calls)
-            lookup.replace(library)
+            before = len(kernels.calls)
+            lookup.replace(kernels)
             if self.explain:
-                remarks.append((remark, library.calls[before:]))
+                remarks.append((remark, kernels.calls[before:]))
 
-    def _replace(self, op: Operation, library: KernelTable, is_alone: bool) -> MatchFailure | None:
+    def _replace(self, op: Operation, kernels: KernelTable, is_alone: bool) -> MatchFailure | None:
         """Call a kernel in the place of a contraction and what follows it."""
         result, replaced = op.results[0], [op]
         epilogue: FusedEpilogue | None = None
@@ -200,9 +200,9 @@ class SelectKernels(ModulePass):
                 return product
             if not self._is_of_threads:
                 product = product.with_what_follows(result)
-            made, epilogue = product.emit(library, result.type), product.epilogue
+            made, epilogue = product.emit(kernels, result.type), product.epilogue
         elif op.name == ATTENTION:
-            attended = emit_attention(Attention.of(op), self.instructions, library)
+            attended = emit_attention(Attention.of(op), self.instructions, kernels)
             if isinstance(attended, MatchFailure):
                 return attended
             made = attended
@@ -210,7 +210,7 @@ class SelectKernels(ModulePass):
             rows = RowContraction.of(op)
             if isinstance(rows, MatchFailure):
                 return rows
-            made = rows.emit(library, result.type, self.instructions)
+            made = rows.emit(kernels, result.type, self.instructions)
         else:
             contraction = IntegerContraction.of(op, is_alone=is_alone)
             if isinstance(contraction, MatchFailure):
@@ -220,7 +220,7 @@ class SelectKernels(ModulePass):
             epilogue = contraction.fused_epilogue(
                 result, how, self.instructions, integer_only=self.integer_only
             )
-            made = contraction.emit(library, result.type, self.instructions, epilogue)
+            made = contraction.emit(kernels, result.type, self.instructions, epilogue)
             if isinstance(made, MatchFailure):
                 return made
         if epilogue:

@@ -1,0 +1,101 @@
+"""Int8 GEMM kernel with a dynamic M: i8 x i8 -> i32, one workgroup for each tile of N.
+
+::
+
+    result[m, n] = first[n] + sum_k multiplicand(x[m, k]) * weight[n, k]
+
+`Instructions.factors` converts activations to multiplicands, and ``first`` subtracts what their
+sign offset adds to the accumulators. Accumulators are i32 and wrap, like those of IREE's loops.
+
+Loop nest of a workgroup: MR rows at a time, then the remaining rows one by one; within them K, of
+which up to `_MAX_UNROLL` k-packs are unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ...core._mlir import Value
+from ...emit import Formula, scalar
+from ...emit.linalg import Extent
+from ...emit.vectors import load, load_element, loop, quotient
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32
+from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..kernel_table import Binding, Kernel
+from ..pack.tiles import Tiles
+from .n_tail import store_columns
+
+__all__ = ["DynamicGemm"]
+
+_MAX_UNROLL = 8
+"""At most this many k-packs are unrolled."""
+
+
+@dataclass(frozen=True)
+class DynamicGemm:
+    """Int8 GEMM with a dynamic M.
+
+    Args:
+        tiles: the layout of the packed weight.
+        instructions: a name in `INSTRUCTIONS`.
+    """
+
+    tiles: Tiles
+    instructions: str
+
+    @property
+    def target(self) -> Instructions:
+        """The instruction set."""
+        return INSTRUCTIONS[self.instructions]
+
+    def kernel(self) -> Kernel:
+        """Build the kernel: bindings are weight, initial accumulators, multiplicands, result."""
+        tiles = self.tiles
+        bindings = [
+            Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
+            Binding((tiles.count, tiles.width), I32),
+            Binding((None, tiles.steps), I32),
+            Binding((None, tiles.columns), I32),
+        ]
+        return Kernel("row_product", bindings, tiles.count, self._body, None)
+
+    def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
+        mr = self.target.windows_at_once(self.tiles.parts)
+        whole = (quotient(scalar(rows), mr) * mr).value
+        loop(0, whole, mr, lambda row: self._write_tile(memories, tile, row, mr))
+        loop(whole, rows, 1, lambda row: self._write_tile(memories, tile, row, 1))
+
+    def _write_tile(self, memories: Sequence[Value], tile: Value, row: Value, mr: int) -> None:
+        """Compute ``mr`` rows of a tile of N and store them."""
+        weight, first, activations, result = memories
+        tiles, target = self.tiles, self.target
+        vectors, lanes, length = tiles.parts, tiles.lanes, tiles.lanes * target.taps
+        rows = [(scalar(row) + offset).value if offset else row for offset in range(mr)]
+        initial = [load(first, [tile, n * lanes], lanes, I32) for n in range(vectors)]
+        unroll = next(count for count in range(_MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
+
+        def accumulate(position: Value, *carried: Formula) -> list[Formula]:
+            accumulators = list(carried)
+            for offset in range(unroll):
+                k = (scalar(position) + offset).value if offset else position
+                weight_vectors = [
+                    convert(load(weight, [tile, k, n * length], length, I8), target.factor)
+                    for n in range(vectors)
+                ]
+                for m, row_index in enumerate(rows):
+                    element = load_element(activations, [row_index, k])
+                    multiplicands = target.spread(element, target.factor)
+                    for n, weight_vector in enumerate(weight_vectors):
+                        index = m * vectors + n
+                        accumulators[index] = target.add_factors(
+                            accumulators[index], multiplicands, weight_vector
+                        )
+            return accumulators
+
+        accumulators = loop(0, tiles.steps, unroll, accumulate, initial * mr)
+        for index, accumulator in enumerate(accumulators):
+            m, n = divmod(index, vectors)
+            column = scalar(tile) * tiles.width + n * lanes
+            store_columns(accumulator, result, [rows[m]], tiles.columns, column, tiles.width)

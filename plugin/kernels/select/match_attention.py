@@ -1,0 +1,51 @@
+"""Matcher of ``subquant.attention``; emits calls of `kernels.cpu.attention`."""
+
+from __future__ import annotations
+
+import math
+
+from ...core._mlir import Value
+from ...dialects.attention import Attention
+from ...emit import linalg
+from ...emit.linalg import Extent
+from ...emit.operation import element_of
+from ..cpu.attention import AttentionKernel
+from ..isa.instructions import INSTRUCTIONS
+from ..kernel_table import KernelTable
+from .match_failure import MatchFailure
+
+__all__ = ["emit_attention"]
+
+_MIN_LANES = 4
+"""Head dimensions that fill shorter vectors are left to IREE."""
+
+
+def emit_attention(
+    attention: Attention, instructions: str, kernels: KernelTable
+) -> Value | MatchFailure:
+    """Emit a call of the attention kernel, and return its result or the match failure."""
+    lanes = math.gcd(INSTRUCTIONS[instructions].lanes, attention.depth)
+    if lanes < _MIN_LANES:
+        return MatchFailure(f"its rows of {attention.depth} are not whole in vectors")
+    if attention.count == 0:
+        return MatchFailure("it has no queries")
+    heads_per_group = attention.heads // attention.groups
+    if not AttentionKernel.fits_scratch(heads_per_group, lanes):
+        return MatchFailure(f"its keys are shared by {heads_per_group} heads, which is too many")
+    kernel = AttentionKernel(
+        instructions,
+        attention.count,
+        attention.heads,
+        attention.groups,
+        attention.depth,
+        attention.context,
+        element_of(attention.keys.type),
+        attention.scale,
+        attention.window,
+        attention.softcap,
+    )
+    query = attention.query
+    rows: Extent = linalg.dim(query, 0) if attention.count is None else attention.count
+    operands = [query, attention.keys, attention.values, attention.position]
+    [result] = kernels.call(kernel, kernel.kernel(), operands, [query.type], rows)
+    return result
