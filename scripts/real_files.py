@@ -91,7 +91,7 @@ def tflite_rows(device: Device) -> Iterator[Row]:
 
     for package, name, extents, _ in tflite_files.MODELS:
         data = file_in_package(package[0], f"{package[1]}{name}.tflite")
-        options = CompileOptions(extents=tuple(f"{key}={n}" for key, n in extents.items()))
+        options = CompileOptions(dims=tuple(f"{key}={n}" for key, n in extents.items()))
         start = time.perf_counter()
         function = Executable(compile_to_bytes(data, options), device).main
         seconds = time.perf_counter() - start

@@ -27,7 +27,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     """A program that was found twice, its lowered module, a language model, and a digest."""
     monkeypatch.setenv("SUBQUANT_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("SUBQUANT_CACHE_SIZE", raising=False)
-    cache, options = Cache(tmp_path / "cache"), CompileOptions("vulkan", extents=("n=2", "m=3"))
+    cache, options = Cache(tmp_path / "cache"), CompileOptions("vulkan", dims=("n=2", "m=3"))
     about = description("program", "a/mobilenet.onnx", options)
     cache.add(PROGRAM, Made(b"1" * 5000), about, lowered="12" * 32)
     assert cache.find(PROGRAM)
@@ -59,9 +59,9 @@ def test_show(cache: Cache) -> None:
     assert set(rule) == {"─"}
     assert sorted(words("\n".join(rows))) == [
         ["language", "model", "gemma.gguf", "context=64", "2.87", "MiB", "now", "0"],
-        ["lowered", "module", "a/mobilenet.onnx", "target=vulkan", "extents=n=2,m=3", "12", "KiB",
+        ["lowered", "module", "a/mobilenet.onnx", "target=vulkan", "dims=n=2,m=3", "12", "KiB",
          "now", "0"],
-        ["program", "a/mobilenet.onnx", "target=vulkan", "extents=n=2,m=3", "12", "KiB",
+        ["program", "a/mobilenet.onnx", "target=vulkan", "dims=n=2,m=3", "12", "KiB",
          "2", "h", "2"],
     ]  # fmt: skip
     assert rows[-1].startswith("program")  # what was used last is first
@@ -85,7 +85,7 @@ def test_show_as_json(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
         "key": PROGRAM,
         "kind": "program",
         "name": "a/mobilenet.onnx",
-        "options": {"target": "vulkan", "extents": ["n=2", "m=3"]},
+        "options": {"target": "vulkan", "dims": ["n=2", "m=3"]},
         "size": 12 << 10,
         "uses": 2,
         "is_whole": True,

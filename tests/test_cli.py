@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -23,6 +24,7 @@ from click.testing import CliRunner, Result
 from subquant import __version__
 from subquant.cli import COMMANDS, main
 from subquant.compiler.cache import Cache
+from subquant.compiler.options import CompileOptions
 from subquant.compiler.pipeline import NAMED_PIPELINES
 from subquant.core.versions import PINNED_VERSIONS
 from subquant.transforms import PASSES
@@ -114,6 +116,38 @@ def files() -> list[str]:
     return sorted(path.name for path in Path().iterdir())
 
 
+# -- earlier names --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("--joined-products", "5"), {"fuse_below_macs": 5}),
+        (("--fuse-below-macs", "6"), {"fuse_below_macs": 6}),
+        (("--extent", "n=2", "--dim", "m=3"), {"dims": ("n=2", "m=3")}),
+    ],
+)
+def test_earlier_option_names_are_accepted_and_hidden(
+    old: tuple[str, ...], new: dict[str, object]
+) -> None:
+    command = command_of("compile")
+    values = command.make_context("compile", ["x.mlir", *old]).params
+    assert values | new == values
+    text = command.get_help(click.Context(command))
+    assert "--fuse-below-macs N" in text
+    assert "--dim NAME=N" in text
+    assert "--joined-products" not in text
+    assert "--extent" not in text
+
+
+def test_earlier_names_of_compile_options_are_accepted() -> None:
+    options = CompileOptions(joined_products=5, extents=("n=2",))
+    assert options == CompileOptions(fuse_below_macs=5, dims=("n=2",))
+    assert (options.joined_products, options.extents) == (5, ("n=2",))
+    assert replace(options, joined_products=7).fuse_below_macs == 7
+    assert "joined_products" not in asdict(options)
+
+
 # -- help and versions ----------------------------------------------------------------------------
 
 
@@ -123,8 +157,8 @@ def test_help_has_an_example_and_every_option(command: str, option: str) -> None
     shown = succeed(command, option).stdout
     assert f"\n  subquant {command} " in shown
     for parameter in command_of(command).params:
-        for name in parameter.opts if parameter.param_type_name == "option" else ():
-            assert name in shown
+        if parameter.param_type_name == "option":
+            assert parameter.opts[0] in shown  # the others are earlier spellings
         assert parameter.param_type_name == "argument" or parameter.help
 
 
@@ -163,7 +197,7 @@ def test_versions() -> None:
         (["compile", "a", "--emit", "exe"], "Invalid value for '--emit'"),
         (["compile", "a", "--rounding", "up"], "Invalid value for '--rounding'"),
         (["run", "a", "--atol", "x"], "Invalid value for '--atol'"),
-        (["inspect", "a", "--picture", "b.svg"], "--picture needs --scales NAME"),
+        (["inspect", "a", "--picture", "b.svg"], "--plot needs --scales NAME"),
     ],
 )
 def test_wrong_calls(folder: Path, arguments: list[str], message: str) -> None:

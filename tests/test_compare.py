@@ -14,7 +14,7 @@ from rich.console import Console
 
 from litert import LiteRt
 from subquant.cli import main
-from subquant.commands.pictures import render_layers
+from subquant.commands.plots import render_layers
 from subquant.comparison.layers import Sums, Watched, to_json
 from subquant.comparison.models import compare_layers, model_of
 from subquant.errors import SignatureError
@@ -153,7 +153,7 @@ def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
     assert shown.exit_code == 0, shown.output
     assert "CONV_2D" in shown.output
     assert "values are equal, in 1 tensor" in shown.output
-    files = ["--picture", "layers.svg", "--model-explorer", "nodes.json"]
+    files = ["--plot", "layers.svg", "--model-explorer", "nodes.json"]
     as_json = run(main, ["compare", "model.tflite", "--against", "float", "--json", *files])
     assert as_json.exit_code == 0, as_json.output
     (layer,) = json.loads(as_json.stdout)
@@ -169,7 +169,7 @@ def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
     [
         (["none.tflite"], 1, "error: cannot read 'none.tflite': No such file or directory"),
         (["x.mlir"], 2, "error: expected a .tflite or .onnx model, got 'x.mlir'"),
-        (["x.mlir", "--picture", "x.gif"], 2, "the picture 'x.gif' must end in .svg or .png"),
+        (["x.mlir", "--plot", "x.gif"], 2, "the plot 'x.gif' must end in .svg or .png"),
     ],
 )
 def test_wrong_calls(

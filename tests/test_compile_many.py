@@ -315,7 +315,7 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         (("@empty.txt", "-o", "out"), "the list names no model"),
         (("none/*.mlir", "-o", "out"), "no file matches 'none/[*].mlir'"),
         (("a.mlir", "-o", "out/", "--jobs", "0"), "Invalid value for '--jobs'"),
-        (("a.mlir", "-o", "out/", "--joined-products", "-1"), "must be 0 or more, got -1"),
+        (("a.mlir", "-o", "out/", "--fuse-below-macs", "-1"), "must be 0 or more, got -1"),
     ],
 )
 def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> None:

@@ -48,7 +48,7 @@ def check_all_is_done(w: InferenceTensor, rows: int) -> None:
     """A product with a weight that is a constant is calls of kernels, and nothing else."""
     module = trace_function(lambda given: linear(given, w), np.zeros((rows, 512), np.float32))
     options = CompileOptions(
-        activations="int8", kernels="portable", joined_products=0, explain=True
+        activations="int8", kernels="portable", fuse_below_macs=0, explain=True
     )
     remarks: list[Remark] = []
     text = compile_to_bytes(module, options, emit="mlir", on_remark=remarks.append).decode()

@@ -154,10 +154,10 @@ def test_a_network_is_one_dispatch(network, instructions):
 def test_calls_stay_apart_on_request():
     """Two products have a kernel, each with one that copies activations before."""
     program, results = rows()
-    lowered = check(program, results, 4, kernels="portable", joined_products=0)
+    lowered = check(program, results, 4, kernels="portable", fuse_below_macs=0)
     assert "@joined" not in lowered
     program, results = pictures()
-    check(program, results, 3 + 4, kernels="portable", joined_products=0)
+    check(program, results, 3 + 4, kernels="portable", fuse_below_macs=0)
 
 
 def test_what_is_used_elsewhere_is_a_result():
@@ -195,7 +195,7 @@ def test_larger_calls_stay_apart():
     first = program.product("%x", 40)
     check(program, [program.product(first, 600)], 1, kernels="portable")
     # 20 x 64 x 40 and 20 x 40 x 600 products, twice; the copies before the last two are joined.
-    check(program, [program.product(first, 600)], 5, kernels="portable", joined_products=1 << 14)
+    check(program, [program.product(first, 600)], 5, kernels="portable", fuse_below_macs=1 << 14)
 
 
 def test_the_same_kernels_are_written_once():
@@ -297,9 +297,9 @@ def test_activations_are_rounded_in_the_same_dispatch():
     x = np.random.default_rng(8).standard_normal((2, 128)).astype(np.float32)
     found = []
     for products, dispatches in ((0, 6), (1 << 19, 1)):
-        options = CompileOptions(activations="int8", joined_products=products)
+        options = CompileOptions(activations="int8", fuse_below_macs=products)
         lowered = compile_to_bytes(text, options, emit="mlir").decode()
         assert lowered.count('"flow.dispatch"') == dispatches
-        made = subquant.compile(text, activations="int8", joined_products=products).main(x)
+        made = subquant.compile(text, activations="int8", fuse_below_macs=products).main(x)
         found.append(made)
     np.testing.assert_array_equal(*found)

@@ -211,7 +211,7 @@ def test_many_rows_and_other_programs_are_left_alone():
         return linear(normed(x, scale), given)
 
     scale = np.ones(64, np.float32)
-    for rows, options in ((4, {}), (1, {"joined_products": 0})):
+    for rows, options in ((4, {}), (1, {"fuse_below_macs": 0})):
         x = np.ones((rows, 64), np.float32)
         module = trace_function(function, x, scale)
         choices = CompileOptions(activations="int8", **options)

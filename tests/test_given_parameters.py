@@ -144,7 +144,7 @@ def test_every_type_is_computed_from_tiles(
     tensors = [WEIGHTS[name] for name in names]
     data, archive, text = compiled(
         program(tensors), plain(tensors, tmp_path), tmp_path,
-        kernels=kernels, activations=activations, joined_products=0,
+        kernels=kernels, activations=activations, fuse_below_macs=0,
     )  # fmt: skip
     assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
     read = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', text))

@@ -563,7 +563,7 @@ def test_equal_contractions_are_one_executable():
         + "  return %y2",
     )
     lowered = compile_to_bytes(
-        text, CompileOptions(activations="int8", joined_products=0), emit="mlir"
+        text, CompileOptions(activations="int8", fuse_below_macs=0), emit="mlir"
     ).decode()
     assert lowered.count('"flow.dispatch"') == 4
     assert lowered.count('"stream.executable"') == 2
@@ -779,7 +779,7 @@ func.func @main(%x: tensor<{x}>, %q: tensor<{q}>, %s: tensor<{s}>, %o: tensor<{s
 def test_batches_have_weights_of_their_own(case, is_dynamic, instructions):
     rows, batches, depth, columns, block, *storage = case
     text = batched("?" if is_dynamic else rows, *case[1:])
-    options = {"activations": "int8", "kernels": instructions, "joined_products": 0}
+    options = {"activations": "int8", "kernels": instructions, "fuse_below_macs": 0}
     main = main_of(text, **options)
     assert text_of_main(text, **options).count('"flow.dispatch"') == 2
     each = [

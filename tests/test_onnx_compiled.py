@@ -202,12 +202,12 @@ def test_named_extents(cpu: Device) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     (expected,) = computed(opened((2, 3, 8)), None, x)
     proto = opened(("batch_size", "sequence", 8))
-    main = compiled(proto, cpu, batch="2", extents=("sequence=3",))
+    main = compiled(proto, cpu, batch="2", dims=("sequence=3",))
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
-    main = compiled(proto, cpu, extents=("batch_size=2", "sequence=3"))
+    main = compiled(proto, cpu, dims=("batch_size=2", "sequence=3"))
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
     unnamed = opened(("", "", 8))
-    main = compiled(unnamed, cpu, extents=("x.0=2", "x.1=3"))
+    main = compiled(unnamed, cpu, dims=("x.0=2", "x.1=3"))
     np.testing.assert_allclose(main(x), expected, rtol=1e-6)
 
 
@@ -215,8 +215,8 @@ def test_named_extents(cpu: Device) -> None:
     ("shape", "options", "message"),
     [
         (("n", "sequence", 8), {}, "the input 'x' has an open extent in dimension 1; say it with "
-         "--extent sequence=N"),
-        (("n", "", 8), {}, "say it with --extent x.1=N"),
+         "--dim sequence=N"),
+        (("n", "", 8), {}, "say it with --dim x.1=N"),
         (("n", "sequence", 8), {"extents": ("sequenc=3",)},
          "no open extent is called 'sequenc'; did you mean 'sequence'?"),
         ((2, 8), {"extents": ("n=3",)}, "no open extent is called 'n'; expected one of: none"),
@@ -235,8 +235,8 @@ def test_extents_that_are_refused(
 
 @pytest.mark.parametrize("extent", ["n", "n=0", "=3", "n=-1", "n=x", "n=9999999999"])
 def test_what_is_no_extent(extent: str) -> None:
-    with pytest.raises(UsageError, match="expected an extent as NAME=N"):
-        CompileOptions(extents=(extent,))
+    with pytest.raises(UsageError, match="expected a dimension size as NAME=N"):
+        CompileOptions(dims=(extent,))
 
 
 def test_the_batch_of_some_inputs(cpu: Device) -> None:
@@ -326,7 +326,7 @@ def test_compare_takes_extents(in_temporary_folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     Path("m.onnx").write_bytes(opened(("batch", "sequence", 8)).SerializeToString())
     arguments = ["compare", "m.onnx", "--calls", "1", "--device", "numpy", "--json"]
-    result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--extent", "sequence=3"])
+    result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--dim", "sequence=3"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5
 

@@ -177,7 +177,7 @@ def test_the_command(tmp_path: Path) -> None:
     """The archive, the table, the picture and JSON."""
     source, output, picture = (str(tmp_path / n) for n in ("m.irpa", "o.irpa", "errors.svg"))
     dataset().save(source)
-    result = run(source, "-o", output, "--bits", "4", "--scales", "mse", "--picture", picture)
+    result = run(source, "-o", output, "--bits", "4", "--scales", "mse", "--plot", picture)
     assert result.exit_code == 0, result.output
     assert "blk.0.attn.weight" in result.output
     assert "dB" in result.output
@@ -199,8 +199,8 @@ def test_the_command(tmp_path: Path) -> None:
         (["m.irpa", "-o", "m.bin"], 2, "must end in .irpa"),
         (["m.irpa", "--bits", "9"], 2, "9 is not in the range"),
         (["m.irpa", "--block-size", "48"], 2, "blocks of 48 do not divide"),
-        (["m.irpa", "--picture", "errors.jpg"], 2, "'errors.jpg' must end in .svg or .png"),
-        (["m.irpa", "--picture", "no/such/folder.svg", "-o", "x.irpa"], 1, "cannot write"),
+        (["m.irpa", "--plot", "errors.jpg"], 2, "'errors.jpg' must end in .svg or .png"),
+        (["m.irpa", "--plot", "no/such/folder.svg", "-o", "x.irpa"], 1, "cannot write"),
     ],
 )
 def test_wrong_calls(

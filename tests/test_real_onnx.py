@@ -158,7 +158,7 @@ def session_of(data: bytes, *, is_optimized: bool = False) -> onnxruntime.Infere
 def compiled(file: RealFile, data: bytes, device: Device) -> Executable:
     """Return the executable of a file."""
     extents = tuple(f"{key}={extent}" for key, extent in file.extents.items())
-    options = CompileOptions(extents=extents, input_values=file.values)
+    options = CompileOptions(dims=extents, input_values=file.values)
     return Executable(compile_to_bytes(data, options), device)
 
 

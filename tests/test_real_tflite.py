@@ -71,7 +71,7 @@ def test_models_of_packages_equal_litert(
     package: tuple[str, str], name: str, extents: dict[str, int], tolerance: float, cpu: Device
 ) -> None:
     data = file_in_package(package[0], f"{package[1]}{name}.tflite")
-    options = CompileOptions(extents=tuple(f"{key}={n}" for key, n in extents.items()))
+    options = CompileOptions(dims=tuple(f"{key}={n}" for key, n in extents.items()))
     function = Executable(compile_to_bytes(data, options), cpu).main
     theirs = interpreter(data)
     for details, each in zip(theirs.get_input_details(), function.signature.inputs, strict=True):

@@ -49,7 +49,7 @@ def frames(name: str = "x") -> bytes:
 
 @pytest.mark.parametrize("extents", [("x.1=9",), ("x.1=20", "x.0=3")])
 def test_any_open_extent_can_be_stated(extents: tuple[str, ...], cpu: Device) -> None:
-    options = CompileOptions(extents=extents)
+    options = CompileOptions(dims=extents)
     model = model_of(frames(), "model.tflite", options.import_options)
     layers = compare_layers(model, 2, "litert", options)
     assert layers[-1].name == "MEAN"
@@ -62,7 +62,7 @@ def test_any_open_extent_can_be_stated(extents: tuple[str, ...], cpu: Device) ->
 
 
 def test_a_batch_and_an_extent_go_together(cpu: Device) -> None:
-    options = CompileOptions(extents=("x.1=12",), batch="2")
+    options = CompileOptions(dims=("x.1=12",), batch="2")
     function = Executable(compile_to_bytes(frames(), options), cpu).main
     assert [each.shape for each in function.signature.inputs] == [(2, 12)]
 
@@ -70,26 +70,26 @@ def test_a_batch_and_an_extent_go_together(cpu: Device) -> None:
 def test_errors_say_which_extent_is_open() -> None:
     message = (
         "operator 3 (CONV_2D) has windows of [4, 1] in images of [1, 1]; the input 'x' leaves "
-        "dimension 1 open, which is 1 here; say it with --extent x.1=N"
+        "dimension 1 open, which is 1 here; say it with --dim x.1=N"
     )
     with pytest.raises(InputError, match=re.escape(message)):
         compile_to_bytes(frames())
     with pytest.raises(InputError, match=r"in images of \[2, 1\]$"):
-        compile_to_bytes(frames(), CompileOptions(extents=("x.1=2",)))
+        compile_to_bytes(frames(), CompileOptions(dims=("x.1=2",)))
 
 
 @pytest.mark.parametrize("extent", ["y.1=3", "x.2=3", "x=3"])
 def test_an_extent_that_is_not_open_is_refused(extent: str) -> None:
     name = extent.partition("=")[0]
     with pytest.raises(UsageError, match=f"no open extent is called '{name}'; (did|expected)"):
-        compile_to_bytes(frames(), CompileOptions(extents=(extent,)))
+        compile_to_bytes(frames(), CompileOptions(dims=(extent,)))
 
 
 def test_the_command_line_states_extents(in_temporary_folder: Path) -> None:
     Path("model.tflite").write_bytes(frames("a=b"))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
-    assert "say it with --extent a=b.1=N" in shown.output
-    result = CliRunner().invoke(main, ["exec", "model.tflite", "--extent", "a=b.1=4", "--input",
+    assert "say it with --dim a=b.1=N" in shown.output
+    result = CliRunner().invoke(main, ["exec", "model.tflite", "--dim", "a=b.1=4", "--input",
                                       "1x4xf32=1,2,3,4"])  # fmt: skip
     assert result.exit_code == 0, result.output
     assert result.output.startswith("result[0]: 1x3xf32=")

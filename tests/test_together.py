@@ -88,14 +88,14 @@ def test_programs_of_tests_beside_one_another_are_one_module(number: int, cpu: D
 
 def check(number: int, products: int) -> None:
     """What `devices` finds in a function that a test calls."""
-    found = devices.main_of(adds(number), joined_products=products)
+    found = devices.main_of(adds(number), fuse_below_macs=products)
     np.testing.assert_array_equal(found(X), X + number)
 
 
 @pytest.mark.parametrize(("number", "products"), [(2, 0), (3, 1), (4, 0)])
 def test_programs_with_the_same_options_are_one_module(number: int, products: int) -> None:
     check(number, products)
-    options = (("joined_products", products),)
+    options = (("fuse_below_macs", products),)
     texts = [[adds(2), adds(4)], [adds(3)]][products]
     assert devices._texts_around((adds(number), options), devices._cpu()) == texts
 

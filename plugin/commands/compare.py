@@ -13,7 +13,7 @@ from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError, counted
 from ..isolation.client import prepare
 from .console import read_model, say, show_progress, shown_name, write_output
-from .options import compile_options, limit_options, make_compile_options, pop_limits
+from .options import compile_options, limit_options, make_compile_options, plot_option, pop_limits
 
 if TYPE_CHECKING:
     from ..numerics.element_types import Array
@@ -51,7 +51,7 @@ __all__ = ["command"]
     help="How many calls with drawn arguments.",
 )
 @click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn arguments.")
-@click.option("--picture", default=None, metavar="FILE", help="Draw the SQNR as SVG or PNG.")
+@plot_option("SQNR of the layers")
 @click.option(
     "--model-explorer",
     default=None,
@@ -68,7 +68,7 @@ def command(
     inputs: tuple[str, ...],
     calls: int,
     seed: int,
-    picture: str | None,
+    plot: str | None,
     model_explorer: str | None,
     as_json: bool,
     **options: Any,
@@ -84,11 +84,11 @@ def command(
     from ..comparison.layers import to_json, to_model_explorer
     from ..comparison.models import compare_layers, model_of
     from ..runtime import Device
-    from . import pictures
+    from . import plots
 
     limits = pop_limits(options)
-    if picture is not None:
-        pictures.check_picture(picture)
+    if plot is not None:
+        plots.check_plot(plot)
     data = read_model(model)
     choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
     where = None if device == "numpy" else Device(device or choices["target"])
@@ -117,18 +117,16 @@ def command(
     if model_explorer is not None:
         write_output(model_explorer, json.dumps(to_model_explorer(layers), indent=2).encode())
         say(f"wrote {model_explorer}", err=True)
-    if picture is not None:
-        pictures.write_picture(
-            picture, lambda: pictures.layers_figure(layers, against or read.references[0])
-        )
-        say(f"wrote {picture}", err=True)
+    if plot is not None:
+        plots.write_plot(plot, lambda: plots.layers_figure(layers, against or read.references[0]))
+        say(f"wrote {plot}", err=True)
     if as_json:
         click.echo(json.dumps(to_json(layers), indent=2))
         return
     from rich.console import Console
 
     console = Console()
-    console.print(pictures.render_layers(layers, console.width))
+    console.print(plots.render_layers(layers, console.width))
     what = "within half a step" if against == "float" else "equal"
     elements, equal = (
         sum(getattr(each, name) for each in layers) for name in ("elements", "equal")

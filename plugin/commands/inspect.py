@@ -21,7 +21,7 @@ from ..errors import (
 )
 from ..isolation.client import ChildEnded, Limits, call, prepare
 from .console import read_model, reproducer_of, say, show_progress, shown_name
-from .options import limit_options, pop_limits
+from .options import limit_options, plot_option, pop_limits
 
 if TYPE_CHECKING:
     from ..compiler.inspected_tensors import InspectedTensor
@@ -36,19 +36,12 @@ __all__ = ["command"]
     "tensor",
     default=None,
     metavar="NAME",
-    help="Show a picture of the scales of one tensor, by name or number.",
+    help="Plot the scales of one tensor, by name or number.",
 )
-@click.option(
-    "--picture",
-    default=None,
-    metavar="FILE",
-    help="With --scales: write the picture as SVG or PNG instead.",
-)
+@plot_option("scales of --scales")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @limit_options
-def command(
-    file: str, tensor: str | None, picture: str | None, as_json: bool, **limits: Any
-) -> None:
+def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **limits: Any) -> None:
     """Show what is quantized in FILE, how, and how big it is.
 
     FILE is a module (.mlir), a model (.tflite, .onnx), an executable (.vmfb), or weights: .gguf,
@@ -61,8 +54,8 @@ def command(
     subquant inspect model.vmfb
     subquant inspect model.gguf
     """
-    if picture is not None and tensor is None:
-        raise UsageError("--picture needs --scales NAME")
+    if plot is not None and tensor is None:
+        raise UsageError("--plot needs --scales NAME")
     from ..formats.kinds import weights_format
 
     if file != "-" and weights_format(file) is not None:
@@ -80,7 +73,7 @@ def command(
             raise UsageError("--scales shows tensors of .mlir files only")
         _inspect_model(file, kind, as_json, pop_limits(limits))
     else:
-        _inspect_module(file, tensor, picture, as_json, pop_limits(limits))
+        _inspect_module(file, tensor, plot, as_json, pop_limits(limits))
 
 
 def _model_kind(path: str) -> str | None:
@@ -133,7 +126,7 @@ def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
 
 
 def _inspect_module(
-    file: str, name: str | None, picture: str | None, as_json: bool, limits: Limits
+    file: str, name: str | None, plot: str | None, as_json: bool, limits: Limits
 ) -> None:
     """Show the quantized tensors of a module, or the scales of one of them."""
     from ..compiler import inspected_tensors, mlir_client
@@ -146,7 +139,7 @@ def _inspect_module(
         except SubquantError as error:
             raise error.in_file(shown_name(file)) from None
     if name is not None:
-        _show_scales(_choose(tensors, name), picture)
+        _show_scales(_choose(tensors, name), plot)
     elif as_json:
         click.echo(json.dumps(inspected_tensors.to_json(tensors), indent=2))
     elif not tensors:
@@ -159,16 +152,16 @@ def _inspect_module(
         Console().print(render_table(tensors))
 
 
-def _show_scales(tensor: InspectedTensor, picture: str | None) -> None:
+def _show_scales(tensor: InspectedTensor, plot: str | None) -> None:
     from rich.console import Console
 
-    from . import pictures
+    from . import plots
 
-    if picture is None:
-        Console().print(pictures.render_scales(tensor))
+    if plot is None:
+        Console().print(plots.render_scales(tensor))
         return
-    pictures.write_picture(picture, lambda: pictures.scales_figure(tensor))
-    say(f"wrote {picture}", err=True)
+    plots.write_plot(plot, lambda: plots.scales_figure(tensor))
+    say(f"wrote {plot}", err=True)
 
 
 def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:

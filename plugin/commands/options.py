@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from typing import Any, get_args
@@ -14,11 +15,17 @@ from ..errors import UsageError
 from ..isolation.client import Limits
 
 __all__ = [
+    "AliasedOption",
     "compile_options",
+    "device_option",
+    "drawn_input_option",
+    "function_option",
     "limit_options",
     "make_compile_options",
     "options_of",
+    "parameters_option",
     "parse_parameters",
+    "plot_option",
     "pop_limits",
     "run_options",
     "stacked",
@@ -29,7 +36,7 @@ Command = Callable[..., Any]
 
 
 def stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
-    """One decorator for several, in the order in which ``--help`` shows them."""
+    """Return one decorator for several options, in the order of ``--help``."""
 
     def decorate(command: Command) -> Command:
         for option in reversed(options):
@@ -39,14 +46,28 @@ def stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
     return decorate
 
 
-def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[[Command], Command]:
-    """Return a decorator that gives a command an option for each field of a dataclass.
+class AliasedOption(click.Option):
+    """An option whose first spelling is shown; the others are earlier ones, and are accepted."""
 
-    A field with choices takes these, a bool is a flag, a tuple is an option that may be repeated,
-    by its name in the singular.
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the row of ``--help`` with the first spelling only."""
+        shown = copy.copy(self)
+        shown.opts = self.opts[:1]
+        return click.Option.get_help_record(shown, ctx)
+
+    def get_error_hint(self, ctx: click.Context | None) -> str:
+        """Return the first spelling for errors."""
+        return f"'{self.opts[0]}'"
+
+
+def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[[Command], Command]:
+    """Return a decorator that adds an option to a command for each field of a dataclass.
+
+    A field with choices gets a choice, a bool a flag, and a tuple an option that may be repeated,
+    named in the singular.
 
     Args:
-        options: the dataclass, whose fields are made by `subquant.core.option_fields.option`.
+        options: the dataclass; its fields are declared with `subquant.core.option_fields.option`.
         **overrides: arguments of ``click.option``, by field.
     """
     return stacked(
@@ -61,10 +82,11 @@ def _option(
     options: type[Options], declared: Field[Any], overrides: dict[str, Any]
 ) -> Callable[[Command], Command]:
     name, default = declared.name, declared.default
-    flag = f"--{name.replace('_', '-')}"
     arguments: dict[str, Any] = dict(declared.metadata)
+    names = [name, arguments.pop("old_name", "")]
+    flags = [f"--{each.replace('_', '-')}" for each in names if each]
     if isinstance(default, tuple):
-        flag = flag.removesuffix("s")
+        flags = [flag.removesuffix("s") for flag in flags]
         arguments["multiple"] = True
     elif default is False:
         arguments["is_flag"] = True
@@ -72,25 +94,25 @@ def _option(
         arguments["type"] = _type_of(options, name)
         arguments["default"] = default
         arguments["show_default"] = default not in (None, "")
-    return click.option(flag, name, **(arguments | overrides))
+    return click.option(*flags, name, cls=AliasedOption, **(arguments | overrides))
 
 
 def _type_of(options: type[Options], name: str) -> Any:
-    """What click reads a field as: one of its choices, or its type, None left out."""
+    """Return click's type of a field: its choices, or its annotation without None."""
     choices = choices_of(options, name)
     if choices is not None:
         return click.Choice(choices)
     annotation = annotations_of(options)[name]
-    kinds = [kind for kind in get_args(annotation) if kind is not type(None)]
-    return kinds[0] if kinds else annotation
+    types = [each for each in get_args(annotation) if each is not type(None)]
+    return types[0] if types else annotation
 
 
 limit_options = options_of(Limits)
-"""What MLIR may take, for `pop_limits`."""
+"""The limits of the process that runs MLIR, for `pop_limits`."""
 
 
 def pop_limits(options: dict[str, Any]) -> Limits:
-    """Take the values of `limit_options` out of a command's options."""
+    """Remove the values of `limit_options` from a command's options, and return them."""
     return Limits(**{declared.name: options.pop(declared.name) for declared in fields(Limits)})
 
 
@@ -108,7 +130,7 @@ compile_options = options_of(
 
 
 def make_compile_options(**options: Any) -> CompileOptions:
-    """Make the options of a compilation; ``auto`` takes the Vulkan device that is here."""
+    """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device."""
     if options["vulkan_target"] == "auto":
         options["vulkan_target"] = None
         if options["target"] == "vulkan":
@@ -120,36 +142,76 @@ def make_compile_options(**options: Any) -> CompileOptions:
     return CompileOptions(**options)
 
 
+def device_option(default: str | None = None, further: str = "") -> Callable[[Command], Command]:
+    """Return the option ``--device``; without a default it is the device of the target."""
+    return click.option(
+        "--device",
+        default=default,
+        show_default=default is not None,
+        metavar="DEVICE",
+        help=f"llvm-cpu, vulkan, {further}or an IREE device URI."
+        + ("" if default else "  [default: the target's]"),
+    )
+
+
 threads_option = click.option(
     "--threads",
     type=int,
     metavar="N",
-    help="Threads of the CPU that run it at most: one runs what is too small to gain by others.  "
-    "[default: one for each core]",
+    help="Number of CPU threads; small dispatches use fewer.  [default: one for each core]",
 )
-"""How many threads there are, as of a `Device`."""
+"""The number of threads of a `Device`."""
+
+function_option = click.option(
+    "--function", metavar="NAME", help="The function to call.  [default: main, or the only one]"
+)
+
+drawn_input_option = click.option(
+    "--input",
+    "inputs",
+    multiple=True,
+    metavar="VALUE",
+    help="An argument, as in run: @file.npy or 2x3xi8=1,2,...; without any, they are random.",
+)
+"""The arguments of a command that otherwise draws them at random."""
+
+
+def plot_option(content: str) -> Callable[[Command], Command]:
+    """Return the option ``--plot``, earlier ``--picture``."""
+    return click.option(
+        "--plot",
+        "--picture",
+        "plot",
+        cls=AliasedOption,
+        metavar="FILE",
+        help=f"Plot the {content} to an .svg or .png file.",
+    )
+
+
+parameters_option = click.option(
+    "--parameters",
+    multiple=True,
+    metavar="SCOPE=FILE",
+    help="Parameters of the module, as an .irpa file.",
+)
 
 run_options = stacked(
     [
-        click.option(
-            "--function",
-            metavar="NAME",
-            help="The function to call.  [default: main, or the only one]",
-        ),
+        function_option,
         click.option(
             "--input",
             "inputs",
             multiple=True,
             metavar="VALUE",
-            help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument, in order, "
-            "or after its name: x=@x.npy.",
+            help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument, in order, or "
+            "after its name: x=@x.npy.",
         ),
         click.option(
             "--output",
             "outputs",
             multiple=True,
             metavar="@FILE",
-            help="Write a result to @y.npy; once for each result, - prints it.",
+            help="Write a result to @y.npy; once for each result; - prints it.",
         ),
         click.option(
             "--expect",
@@ -175,22 +237,17 @@ run_options = stacked(
         click.option(
             "--quantized-io",
             is_flag=True,
-            help="Give and take reals for quantized arguments and results.",
+            help="Pass and return quantized values as expressed (float) values.",
         ),
         click.option(
             "--stream",
             "as_stream",
             is_flag=True,
-            help="Call the function for each slice of the inputs along axis 0, in order, and stack "
-            "the results; variables of the program keep their values between the calls. Inputs "
-            "without a further axis are given to each call.",
+            help="Call the function once for each slice of the inputs along axis 0, and stack the "
+            "results. Variables of the program keep their values between calls; an input without "
+            "the further axis is passed to each call.",
         ),
-        click.option(
-            "--parameters",
-            multiple=True,
-            metavar="SCOPE=FILE",
-            help="Parameters of the module, as an .irpa file.",
-        ),
+        parameters_option,
         threads_option,
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]
@@ -199,7 +256,7 @@ run_options = stacked(
 
 
 def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:
-    """Read ``scope=file.irpa`` items as files by scope; UsageError for any other."""
+    """Parse ``scope=file.irpa`` items to files by scope; UsageError for any other item."""
     parameters = {}
     for item in items:
         scope, separator, path = item.partition("=")

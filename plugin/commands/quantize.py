@@ -12,7 +12,7 @@ from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_weights
 from .console import say, show_progress
-from .options import options_of
+from .options import options_of, plot_option
 
 __all__ = ["command"]
 
@@ -32,15 +32,13 @@ __all__ = ["command"]
     block_size={"type": click.IntRange(min=1)},
 )
 @click.option("--select", default="", metavar="REGEX", help="Only tensors whose name has a match.")
-@click.option(
-    "--picture", default=None, metavar="FILE", help="Write the errors as a picture, SVG or PNG."
-)
+@plot_option("errors")
 @click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
 def command(
     source: str,
     output: str | None,
     select: str,
-    picture: str | None,
+    plot: str | None,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -51,17 +49,17 @@ def command(
 
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
-    subquant quantize model.irpa --granularity axis --select attn --picture errors.svg
+    subquant quantize model.irpa --granularity axis --select attn --plot errors.svg
     """
     from rich.console import Console
 
-    from . import pictures
+    from . import plots
 
     how = WeightQuantization(**options)
     output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
     check_output(source, output)
-    if picture is not None:
-        pictures.check_picture(picture)
+    if plot is not None:
+        plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
         dataset, errors = quantize_weights(
             open_weights(source),
@@ -70,13 +68,13 @@ def command(
             on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
         )
         dataset.save(output)
-    if picture is not None:
-        pictures.write_picture(picture, lambda: pictures.errors_figure(errors))
+    if plot is not None:
+        plots.write_plot(plot, lambda: plots.errors_figure(errors))
     size = Path(output).stat().st_size
     if as_json:
         listed = [{**vars(e), "signal_to_noise": min(e.signal_to_noise, 1e9)} for e in errors]
         click.echo(json.dumps({"output": output, "bytes": size, "tensors": listed}))
         return
     console = Console()
-    console.print(pictures.render_errors(errors, console.width))
+    console.print(plots.render_errors(errors, console.width))
     say(f"wrote {output} ({counted(len(errors), 'quantized tensor')}, {size:,} bytes)", err=True)

@@ -14,6 +14,7 @@ from ..core.option_fields import (
     Rounding,
     Semantics,
     ZeroPoints,
+    accept_old_names,
     check_choices,
     option,
 )
@@ -27,127 +28,128 @@ Emit = Literal["vmfb", "mlir", "mlirbc"]
 """What a compilation gives: an executable, or what IREE would get, as text or bytecode."""
 
 
+@accept_old_names
 @dataclass(frozen=True)
 class CompileOptions:
-    """What to compile for.
+    """Target, arithmetic and import options of a compilation.
 
     Args:
         target: ``llvm-cpu`` or ``vulkan``.
-        target_cpu: for llvm-cpu: ``host``, or a CPU that LLVM knows (``znver4``, ``generic``).
-        vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a name that IREE's
-            ``--iree-vulkan-target`` takes (``ampere``, ``rdna3``) for the device that will run it.
+        target_cpu: for llvm-cpu: ``host``, or a CPU name of LLVM (``znver4``, ``generic``).
+        vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a target of IREE's
+            ``--iree-vulkan-target`` (``ampere``, ``rdna3``), for that very device.
         rounding: as in `subquant.numerics.casts.quantize_blocks`.
-        requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift a factor, at
-            most one step from exact.
-        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`. zero_points: as
-        `subquant.core.option_fields.ZeroPoints`; ``auto`` is what was measured to be fastest:
+        requantization: ``exact``, or ``fixed-point``: a 31-bit multiplier and a shift for each
+            scale, at most one step from exact.
+        fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
+        zero_points: as in `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest as measured:
             ``mixed`` for llvm-cpu, ``after`` for vulkan.
-        kernels: as `subquant.core.option_fields.KernelChoice`.
-        joined_products: calls of kernels that follow one another, of at most so many products of 8
-            bits each, are one dispatch (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
-        semantics: as `subquant.core.option_fields.Semantics`.
-        batch: the first extent of the inputs of a TensorFlow Lite model: a number, ``dynamic``, or
-            "" for what the file says.
-        extents: ``name=N`` for each other extent that a model leaves open.
-        input_values: ``name=number`` or ``name=number,number,...`` for each input of a model that
-            becomes a constant; the integers of one that is quantized.
-        every_tensor: return all that the operators of a TensorFlow Lite model compute.
-        integer_only: fail if quantized values are computed with floats on the way.
-        explain: say what of a model computes with integers and what with floats, and which weights
-            in blocks a kernel takes, with the reasons.
-        iree_flags: further flags for ``iree-compile``, after those that subquant gives.
+        activations: as in `subquant.core.option_fields.Activations`.
+        kernels: as in `subquant.core.option_fields.KernelChoice`.
+        fuse_below_macs: consecutive dispatches of fewer int8 multiply-accumulates than this are
+            fused (`subquant.kernels.fusion.dispatch_fusion`); 0 fuses none.
+        semantics: as in `subquant.core.option_fields.Semantics`.
+        batch: the batch size of an imported model: a number, ``dynamic``, or "" for the file's.
+        dims: ``name=N`` for each other dynamic dimension of an imported model.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input of an imported
+            model that becomes a constant; storage values if the input is quantized.
+        every_tensor: return each tensor that the operators of a TensorFlow Lite model compute.
+        integer_only: fail if a quantized value is computed in floating point.
+        explain: remark which operators run on integers or floats, and which contractions get a
+            kernel, with the reasons.
+        iree_flags: further flags of ``iree-compile``, after subquant's own.
 
     Raises:
-        UsageError: an unknown target, rounding or other choice, or another batch.
+        UsageError: a value is not among the choices, or out of range.
     """
 
-    target: Target = option("llvm-cpu", "What to compile for.")
-    target_cpu: str = option(
-        "host", "The CPU for llvm-cpu: host, generic, or a name that LLVM knows.", "CPU"
-    )
+    target: Target = option("llvm-cpu", "Target backend.")
+    target_cpu: str = option("host", "CPU of llvm-cpu: host, generic, or a name of LLVM.", "CPU")
     vulkan_target: str = option(
         "generic",
-        "The device for vulkan: generic (8-bit storage), generic-cpu (the same, of a CPU), "
-        "generic-32bit, auto (what is here), or a name that IREE knows, such as ampere.",
+        "Vulkan target: generic (needs 8-bit storage), generic-cpu (the same, for devices that are "
+        "CPUs), generic-32bit, auto (this machine's device), or a target of IREE such as ampere.",
         "NAME",
     )
     rounding: Rounding = option(
-        "nearest-even", "How casts round; toward-zero repeats upstream's lower-quant-ops."
+        "nearest-even", "Rounding of casts; toward-zero matches upstream's lower-quant-ops."
     )
     requantization: RequantizationForm = option(
-        "exact", "How accumulators become storage: exact, or one 31-bit multiplier and shift."
+        "exact", "Requantization by the exact multiplier, or by a 31-bit multiplier and a shift."
     )
-    fixed_point_rounding: FixedPointRounding = option("half-up", "Of --requantization fixed-point.")
+    fixed_point_rounding: FixedPointRounding = option(
+        "half-up", "Rounding of --requantization fixed-point."
+    )
     zero_points: Literal["auto", ZeroPoints] = option(
         "auto",
-        "Correct a contraction after its sums, subtract zero points inside, or inside where only "
-        "the left operand has one (auto: mixed for llvm-cpu, after for vulkan).",
+        "Zero-point correction of contractions: after the accumulation, inside it (subtract zero "
+        "points first), or mixed (inside if only the left operand has one). auto is mixed for "
+        "llvm-cpu, and after for vulkan.",
     )
     activations: Activations = option(
         "float",
-        "What contractions with weights in blocks multiply: activations as they are, or rounded to "
-        "8 bits with a scale for each block.",
+        "Activations of contractions with block-quantized weights: float, or int8, quantized at "
+        "run time with a scale for each block.",
     )
     kernels: KernelChoice = option(
         "auto",
-        "What kernels multiply with: the fastest that the CPU has, none for IREE's own loops, or "
-        "instructions by name (on vulkan: spirv, or spirv-cpu).",
+        "Instruction set of the kernels: auto (the fastest of the CPU), none (IREE's loops only), "
+        "or a name; spirv or spirv-cpu for vulkan.",
     )
-    joined_products: int = option(
+    fuse_below_macs: int = option(
         1 << 19,
-        "Calls of kernels of at most so many products of 8 bits become one dispatch where they "
-        "follow one another; 0: none.",
+        "Fuse consecutive dispatches below N int8 multiply-accumulates; 0 fuses none.",
         "N",
+        old_name="joined_products",
     )
     semantics: Semantics = option(
         "litert",
-        "How a .tflite model computes: as LiteRT's reference kernels, or exactly, as StableHLO.",
+        "Arithmetic of a .tflite model: LiteRT's reference kernels, or exact as in StableHLO.",
     )
     batch: str = option(
         "",
-        "The batch of a .tflite or .onnx model: a number, or dynamic.  [default: the file's]",
+        "Batch size of a .tflite or .onnx model: a number, or dynamic.  [default: the file's]",
         "N",
     )
-    extents: tuple[str, ...] = option(
+    dims: tuple[str, ...] = option(
         (),
-        "An extent that a .tflite or .onnx model leaves open, by its name there or as INPUT.AXIS; "
-        "may be repeated.",
+        "Size of a dynamic dimension of a .tflite or .onnx model, by its name there or as "
+        "INPUT.AXIS; may be repeated.",
         "NAME=N",
+        old_name="extents",
     )
     input_values: tuple[str, ...] = option(
         (),
-        "An input of a .tflite or .onnx model that becomes a constant: a number, or several with "
+        "Replace an input of a .tflite or .onnx model by a constant: a number, or several with "
         "commas; may be repeated.",
         "NAME=VALUE",
     )
     every_tensor: bool = option(
-        False, "Return all tensors that operators of a .tflite model compute, in order."
+        False, "Return each tensor that operators of a .tflite model compute, in order."
     )
-    integer_only: bool = option(
-        False, "Fail if quantized values are computed with floats on the way."
-    )
+    integer_only: bool = option(False, "Fail if a quantized value is computed in floating point.")
     explain: bool = option(
         False,
-        "Say what of an .onnx model computes with integers and what with floats, and which "
-        "contractions a kernel computes, with the reasons where none does.",
+        "Report which operators of an .onnx model run on integers and which on floats, which "
+        "contractions get a kernel, and the reason where one gets none.",
     )
     iree_flags: tuple[str, ...] = option(
-        (), "A further flag for iree-compile; may be repeated.", "FLAG"
+        (), "A further flag of iree-compile; may be repeated.", "FLAG"
     )
 
     def __post_init__(self) -> None:
         check_choices(self)
-        if self.joined_products < 0:
+        if self.fuse_below_macs < 0:
             raise UsageError(
-                f"option 'joined-products' must be 0 or more, got {self.joined_products}"
+                f"option 'fuse-below-macs' must be 0 or more, got {self.fuse_below_macs}"
             )
-        self.import_options  # noqa: B018  (which checks the batch and the extents)
+        self.import_options  # noqa: B018  (checks the batch and the dimensions)
 
     @property
     def import_options(self) -> ImportOptions:
         """How a model of another tool becomes a module."""
         return ImportOptions(
-            self.semantics, self.activations, self.batch, self.every_tensor, self.extents,
+            self.semantics, self.activations, self.batch, self.every_tensor, self.dims,
             self.input_values,
         )  # fmt: skip
 

@@ -286,7 +286,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
                     {
                         "instructions": instructions,
                         "integer_only": options.integer_only,
-                        "joined_products": options.joined_products,
+                        "joined_products": options.fuse_below_macs,
                         "explain": options.explain,
                         **requantization,
                     },

@@ -8,7 +8,9 @@ Passes, compilations and commands take their options from such classes. A field 
 from __future__ import annotations
 
 import functools
+import operator
 import re
+from collections.abc import Callable
 from dataclasses import field, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
@@ -24,6 +26,7 @@ __all__ = [
     "Rounding",
     "Semantics",
     "ZeroPoints",
+    "accept_old_names",
     "annotations_of",
     "check_choices",
     "choices_of",
@@ -95,15 +98,37 @@ class Options(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-def option(default: Any, help: str, metavar: str | None = None) -> Any:
+def option(default: Any, help: str, metavar: str | None = None, old_name: str = "") -> Any:
     """Declare a field that the command line shows.
 
     Args:
         default: the default value.
-        help: what ``--help`` says of it.
-        metavar: what stands for the value there; None for a field whose type says it.
+        help: the text of ``--help``.
+        metavar: the placeholder of the value in ``--help``; None if the type is enough.
+        old_name: an earlier name of the field, which `accept_old_names` and the command line
+            accept, and ``--help`` does not show.
     """
-    return field(default=default, metadata={"help": help, "metavar": metavar})
+    return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})
+
+
+def accept_old_names(options: type[Any]) -> type[Any]:
+    """Decorate a dataclass: it accepts fields by their ``old_name``, and has them as properties."""
+    names = {
+        each.metadata["old_name"]: each.name
+        for each in fields(options)
+        if each.metadata.get("old_name")
+    }
+    construct: Callable[..., None] = options.__init__
+
+    @functools.wraps(construct)
+    def construct_by_any_name(self: Any, *args: Any, **kwargs: Any) -> None:
+        renamed = {names[name]: kwargs.pop(name) for name in names.keys() & kwargs}
+        construct(self, *args, **{**kwargs, **renamed})
+
+    setattr(options, "__init__", construct_by_any_name)  # noqa: B010 - mypy refuses an assignment
+    for old, new in names.items():
+        setattr(options, old, property(operator.attrgetter(new)))
+    return options
 
 
 @functools.cache

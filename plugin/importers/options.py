@@ -11,7 +11,7 @@ from ..errors import UsageError, quoted
 __all__ = ["AS_IN_FILE", "ImportOptions"]
 
 _LARGEST_BATCH = 1 << 20
-_EXTENT = re.compile("[1-9][0-9]{0,8}")
+_DIM_SIZE = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,9 @@ class ImportOptions:
             or rounded to 8 bits.
         batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
             what the file says.
-        extents: ``name=N`` for each that the file leaves open, but the batch; of a TensorFlow Lite
-            model, ``input.axis=N``.
+        dims: ``name=N`` for each dynamic dimension of the file but the batch; ``input.axis=N`` for
+        a
+            TensorFlow Lite model.
         input_values: ``name=number`` or ``name=number,number,...`` for each input that becomes a
             constant; the integers of one that is quantized.
         every_tensor: functions return all that their operators compute, in the order of execution,
@@ -39,7 +40,7 @@ class ImportOptions:
     activations: Activations = "float"
     batch: str = ""
     every_tensor: bool = False
-    extents: tuple[str, ...] = ()
+    dims: tuple[str, ...] = ()
     input_values: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -53,10 +54,12 @@ class ImportOptions:
             raise UsageError(
                 f"expected a batch of 1 to {_LARGEST_BATCH:,}, or 'dynamic', got '{self.batch}'"
             )
-        for extent in self.extents:
-            name, _, number = extent.rpartition("=")
-            if not name or not _EXTENT.fullmatch(number):
-                raise UsageError(f"expected an extent as NAME=N, N from 1 on, got {quoted(extent)}")
+        for dim in self.dims:
+            name, _, size = dim.rpartition("=")
+            if not name or not _DIM_SIZE.fullmatch(size):
+                raise UsageError(
+                    f"expected a dimension size as NAME=N, N from 1 on, got {quoted(dim)}"
+                )
 
         for value in self.input_values:
             name, _, numbers = value.rpartition("=")

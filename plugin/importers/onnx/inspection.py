@@ -61,7 +61,7 @@ def described(model: Model, data: bytes) -> dict[str, Any]:
         trial.whole = "; ".join(missing.values()) or None
         try:
             with ir.InsertionPoint(module.body):
-                trial.write_function(ImportOptions(extents=extents))
+                trial.write_function(ImportOptions(dims=extents))
         except SubquantError as error:
             if not trial.refused and not missing:  # or it follows from those
                 trial.whole = error.message

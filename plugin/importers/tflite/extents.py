@@ -1,6 +1,6 @@
 """The extents of a model's inputs: the file's, or the import's where the file leaves one open.
 
-An open extent (-1 in the shape signature) is called ``input.axis``, and said as ``--extent
+An open extent (-1 in the shape signature) is called ``input.axis``, and said as ``--dim
 input.axis=N``. The batch is the first dimension of every input that the file leaves open there, or
 of every input if it leaves none open. All other shapes follow; a dynamic batch is a loop, of
 `subquant.importers.batch_loop`.
@@ -63,7 +63,7 @@ def input_shapes(
 
 
 def _stated(options: ImportOptions) -> dict[str, int]:
-    pairs = (text.rpartition("=") for text in options.extents)
+    pairs = (text.rpartition("=") for text in options.dims)
     return {name: int(extent) for name, _, extent in pairs}
 
 
@@ -148,6 +148,6 @@ def unstated_extents(graph: Subgraph, signature: Signature, options: ImportOptio
         ):  # fmt: skip
             hints.append(
                 f"the input {quoted(signature.inputs[number])} leaves dimension {axis} open, which "
-                f"is {tensor.shape[axis]} here; say it with --extent {name}=N"
+                f"is {tensor.shape[axis]} here; say it with --dim {name}=N"
             )
     return "".join(f"; {hint}" for hint in hints)

@@ -2,7 +2,7 @@
 
 An open extent has a name in the file, or is called ``input.axis`` here. The batch is the open
 extent in the first dimension of inputs, and whatever else has its name: 1, or what ``--batch``
-says. Others are given as ``--extent name=N``.
+says. Others are given as ``--dim name=N``.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
         UsageError: an extent is given that no input leaves open.
     """
     place = Place(model.file)
-    given = {name: int(extent) for name, extent in map(_pair, options.extents)}
+    given = {name: int(extent) for name, extent in map(_pair, options.dims)}
     opened = {each.name: dict(_open(each, place)) for each in model.inputs}
     _check_given(given, [name for axes in opened.values() for name in axes.values()], place)
     batches = {axes[0] for axes in opened.values() if 0 in axes and axes[0] not in given}
@@ -78,7 +78,7 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
 
 
 def _is_open(what: str, axis: int, name: str) -> str:
-    return f"{what} has an open extent in dimension {axis}; say it with --extent {name}=N"
+    return f"{what} has an open extent in dimension {axis}; say it with --dim {name}=N"
 
 
 def open_extents(model: Model) -> dict[str, str]:

@@ -18,13 +18,13 @@ from matplotlib.figure import Figure
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, grid_argument, inspect, show
 from subquant.cli import main
-from subquant.commands import pictures
-from subquant.commands.pictures import (
+from subquant.commands import plots
+from subquant.commands.plots import (
     errors_figure,
     render_errors,
     render_scales,
     scales_figure,
-    write_picture,
+    write_plot,
 )
 from subquant.commands.tables import render_table
 from subquant.compiler.tensor_inspection import InspectedTensor
@@ -264,11 +264,11 @@ def test_a_long_name_loses_its_middle() -> None:
 
 
 def write_scales(tensor: InspectedTensor, path: Path) -> None:
-    write_picture(path, lambda: scales_figure(tensor))
+    write_plot(path, lambda: scales_figure(tensor))
 
 
 def write_errors(errors: list[LayerError], path: Path) -> None:
-    write_picture(path, lambda: errors_figure(errors))
+    write_plot(path, lambda: errors_figure(errors))
 
 
 # -- files ----------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ def test_text_in_svg_is_text(tmp_path: Path) -> None:
 
 def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name that would be an error as TeX, or has a glyph of no font, is drawn all the same."""
-    monkeypatch.setattr(pictures, "_DPI", 40)  # takes a quarter of the time
+    monkeypatch.setattr(plots, "_DPI", 40)  # takes a quarter of the time
     for name in (MARKUP, "$", "$$", "$\\frac$", "\\", "\N{CJK UNIFIED IDEOGRAPH-4E2D}", ""):
         write_scales(named(argument(SUB_CHANNEL), name), tmp_path / "a.png")
         write_errors([LayerError(name, (2,), 4.0, 0.1, 0.1)], tmp_path / "a.png")
@@ -327,7 +327,7 @@ def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_png_of_many_layers_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The side of a PNG is bounded: 65,536 are an error of matplotlib."""
-    monkeypatch.setattr(pictures, "_MOST_PIXELS", 300)
+    monkeypatch.setattr(plots, "_MOST_PIXELS", 300)
     write_errors(ERRORS * 3, tmp_path / "a.png")
     data = (tmp_path / "a.png").read_bytes()
     sides = [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)]
@@ -358,21 +358,21 @@ def test_without_matplotlib_the_error_says_what_to_install(
     picture = tmp_path / "a.svg"
     for missing in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(EnvironmentProblem, match=r"run: pip install \"subquant\[pictures\]\""):
+    with pytest.raises(EnvironmentProblem, match=r"run: pip install \"subquant\[plots\]\""):
         write_errors(ERRORS, picture)
     arguments = ["inspect", str(module), "--scales", "0"]
-    result = CliRunner().invoke(main, [*arguments, "--picture", str(picture)])
+    result = CliRunner().invoke(main, [*arguments, "--plot", str(picture)])
     assert result.exit_code == 1
     assert result.stderr == (
-        "error: pictures are drawn by matplotlib, which is not installed; "
-        'run: pip install "subquant[pictures]"\n'
+        "error: plots are drawn by matplotlib, which is not installed; "
+        'run: pip install "subquant[plots]"\n'
     )
     assert CliRunner().invoke(main, arguments).exit_code == 0  # on the terminal it needs none
 
 
 def test_matplotlib_is_imported_only_for_a_file() -> None:
     code = (
-        "import sys, rich.console, subquant.commands.pictures as p\n"
+        "import sys, rich.console, subquant.commands.plots as p\n"
         "from subquant.weights.quantizing import LayerError\n"
         "rich.console.Console().print(p.render_errors([LayerError('a', (2,), 4., .1, .1)]))\n"
         "assert 'matplotlib' not in sys.modules\n"
@@ -384,7 +384,7 @@ def test_matplotlib_is_imported_only_for_a_file() -> None:
 def test_the_command_writes_the_picture(tmp_path: Path) -> None:
     module, picture = tmp_path / "m.mlir", tmp_path / "a.png"
     module.write_text(f"func.func @f(%w: {SUB_CHANNEL}) {{ return }}")
-    arguments = ["inspect", str(module), "--scales", "0", "--picture", str(picture)]
+    arguments = ["inspect", str(module), "--scales", "0", "--plot", str(picture)]
     result = CliRunner().invoke(main, arguments)
     assert (result.exit_code, result.stderr) == (0, f"wrote {picture}\n")
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -1,7 +1,7 @@
 """Pictures: of a tensor's scales, and of the errors of quantized weights.
 
 On a terminal they are drawn by rich, and in files by matplotlib, which is an optional extra
-(``pip install "subquant[pictures]"``) and imported only when a file is drawn. The name of the file
+(``pip install "subquant[plots]"``) and imported only when a file is drawn. The name of the file
 says whether it is SVG or PNG. The same picture is the same bytes: no date and no random identifier
 is written, and the user's own settings of matplotlib do not count.
 
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
     from ..weights.quantizing import LayerError
 
 __all__ = [
-    "check_picture",
+    "check_plot",
     "errors_figure",
     "layers_figure",
     "render_errors",
     "render_layers",
     "render_scales",
     "scales_figure",
-    "write_picture",
+    "write_plot",
 ]
 
 _UNDATED: dict[str, dict[str, object]] = {
@@ -410,7 +410,7 @@ def _noise_figure(title: str, bars: Sequence[tuple[str, float]]) -> Figure:
 # -- files -----------------------------------------------------------------------------------------
 
 
-def check_picture(path: str | os.PathLike[str]) -> None:
+def check_plot(path: str | os.PathLike[str]) -> None:
     """Check that a picture can be drawn to a file of this name, before the work that it shows.
 
     Raises:
@@ -418,13 +418,13 @@ def check_picture(path: str | os.PathLike[str]) -> None:
         EnvironmentProblem: matplotlib is not installed.
     """
     if _format_of(path) not in _UNDATED:
-        raise UsageError(f"the picture '{os.fspath(path)}' must end in .svg or .png")
+        raise UsageError(f"the plot '{os.fspath(path)}' must end in .svg or .png")
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
         raise EnvironmentProblem(
-            "pictures are drawn by matplotlib, which is not installed; "
-            'run: pip install "subquant[pictures]"'
+            "plots are drawn by matplotlib, which is not installed; "
+            'run: pip install "subquant[plots]"'
         ) from None
 
 
@@ -436,7 +436,7 @@ def _format_of(path: str | os.PathLike[str]) -> str:
     return Path(path).suffix[1:].lower()
 
 
-def write_picture(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
+def write_plot(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     """Write a picture whole or not at all, drawn by matplotlib's own defaults and no user's.
 
     Args:
@@ -444,10 +444,10 @@ def write_picture(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> N
         draw: makes the figure.
 
     Raises:
-        UsageError, EnvironmentProblem: as of `check_picture`.
+        UsageError, EnvironmentProblem: as of `check_plot`.
         InputError: the file cannot be written.
     """
-    check_picture(path)
+    check_plot(path)
     from matplotlib import style
 
     kind = _format_of(path)
