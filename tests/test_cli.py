@@ -24,7 +24,7 @@ from click.testing import CliRunner, Result
 from subquant import __version__
 from subquant.cli import COMMANDS, main
 from subquant.compiler.cache import Cache
-from subquant.compiler.options import CompileOptions
+from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import NAMED_PIPELINES
 from subquant.core.versions import PINNED_VERSIONS
 from subquant.transforms import PASSES

@@ -42,8 +42,8 @@ class CompileOptions:
         requantization: ``exact``, or ``fixed-point``: a 31-bit multiplier and a shift for each
             scale, at most one step from exact.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
-        zero_points: as in `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest as measured:
-            ``mixed`` for llvm-cpu, ``after`` for vulkan.
+        zero_points: as in `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest as
+            measured: ``mixed`` for llvm-cpu, ``after`` for vulkan.
         activations: as in `subquant.core.option_fields.Activations`.
         kernels: as in `subquant.core.option_fields.KernelChoice`.
         fuse_below_macs: consecutive dispatches of fewer int8 multiply-accumulates than this are
