@@ -19,7 +19,7 @@ import pytest
 
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
 from programs import LONG
-from subquant.importers.onnx.call import KERNELS as ONNX_KERNELS
+from subquant.importers.onnx.call import IMPORTERS as ONNX_IMPORTERS
 from subquant.importers.tflite.call import KERNELS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
@@ -192,7 +192,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(("page", "kernels"), [("tflite", KERNELS), ("onnx", ONNX_KERNELS)])
+@pytest.mark.parametrize(("page", "kernels"), [("tflite", KERNELS), ("onnx", ONNX_IMPORTERS)])
 def test_the_operators_of_models_that_are_done_are_listed(
     page: str, kernels: dict[str, object]
 ) -> None:

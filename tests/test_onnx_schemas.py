@@ -14,7 +14,7 @@ from onnx_models import MICROSOFT, model, node
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.importers.onnx import write_module
-from subquant.importers.onnx.call import KERNELS
+from subquant.importers.onnx.call import IMPORTERS
 from subquant.importers.onnx.reading.model import read_onnx
 from subquant.importers.onnx.schemas.contributed_schemas import CONTRIBUTED
 
@@ -81,7 +81,7 @@ def test_schemas_are_those_of_onnx_runtime() -> None:
 
 
 def test_every_importer_of_an_operator_of_onnx_runtime_has_a_schema() -> None:
-    importers = {name for name in KERNELS if name.startswith(f"{MICROSOFT}.")}
+    importers = {name for name in IMPORTERS if name.startswith(f"{MICROSOFT}.")}
     assert importers <= set(CONTRIBUTED)
 
 

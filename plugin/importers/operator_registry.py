@@ -11,12 +11,12 @@ import numpy as np
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..numerics.element_types import AnyArray, Array
 
-__all__ = ["BaseCall", "Kernels"]
+__all__ = ["BaseCall", "OperatorRegistry"]
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
-class Kernels(dict[str, _Function]):
+class OperatorRegistry(dict[str, _Function]):
     """Kernels by the names of operators."""
 
     def register(self, *names: str) -> Callable[[_Function], _Function]:
@@ -30,17 +30,17 @@ class Kernels(dict[str, _Function]):
         return register
 
 
-class _Given(Protocol):
+class _OperandLike(Protocol):
     """An input: its text names it for errors."""
 
     @property
     def value(self) -> AnyArray: ...
 
     @property
-    def is_known(self) -> bool: ...
+    def is_constant(self) -> bool: ...
 
 
-_Operand = TypeVar("_Operand", bound=_Given)
+_Operand = TypeVar("_Operand", bound=_OperandLike)
 
 
 class BaseCall(ABC, Generic[_Operand]):
@@ -65,18 +65,18 @@ class BaseCall(ABC, Generic[_Operand]):
         """An input that may be absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
-    def known(self, index: int) -> Array:
+    def constant(self, index: int) -> Array:
         """The elements of an input that must be known when the program is written."""
         operand = self.input(index)
-        if not operand.is_known:
+        if not operand.is_constant:
             raise self.error(
                 f"needs {operand} to be constant, and it is computed", UnsupportedError
             )
         return np.asarray(operand.value)
 
-    def known_scalar(self, index: int) -> Array:
+    def constant_scalar(self, index: int) -> Array:
         """The value of a constant input of one element, without dimensions."""
-        element: Array = self.only_element(index, self.known(index))
+        element: Array = self.only_element(index, self.constant(index))
         return element
 
     def only_element(self, index: int, value: AnyArray) -> AnyArray:

@@ -26,11 +26,11 @@ class Traced:
 
     Args:
         shape: of it.
-        is_known: its elements are, so that they depend on no argument.
+        is_constant: its elements are, so that they depend on no argument.
     """
 
     shape: Shape
-    is_known: bool
+    is_constant: bool
 
 
 def unlike(model: Model) -> int:
@@ -63,7 +63,7 @@ def check_batch(
         given = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
         if not given:
             continue
-        outputs = [name for name in node.outputs if name and not many[name].is_known]
+        outputs = [name for name in node.outputs if name and not many[name].is_constant]
         found: dict[str, int] = {}
         for name in outputs:
             axis = _axis_of(one[name].shape, many[name].shape, count)

@@ -17,21 +17,21 @@ from ...core.read_record import Irrelevant, ReadRecord
 from ...errors import Place, UnsupportedError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
-from ..operator_registry import BaseCall, Kernels
-from .dynamic_sizes.bounded_tensor import COUNTED_ADVICE, Counted, Extents
-from .quantization.expressed import Quantized, Real, Sum
+from ..operator_registry import BaseCall, OperatorRegistry
+from .dynamic_sizes.bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor, ShapeValue
+from .quantization.expressed import ExpressedValue, Quantized, ScaledSum
 from .reading.model import ELEMENTS, Model, Node, Subgraph
 
 __all__ = [
-    "KERNELS",
+    "IMPORTERS",
     "Arithmetic",
     "Call",
     "Graph",
-    "Kernel",
     "Operand",
+    "OperatorImporter",
     "ReadParts",
     "Typed",
-    "kernel",
+    "importer",
     "type_of_dtype",
 ]
 
@@ -53,7 +53,7 @@ class Typed:
     """A value of a type that its dtype does not say: of 2 or 4 bits, or a small float."""
 
     type: str
-    value: Real
+    value: ExpressedValue
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Operand:
 
     name: str
     type: str
-    value: Real
+    value: ExpressedValue
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -70,9 +70,9 @@ class Operand:
         return tuple(self.value.shape)
 
     @property
-    def is_known(self) -> bool:
+    def is_constant(self) -> bool:
         """The elements are known when the program is written."""
-        return not isinstance(self.value, (Quantized, Sum)) and is_known(self.value)
+        return not isinstance(self.value, (Quantized, ScaledSum)) and is_known(self.value)
 
     def __str__(self) -> str:
         return f"tensor {self.name!r}"
@@ -150,12 +150,12 @@ class Call(BaseCall[Operand]):
         self.read_parts.inputs.add(index)
         return super().optional(index)
 
-    def known(self, index: int) -> Array:
+    def constant(self, index: int) -> Array:
         """The elements of an input that must be constant; one without elements always is."""
         operand = self.input(index)
-        if not operand.is_known and 0 in operand.shape:
+        if not operand.is_constant and 0 in operand.shape:
             return np.zeros(operand.shape, operand.value.dtype)
-        return super().known(index)
+        return super().constant(index)
 
     def scalar(self, index: int) -> AnyArray:
         """The value of an input of one element, without dimensions."""
@@ -250,18 +250,22 @@ class Call(BaseCall[Operand]):
         """The value of an input, as floats if it is real."""
         return self.floats(self.input(index).value)
 
-    def floats(self, value: Real) -> AnyArray:
+    def floats(self, value: ExpressedValue) -> AnyArray:
         """A value as an array.
 
         Raises:
             UnsupportedError: it has a counted axis, whose padding no kernel may see.
         """
-        if isinstance(value, Counted):
-            raise self.error(f"takes a tensor with a counted axis: {COUNTED_ADVICE}",
+        if isinstance(value, BoundedTensor):
+            raise self.error(f"takes a tensor with a counted axis: {DYNAMIC_SIZE_ADVICE}",
                              UnsupportedError)  # fmt: skip
-        if isinstance(value, Extents):
+        if isinstance(value, ShapeValue):
             return value.array
-        return value.reals(self.graph.lift) if isinstance(value, (Quantized, Sum)) else value
+        return (
+            value.dequantize(self.graph.lift)
+            if isinstance(value, (Quantized, ScaledSum))
+            else value
+        )
 
     def plain(self, operand: Operand) -> Operand:
         """An operand with its value as an array, as floats if it is real."""
@@ -282,8 +286,8 @@ class Call(BaseCall[Operand]):
         return self.checked_axis(self.attribute(name, default), rank)
 
 
-Kernel: TypeAlias = Callable[[Call], Any]
+OperatorImporter: TypeAlias = Callable[[Call], Any]
 """The value of the only output, a list of those of all, or None."""
 
-KERNELS: Kernels[Kernel] = Kernels()
-kernel = KERNELS.register
+IMPORTERS: OperatorRegistry[OperatorImporter] = OperatorRegistry()
+importer = IMPORTERS.register

@@ -39,12 +39,17 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .batch_independence import Traced, check_batch, unlike
-from .call import KERNELS, Call, Operand, Typed, type_of_dtype
-from .dynamic_sizes.bounded_tensor import Counted, Extents
-from .dynamic_sizes.handlers import COUNTING, compute_counted, is_counted, parts_of
-from .dynamic_sizes.shape_values import compute_extents, has_extents
+from .call import IMPORTERS, Call, Operand, Typed, type_of_dtype
+from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
+from .dynamic_sizes.handlers import (
+    SIZE_PRODUCERS,
+    compute_bounded,
+    has_bounded_inputs,
+    value_objects,
+)
+from .dynamic_sizes.shape_values import compute_shape_values, has_shape_values
 from .integer_report import Explained
-from .quantization.expressed import Quantized, Sum
+from .quantization.expressed import Quantized, ScaledSum
 from .reading.arguments import Argument, arguments_of
 from .reading.constant_inputs import with_input_values
 from .reading.model import Model, Node, Subgraph, element_of
@@ -180,12 +185,12 @@ class Graph(ABC):
 
     def _array(self, operand: Operand) -> AnyArray:
         value = operand.value
-        if isinstance(value, Counted):
+        if isinstance(value, BoundedTensor):
             rows = self._array(replace(operand, value=value.value))
             return self.first_rows(rows, value.axis, value.count)
-        if isinstance(value, Extents):
+        if isinstance(value, ShapeValue):
             return value.array
-        return value.reals(self.lift) if isinstance(value, (Quantized, Sum)) else value
+        return value.dequantize(self.lift) if isinstance(value, (Quantized, ScaledSum)) else value
 
     def _computed(self, node: Node, operands: Sequence[Operand | None]) -> list[Operand]:
         domain = node.operator.rpartition(".")[0]
@@ -201,19 +206,23 @@ class Graph(ABC):
 
     def compute(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
-        if has_extents(call):
-            return compute_extents(call, self.compute)
-        if call.node.operator not in COUNTING:
+        if has_shape_values(call):
+            return compute_shape_values(call, self.compute)
+        if call.node.operator not in SIZE_PRODUCERS:
             return self._computed_once(call)
         attributes = sorted((name, str(each)) for name, each in call.node.attributes.items())
         key = (call.node.operator, *attributes, len(call.node.outputs))
         results: list[Operand] = self.shared(
-            key, parts_of(call.inputs), lambda: self._computed_once(call)
+            key, value_objects(call.inputs), lambda: self._computed_once(call)
         )
         return results
 
     def _computed_once(self, call: Call) -> list[Operand]:
-        return compute_counted(call, self._imported) if is_counted(call) else self._imported(call)
+        return (
+            compute_bounded(call, self._imported)
+            if has_bounded_inputs(call)
+            else self._imported(call)
+        )
 
     def shared(self, key: tuple[Any, ...], objects: Sequence[Any], make: Callable[[], Any]) -> Any:
         """Make a value once for the same objects of the graph that is being computed."""
@@ -225,9 +234,9 @@ class Graph(ABC):
     def _imported(self, call: Call) -> list[Operand]:
         """Compute a node by its importer."""
         node = call.node
-        kernel = KERNELS.get(node.operator)
+        importer = IMPORTERS.get(node.operator)
         try:
-            computed = None if kernel is None else kernel(call)
+            computed = None if importer is None else importer(call)
             if computed is None:
                 computed = self._without_kernel(call)
             else:
@@ -264,7 +273,7 @@ class Graph(ABC):
             body = function_body(self.model, node, arrays, self.place)
             if body is not None:
                 return self._of_newest(*body)
-            if all(operand is None or operand.is_known for operand in arrays):
+            if all(operand is None or operand.is_constant for operand in arrays):
                 return list(evaluated(self.model, node, arrays, self.place))
         raise UnsupportedError(f"{node} is not lowered{_advice(node.operator)}", self.place)
 
@@ -300,12 +309,12 @@ def _advice(operator: str) -> str:
 
 def _float_type(operand: Operand) -> str:
     value = operand.value
-    return type_of_dtype(value.dtype) if isinstance(value, (Quantized, Sum)) else operand.type
+    return type_of_dtype(value.dtype) if isinstance(value, (Quantized, ScaledSum)) else operand.type
 
 
 def _typed(result: Any) -> Operand:
     """A kernel's result with its type: reals are of the type of their scales."""
-    if isinstance(result, Typed) and not isinstance(result.value, (Quantized, Sum)):
+    if isinstance(result, Typed) and not isinstance(result.value, (Quantized, ScaledSum)):
         return Operand("", result.type, result.value)
     value = result.value if isinstance(result, Typed) else result
     return Operand("", type_of_dtype(value.dtype), value)

@@ -19,7 +19,7 @@ from ...errors import SubquantError
 from ...isolation.client import Steps
 from ..options import ImportOptions
 from .call import Operand
-from .dynamic_sizes.bounded_tensor import Counted
+from .dynamic_sizes.bounded_tensor import BoundedTensor
 from .importing import Program
 from .reading.arguments import open_extents
 from .reading.model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
@@ -128,7 +128,7 @@ class _Trial(Program):
             return unknown
         for name, operand in zip(node.outputs, types, strict=False):
             shape = [int(n) for n in operand.value.shape]
-            if isinstance(operand.value, Counted):
+            if isinstance(operand.value, BoundedTensor):
                 shape[operand.value.axis] = -1
             self.results[name] = {
                 "name": name, "type": operand.type, "shape": shape, "quantization": None,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from ...errors import Place, Remark
 from .call import Call, Operand
-from .quantization.expressed import Quantized, Sum
+from .quantization.expressed import Quantized, ScaledSum
 from .reading.model import Node
 
 __all__ = ["Explained"]
@@ -50,14 +50,14 @@ class Explained:
         if node.operator.rpartition(".")[2] == "DequantizeLinear":
             if any(isinstance(each.value, Quantized) for each in results):
                 self._said[str(node)] = self._sources[node.outputs[0]] = _Dequantized(node)
-            elif not call.input(0).is_known:
+            elif not call.input(0).is_constant:
                 self._count(node, False, f"its storage is {call.input(0).type}, read by a table")
             return
         takes = any(
-            operand is not None and isinstance(operand.value, (Quantized, Sum))
+            operand is not None and isinstance(operand.value, (Quantized, ScaledSum))
             for operand in call.inputs
         )
-        gives = any(isinstance(each.value, (Quantized, Sum)) for each in results)
+        gives = any(isinstance(each.value, (Quantized, ScaledSum)) for each in results)
         is_integer = gives or how.is_integer
         if takes and not gives and not any(each.type in _REALS for each in results):
             is_integer = how.is_integer is not False  # rounded, or a shape

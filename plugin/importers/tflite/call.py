@@ -20,7 +20,7 @@ from ...numerics.array_functions import beside, convert, is_known
 from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from ..operator_registry import BaseCall, Kernels
+from ..operator_registry import BaseCall, OperatorRegistry
 from . import litert
 from .accounting import OperatorRecord
 from .model import Operator, Quantization, Tensor
@@ -76,7 +76,7 @@ class Operand:
         return self.tensor.is_float
 
     @property
-    def is_known(self) -> bool:
+    def is_constant(self) -> bool:
         """The value is known when the program is written."""
         return is_known(self.value) and not isinstance(self.value, Complex)
 
@@ -225,14 +225,14 @@ class Call(BaseCall[Operand]):
 
     def constant_axis(self, index: int, rank: int) -> int:
         """The axis, counted from 0, that a constant input of one element is."""
-        numbers = self.known(index).reshape(-1)
+        numbers = self.constant(index).reshape(-1)
         if numbers.size != 1:
             raise self.error(f"has {numbers.size} axes in input {index}, expected 1")
         return self.checked_axis(int(numbers[0]), rank)
 
     def constant_axes(self, index: int, rank: int) -> tuple[int, ...]:
         """The axes, counted from 0 and in ascending order, that a constant input lists."""
-        numbers = self.known(index).reshape(-1).tolist()
+        numbers = self.constant(index).reshape(-1).tolist()
         return tuple(sorted({self.checked_axis(axis, rank) for axis in numbers}))
 
     def constant_integers(self, index: int, *shape: int) -> AnyArray:
@@ -241,7 +241,7 @@ class Call(BaseCall[Operand]):
         Raises:
             InputError: it has another number of elements.
         """
-        numbers = self.known(index)
+        numbers = self.constant(index)
         if numbers.size != math.prod(shape):
             raise self.error(
                 f"has a constant of shape {list(numbers.shape)} as input {index}, expected "
@@ -377,7 +377,7 @@ class Call(BaseCall[Operand]):
             plane.reshape(found.grid_shape(shape)) for plane in (found.scales, found.zero_points)
         )
         form = BlockForm(
-            beside(beside_, value, element) if operand.is_known else value,
+            beside(beside_, value, element) if operand.is_constant else value,
             found.storage,
             found.block_shape(shape),
             scales,
@@ -414,8 +414,8 @@ def parameters_of(tensor: Tensor) -> QuantizationParameters:
 Kernel: TypeAlias = Callable[[Call], Any]
 """The value of the only output, or a list of those of all."""
 
-KERNELS: Kernels[Kernel] = Kernels()
+KERNELS: OperatorRegistry[Kernel] = OperatorRegistry()
 kernel = KERNELS.register
 
-CUSTOM_KERNELS: Kernels[Kernel] = Kernels()
+CUSTOM_KERNELS: OperatorRegistry[Kernel] = OperatorRegistry()
 custom_kernel = CUSTOM_KERNELS.register

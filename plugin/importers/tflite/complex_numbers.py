@@ -58,7 +58,7 @@ def _complex(call: Call) -> Complex:
 @kernel("RFFT2D")
 def rfft2d(call: Call) -> Complex:
     """Along the last two axes, cut or zero-padded to input 1; half of the last one is kept."""
-    operand, lengths = call.input(0), [int(n) for n in call.known(1).reshape(-1)]
+    operand, lengths = call.input(0), [int(n) for n in call.constant(1).reshape(-1)]
     if len(operand.shape) < 2 or len(lengths) != 2 or min(lengths) < 1:
         raise call.error(f"has the lengths {lengths} for {list(operand.shape)}")
     value, rank = operand.value.astype(np.float32), len(operand.shape)

@@ -208,7 +208,7 @@ def transpose_conv(call: Call) -> AnyArray:
 
 def _stated_extents(call: Call, images: Operand, features: int) -> list[int]:
     """Return the extents in space of the shape that input 0 states for the result."""
-    shape = call.known(0).reshape(-1).tolist()
+    shape = call.constant(0).reshape(-1).tolist()
     extents = shape[1:-1]
     if len(shape) != len(images.shape) or (shape[0], shape[-1]) != (images.shape[0], features):
         raise call.error(
@@ -324,7 +324,7 @@ class _Product:
         bound = int(np.abs(weights.astype(np.int64)).sum(axis=others).max(initial=0)) * largest
         offset = -x.zero_point * weights.astype(np.int64).sum(axis=others)
         if self.bias is not None:
-            if not self.bias.is_known:
+            if not self.bias.is_constant:
                 raise call.error(f"needs {self.bias.tensor} to be constant", UnsupportedError)
             self._check_bias(self.bias.tensor)
             offset = offset + np.asarray(self.bias.value, np.int64).reshape(-1)
@@ -342,7 +342,7 @@ class _Product:
 
     def _centered(self) -> Array:
         call, tensor = self.call, self.weights.tensor
-        if not self.weights.is_known:
+        if not self.weights.is_constant:
             raise call.error(f"needs {tensor} to be constant, and it is computed", UnsupportedError)
         found = call.parameters(tensor)
         if found.is_per_tensor:

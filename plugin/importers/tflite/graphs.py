@@ -330,7 +330,7 @@ def _wide_reals(operand: Operand) -> AnyArray:
         else [-1 if axis == found.axis else 1 for axis in range(rank)]
     )
     scales, zero_points = found.scales.reshape(shape), found.zero_points.reshape(shape)
-    if operand.is_known:
+    if operand.is_constant:
         exact = (np.asarray(operand.value) - zero_points) * scales.astype(np.float64)
         return np.asarray(exact, np.float32)
     return convert(operand.value - zero_points, F32) * scales

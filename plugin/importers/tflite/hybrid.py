@@ -31,7 +31,7 @@ def is_hybrid(call: Call, weights: Operand) -> bool:
     found = weights.tensor.quantization
     return (
         call.graphs.activations == "int8"
-        and weights.is_known
+        and weights.is_constant
         and not weights.is_float
         and found is not None
         and not found.block_size

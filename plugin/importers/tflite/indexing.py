@@ -102,7 +102,7 @@ def embedding_lookup(call: Call) -> AnyArray:
 @kernel("ONE_HOT")
 def one_hot(call: Call) -> AnyArray:
     """Input 2 at the positions, and input 3 elsewhere, along an axis of input 1's extent."""
-    positions, depth = call.input(0), int(call.known_scalar(1))
+    positions, depth = call.input(0), int(call.constant_scalar(1))
     rank = len(positions.shape)
     if not -1 <= call.options.axis <= rank:
         raise call.error(f"has the axis {call.options.axis} for {list(positions.shape)}")
@@ -196,7 +196,7 @@ def space_to_depth(call: Call) -> AnyArray:
 def space_to_batch(call: Call) -> AnyArray:
     """Blocks of padded axes to the batch; padding is the zero point."""
     operand = call.input(0)
-    blocks = [int(n) for n in call.known(1).reshape(-1)]
+    blocks = [int(n) for n in call.constant(1).reshape(-1)]
     count = len(blocks)
     pads = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
     rest = operand.shape[1 + count :]
@@ -219,7 +219,7 @@ def space_to_batch(call: Call) -> AnyArray:
 def batch_to_space(call: Call) -> AnyArray:
     """The batch to blocks of axes, of which ends are cropped."""
     operand = call.input(0)
-    blocks = [int(n) for n in call.known(1).reshape(-1)]
+    blocks = [int(n) for n in call.constant(1).reshape(-1)]
     count, whole = len(blocks), math.prod(blocks)
     crops = [tuple(map(int, pair)) for pair in call.constant_integers(2, count, 2)]
     if not whole or operand.shape[0] % whole:
@@ -252,7 +252,7 @@ def tile(call: Call) -> AnyArray:
 @kernel("BROADCAST_TO")
 def broadcast_to(call: Call) -> AnyArray:
     """To the shape that is input 1."""
-    return np.broadcast_to(call.input(0).value, [int(n) for n in call.known(1).reshape(-1)])
+    return np.broadcast_to(call.input(0).value, [int(n) for n in call.constant(1).reshape(-1)])
 
 
 # -- made of nothing ------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ def broadcast_to(call: Call) -> AnyArray:
 @kernel("FILL")
 def fill(call: Call) -> AnyArray:
     """Input 1 everywhere, of the shape that is input 0."""
-    shape = [int(n) for n in call.known(0).reshape(-1)]
+    shape = [int(n) for n in call.constant(0).reshape(-1)]
     return np.broadcast_to(call.input(1).value.reshape(()), shape)
 
 
@@ -288,7 +288,7 @@ def rank(call: Call) -> AnyArray:
 @kernel("RANGE")
 def range_(call: Call) -> AnyArray:
     """From input 0 to before input 1 in steps of input 2."""
-    start, limit, delta = (call.known(index).reshape(()) for index in range(3))
+    start, limit, delta = (call.constant(index).reshape(()) for index in range(3))
     if not delta:
         raise call.error("has the step 0")
     count = max(0, math.ceil((float(limit) - float(start)) / float(delta)))
@@ -300,7 +300,7 @@ def range_(call: Call) -> AnyArray:
 
 
 def _sizes(call: Call) -> list[int]:
-    operand, sizes = call.input(0), [int(n) for n in call.known(1).reshape(-1)]
+    operand, sizes = call.input(0), [int(n) for n in call.constant(1).reshape(-1)]
     if len(operand.shape) != 4 or len(sizes) != 2 or min(*sizes, *operand.shape[1:3]) < 1:
         raise call.error(f"cannot resize {list(operand.shape)} to {sizes}")
     return sizes

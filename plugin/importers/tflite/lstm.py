@@ -299,7 +299,7 @@ class _IntegerLstm(_Lstm):
         self, values: AnyArray, weights: int, zero_point: int, bias: Array | None = None
     ) -> AnyArray:
         """Sums of centered products in 32 bits, and the bias."""
-        matrix = self.call.known(weights)
+        matrix = self.call.constant(weights)
         offset = -zero_point * matrix.astype(np.int64).sum(axis=1)
         if bias is not None:
             offset = offset + bias
@@ -309,7 +309,7 @@ class _IntegerLstm(_Lstm):
     def weighted(self, gate: int, rows: AnyArray, more: AnyArray | None) -> AnyArray:
         call, weights = self.call, self.inputs.weights + gate
         zero_point = call.per_tensor(call.input(0).tensor).zero_point
-        bias = call.known(self.inputs.bias + gate) if self.norm(gate) is None else None
+        bias = call.constant(self.inputs.bias + gate) if self.norm(gate) is None else None
         total = self._products(rows, weights, zero_point, bias)
         return _short(litert.scaled(total, self._factor(weights, 0, gate)))
 
@@ -326,8 +326,8 @@ class _IntegerLstm(_Lstm):
         variance = np.where(variance < 1, np.int64(least), variance)
         inverse, shift = litert.inverse_square_root(variance)
         rescaled = apply_scale(wide * 1024 - mean, inverse, shift + 31, "gemmlowp")
-        coefficients = self.call.known(norm).astype(np.int64)
-        bias = self.call.known(self.inputs.bias + gate).astype(np.int64)
+        coefficients = self.call.constant(norm).astype(np.int64)
+        bias = self.call.constant(self.inputs.bias + gate).astype(np.int64)
         value = rescaled * coefficients + bias
         value = _cut(np.where(value > 0, value + 512, value - 512), 1024)
         multiplier, exponent = litert.multiplier_and_exponent(np.float64(scale))
@@ -379,7 +379,7 @@ class _IntegerLstm(_Lstm):
         values = litert.narrowed(total - found.zero_point, -128, 127, np.dtype(np.int8))
         bias = None
         if call.optional(self.inputs.projection_bias) is not None:
-            bias = call.known(self.inputs.projection_bias)
+            bias = call.constant(self.inputs.projection_bias)
         total = self._products(values, self.inputs.projection, -found.zero_point, bias)
         state = call.per_tensor(call.input(self.inputs.state).tensor)
         factor = np.float32(self._scale(self.inputs.projection) * found.scale / state.scale)

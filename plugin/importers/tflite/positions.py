@@ -29,7 +29,7 @@ __all__: list[str] = []
 @kernel("TOPK_V2")
 def top_k(call: Call) -> list[AnyArray]:
     """The greatest along the last axis, and their positions; NaN is less than any number."""
-    operand, count = call.input(0), int(call.known_scalar(1))
+    operand, count = call.input(0), int(call.constant_scalar(1))
     value, shape = operand.value, operand.shape
     kind = call.dtype(call.operator.outputs[1])
     if not shape or not 0 <= count <= shape[-1]:
@@ -95,7 +95,7 @@ def _combined(
 def scatter_nd(call: Call) -> AnyArray:
     """Zeros of the shape that is input 2, with input 1 added at the positions of input 0."""
     positions, parts = call.input(0), call.input(1)
-    shape = [int(n) for n in call.known(2).reshape(-1)]
+    shape = [int(n) for n in call.constant(2).reshape(-1)]
     depth = positions.shape[-1] if positions.shape else 0
     if not 0 < depth <= len(shape):
         raise call.error(f"has positions of {depth} numbers in {len(shape)} dimensions")
@@ -130,9 +130,9 @@ def segments(call: Call) -> AnyArray:
     if operand.shape[:rank] != numbers.shape:
         raise call.error(f"has segments of {list(numbers.shape)} for {list(operand.shape)}")
     if name == "SEGMENT_SUM":
-        count = int(call.known(1).max(initial=-1)) + 1
+        count = int(call.constant(1).max(initial=-1)) + 1
     else:
-        count = int(call.known_scalar(2))
+        count = int(call.constant_scalar(2))
     if count < 0:
         raise call.error(f"has {count} segments")
     parts = operand.value.reshape((-1, *operand.shape[rank:]))
@@ -143,7 +143,7 @@ def segments(call: Call) -> AnyArray:
 def sparse_to_dense(call: Call) -> AnyArray:
     """Input 3 everywhere, but input 2 at the positions of input 0; the shape is input 1."""
     positions, parts, other = call.input(0), call.input(2), call.input(3)
-    shape = [int(n) for n in call.known(1).reshape(-1)]
+    shape = [int(n) for n in call.constant(1).reshape(-1)]
     depth = positions.shape[-1] if len(positions.shape) == 2 else 1
     if len(positions.shape) < 2 and len(shape) > 1:
         raise call.error(f"has one position in {len(shape)} dimensions")

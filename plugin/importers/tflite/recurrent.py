@@ -158,13 +158,13 @@ def svdf(call: Call) -> AnyArray:
         )
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     scales = [call.symmetric_scale(each) for each in (features, times, state)]
-    matrix = call.known(1)
+    matrix = call.constant(1)
     product = contract(operand.value, matrix, ((1,), (1,)), dtype=np.int32)
     offset = -x.zero_point * matrix.astype(np.int64).sum(axis=1)
     product = product + offset.astype(np.int32)
     latest = litert.scaled(product, np.float64(x.scale * scales[0] / scales[2]))
     kept = moved(litert.narrowed(latest, -32768, 32767, np.dtype(np.int16)))
-    weights = call.known(2).astype(np.int32)
+    weights = call.constant(2).astype(np.int32)
     by_filter = (convert(kept, I32) * weights).sum(axis=2, dtype=np.int32)
     total = by_filter.reshape((batch, filters // rank, rank)).sum(axis=2, dtype=np.int32)
     if bias is not None:

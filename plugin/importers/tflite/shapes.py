@@ -38,8 +38,8 @@ def reshape(call: Call) -> AnyArray:
     """The shape is input 1, or an option, or the output's."""
     operand, count = call.input(0), math.prod(call.input(0).shape)
     shape = list(getattr(call.options, "new_shape", ()))  # input 1 has precedence
-    if call.optional(1) is not None and call.input(1).is_known:
-        shape = call.known(1).reshape(-1).tolist()
+    if call.optional(1) is not None and call.input(1).is_constant:
+        shape = call.constant(1).reshape(-1).tolist()
     elif not shape or call.optional(1) is not None:
         shape = list(call.output.known_shape)
     return operand.value.reshape(_of_batch(call, shape, count))
@@ -100,14 +100,14 @@ def bitcast(call: Call) -> AnyArray:
 @kernel("BROADCAST_ARGS")
 def broadcast_shapes(call: Call) -> AnyArray:
     """The shape that tensors of two shapes have together."""
-    shapes = [call.known(index).reshape(-1).tolist() for index in range(2)]
+    shapes = [call.constant(index).reshape(-1).tolist() for index in range(2)]
     return np.array(np.broadcast_shapes(*map(tuple, shapes)), call.dtype(call.output))
 
 
 @kernel("TRANSPOSE")
 def transpose(call: Call) -> AnyArray:
     """The order is input 1."""
-    return call.input(0).value.transpose(*map(int, call.known(1).reshape(-1)))
+    return call.input(0).value.transpose(*map(int, call.constant(1).reshape(-1)))
 
 
 def requantized(call: Call, operand: Operand) -> AnyArray:
@@ -181,7 +181,7 @@ def stablehlo_pad(call: Call) -> AnyArray:
 def dilate(call: Call) -> AnyArray:
     """Input 2 between elements, so that they are as far apart as input 1 says."""
     value, fill = call.input(0).value, call.input(2).value.reshape(())
-    for axis, distance in enumerate(call.known(1).reshape(-1).tolist()):
+    for axis, distance in enumerate(call.constant(1).reshape(-1).tolist()):
         if distance < 1:
             raise call.error(f"has elements {distance} apart")
         value = spread(value, axis, distance, fill)
@@ -229,7 +229,7 @@ def split(call: Call) -> list[AnyArray]:
 def split_v(call: Call) -> list[AnyArray]:
     """In parts of the sizes that are input 1, one of which may be -1."""
     operand = call.input(0)
-    sizes = [int(n) for n in call.known(1).reshape(-1)]
+    sizes = [int(n) for n in call.constant(1).reshape(-1)]
     axis = call.constant_axis(2, len(operand.shape))
     call.check_count("num_splits", len(call.operator.outputs))
     rest = operand.shape[axis] - sum(n for n in sizes if n >= 0)
@@ -270,8 +270,8 @@ def slice_(call: Call) -> AnyArray:
     Starts that are computed are moved so that the part is inside; LiteRT refuses others.
     """
     operand = call.input(0)
-    if not call.input(1).is_known:
-        extents = [int(n) for n in call.known(2).reshape(-1)]
+    if not call.input(1).is_constant:
+        extents = [int(n) for n in call.constant(2).reshape(-1)]
         if len(extents) != len(operand.shape) or any(
             not 0 <= n <= extent for n, extent in zip(extents, operand.shape, strict=True)
         ):
@@ -279,7 +279,7 @@ def slice_(call: Call) -> AnyArray:
         room = np.array(operand.shape, np.int32) - np.array(extents, np.int32)
         inside = np.minimum(np.maximum(convert(call.input(1).value, I32), 0), room)
         return take_slice(operand.value, inside.reshape(-1), extents)
-    starts, sizes = (call.known(index).reshape(-1) for index in (1, 2))
+    starts, sizes = (call.constant(index).reshape(-1) for index in (1, 2))
     index = []
     for extent, start, size in zip(operand.shape, map(int, starts), map(int, sizes), strict=True):
         stop = extent if size < 0 else start + size
@@ -294,7 +294,7 @@ def strided_slice(call: Call) -> AnyArray:
     """Python's slices, with masks of dimensions that are whole, new, or taken at one position."""
     operand, options = call.input(0), call.options
     stops_are_counts = options.offset
-    starts, stops, steps = (call.known(index).reshape(-1).tolist() for index in (1, 2, 3))
+    starts, stops, steps = (call.constant(index).reshape(-1).tolist() for index in (1, 2, 3))
     # All masks are read, also where one hides another: a dimension that is taken away has no end.
     begin_mask, end_mask = options.begin_mask, options.end_mask
     ellipsis_mask, new_axis_mask = options.ellipsis_mask, options.new_axis_mask

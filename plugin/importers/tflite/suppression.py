@@ -85,10 +85,10 @@ def suppressed(
 def non_max_suppression(call: Call) -> list[AnyArray]:
     """Positions (and scores, of V5) of as many boxes as input 2 says, zeros after the last."""
     boxes, scores = call.input(0), call.input(1)
-    most = int(call.known_scalar(2))
+    most = int(call.constant_scalar(2))
     limit, least = (call.only_element(index, call.input(index).value) for index in (3, 4))
     is_soft = call.operator.name == "NON_MAX_SUPPRESSION_V5"
-    softness = float(call.known_scalar(5)) if is_soft else 0.0
+    softness = float(call.constant_scalar(5)) if is_soft else 0.0
     extent = scores.shape[0] if len(scores.shape) == 1 else 0
     if boxes.shape != (extent, 4) or not extent or most < 1:
         raise call.error(

@@ -16,8 +16,8 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import beside, contract, convert, tanh
 from ....numerics.element_types import F32, F64, I32, AnyArray, ElementType
-from ..call import Call, kernel
-from ..elementwise.float_operands import like, wide, wide_element
+from ..call import Call, importer
+from ..elementwise.float_operands import as_input_type, computing_type, float_operand
 
 __all__ = [
     "Attended",
@@ -173,14 +173,14 @@ _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
 """The type that a softmax of f32, f16, f64 or bf16 is computed in."""
 
 
-@kernel("Attention")
+@importer("Attention")
 def attention(call: Call) -> list[AnyArray]:
     """``Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen``.
 
     The results are ``Y, present_key, present_value, qk_matmul_output``.
     """
-    target = wide_element(call)
-    query, key, value = (wide(call, index, target) for index in range(3))
+    target = computing_type(call)
+    query, key, value = (float_operand(call, index, target) for index in range(3))
     is_flat = query.ndim == 3
     if is_flat:
         counts = [call.integer(name) for name in ("q_num_heads", *("kv_num_heads",) * 2)]
@@ -224,10 +224,10 @@ def attention(call: Call) -> list[AnyArray]:
     if mode not in range(len(stages)):
         raise call.error(f"has the qk_matmul_output_mode {mode}, expected 0 to 3")
     return [
-        like(call, 0, result),
-        like(call, 1, key),
-        like(call, 2, value),
-        like(call, 0, stages[mode]),
+        as_input_type(call, 0, result),
+        as_input_type(call, 1, key),
+        as_input_type(call, 2, value),
+        as_input_type(call, 0, stages[mode]),
     ]
 
 

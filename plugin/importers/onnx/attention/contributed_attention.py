@@ -17,9 +17,14 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
-from ..call import Call, kernel
+from ..call import Call, importer
 from ..contraction.contractions import matmul, per_row, summed_product
-from ..elementwise.float_operands import like, optional_wide, refuse_inputs, wide
+from ..elementwise.float_operands import (
+    as_input_type,
+    float_operand,
+    optional_float_operand,
+    refuse_inputs,
+)
 from .attention import (
     Attended,
     attend,
@@ -30,8 +35,6 @@ from .attention import (
     window_bias,
     with_past,
 )
-
-__all__: list[str] = []
 
 
 def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
@@ -65,7 +68,7 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
 
 def _added(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
     """Return the input ``attention_bias``, None if it is absent."""
-    bias = optional_wide(call, index)
+    bias = optional_float_operand(call, index)
     if bias is None:
         return None
     expected = (*query.shape[:3], total)
@@ -130,7 +133,7 @@ def _of_product(
     query, key, value = _split(call, whole)
     length = key.shape[2]
     if call.optional(past) is not None:
-        before = wide(call, past, F32)
+        before = float_operand(call, past, F32)
         expected = (2, *key.shape[:2], before.shape[3] if before.ndim == 5 else 0, key.shape[3])
         if tuple(before.shape) != expected or value.shape != key.shape:
             raise call.error(f"has a past of shape {list(before.shape)} for {list(key.shape)}")
@@ -150,26 +153,28 @@ def _of_product(
     return results
 
 
-@kernel("com.microsoft.Attention")
+@importer("com.microsoft.Attention")
 def attention(call: Call) -> list[AnyArray]:
     """``input, weights, bias, mask_index, past, attention_bias, past_sequence_length``."""
     refuse_inputs(call, (6, "past_sequence_length"))
-    whole = matmul(call, wide(call, 0, F32), wide(call, 1, F32), np.dtype(np.float32))
-    bias = optional_wide(call, 2, F32)
+    whole = matmul(
+        call, float_operand(call, 0, F32), float_operand(call, 1, F32), np.dtype(np.float32)
+    )
+    bias = optional_float_operand(call, 2, F32)
     results = _of_product(call, whole if bias is None else whole + bias, 3, 4, 5)
-    return [like(call, 0, each) for each in results]
+    return [as_input_type(call, 0, each) for each in results]
 
 
-@kernel("com.microsoft.QAttention")
+@importer("com.microsoft.QAttention")
 def quantized_attention(call: Call) -> list[AnyArray]:
     """``input, weight, bias, scales, mask, zero points, past``: of a product of integers."""
     left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
     total = summed_product(call, left, right)
     if total is None:
         raise call.error("has scales along the dimension that is summed", UnsupportedError)
-    whole = convert(total.reals(call.graph.lift), F32) + wide(call, 2, F32)
+    whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)
     call.with_integers()
-    return [like(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]
+    return [as_input_type(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]
 
 
 # -- MultiHeadAttention ---------------------------------------------------------------------------
@@ -177,8 +182,8 @@ def quantized_attention(call: Call) -> list[AnyArray]:
 
 def _sides(call: Call, heads: int) -> list[AnyArray]:
     """Return queries, keys and values as ``[B, N, S, H]``, with their bias."""
-    query, bias = wide(call, 0, F32), optional_wide(call, 3, F32)
-    key, value = (optional_wide(call, index, F32) for index in (1, 2))
+    query, bias = float_operand(call, 0, F32), optional_float_operand(call, 3, F32)
+    key, value = (optional_float_operand(call, index, F32) for index in (1, 2))
     if query.ndim == 5 and key is None and value is None:  # [B, S, N, 3, H]
         sides = [query[:, :, :, n].transpose(0, 2, 1, 3) for n in range(3)]
     elif key is not None and key.ndim == 5 and value is None:  # [B, T, N, 2, H]
@@ -213,7 +218,7 @@ def _sides(call: Call, heads: int) -> list[AnyArray]:
     ]
 
 
-@kernel("com.microsoft.MultiHeadAttention")
+@importer("com.microsoft.MultiHeadAttention")
 def multi_head_attention(call: Call) -> list[Any]:
     """``query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value``.
 
@@ -229,4 +234,4 @@ def multi_head_attention(call: Call) -> list[Any]:
     biases = [_mask(call, 4, query, total), _added(call, 5, query, total)]
     attended = _attended(call, query, key, value, length, *biases)
     results = [_merged(attended.result), key, value, attended.biased]
-    return [like(call, 0, each) for each in results]
+    return [as_input_type(call, 0, each) for each in results]

@@ -18,18 +18,21 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
-from ..call import Call, kernel
-from ..elementwise.float_operands import like, optional_wide, refuse_inputs, wide
+from ..call import Call, importer
+from ..elementwise.float_operands import (
+    as_input_type,
+    float_operand,
+    optional_float_operand,
+    refuse_inputs,
+)
 from .attention import attend, positions, split_heads, sum_of_biases
 from .key_value_cache import CacheFormat, present
 from .rotary import rotated, rows_of
 
-__all__: list[str] = []
-
 _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"))
 
 
-@kernel("com.microsoft.GroupQueryAttention")
+@importer("com.microsoft.GroupQueryAttention")
 def group_query_attention(call: Call) -> list[AnyArray]:
     """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and more.
 
@@ -47,7 +50,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     if lengths.size != batch:
         raise call.error(f"has seqlens_k of shape {list(lengths.shape)} for {batch} sequences")
     lengths = lengths.reshape(-1) + np.int32(1)
-    total = int(call.known_scalar(6))
+    total = int(call.constant_scalar(6))
     is_prompt = length == total
     if total < length or (not is_prompt and length > 1 and batch > 1):
         raise call.error(
@@ -74,7 +77,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         _allowed(call, query, starts, lengths, extent),
         _added(call, query, total, extent),
     ]
-    keys, values = (form.reals(cache) for form, cache in zip(forms, presents, strict=True))
+    keys, values = (form.dequantize(cache) for form, cache in zip(forms, presents, strict=True))
     attended = attend(
         query,
         keys,
@@ -85,7 +88,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         sinks=_sinks(call, query.shape[1]),
     )
     result = attended.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
-    results = [like(call, 0, result), *presents]
+    results = [as_input_type(call, 0, result), *presents]
     stage = call.attribute("qk_output", 0)
     if stage not in (0, 1, 2):
         raise call.error(f"has qk_output = {stage}, expected 0 to 2")
@@ -93,7 +96,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         is_attended = biases[0] == np.float32(0)
         chosen = np.where(is_attended, attended.biased, np.float32(0))
         chosen = chosen if stage == 1 else attended.probabilities
-        results.append(like(call, 0, chosen[..., :total]))
+        results.append(as_input_type(call, 0, chosen[..., :total]))
     return results
 
 
@@ -102,7 +105,7 @@ def _sides(call: Call) -> list[AnyArray]:
     heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
     if heads < 1 or groups < 1 or heads % groups:
         raise call.error(f"has {heads} heads of queries and {groups} of keys")
-    query, key, value = (optional_wide(call, index, F32) for index in range(3))
+    query, key, value = (optional_float_operand(call, index, F32) for index in range(3))
     if (key is None) != (value is None):
         raise call.error("has one of key and value, expected both or a packed query")
     if key is None:
@@ -140,7 +143,7 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
     elif position_ids is None:
         position_ids = starts.reshape((batch, 1)) + steps
     caches = [
-        rows_of(call, wide(call, index, F32), position_ids, name)
+        rows_of(call, float_operand(call, index, F32), position_ids, name)
         for index, name in ((7, "cos_cache"), (8, "sin_cache"))
     ]
     if caches[0].shape != caches[1].shape or 2 * caches[0].shape[-1] > width:
@@ -175,7 +178,7 @@ def _allowed(
 
 def _added(call: Call, query: AnyArray, total: int, extent: int) -> AnyArray:
     """Return the input ``attention_bias``, 0 after the last key; None if it is absent."""
-    bias = optional_wide(call, 10, F32)
+    bias = optional_float_operand(call, 10, F32)
     if bias is None:
         return None
     expected = (*query.shape[:3], total)
@@ -190,7 +193,7 @@ def _added(call: Call, query: AnyArray, total: int, extent: int) -> AnyArray:
 
 def _sinks(call: Call, heads: int) -> AnyArray:
     """Return the input ``head_sink``, 0 for a smooth softmax without it, None for no sinks."""
-    sinks = optional_wide(call, 11, F32)
+    sinks = optional_float_operand(call, 11, F32)
     is_smooth = call.attribute("smooth_softmax", -1) == 1
     if sinks is None and is_smooth:
         return np.zeros(heads, np.float32)

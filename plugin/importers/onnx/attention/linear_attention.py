@@ -22,17 +22,20 @@ from ....numerics.array_functions import (
     take,
 )
 from ....numerics.element_types import F32, I32, AnyArray
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..elementwise.activations import sigmoid
-from ..elementwise.float_operands import element, like, optional_wide, wide
+from ..elementwise.float_operands import (
+    as_input_type,
+    element,
+    float_operand,
+    optional_float_operand,
+)
 from .attention import positions
-
-__all__: list[str] = []
 
 # -- convolution ----------------------------------------------------------------------------------
 
 
-@kernel("CausalConvWithState", "com.microsoft.CausalConvWithState")
+@importer("CausalConvWithState", "com.microsoft.CausalConvWithState")
 def causal_conv_with_state(call: Call) -> list[AnyArray]:
     """``input, weight, bias, past_state`` to ``output, present_state``.
 
@@ -48,13 +51,17 @@ def causal_conv_with_state(call: Call) -> list[AnyArray]:
     activation = call.attribute("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise call.error(f"has the activation {activation!r}, expected 'none', 'silu' or 'swish'")
-    x, weight, bias = wide(call, 0, F32), wide(call, 1, F32), optional_wide(call, 2, F32)
+    x, weight, bias = (
+        float_operand(call, 0, F32),
+        float_operand(call, 1, F32),
+        optional_float_operand(call, 2, F32),
+    )
     if x.ndim != 3 or weight.ndim != 3 or tuple(weight.shape[:2]) != (x.shape[1], 1):
         raise call.error(f"convolves {list(x.shape)} with weights of shape {list(weight.shape)}")
     batch, channels, length = x.shape
     count = weight.shape[2]
     shape = (batch, channels, count - 1)
-    state = optional_wide(call, 3, F32)
+    state = optional_float_operand(call, 3, F32)
     if state is None:
         state = np.zeros(shape, np.float32)
     elif tuple(state.shape) != shape:
@@ -71,7 +78,7 @@ def causal_conv_with_state(call: Call) -> list[AnyArray]:
     if activation != "none":
         total = total * sigmoid(total)
     present = padded[:, :, length:]
-    return [like(call, 0, total), like(call, 0, present)]
+    return [as_input_type(call, 0, total), as_input_type(call, 0, present)]
 
 
 # -- linear attention -----------------------------------------------------------------------------
@@ -83,7 +90,7 @@ _RULES = {
 """By update rule: the state decays; the value is corrected by the state's."""
 
 
-@kernel("LinearAttention", "com.microsoft.LinearAttention")
+@importer("LinearAttention", "com.microsoft.LinearAttention")
 def linear_attention(call: Call) -> list[AnyArray]:
     """``query, key, value, past_state, decay, beta`` to ``output, present_state``.
 
@@ -131,7 +138,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
             )
         sequences.append(_by_time(call, 5, shape[2]))
     shape = (batch, groups, width, size)
-    state = optional_wide(call, 3, F32)
+    state = optional_float_operand(call, 3, F32)
     if state is None:
         state = np.zeros(shape, np.float32)
     elif tuple(state.shape) != shape:
@@ -153,12 +160,12 @@ def linear_attention(call: Call) -> list[AnyArray]:
     scale = call.attribute("scale", 0.0) or 1 / math.sqrt(width)
     result = outputs.transpose(1, 0, 2, 3, 4).reshape((batch, length, heads * size))
     target = element(call, 0 if call.optional(3) is None else 3)
-    return [like(call, 0, result * np.float32(scale)), convert(state, target)]
+    return [as_input_type(call, 0, result * np.float32(scale)), convert(state, target)]
 
 
 def _by_time(call: Call, index: int, heads: int) -> AnyArray:
     """Return an input ``[B, T, heads * n]`` as ``[T, B, heads, n]``."""
-    value = wide(call, index, F32)
+    value = float_operand(call, index, F32)
     if value.ndim != 3 or value.shape[2] % heads:
         raise call.error(f"has {call.input(index)} of shape {list(value.shape)} for {heads} heads")
     batch, length, width = value.shape
@@ -168,7 +175,7 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
 # -- caches ---------------------------------------------------------------------------------------
 
 
-@kernel("TensorScatter")
+@importer("TensorScatter")
 def tensor_scatter(call: Call) -> Typed:
     """``past_cache, update, write_indices``: the update of each element of the batch, written."""
     operand = call.input(0)

@@ -10,8 +10,8 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, kernel
-from ..elementwise.float_operands import like, wide
+from ..call import Call, importer
+from ..elementwise.float_operands import as_input_type, float_operand
 
 __all__ = ["rotated", "rows_of"]
 
@@ -66,10 +66,10 @@ def _checked(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None
         )
 
 
-@kernel("RotaryEmbedding")
+@importer("RotaryEmbedding")
 def rotary_embedding(call: Call) -> AnyArray:
     """``X, cos_cache, sin_cache, position_ids``."""
-    x, cosines, sines = wide(call, 0), wide(call, 1), wide(call, 2)
+    x, cosines, sines = float_operand(call, 0), float_operand(call, 1), float_operand(call, 2)
     shape = tuple(x.shape)
     if len(shape) == 3:
         heads = call.integer("num_heads")
@@ -95,13 +95,18 @@ def rotary_embedding(call: Call) -> AnyArray:
     interleaved = bool(call.attribute("interleaved", 0))
     result = rotated(x, cosines, sines, is_interleaved=interleaved)
     result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
-    return like(call, 0, result)
+    return as_input_type(call, 0, result)
 
 
-@kernel("com.microsoft.RotaryEmbedding")
+@importer("com.microsoft.RotaryEmbedding")
 def contributed_rotary_embedding(call: Call) -> AnyArray:
     """``input, position_ids, cos_cache, sin_cache``; one position is that of the first element."""
-    x, positions, cosines, sines = wide(call, 0), call.array(1), wide(call, 2), wide(call, 3)
+    x, positions, cosines, sines = (
+        float_operand(call, 0),
+        call.array(1),
+        float_operand(call, 2),
+        float_operand(call, 3),
+    )
     shape = tuple(x.shape)
     if call.attribute("is_packed_batching", 0):
         raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
@@ -129,4 +134,4 @@ def contributed_rotary_embedding(call: Call) -> AnyArray:
     interleaved = bool(call.attribute("interleaved", 0))
     result = rotated(x, cosines, sines, is_interleaved=interleaved)
     result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
-    return like(call, 0, result)
+    return as_input_type(call, 0, result)

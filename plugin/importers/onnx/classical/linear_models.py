@@ -16,7 +16,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert, take
 from ....numerics.element_types import I32, AnyArray, Array
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..reading.model import Tensor
 from .scores import (
     feature_rows,
@@ -27,9 +27,6 @@ from .scores import (
     post_transformed,
     texts,
 )
-
-__all__: list[str] = []
-
 
 # -- linear models --------------------------------------------------------------------------------
 
@@ -46,14 +43,14 @@ def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
     return scores + bias if bias.size else scores
 
 
-@kernel("ai.onnx.ml.LinearRegressor")
+@importer("ai.onnx.ml.LinearRegressor")
 def linear_regressor(call: Call) -> AnyArray:
     """Weighted sums of the features."""
     scores = _linear(call, feature_rows(call), call.attribute("targets", 1))
     return post_transformed(call, scores, call.attribute("post_transform", "NONE"))
 
 
-@kernel("ai.onnx.ml.LinearClassifier")
+@importer("ai.onnx.ml.LinearClassifier")
 def linear_classifier(call: Call) -> list[AnyArray]:
     """The label with the greatest weighted sum, and the scores of all classes."""
     labels = integer_labels(call, "classlabels_ints", "classlabels_strings")
@@ -84,7 +81,7 @@ def linear_classifier(call: Call) -> list[AnyArray]:
 # -- preprocessing --------------------------------------------------------------------------------
 
 
-@kernel("ai.onnx.ml.Scaler")
+@importer("ai.onnx.ml.Scaler")
 def scaler(call: Call) -> AnyArray:
     """``(x - offset) * scale``, of all features or of each."""
     value = call.array(0).astype(np.float32)
@@ -95,7 +92,7 @@ def scaler(call: Call) -> AnyArray:
     return (value - offset) * scale
 
 
-@kernel("ai.onnx.ml.Normalizer")
+@importer("ai.onnx.ml.Normalizer")
 def normalizer(call: Call) -> AnyArray:
     """Rows divided by their greatest element, the sum of magnitudes, or the Euclidean norm."""
     value, norm = feature_rows(call), call.attribute("norm", "MAX")
@@ -111,7 +108,7 @@ def normalizer(call: Call) -> AnyArray:
     return (value / np.where(is_zero, np.float32(1), size)).reshape(tuple(call.array(0).shape))
 
 
-@kernel("ai.onnx.ml.Binarizer")
+@importer("ai.onnx.ml.Binarizer")
 def binarizer(call: Call) -> Typed:
     """1 where the input is greater than a threshold, else 0."""
     value = call.array(0)
@@ -120,7 +117,7 @@ def binarizer(call: Call) -> Typed:
     return Typed(call.input(0).type, np.where(value > limit, one, zero))
 
 
-@kernel("ai.onnx.ml.ArrayFeatureExtractor")
+@importer("ai.onnx.ml.ArrayFeatureExtractor")
 def array_feature_extractor(call: Call) -> Typed:
     """Elements along the last axis."""
     value, positions = call.array(0), convert(call.array(1), I32).reshape(-1)
@@ -129,7 +126,7 @@ def array_feature_extractor(call: Call) -> Typed:
     return Typed(call.input(0).type, result)
 
 
-@kernel("ai.onnx.ml.Imputer")
+@importer("ai.onnx.ml.Imputer")
 def imputer(call: Call) -> Typed:
     """One number, or NaN, replaced by another one, of all features or of each."""
     value = call.array(0)
@@ -148,7 +145,7 @@ def imputer(call: Call) -> Typed:
     return Typed(call.input(0).type, np.where(is_old, replacements, value))
 
 
-@kernel("ai.onnx.ml.FeatureVectorizer")
+@importer("ai.onnx.ml.FeatureVectorizer")
 def feature_vectorizer(call: Call) -> AnyArray:
     """The columns of all inputs side by side, f32."""
     widths, blocks = call.attribute("inputdimensions", []), []
@@ -161,7 +158,7 @@ def feature_vectorizer(call: Call) -> AnyArray:
     return np.concatenate(blocks, axis=1)
 
 
-@kernel("ai.onnx.ml.OneHotEncoder")
+@importer("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(call: Call) -> AnyArray:
     """1 at the category that an integer is, along a new last axis; unknown ones are all 0."""
     categories = integer_labels(call, "cats_int64s", "cats_strings")
@@ -180,7 +177,7 @@ def one_hot_encoder(call: Call) -> AnyArray:
 _TABLES = ("tensor", "int64s", "floats")
 
 
-@kernel("ai.onnx.ml.LabelEncoder")
+@importer("ai.onnx.ml.LabelEncoder")
 def label_encoder(call: Call) -> AnyArray:
     """The value of a key that a number equals, or a default."""
     if any(texts(call, name) for name in ("keys_strings", "values_strings", "classes_strings")):

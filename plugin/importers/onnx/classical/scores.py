@@ -85,8 +85,8 @@ def post_transformed(call: Call, scores: AnyArray, name: str) -> AnyArray:
     if name == "SOFTMAX":
         return powers / powers.sum(axis=-1, dtype=scores.dtype, keepdims=True)
     is_zero = np.abs(scores) <= np.asarray(_NEARLY_ZERO, scores.dtype)
-    counted = np.where(is_zero, np.zeros((), scores.dtype), powers)
-    total = counted.sum(axis=-1, dtype=scores.dtype, keepdims=True)
+    bounded = np.where(is_zero, np.zeros((), scores.dtype), powers)
+    total = bounded.sum(axis=-1, dtype=scores.dtype, keepdims=True)
     return np.where(is_zero, scores * np.exp(-most), powers) / total
 
 

@@ -15,13 +15,11 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert, repeat_while, take
 from ....numerics.element_types import I32, AnyArray, Array
-from ..call import Call, kernel
+from ..call import Call, importer
 from .scores import feature_rows, first_greatest, floats, integer_labels, logistic, post_transformed
 
-__all__: list[str] = []
 
-
-@kernel("ai.onnx.ml.SVMRegressor")
+@importer("ai.onnx.ml.SVMRegressor")
 def svm_regressor(call: Call) -> AnyArray:
     """A weighted sum of the kernel function of the features and each support vector."""
     features, count = feature_rows(call), call.attribute("n_supports", 0)
@@ -69,7 +67,7 @@ def _kernel_function(
     return result
 
 
-@kernel("ai.onnx.ml.SVMClassifier")
+@importer("ai.onnx.ml.SVMClassifier")
 def svm_classifier(call: Call) -> list[AnyArray]:
     """The label with the most votes, and scores of pairs or probabilities of classes."""
     labels = np.array(integer_labels(call, "classlabels_ints", "classlabels_strings"), np.int64)

@@ -21,11 +21,9 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, repeat_while, take
 from ....numerics.element_types import I32, AnyArray, DType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..reading.model import Tensor
 from .scores import integer_labels, logistic, post_transformed, texts
-
-__all__: list[str] = []
 
 _LESS, _EQUAL, _GREATER, _UNORDERED = 1, 2, 4, 8
 """Flags of a node: the comparisons of a feature with its threshold that lead to the true child."""
@@ -227,7 +225,7 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
     return forest
 
 
-@kernel("ai.onnx.ml.TreeEnsembleRegressor")
+@importer("ai.onnx.ml.TreeEnsembleRegressor")
 def tree_ensemble_regressor(call: Call) -> AnyArray:
     """The weights of the leaves that a row reaches, aggregated for each target."""
     targets, rows = call.attribute("n_targets", 1), _rows(call)
@@ -244,7 +242,7 @@ def tree_ensemble_regressor(call: Call) -> AnyArray:
     return result.astype(np.float32)
 
 
-@kernel("ai.onnx.ml.TreeEnsembleClassifier")
+@importer("ai.onnx.ml.TreeEnsembleClassifier")
 def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
     """The label with the greatest sum of weights, and the scores of all classes."""
     labels = integer_labels(call, "classlabels_int64s", "classlabels_strings")
@@ -300,7 +298,7 @@ def _first_greatest(scores: AnyArray) -> AnyArray:
     return np.where(is_best, node_numbers, np.int32(count - 1)).min(axis=1)
 
 
-@kernel("ai.onnx.ml.TreeEnsemble")
+@importer("ai.onnx.ml.TreeEnsemble")
 def tree_ensemble(call: Call) -> Typed:
     """Trees of the newest form: leaves have one target each, and nodes can ask for sets."""
     rows, targets = _rows(call), call.attribute("n_targets", 1)

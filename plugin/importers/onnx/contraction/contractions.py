@@ -20,9 +20,16 @@ from ....numerics.array_functions import contract, convert, convolve, is_known, 
 from ....numerics.block_form import BlockForm
 from ....numerics.element_types import AnyArray, Array, DType, ElementType
 from ....numerics.parameters import ExpressedType, StorageType
-from ..call import Call, Operand, Typed, kernel
+from ..call import Call, Operand, Typed, importer
 from ..elementwise.arithmetic import broadcast_shapes
-from ..quantization.expressed import Quantized, Real, Scaled, Sum, factor_of, product_of
+from ..quantization.expressed import (
+    ExpressedValue,
+    Quantized,
+    ScaledSum,
+    ScaledTerm,
+    factor_of,
+    product_of,
+)
 from ..quantization.quantize_linear import dynamically_quantized, grid, quantized, stored
 
 __all__ = ["bias_of", "convolution", "matmul", "padding", "per_row", "summed_product"]
@@ -73,7 +80,7 @@ def _bound(weights: AnyArray, bound: int, other: int, axes: tuple[int, ...]) -> 
     return int(math.prod(weights.shape[a] for a in axes)) * bound * other
 
 
-def summed_product(call: Call, left: Quantized, right: Quantized) -> Sum | None:
+def summed_product(call: Call, left: Quantized, right: Quantized) -> ScaledSum | None:
     """The product of two matrices; None where scales differ along what is summed."""
     if not (left.broadcasts and right.broadcasts):
         call.with_floats("an operand has scales for blocks")
@@ -91,7 +98,9 @@ def summed_product(call: Call, left: Quantized, right: Quantized) -> Sum | None:
     bound = _bound(w, w_bound, x_bound, (w.ndim - 2,))
     dtype = np.dtype(np.int64 if bound >= _WIDE else np.int32)
     total = matmul(call, x, w, dtype)
-    return Sum((Scaled(total, bound, _product_factor(left.scales, right.scales, total.ndim)),))
+    return ScaledSum(
+        (ScaledTerm(total, bound, _product_factor(left.scales, right.scales, total.ndim)),)
+    )
 
 
 def _product_factor(left: AnyArray, right: AnyArray, rank: int) -> AnyArray:
@@ -134,7 +143,7 @@ def _matrix_grid(
     return operand.value, sizes
 
 
-@kernel("QLinearMatMul")
+@importer("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Typed:
     """``a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point``."""
     left = per_row(call, 0, 1, 2, rows=True)
@@ -145,7 +154,7 @@ def qlinear_matmul(call: Call) -> Typed:
     return stored(call, total, 6, 7)
 
 
-@kernel("MatMulInteger")
+@importer("MatMulInteger")
 def matmul_integer(call: Call) -> AnyArray:
     """``A, B, a_zero_point, b_zero_point`` to int32."""
     sides = []
@@ -162,8 +171,8 @@ def matmul_integer(call: Call) -> AnyArray:
     return matmul(call, sides[0], sides[1], np.dtype(np.int32))
 
 
-@kernel("MatMul")
-def float_matmul(call: Call) -> Sum | AnyArray:
+@importer("MatMul")
+def float_matmul(call: Call) -> ScaledSum | AnyArray:
     """A sum of integer products where both operands are quantized; else of the operands' type."""
     left, right = call.input(0).value, call.input(1).value
     if isinstance(left, Quantized) and isinstance(right, Quantized):
@@ -182,18 +191,18 @@ def _product(call: Call, x: AnyArray, w: AnyArray) -> AnyArray:
     return convert(matmul(call, x, w, wide), element)
 
 
-def _mixed(left: Real, right: Real) -> str:
+def _mixed(left: ExpressedValue, right: ExpressedValue) -> str:
     """Why a product is not one of integers."""
     real = [side for side in (left, right) if not isinstance(side, Quantized)]
-    if any(isinstance(side, Sum) for side in real):
+    if any(isinstance(side, ScaledSum) for side in real):
         return "an operand is a sum that nothing rounded to storage"
     return "one operand is float, the other a dequantized weight or activation"
 
 
-@kernel("Gemm")
-def gemm(call: Call) -> Sum | AnyArray:
+@importer("Gemm")
+def gemm(call: Call) -> ScaledSum | AnyArray:
     """``alpha * A @ B + beta * C``: a sum of integer products where A and B are quantized."""
-    sides: list[Real] = [call.input(index).value for index in (0, 1)]
+    sides: list[ExpressedValue] = [call.input(index).value for index in (0, 1)]
     if any(len(side.shape) != 2 for side in sides):
         raise call.error(f"multiplies tensors of shapes {[list(side.shape) for side in sides]}")
     for index, name in enumerate(("transA", "transB")):
@@ -220,7 +229,7 @@ def gemm(call: Call) -> Sum | AnyArray:
     return product + (added if beta == 1.0 else added * np.asarray(beta, product.dtype))
 
 
-def _with_bias(call: Call, total: Sum, bias: AnyArray, axis: int) -> Sum | AnyArray:
+def _with_bias(call: Call, total: ScaledSum, bias: AnyArray, axis: int) -> ScaledSum | AnyArray:
     """A sum and a bias for each index of an axis, or of the shape of the last axes."""
     rank = len(total.shape)
     if len(bias.shape) == 1 and bias.shape[0] == total.shape[axis]:
@@ -239,7 +248,7 @@ def _with_bias(call: Call, total: Sum, bias: AnyArray, axis: int) -> Sum | AnyAr
                 return found
     call.with_floats("the bias is float, or of no shape that is added to each result")
     lift = call.graph.lift
-    return total.reals(lift) + call.floats(bias).reshape(shape)
+    return total.dequantize(lift) + call.floats(bias).reshape(shape)
 
 
 # -- convolutions ---------------------------------------------------------------------------------
@@ -321,7 +330,7 @@ def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -
     return result.reshape((*result.shape[:2], result.shape[3])) if is_line else result
 
 
-def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> Sum | None:
+def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> ScaledSum | None:
     """None where images have several scales, or kernels others than one for each feature."""
     if not images.is_per_tensor:
         call.with_floats("the images have more than one scale")
@@ -338,10 +347,10 @@ def summed_convolution(call: Call, images: Quantized, kernels: Quantized) -> Sum
     rank = total.ndim
     features = kernels.scales.reshape((1, -1, *(1,) * (rank - 2)))
     factor = _product_factor(images.scales.reshape((1,) * rank), features, rank)
-    return Sum((Scaled(total, bound, factor),))
+    return ScaledSum((ScaledTerm(total, bound, factor),))
 
 
-@kernel("ConvInteger")
+@importer("ConvInteger")
 def conv_integer(call: Call) -> AnyArray:
     """``x, w, x_zero_point, w_zero_point`` to int32."""
     sides = []
@@ -357,7 +366,7 @@ def conv_integer(call: Call) -> AnyArray:
     return convolution(call, sides[0], sides[1], np.dtype(np.int32))
 
 
-@kernel("QLinearConv", "com.microsoft.QLinearConv")
+@importer("QLinearConv", "com.microsoft.QLinearConv")
 def qlinear_conv(call: Call) -> Typed:
     """``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``: B is in units of x and w."""
     images, kernels = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=0)
@@ -371,23 +380,23 @@ def qlinear_conv(call: Call) -> Typed:
     if bias is not None:
         (term,) = total.terms
         bound = 1 << 31
-        if bias.is_known:
+        if bias.is_constant:
             bound = int(np.abs(np.asarray(bias.value, np.int64)).max(initial=0))
         dtype = np.int64 if term.bound + bound >= _WIDE else np.int32
         spread = bias.value.astype(dtype).reshape((1, -1, *(1,) * (len(images.shape) - 2)))
         value = term.value.astype(dtype) + spread
-        total = Sum((Scaled(value, term.bound + bound, term.factor),))
+        total = ScaledSum((ScaledTerm(value, term.bound + bound, term.factor),))
     if is_last:
         (term,) = total.terms
         order = (0, *range(2, rank), 1)
         moved = (plane.transpose(order) for plane in (term.value, term.factor))
         value, factor = moved
-        total = Sum((Scaled(value, term.bound, factor),))
+        total = ScaledSum((ScaledTerm(value, term.bound, factor),))
     return stored(call, total, 6, 7)
 
 
-@kernel("Conv")
-def conv(call: Call) -> Sum | AnyArray:
+@importer("Conv")
+def conv(call: Call) -> ScaledSum | AnyArray:
     """A sum of integer products where both operands are quantized; else of the operands' type."""
     images, kernels = call.input(0).value, call.input(1).value
     bias = bias_of(call, 2, kernels.shape[0])
@@ -409,7 +418,7 @@ def conv(call: Call) -> Sum | AnyArray:
 # -- ONNX Runtime's -------------------------------------------------------------------------------
 
 
-@kernel("com.microsoft.QGemm")
+@importer("com.microsoft.QGemm")
 def qgemm(call: Call) -> Typed | AnyArray:
     """``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``: C is in units of A and B."""
     left, right = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=1 - bool(
@@ -435,14 +444,14 @@ def qgemm(call: Call) -> Typed | AnyArray:
         if len(shape) != 2 or any(n not in (1, m) for n, m in zip(shape, value.shape, strict=True)):
             raise call.error(f"adds {bias} of shape {list(bias.shape)} to {list(value.shape)}")
         value = value.astype(np.int64) + bias.value.reshape(shape).astype(np.int64)
-    total = Sum((Scaled(value, bound, factor),))
+    total = ScaledSum((ScaledTerm(value, bound, factor),))
     if call.optional(7) is None:
         call.with_integers()
         return total
     return stored(call, total, 7, 8)
 
 
-@kernel("com.microsoft.DynamicQuantizeMatMul")
+@importer("com.microsoft.DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(call: Call) -> AnyArray:
     """``A, B, b_scale, b_zero_point, bias``: A is quantized as DynamicQuantizeLinear does."""
     real = call.array(0)
@@ -456,7 +465,7 @@ def dynamic_quantize_matmul(call: Call) -> AnyArray:
     return _float_product(call, left, right, 4)
 
 
-@kernel("com.microsoft.MatMulIntegerToFloat")
+@importer("com.microsoft.MatMulIntegerToFloat")
 def matmul_integer_to_float(call: Call) -> AnyArray:
     """``A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias``."""
     left, right = per_row(call, 0, 2, 4, rows=True), per_row(call, 1, 3, 5, rows=False)
@@ -468,11 +477,11 @@ def _float_product(call: Call, left: Quantized, right: Quantized, bias: int) -> 
     if total is None:
         raise call.error("has scales along the dimension that is summed", UnsupportedError)
     call.with_integers()
-    real = total.reals(call.graph.lift)
+    real = total.dequantize(call.graph.lift)
     return real if call.optional(bias) is None else real + call.array(bias)
 
 
-@kernel("com.microsoft.MatMulNBits")
+@importer("com.microsoft.MatMulNBits")
 def matmul_nbits(call: Call) -> AnyArray:
     """``A, B, scales, zero_points, g_idx, bias``: B is ``[N, K]`` in blocks along K, packed.
 
@@ -490,7 +499,7 @@ def matmul_nbits(call: Call) -> AnyArray:
     if rows.shape[-1] != depth:
         raise call.error(f"multiplies rows of {rows.shape[-1]} elements, and says K = {depth}")
     blocks = -(-depth // size)
-    packed = call.known(1)
+    packed = call.constant(1)
     if packed.dtype != np.uint8 or packed.size != features * blocks * size * bits // 8:
         raise call.error(f"has {packed.size} bytes of weights, expected "
                          f"{features * blocks * size * bits // 8}")  # fmt: skip
@@ -508,7 +517,7 @@ def matmul_nbits(call: Call) -> AnyArray:
         storage = (storage.astype(np.int16) - half).astype(np.int8)
     elif operand.type == "UINT8":
         row = -(-blocks * bits // 8)
-        given = call.known(3)
+        given = call.constant(3)
         if given.size != features * row:
             raise call.error(f"has {given.size} bytes of zero points, expected {features * row}")
         zero_points = _unpacked(given.reshape(features, row), bits)[:, :blocks]

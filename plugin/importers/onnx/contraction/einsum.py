@@ -16,11 +16,9 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert, take
 from ....numerics.element_types import I32, I64, AnyArray, DType, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..movement.padding import pad_constant
 from ..movement.shapes import moved
-
-__all__: list[str] = []
 
 _MAX_PIVOTS = 64
 """The number of rows of a matrix up to which its determinant is written, step by step."""
@@ -29,7 +27,7 @@ _MAX_PIVOTS = 64
 # -- sums of products -----------------------------------------------------------------------------
 
 
-@kernel("Einsum")
+@importer("Einsum")
 def einsum(call: Call) -> Typed:
     """The sum of products that the equation says."""
     operands = [call.array(index) for index in range(len(call.inputs))]
@@ -157,7 +155,7 @@ def _product(
 # -- matrices -------------------------------------------------------------------------------------
 
 
-@kernel("Det")
+@importer("Det")
 def determinant(call: Call) -> Typed:
     """Gaussian elimination with the greatest pivot of each column."""
     value = call.array(0)
@@ -190,10 +188,10 @@ def determinant(call: Call) -> Typed:
     return Typed(call.input(0).type, result.astype(value.dtype).reshape(tuple(value.shape[:-2])))
 
 
-@kernel("CenterCropPad")
+@importer("CenterCropPad")
 def center_crop_pad(call: Call) -> Typed:
     """The input cut or padded with zeros to a shape, at both ends of each axis."""
-    before, sizes = call.input(0).shape, [int(n) for n in call.known(1).reshape(-1)]
+    before, sizes = call.input(0).shape, [int(n) for n in call.constant(1).reshape(-1)]
     rank = len(before)
     axes = [call.checked_axis(n, rank) for n in call.attribute("axes", list(range(rank)))]
     if len(sizes) != len(axes) or min(sizes, default=0) < 0:

@@ -14,20 +14,17 @@ import numpy as np
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..attention.rotary import rows_of
-from ..call import Call, Operand, Typed, kernel
-from ..elementwise.float_operands import like, wide
+from ..call import Call, Operand, Typed, importer
+from ..elementwise.float_operands import as_input_type, float_operand
 from ..elementwise.gated_activations import activated
 from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
 from .contractions import matmul, summed_product
 
-__all__: list[str] = []
-
-
 # -- products -------------------------------------------------------------------------------------
 
 
-@kernel("com.microsoft.FusedMatMul")
+@importer("com.microsoft.FusedMatMul")
 def fused_matmul(call: Call) -> Any:
     """``alpha * A @ B``, with the last two axes exchanged, or the first moved before the last."""
     sides = []
@@ -54,7 +51,7 @@ def fused_matmul(call: Call) -> Any:
     return product if alpha == 1 else product * alpha.astype(left.dtype)
 
 
-@kernel("com.microsoft.FusedGemm")
+@importer("com.microsoft.FusedGemm")
 def fused_gemm(call: Call) -> AnyArray:
     """``Gemm`` and an activation."""
     attributes = _present(call, "alpha", "beta", "transA", "transB")
@@ -64,7 +61,7 @@ def fused_gemm(call: Call) -> AnyArray:
     return activated(call, call.floats(product.value), parameters)
 
 
-@kernel("com.microsoft.FusedConv")
+@importer("com.microsoft.FusedConv")
 def fused_conv(call: Call) -> AnyArray:
     """``Conv``, the sum with ``Z``, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -89,7 +86,7 @@ def _present(call: Call, *names: str) -> dict[str, Any]:
 # -- embeddings -----------------------------------------------------------------------------------
 
 
-@kernel("com.microsoft.EmbedLayerNormalization")
+@importer("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(call: Call) -> list[Any]:
     """The sum of embeddings of words, positions and segments, normalized; the lengths of rows."""
     words = call.array(0)
@@ -102,13 +99,15 @@ def embed_layer_normalization(call: Call) -> list[Any]:
     tables = [(2, words, "word_embedding"), (3, positions, "position_embedding")]
     if call.optional(1) is not None:
         tables.append((4, call.array(1), "segment_embedding"))
-    rows = [rows_of(call, wide(call, n, F32), indices, name) for n, indices, name in tables]
+    rows = [
+        rows_of(call, float_operand(call, n, F32), indices, name) for n, indices, name in tables
+    ]
     total = rows[0] + rows[1]
     for each in rows[2:]:
         total = total + each
     result, _, _ = normalized(total, [total.ndim - 1], call.attribute("epsilon", 1e-12))
-    result = result * wide(call, 5, F32) + wide(call, 6, F32)
+    result = result * float_operand(call, 5, F32) + float_operand(call, 6, F32)
     lengths: AnyArray = np.zeros(batch, np.int32)
     if call.optional(7) is not None:
         lengths = convert(call.array(7), I32).sum(axis=1, dtype=np.int32)
-    return [like(call, 2, result), Typed("INT32", lengths), like(call, 2, total)]
+    return [as_input_type(call, 2, result), Typed("INT32", lengths), as_input_type(call, 2, total)]

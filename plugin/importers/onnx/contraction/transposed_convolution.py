@@ -17,13 +17,11 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convolve, dilate
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from .contractions import bias_of
 
-__all__: list[str] = []
 
-
-@kernel("ConvTranspose")
+@importer("ConvTranspose")
 def conv_transpose(call: Call) -> Typed:
     """The transposed convolution of ``[N, C, ...]`` by ``[C, M / group, ...]``, plus a bias."""
     images, kernels = call.array(0), call.array(1)

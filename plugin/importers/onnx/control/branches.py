@@ -15,14 +15,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import choose, is_known
 from ....numerics.element_types import AnyArray
-from ..call import Call, Operand, Typed, kernel
-from ..dynamic_sizes.bounded_tensor import Counted
+from ..call import Call, Operand, Typed, importer
+from ..dynamic_sizes.bounded_tensor import BoundedTensor
 from ..reading.model import Subgraph
 
-__all__: list[str] = []
 
-
-@kernel("If")
+@importer("If")
 def if_(call: Call) -> list[Any]:
     """One of two graphs."""
     condition = call.array(0)
@@ -37,7 +35,7 @@ def if_(call: Call) -> list[Any]:
     def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
         def compute() -> list[AnyArray]:
             results = call.graph.inner(graph, [])
-            if any(isinstance(each.value, Counted) for each in results):
+            if any(isinstance(each.value, BoundedTensor) for each in results):
                 raise _HasCountsError
             results = [call.plain(each) for each in results]
             types.append([each.type for each in results])
@@ -82,7 +80,7 @@ def _with_counts(call: Call, condition: AnyArray, branches: Sequence[Subgraph]) 
     return [
         Typed(
             pair[0].type,
-            next(values) if axis is None else Counted(next(values), axis, next(values)),
+            next(values) if axis is None else BoundedTensor(next(values), axis, next(values)),
         )
         for pair, axis in zip(pairs, axes, strict=True)
     ]
@@ -90,7 +88,7 @@ def _with_counts(call: Call, condition: AnyArray, branches: Sequence[Subgraph]) 
 
 def _counted_axis(call: Call, yes: Operand, no: Operand) -> int | None:
     """Return the counted axis of a result of two branches, None if it has none."""
-    axes = {each.value.axis for each in (yes, no) if isinstance(each.value, Counted)}
+    axes = {each.value.axis for each in (yes, no) if isinstance(each.value, BoundedTensor)}
     rests = [
         tuple(n for axis, n in enumerate(each.shape) if axis not in axes) for each in (yes, no)
     ]
@@ -107,7 +105,7 @@ def _counted_axis(call: Call, yes: Operand, no: Operand) -> int | None:
 def _padded(call: Call, operand: Operand, axis: int, bound: int) -> list[AnyArray]:
     """Return an array with as many rows as a bound, and the number of those that count."""
     value, count = operand.value, np.asarray(operand.shape[axis], np.int32)
-    if isinstance(value, Counted):
+    if isinstance(value, BoundedTensor):
         value, count = value.value, value.count
     array = call.floats(value)
     widths = [(0, 0)] * len(array.shape)

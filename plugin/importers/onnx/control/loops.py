@@ -2,7 +2,7 @@
 
 The first iteration of a loop with results of its iterations is written before it, which says what
 they are. Where the program finds the number of iterations, the results have a counted axis
-(`counted`), whose bound is the greatest number of iterations.
+(`bounded`), whose bound is the greatest number of iterations.
 
 Sources: ONNX, Loop 1 to 25, Scan 9 to 25.
 """
@@ -17,18 +17,16 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import choose, convert, is_known, put_slice, repeat_while, take
 from ....numerics.element_types import I32, I64, AnyArray
-from ..call import Call, Operand, Typed, kernel
-from ..dynamic_sizes.bounded_tensor import counted
+from ..call import Call, Operand, Typed, importer
+from ..dynamic_sizes.bounded_tensor import bounded
 from ..dynamic_sizes.upper_bounds import most_of
 from ..reading.model import Subgraph, is_too_large
-
-__all__: list[str] = []
 
 _MOST = (1 << 31) - 1
 """Iterations: they are counted in 32 bits."""
 
 
-@kernel("Loop")
+@importer("Loop")
 def loop(call: Call) -> list[Any]:
     """A graph a number of times, or while it says so; both if both are there."""
     body = call.subgraph("body")
@@ -73,7 +71,7 @@ def loop(call: Call) -> list[Any]:
     if bound is None:
         operand = call.optional(0)
         needs = "needs a constant number of iterations"
-        if operand is not None and not operand.is_known:
+        if operand is not None and not operand.is_constant:
             needs = f"needs {operand} to be constant, or the Min of a number and a constant"
         raise call.error(
             f"{needs}: it gives a result of each iteration, and their number is known only when "
@@ -122,7 +120,7 @@ def _unrolled(
             return None
         index = np.asarray(len(rows), np.int32)
         again, *results = step(index, condition, [each.value for each in carried])
-        if not again.is_known:
+        if not again.is_constant:
             return None
         condition = np.asarray(again.value)
         _checked(call, start, results[:number])
@@ -257,7 +255,7 @@ def _counted(
     return [
         *results[:number],
         *(
-            Typed(row.type, counted(each.value, 0, count.value.reshape(())))
+            Typed(row.type, bounded(each.value, 0, count.value.reshape(())))
             for row, each in zip(rows, results[number:], strict=True)
         ),
     ]
@@ -309,7 +307,7 @@ def _put(stack: AnyArray, row: AnyArray, index: AnyArray) -> AnyArray:
     return put_slice(stack, row[None], np.concatenate(starts))
 
 
-@kernel("Scan")
+@importer("Scan")
 def scan(call: Call) -> list[Any]:
     """A graph for each slice of some inputs, with values that it carries on."""
     body, sliced = call.subgraph("body"), call.integer("num_scan_inputs")

@@ -1,4 +1,4 @@
-"""Operators that keep the rows of a tensor with a counted axis (`counted`) apart.
+"""Operators that keep the rows of a tensor with a counted axis (`bounded`) apart.
 
 A rule returns the counted axis of the results of a node, or None where the node combines rows. The
 node then computes on the whole array, padding included, and its results have the same count. That
@@ -20,34 +20,34 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, Typed
-from .bounded_tensor import COUNTED_ADVICE, Counted
+from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
 
-__all__ = ["RULES", "Compute", "CountedNode", "elementwise"]
+__all__ = ["RULES", "BoundedNode", "Compute", "elementwise"]
 
 Compute: TypeAlias = Callable[[Call], list[Operand]]
 """Computes a node whose inputs have no counted axis."""
 
 
 @dataclass(frozen=True)
-class CountedNode:
+class BoundedNode:
     """A node with tensors that have a counted axis."""
 
     call: Call
     compute: Compute
 
     @property
-    def counted(self) -> Mapping[int, Counted]:
+    def bounded(self) -> Mapping[int, BoundedTensor]:
         """The tensors with a counted axis, by input."""
         return {
             index: each.value
             for index, each in enumerate(self.call.inputs)
-            if each is not None and isinstance(each.value, Counted)
+            if each is not None and isinstance(each.value, BoundedTensor)
         }
 
     @property
     def axes(self) -> Mapping[int, int]:
         """The counted axes, by input."""
-        return {index: each.axis for index, each in self.counted.items()}
+        return {index: each.axis for index, each in self.bounded.items()}
 
     def shape(self, index: int) -> tuple[int, ...]:
         """The extents of an input; none for one that is absent."""
@@ -55,11 +55,11 @@ class CountedNode:
         each = inputs[index] if index < len(inputs) else None
         return () if each is None else each.shape
 
-    def known(self, index: int) -> list[int] | None:
+    def constant(self, index: int) -> list[int] | None:
         """The elements of an input that is constant, None for others and absent ones."""
         inputs = self.call.inputs
         each = inputs[index] if index < len(inputs) else None
-        if each is None or not each.is_known:
+        if each is None or not each.is_constant:
             return None
         return [int(n) for n in np.asarray(each.value).reshape(-1)]
 
@@ -85,7 +85,7 @@ class CountedNode:
             changed: other values of some inputs.
         """
         inputs: list[Operand | None] = list(self.call.inputs)
-        for index, each in self.counted.items():
+        for index, each in self.bounded.items():
             operand = self.call.input(index)
             inputs[index] = Operand(operand.name, operand.type, each.value)
         for index, value in (changed or {}).items():
@@ -100,9 +100,9 @@ class CountedNode:
 
     def refusal(self) -> UnsupportedError:
         """The error that the operator combines rows."""
-        names = ", ".join(str(self.call.input(index)) for index in self.counted)
+        names = ", ".join(str(self.call.input(index)) for index in self.bounded)
         error = self.call.error(
-            f"combines the rows of {names}, or takes one of them: {COUNTED_ADVICE}",
+            f"combines the rows of {names}, or takes one of them: {DYNAMIC_SIZE_ADVICE}",
             UnsupportedError,
         )
         assert isinstance(error, UnsupportedError)
@@ -111,15 +111,15 @@ class CountedNode:
     @staticmethod
     def operand(result: Operand | Typed, axis: int, count: AnyArray) -> Operand:
         """A result with a counted axis."""
-        return Operand("", result.type, Counted(result.value, axis, count))
+        return Operand("", result.type, BoundedTensor(result.value, axis, count))
 
 
 # -- rules ----------------------------------------------------------------------------------------
 
-Rule: TypeAlias = Callable[[CountedNode], int | None]
+Rule: TypeAlias = Callable[[BoundedNode], int | None]
 
 
-def elementwise(node: CountedNode) -> int | None:
+def elementwise(node: BoundedNode) -> int | None:
     """All inputs broadcast; the counted axis meets no longer one."""
     ranks = {i: len(node.shape(i)) for i in range(len(node.call.inputs)) if node.has(i)}
     rank = max(ranks.values())
@@ -130,31 +130,31 @@ def elementwise(node: CountedNode) -> int | None:
     return axis if _is_broadcast(node, axis, rank, ranks) else None
 
 
-def _is_broadcast(node: CountedNode, axis: int, rank: int, ranks: Mapping[int, int]) -> bool:
+def _is_broadcast(node: BoundedNode, axis: int, rank: int, ranks: Mapping[int, int]) -> bool:
     """Return True if inputs without a counted axis have one element, or none, along one."""
     for index, own in ranks.items():
         place = axis - (rank - own)
-        if index not in node.counted and place >= 0 and node.shape(index)[place] != 1:
+        if index not in node.bounded and place >= 0 and node.shape(index)[place] != 1:
             return False
     return True
 
 
-def _first_input(node: CountedNode) -> int | None:
+def _first_input(node: BoundedNode) -> int | None:
     """Only the first input has a counted axis, which stays."""
-    return node.axes[0] if set(node.counted) == {0} else None
+    return node.axes[0] if set(node.bounded) == {0} else None
 
 
 def _along(default: int) -> Rule:
     """Combine elements along the attribute ``axis``."""
 
-    def rule(node: CountedNode) -> int | None:
+    def rule(node: BoundedNode) -> int | None:
         own = _first_input(node)
         return None if own == node.axis(default) else own
 
     return rule
 
 
-def _norm(node: CountedNode) -> int | None:
+def _norm(node: BoundedNode) -> int | None:
     """Combine elements from the attribute ``axis`` on; scales are for those axes only."""
     own, axis = _first_input(node), node.axis(-1)
     rank = len(node.shape(0)) - axis
@@ -165,7 +165,7 @@ def _norm(node: CountedNode) -> int | None:
 def _without_axis(default: int) -> Rule:
     """Reduce the attribute ``axis``, which goes unless ``keepdims``."""
 
-    def rule(node: CountedNode) -> int | None:
+    def rule(node: BoundedNode) -> int | None:
         own, axis = _first_input(node), node.axis(default)
         if own is None or own == axis:
             return None
@@ -174,26 +174,26 @@ def _without_axis(default: int) -> Rule:
     return rule
 
 
-def _cumulative(node: CountedNode) -> int | None:
+def _cumulative(node: BoundedNode) -> int | None:
     """From the first row on, padding comes after what counts."""
-    own, axes = _first_input(node), node.known(1)
+    own, axes = _first_input(node), node.constant(1)
     if own is None or not axes:
         return None
     is_own = axes[0] % len(node.shape(0)) == own
     return None if is_own and node.attribute("reverse", 0) else own
 
 
-def _transposed(node: CountedNode) -> int | None:
+def _transposed(node: BoundedNode) -> int | None:
     rank = len(node.shape(0))
     order = node.call.node.attributes.get("perm", list(reversed(range(rank))))
     own = _first_input(node)
     return None if own is None or own not in order else list(order).index(own)
 
 
-def _gathered(node: CountedNode) -> int | None:
+def _gathered(node: BoundedNode) -> int | None:
     """At indices with a counted axis, or along another axis than the counted one."""
     axis, rank = node.axis(0), len(node.shape(1))
-    if set(node.counted) == {1}:
+    if set(node.bounded) == {1}:
         return axis + node.axes[1] if node.shape(0)[axis] else None
     own = _first_input(node)
     if own is None or own == axis:
@@ -201,35 +201,35 @@ def _gathered(node: CountedNode) -> int | None:
     return own if own < axis else own + rank - 1
 
 
-def _gathered_elements(node: CountedNode) -> int | None:
+def _gathered_elements(node: BoundedNode) -> int | None:
     """One element for each index, from the same row."""
     axis = node.axis(0)
     return (
         node.axes[0]
-        if set(node.counted) == {0, 1} and set(node.axes.values()) == {node.axes[0]} - {axis}
+        if set(node.bounded) == {0, 1} and set(node.axes.values()) == {node.axes[0]} - {axis}
         else None
     )
 
 
-def _gathered_slices(node: CountedNode) -> int | None:
+def _gathered_slices(node: BoundedNode) -> int | None:
     """At indices with a counted axis, of a tensor without one."""
-    is_plain = set(node.counted) == {1} and not node.attribute("batch_dims", 0)
+    is_plain = set(node.bounded) == {1} and not node.attribute("batch_dims", 0)
     if not is_plain or 0 in node.shape(0) or node.axes[1] == len(node.shape(1)) - 1:
         return None
     return node.axes[1]
 
 
-def _one_hot(node: CountedNode) -> int | None:
+def _one_hot(node: BoundedNode) -> int | None:
     own = _first_input(node)
     rank = len(node.shape(0)) + 1
     return None if own is None else own + (node.axis(-1, rank) <= own)
 
 
-def _product(node: CountedNode) -> int | None:
+def _product(node: BoundedNode) -> int | None:
     """Rows of the left operand, columns of the right one, or a batch."""
     ranks = [len(node.shape(index)) for index in (0, 1)]
     rank = max(ranks)
-    if len(node.counted) != 1:
+    if len(node.bounded) != 1:
         return None
     ((index, axis),) = node.axes.items()
     other, own = ranks[1 - index], ranks[index]
@@ -244,30 +244,30 @@ def _product(node: CountedNode) -> int | None:
     return place
 
 
-def _gemm(node: CountedNode) -> int | None:
+def _gemm(node: BoundedNode) -> int | None:
     """Rows of A; C has no rows of its own."""
     own = node.axes.get(0)
-    if set(node.counted) != {0} or own != node.attribute("transA", 0):
+    if set(node.bounded) != {0} or own != node.attribute("transA", 0):
         return None
     return 0 if len(node.shape(2)) < 2 or node.shape(2)[0] == 1 else None
 
 
-def _images(node: CountedNode) -> int | None:
+def _images(node: BoundedNode) -> int | None:
     """Images are the first axis of the first input."""
     return 0 if dict(node.axes) == {0: 0} else None
 
 
-def _resized(node: CountedNode) -> int | None:
+def _resized(node: BoundedNode) -> int | None:
     """Images are the first axis; sizes in numbers would be those of the bound."""
     return None if node.has(3) else _images(node)
 
 
-def _regions(node: CountedNode) -> int | None:
+def _regions(node: BoundedNode) -> int | None:
     """Regions and the numbers of their images."""
     return 0 if dict(node.axes) == {1: 0, 2: 0} else None
 
 
-def _quantized(node: CountedNode) -> int | None:
+def _quantized(node: BoundedNode) -> int | None:
     """One scale, or one for each index of another axis."""
     own = _first_input(node)
     scale = node.shape(1)
@@ -275,8 +275,8 @@ def _quantized(node: CountedNode) -> int | None:
     return own if is_whole else None
 
 
-def _expanded(node: CountedNode) -> int | None:
-    shape, own = node.known(1), _first_input(node)
+def _expanded(node: BoundedNode) -> int | None:
+    shape, own = node.constant(1), _first_input(node)
     if shape is None or own is None:
         return None
     rank = max(len(shape), len(node.shape(0)))
@@ -285,13 +285,13 @@ def _expanded(node: CountedNode) -> int | None:
     return axis if place < 0 or shape[place] == 1 else None
 
 
-def _repeated(node: CountedNode) -> int | None:
-    own, repeats = _first_input(node), node.known(1)
+def _repeated(node: BoundedNode) -> int | None:
+    own, repeats = _first_input(node), node.constant(1)
     return own if own is not None and repeats is not None and repeats[own] == 1 else None
 
 
-def _padded(node: CountedNode) -> int | None:
-    own, pads, axes = _first_input(node), node.known(1), node.known(3)
+def _padded(node: BoundedNode) -> int | None:
+    own, pads, axes = _first_input(node), node.constant(1), node.constant(3)
     if own is None or pads is None or (axes is None and node.has(3)):
         return None
     rank = len(node.shape(0))
@@ -300,7 +300,7 @@ def _padded(node: CountedNode) -> int | None:
     return own if widths.get(own, (0, 0)) == (0, 0) else None
 
 
-def _like(node: CountedNode) -> int | None:
+def _like(node: BoundedNode) -> int | None:
     """The second input gives its type only."""
     return node.axes.get(0)
 

@@ -1,8 +1,8 @@
 """Tensors with an axis whose extent the program counts, as the results of NonZero.
 
 The number of results is bounded when the program is written: NonZero has at most one for each
-element. A `Counted` is an array of the bound's extent along one axis, and a count. The rows after
-the count are padding and hold any numbers: a kernel never sees a `Counted`, and
+element. A `BoundedTensor` is an array of the bound's extent along one axis, and a count. The rows
+after the count are padding and hold any numbers: a kernel never sees a `BoundedTensor`, and
 `counted_operators` decides which operators may compute on the padding::
 
     value = [[0, 0, 0, 0], [1, 3, 0, 0]]    axis = 1    count = 2    (bound 4)
@@ -24,23 +24,23 @@ from ....numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ....numerics.ordering import cumulative
 
 __all__ = [
-    "COUNTED_ADVICE",
-    "LEAST_CODE",
-    "Counted",
-    "Extents",
-    "counted",
+    "COUNT_CODE_LIMIT",
+    "DYNAMIC_SIZE_ADVICE",
+    "BoundedTensor",
+    "ShapeValue",
+    "bounded",
     "is_row",
     "true_positions",
 ]
 
-COUNTED_ADVICE = (
+DYNAMIC_SIZE_ADVICE = (
     "the number of its rows is known only when the program runs; make the tensor a result of the "
     "model and compute this after the call, or use a mask in place of NonZero"
 )
 """The end of a message about an operator that takes no tensor with a counted axis."""
 
 
-class Counted(Symbolic):
+class BoundedTensor(Symbolic):
     """A tensor with a counted axis; formulas over arrays refuse it.
 
     Args:
@@ -94,14 +94,14 @@ class Counted(Symbolic):
     __array_ufunc__ = None
 
     def _refuse(self) -> NoReturn:
-        raise UnsupportedError(f"takes a tensor with a counted axis: {COUNTED_ADVICE}")
+        raise UnsupportedError(f"takes a tensor with a counted axis: {DYNAMIC_SIZE_ADVICE}")
 
 
-LEAST_CODE = -(1 << 50)
-"""The number below which a code of `Extents` is that of a count."""
+COUNT_CODE_LIMIT = -(1 << 50)
+"""The number below which a code of `ShapeValue` is that of a count."""
 
 
-class Extents(Symbolic):
+class ShapeValue(Symbolic):
     """A shape that is computed from counts, or a part of one: see `counted_extents`.
 
     Args:
@@ -122,14 +122,14 @@ class Extents(Symbolic):
     @staticmethod
     def of(array: AnyArray, codes: Array, counts: Mapping[int, tuple[AnyArray, int]]) -> Any:
         """Return extents, or an array if no count is among them."""
-        return Extents(array, codes, counts) if (codes < LEAST_CODE).any() else codes
+        return ShapeValue(array, codes, counts) if (codes < COUNT_CODE_LIMIT).any() else codes
 
     @staticmethod
-    def of_shape(array: AnyArray, extents: Sequence[int | None], own: Counted) -> Any:
+    def of_shape(array: AnyArray, extents: Sequence[int | None], own: BoundedTensor) -> Any:
         """Return the extents of a tensor with a counted axis, None for the count."""
-        code = LEAST_CODE - 1 - id(own.count)  # the count lives as long as this
+        code = COUNT_CODE_LIMIT - 1 - id(own.count)  # the count lives as long as this
         codes = np.array([code if n is None else n for n in extents], np.int64)
-        return Extents.of(array, codes, {code: (own.count, own.shape[own.axis])})
+        return ShapeValue.of(array, codes, {code: (own.count, own.shape[own.axis])})
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -161,7 +161,7 @@ def is_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:
     return positions.reshape([-1 if a == axis else 1 for a in range(len(shape))]) < count
 
 
-def counted(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
+def bounded(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
     """Return a tensor with a counted axis, or an array where the count is known.
 
     Args:
@@ -173,7 +173,7 @@ def counted(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
         return value
     if is_known(count):
         return value[(slice(None),) * axis + (slice(0, int(count)),)]
-    return Counted(value, axis, count)
+    return BoundedTensor(value, axis, count)
 
 
 def true_positions(mask: AnyArray) -> tuple[AnyArray, AnyArray | None]:

@@ -1,4 +1,4 @@
-"""Operators on tensors with a counted axis (`counted`).
+"""Operators on tensors with a counted axis (`bounded`).
 
 A *handler* computes a node itself: it reads the rows that count only (NonZero, Concat), or changes
 the count (Slice). Other operators carry the count on where a rule of `counted_rules` says so, and
@@ -19,34 +19,34 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, divide_truncated, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray, DType
 from ..call import Call, Operand, Typed
-from .axis_rules import RULES, Compute, CountedNode, elementwise
-from .bounded_tensor import COUNTED_ADVICE, Counted, Extents, is_row
+from .axis_rules import RULES, BoundedNode, Compute, elementwise
+from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor, ShapeValue, is_row
 from .selections import compressed, coordinates_of, is_non_zero
 
-__all__ = ["COUNTING", "compute_counted", "is_counted", "parts_of"]
+__all__ = ["SIZE_PRODUCERS", "compute_bounded", "has_bounded_inputs", "value_objects"]
 
-COUNTING = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
+SIZE_PRODUCERS = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that make a count: those of the same inputs have the same one.
 
 Exporters write ``boxes[mask]`` and ``scores[mask]`` with a NonZero each.
 """
 
 
-def is_counted(call: Call) -> bool:
+def has_bounded_inputs(call: Call) -> bool:
     """Return True if an input of a node has a counted axis."""
-    return any(each is not None and isinstance(each.value, Counted) for each in call.inputs)
+    return any(each is not None and isinstance(each.value, BoundedTensor) for each in call.inputs)
 
 
-def parts_of(inputs: Sequence[Operand | None]) -> list[Any]:
+def value_objects(inputs: Sequence[Operand | None]) -> list[Any]:
     """Return the objects that say whether inputs of nodes are the same."""
     parts: list[Any] = []
     for each in inputs:
         value = None if each is None else each.value
-        parts += [value.value, value.count] if isinstance(value, Counted) else [value]
+        parts += [value.value, value.count] if isinstance(value, BoundedTensor) else [value]
     return parts
 
 
-def compute_counted(call: Call, compute: Compute) -> list[Operand]:
+def compute_bounded(call: Call, compute: Compute) -> list[Operand]:
     """Compute a node that takes tensors with a counted axis.
 
     Args:
@@ -56,7 +56,7 @@ def compute_counted(call: Call, compute: Compute) -> list[Operand]:
     Raises:
         UnsupportedError: the operator combines rows, or rows of different numbers.
     """
-    node = CountedNode(call, compute)
+    node = BoundedNode(call, compute)
     handler = _HANDLERS.get(call.node.operator)
     if handler is not None:
         results = handler(node)
@@ -66,11 +66,11 @@ def compute_counted(call: Call, compute: Compute) -> list[Operand]:
     axis = None if rule is None else rule(node)
     if axis is None:
         raise node.refusal()
-    counts = list(node.counted.values())
+    counts = list(node.bounded.values())
     if any(each.count is not counts[0].count for each in counts):
         raise call.error(
             "takes tensors with counted axes whose numbers of rows need not be equal: "
-            f"{COUNTED_ADVICE}",
+            f"{DYNAMIC_SIZE_ADVICE}",
             UnsupportedError,
         )
     results = compute(node.plain())
@@ -81,7 +81,7 @@ def compute_counted(call: Call, compute: Compute) -> list[Operand]:
 
 # -- handlers -------------------------------------------------------------------------------------
 
-Handler: TypeAlias = Callable[[CountedNode], "list[Operand] | None"]
+Handler: TypeAlias = Callable[[BoundedNode], "list[Operand] | None"]
 """Returns the results, or None where a rule decides."""
 
 _HANDLERS: dict[str, Handler] = {}
@@ -100,15 +100,15 @@ def _result(result: Typed) -> list[Operand]:
 
 
 @_handles("NonZero")
-def _non_zero(node: CountedNode) -> list[Operand]:
-    own = node.counted[0]
+def _non_zero(node: BoundedNode) -> list[Operand]:
+    own = node.bounded[0]
     return _result(coordinates_of(is_non_zero(node.call.floats(own.value)) & own.is_row()))
 
 
 @_handles("Compress")
-def _compressed(node: CountedNode) -> list[Operand] | None:
+def _compressed(node: BoundedNode) -> list[Operand] | None:
     """A condition is false in the padding of both inputs; other slices keep the counted axis."""
-    own, condition = node.counted.get(0), node.counted.get(1)
+    own, condition = node.bounded.get(0), node.bounded.get(1)
     call = node.plain()
     mask = call.array(1).reshape(-1)
     if own is not None and "axis" not in node.call.node.attributes:
@@ -124,9 +124,9 @@ def _compressed(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("Shape")
-def _shape(node: CountedNode) -> list[Operand]:
+def _shape(node: BoundedNode) -> list[Operand]:
     """The extents; that of the counted axis is the count."""
-    own = node.counted[0]
+    own = node.bounded[0]
     axes = list(range(len(own.shape)))
     end = node.call.attribute("end")
     axes = axes[node.call.attribute("start", 0) : end]
@@ -138,21 +138,21 @@ def _shape(node: CountedNode) -> list[Operand]:
     ]  # fmt: skip
     value = np.concatenate(extents) if extents else np.zeros(0, np.int64)
     known = [None if axis == own.axis else own.shape[axis] for axis in axes]
-    return [Operand("", "INT64", Extents.of_shape(value, known, own))]
+    return [Operand("", "INT64", ShapeValue.of_shape(value, known, own))]
 
 
 @_handles("Size")
-def _size(node: CountedNode) -> list[Operand]:
+def _size(node: BoundedNode) -> list[Operand]:
     """The number of elements of the rows that count."""
-    own = node.counted[0]
+    own = node.bounded[0]
     rest = math.prod(n for axis, n in enumerate(own.shape) if axis != own.axis)
     return [Operand("", "INT64", convert(own.count, I64) * np.int64(rest))]
 
 
 @_handles("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _reshaped(node: CountedNode) -> list[Operand] | None:
+def _reshaped(node: BoundedNode) -> list[Operand] | None:
     """The counted axis stays, behind as many elements as before."""
-    own = node.counted.get(0)
+    own = node.bounded.get(0)
     if own is None:
         return None
     before = own.shape
@@ -160,7 +160,7 @@ def _reshaped(node: CountedNode) -> list[Operand] | None:
     if place is None:
         raise node.call.error(
             f"gives {_named(own)} another shape, in which the counted axis must stay; have -1 for "
-            f"it in a constant shape, and list the axes of Squeeze: {COUNTED_ADVICE}",
+            f"it in a constant shape, and list the axes of Squeeze: {DYNAMIC_SIZE_ADVICE}",
             UnsupportedError,
         )
     results = node.compute(node.plain())
@@ -174,16 +174,16 @@ def _reshaped(node: CountedNode) -> list[Operand] | None:
     return [node.operand(result, place, own.count)]
 
 
-def _named(own: Counted) -> str:
+def _named(own: BoundedTensor) -> str:
     """Return the shape of a tensor with a counted axis for an error."""
     return str([n if axis != own.axis else "?" for axis, n in enumerate(own.shape)]).replace(
         "'", ""
     )
 
 
-def _reshaped_axis(node: CountedNode, own: Counted) -> int | None:
+def _reshaped_axis(node: BoundedNode, own: BoundedTensor) -> int | None:
     """Return where the counted axis of input 0 is in the result."""
-    operator, rank, given = node.call.node.operator, len(own.shape), node.known(1)
+    operator, rank, given = node.call.node.operator, len(own.shape), node.constant(1)
     if operator == "Flatten":
         axis = node.attribute("axis", 1)
         axis = axis + rank if axis < 0 else axis
@@ -209,14 +209,14 @@ def _reshaped_axis(node: CountedNode, own: Counted) -> int | None:
 
 
 @_handles("Slice")
-def _sliced(node: CountedNode) -> list[Operand] | None:
+def _sliced(node: BoundedNode) -> list[Operand] | None:
     """Along the counted axis from any row, in any direction; the number of rows is a formula."""
-    own = node.counted.get(0)
-    starts, ends, axes, steps = (node.known(index) for index in (1, 2, 3, 4))
+    own = node.bounded.get(0)
+    starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
     is_known_whole = (axes is not None or not node.has(3)) and (
         steps is not None or not node.has(4)
     )
-    if own is None or len(node.counted) > 1 or starts is None or ends is None:
+    if own is None or len(node.bounded) > 1 or starts is None or ends is None:
         return None
     if not is_known_whole:
         return None
@@ -243,7 +243,7 @@ _WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
 
 
 def _rows_of_slice(
-    node: CountedNode, own: Counted, start: int, end: int, step: int
+    node: BoundedNode, own: BoundedTensor, start: int, end: int, step: int
 ) -> tuple[AnyArray, AnyArray]:
     """Return the rows of a slice along the counted axis, and their number.
 
@@ -277,7 +277,7 @@ def _rows_of_slice(
 
 
 @_handles("Concat")
-def _joined(node: CountedNode) -> list[Operand] | None:
+def _joined(node: BoundedNode) -> list[Operand] | None:
     """Along the counted axis the rows that count, one tensor after the other."""
     call = node.plain()
     operands = [call.input(index) for index in range(len(call.inputs))]
@@ -285,10 +285,10 @@ def _joined(node: CountedNode) -> list[Operand] | None:
     axis = call.axis("axis", rank, 0)
     own = set(node.axes.values())
     if own != {axis}:
-        is_other = len(own) == 1 and axis not in own and len(node.counted) == len(operands)
+        is_other = len(own) == 1 and axis not in own and len(node.bounded) == len(operands)
         if not is_other:
             raise node.refusal()
-        counts = list(node.counted.values())
+        counts = list(node.bounded.values())
         if any(each.count is not counts[0].count for each in counts):
             raise node.refusal()
         return [node.operand(each, own.pop(), counts[0].count) for each in node.compute(call)]
@@ -300,13 +300,13 @@ def _joined(node: CountedNode) -> list[Operand] | None:
     extents = [operand.shape[axis] for operand in operands]
     for index, extent in enumerate(extents):
         source = np.where(order >= start, order - start + np.int32(base), source)
-        rows = node.counted.get(index)
+        rows = node.bounded.get(index)
         start = start + (np.int32(extent) if rows is None else rows.count)
         base += extent
     rows_of = take(call.floats(whole.value), np.minimum(source, np.int32(bound - 1)), axis)
-    static = tuple(n for index, n in enumerate(extents) if index not in node.counted)
-    places = tuple(node.counted)
-    counts = [each.count for each in node.counted.values()]
+    static = tuple(n for index, n in enumerate(extents) if index not in node.bounded)
+    places = tuple(node.bounded)
+    counts = [each.count for each in node.bounded.values()]
     count = call.graph.shared(("concatenation", *places, *static), counts, lambda: start)
     return [node.operand(Operand("", whole.type, rows_of), axis, count)]
 
@@ -317,10 +317,10 @@ _NEUTRAL = {"ReduceL1": 0, "ReduceL2": 0, "ReduceProd": 1, "ReduceSum": 0, "Redu
 
 @_handles("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
           "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
-def _reduced(node: CountedNode) -> list[Operand] | None:
+def _reduced(node: BoundedNode) -> list[Operand] | None:
     """Along other axes, or of the rows that count, with a neutral element for the padding."""
-    own, axes = node.counted.get(0), node.known(1)
-    if own is None or len(node.counted) > 1 or (axes is None and node.has(1)):
+    own, axes = node.bounded.get(0), node.constant(1)
+    if own is None or len(node.bounded) > 1 or (axes is None and node.has(1)):
         return None
     rank = len(own.shape)
     is_identity = not axes and bool(node.attribute("noop_with_empty_axes", 0))
@@ -340,7 +340,7 @@ def _reduced(node: CountedNode) -> list[Operand] | None:
     return None if neutral is None else node.compute(_filled(node, own, neutral))
 
 
-def _filled(node: CountedNode, own: Counted, number: AnyArray) -> Call:
+def _filled(node: BoundedNode, own: BoundedTensor, number: AnyArray) -> Call:
     """The node with a number in the padding of its first input."""
     return node.plain({0: np.where(own.is_row(), node.call.floats(own.value), number)})
 
@@ -364,9 +364,9 @@ def _last(dtype: DType, *, is_greatest_first: bool) -> AnyArray:
 
 
 @_handles("Softmax", "LogSoftmax")
-def _softmax(node: CountedNode) -> list[Operand] | None:
+def _softmax(node: BoundedNode) -> list[Operand] | None:
     """Along the counted axis, the padding counts as minus infinity."""
-    own = node.counted[0]
+    own = node.bounded[0]
     if node.axis(-1) != own.axis:
         return None
     call = _filled(node, own, _last(own.dtype, is_greatest_first=True))
@@ -374,9 +374,9 @@ def _softmax(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("CumSum")
-def _sums_from_the_end(node: CountedNode) -> list[Operand] | None:
+def _sums_from_the_end(node: BoundedNode) -> list[Operand] | None:
     """From the last row on, the padding counts as 0."""
-    own, axes = node.counted.get(0), node.known(1)
+    own, axes = node.bounded.get(0), node.constant(1)
     if own is None or not axes or axes[0] % len(own.shape) != own.axis:
         return None
     call = _filled(node, own, np.zeros((), own.dtype))
@@ -384,15 +384,15 @@ def _sums_from_the_end(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("TopK", "ArgMax", "ArgMin")
-def _greatest_rows(node: CountedNode) -> list[Operand] | None:
+def _greatest_rows(node: BoundedNode) -> list[Operand] | None:
     """Along the counted axis the padding is last: rows that count come first among equals.
 
     A call fails that has fewer rows than are taken.
     """
-    own, operator = node.counted.get(0), node.call.node.operator
-    if own is None or len(node.counted) > 1 or own.dtype.kind not in "iuf":
+    own, operator = node.bounded.get(0), node.call.node.operator
+    if own is None or len(node.bounded) > 1 or own.dtype.kind not in "iuf":
         return None
-    number = node.known(1) if operator == "TopK" else [1]
+    number = node.constant(1) if operator == "TopK" else [1]
     is_last = bool(node.attribute("select_last_index", 0))
     if node.axis(-1 if operator == "TopK" else 0) != own.axis or not number or is_last:
         return None
@@ -409,9 +409,9 @@ def _greatest_rows(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("Gather")
-def _rows_at(node: CountedNode) -> list[Operand] | None:
+def _rows_at(node: BoundedNode) -> list[Operand] | None:
     """Along the counted axis at indices of rows that count; a call fails at others."""
-    own, index = node.counted.get(0), node.counted.get(1)
+    own, index = node.bounded.get(0), node.bounded.get(1)
     if own is None or node.axis(0) != own.axis or node.call.is_inner or not own.shape[own.axis]:
         return None
     places = convert(node.plain().array(1), I32)
@@ -431,10 +431,10 @@ def _rows_at(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("ScatterND")
-def _scattered(node: CountedNode) -> list[Operand] | None:
+def _scattered(node: BoundedNode) -> list[Operand] | None:
     """Updates of counted rows of indices; those of the padding go to a row that is cut off."""
-    indices, updates = node.counted.get(1), node.counted.get(2)
-    if set(node.counted) != {1, 2} or indices is None or updates is None:
+    indices, updates = node.bounded.get(1), node.bounded.get(2)
+    if set(node.bounded) != {1, 2} or indices is None or updates is None:
         return None
     is_same = indices.count is updates.count and indices.axis == updates.axis
     if not is_same or indices.axis == len(indices.shape) - 1 or not node.shape(0):
@@ -455,13 +455,13 @@ def _scattered(node: CountedNode) -> list[Operand] | None:
 
 
 @_handles("Div", "Mod")
-def _divided(node: CountedNode) -> list[Operand] | None:
+def _divided(node: BoundedNode) -> list[Operand] | None:
     """Integers are divided by 1 in the padding: a division by 0 ends a program."""
-    own = node.counted.get(1)
+    own = node.bounded.get(1)
     if own is None or own.dtype.kind not in "iu":
         return None
     axis = elementwise(node)
-    if axis is None or any(each.count is not own.count for each in node.counted.values()):
+    if axis is None or any(each.count is not own.count for each in node.bounded.values()):
         return None
     divisor = np.where(own.is_row(), own.value, np.ones((), own.dtype))
     results = node.compute(node.plain({1: divisor}))

@@ -1,6 +1,6 @@
 """Operators that select as many elements as they find: NonZero, Compress, NonMaxSuppression.
 
-Their results have an axis that the program counts (`counted`), unless the operands are constant.
+Their results have an axis that the program counts (`bounded`), unless the operands are constant.
 
 Sources: ONNX, NonZero 13, Compress 28, NonMaxSuppression 11; ONNX Runtime,
 ``non_max_suppression_helper.h``.
@@ -26,16 +26,16 @@ from ....numerics.array_functions import (
 )
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import reduce_rows
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..movement.shapes import moved
-from .bounded_tensor import counted, true_positions
+from .bounded_tensor import bounded, true_positions
 
 __all__ = ["compressed", "coordinates_of", "is_non_zero"]
 
 # -- masks ----------------------------------------------------------------------------------------
 
 
-@kernel("NonZero")
+@importer("NonZero")
 def non_zero(call: Call) -> Typed:
     """The coordinates of the elements that are not 0, one column for each."""
     return coordinates_of(is_non_zero(call.array(0)))
@@ -60,7 +60,7 @@ def coordinates_of(mask: AnyArray) -> Typed:
         return Typed("INT64", np.zeros((len(shape), 0), np.int64))
     positions, count = true_positions(mask.reshape(-1))
     rows = [convert(each, I64) for each in _unraveled(positions, shape)]
-    return Typed("INT64", counted(np.stack(rows), 1, count))
+    return Typed("INT64", bounded(np.stack(rows), 1, count))
 
 
 def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
@@ -73,7 +73,7 @@ def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
     return [positions, *reversed(coordinates)]
 
 
-@kernel("Compress")
+@importer("Compress")
 def compress(call: Call) -> Typed:
     """The slices along an axis where a condition is true."""
     return compressed(call, call.array(1).reshape(-1))
@@ -99,13 +99,13 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
         found = moved(call, lambda value: take(value.reshape(-1), positions, 0))
     else:
         found = moved(call, lambda value: take(value, positions, axis))
-    return Typed(found.type, counted(found.value, axis or 0, count))
+    return Typed(found.type, bounded(found.value, axis or 0, count))
 
 
 # -- boxes ----------------------------------------------------------------------------------------
 
 
-@kernel("NonMaxSuppression")
+@importer("NonMaxSuppression")
 def non_max_suppression(call: Call) -> Typed:
     """``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``: batch, class and box of each selection.
 
@@ -145,7 +145,7 @@ def non_max_suppression(call: Call) -> Typed:
     batch, class_, _ = _unraveled(positions, (batches, classes, bound))
     box = np.minimum(take(columns, positions, 0), np.int32(extent - 1))
     result = np.stack([batch, class_, box], axis=1)
-    return Typed("INT64", counted(convert(result, I64), 0, count))
+    return Typed("INT64", bounded(convert(result, I64), 0, count))
 
 
 def _scalar(call: Call, index: int) -> AnyArray:

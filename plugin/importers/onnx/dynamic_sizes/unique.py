@@ -17,17 +17,15 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray, Array
 from ....numerics.ordering import cumulative
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..reduction.ordering import ordered_keys
-from .bounded_tensor import counted
-
-__all__: list[str] = []
+from .bounded_tensor import bounded
 
 _MAX_PAIRS = 1 << 24
 """The number of comparisons up to which a tensor that is computed is taken."""
 
 
-@kernel("Unique")
+@importer("Unique")
 def unique(call: Call) -> list[Typed]:
     """Distinct elements, the first of each, the place of each element, and their numbers."""
     operand, value = call.input(0), call.array(0)
@@ -55,10 +53,10 @@ def unique(call: Call) -> list[Typed]:
     distinct = take(value.reshape(-1) if axis is None else value, first, axis or 0)
     numbers = take(alike, first, 0)
     return [
-        Typed(operand.type, counted(distinct, axis or 0, number)),
-        Typed("INT64", counted(convert(first, I64), 0, number)),
+        Typed(operand.type, bounded(distinct, axis or 0, number)),
+        Typed("INT64", bounded(convert(first, I64), 0, number)),
         Typed("INT64", convert(place, I64)),
-        Typed("INT64", counted(convert(numbers, I64), 0, number)),
+        Typed("INT64", bounded(convert(numbers, I64), 0, number)),
     ]
 
 

@@ -32,7 +32,7 @@ def most_of(call: Call, index: int) -> int | None:
 
 def _most(call: Call, name: str, depth: int) -> int | None:
     operand = call.graph.operand(name)
-    if operand is not None and operand.is_known:
+    if operand is not None and operand.is_constant:
         array = np.asarray(operand.value)
         return int(array.max()) if array.size and array.dtype.kind in "iu" else None
     node = call.graph.producer(name)

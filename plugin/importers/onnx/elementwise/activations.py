@@ -16,7 +16,7 @@ import numpy as np
 
 from ....numerics.array_functions import convert, erf, tanh
 from ....numerics.element_types import F32, AnyArray, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from .arithmetic import broadcast_shapes
 
 __all__ = ["clipped", "leaky", "rectified", "sigmoid", "softplus"]
@@ -126,13 +126,13 @@ _ACTIVATIONS: dict[str, Callable[[Call, AnyArray], AnyArray]] = {
 }
 
 
-@kernel(*_ACTIVATIONS)
+@importer(*_ACTIVATIONS)
 def activation(call: Call) -> Typed:
     """An activation function of each element."""
     return _like_input(call, _ACTIVATIONS[call.node.operator](call, _wide(call)))
 
 
-@kernel("Shrink")
+@importer("Shrink")
 def shrink(call: Call) -> Typed:
     """Elements within ``lambd`` become 0, others come nearer by ``bias``; of integers, too."""
     value = call.array(0)
@@ -155,7 +155,7 @@ def leaky(call: Call) -> Typed:
     return _like_input(call, np.where(x < _number(0, x), scaled, x))
 
 
-@kernel("PRelu")
+@importer("PRelu")
 def parametric(call: Call) -> Typed:
     """Elements below 0 times ``slope``, which broadcasts to the operand."""
     value, slope = call.array(0), call.array(1)
@@ -197,7 +197,7 @@ def _shifted(call: Call) -> tuple[AnyArray, int]:
     return x - x.max(axis=axis, keepdims=True), axis
 
 
-@kernel("Softmax")
+@importer("Softmax")
 def softmax(call: Call) -> Typed:
     """``exp(x) / sum(exp(x))`` along an axis."""
     if _is_empty(call):
@@ -207,7 +207,7 @@ def softmax(call: Call) -> Typed:
     return _like_input(call, exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True))
 
 
-@kernel("LogSoftmax")
+@importer("LogSoftmax")
 def log_softmax(call: Call) -> Typed:
     """``x - log(sum(exp(x)))`` along an axis."""
     if _is_empty(call):
@@ -217,7 +217,7 @@ def log_softmax(call: Call) -> Typed:
     return _like_input(call, x - np.log(total))
 
 
-@kernel("Hardmax")
+@importer("Hardmax")
 def hardmax(call: Call) -> Typed:
     """1 at the first of the greatest elements along an axis, 0 elsewhere."""
     if _is_empty(call):

@@ -18,7 +18,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import bits_of, convert, divide_truncated, erf, is_known, tanh
 from ....numerics.element_types import F32, AnyArray, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 
 __all__ = ["added", "broadcast_shapes", "multiplied", "negated", "subtracted"]
 
@@ -87,7 +87,7 @@ def negated(call: Call) -> Typed:
     return _typed(call, -call.array(0))
 
 
-@kernel("Div")
+@importer("Div")
 def divide(call: Call) -> Typed:
     """``A / B``; the quotient of integers is cut towards zero."""
     left, right = operands(call, 2)
@@ -96,7 +96,7 @@ def divide(call: Call) -> Typed:
     return _typed(call, left / right)
 
 
-@kernel("Mod")
+@importer("Mod")
 def modulo(call: Call) -> Typed:
     """The remainder with the sign of the divisor; with ``fmod`` that of the dividend."""
     left, right = operands(call, 2)
@@ -123,7 +123,7 @@ def in_f32_pair(
     return convert(wide, ElementType.of_dtype(dtype))
 
 
-@kernel("Pow")
+@importer("Pow")
 def power(call: Call) -> Typed:
     """``X ** Y`` of the type of ``X``: products where the exponents are integers."""
     base, exponent = call.array(0), call.array(1)
@@ -177,13 +177,13 @@ def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
     return np.where(exponent < 0, of_units, result)
 
 
-@kernel("Sum")
+@importer("Sum")
 def total(call: Call) -> Typed:
     """The sum of all inputs."""
     return _typed(call, functools.reduce(lambda x, y: x + y, operands(call)))
 
 
-@kernel("Mean")
+@importer("Mean")
 def mean(call: Call) -> Typed:
     """The mean of all inputs."""
     values = operands(call)
@@ -191,7 +191,7 @@ def mean(call: Call) -> Typed:
     return _typed(call, functools.reduce(lambda x, y: x + y, values) / count)
 
 
-@kernel("Max", "Min")
+@importer("Max", "Min")
 def extreme(call: Call) -> Typed:
     """The greatest or least of all inputs; NaN if one of them is."""
     function = np.maximum if call.node.operator == "Max" else np.minimum
@@ -210,7 +210,7 @@ _BITS = {
 }  # fmt: skip
 
 
-@kernel(*_COMPARISONS)
+@importer(*_COMPARISONS)
 def compare(call: Call) -> Typed:
     """A boolean for each element; comparisons with NaN are false."""
     left, right = operands(call, 2)
@@ -219,20 +219,20 @@ def compare(call: Call) -> Typed:
     return Typed("BOOL", _COMPARISONS[call.node.operator](left, right))
 
 
-@kernel(*_BITS)
+@importer(*_BITS)
 def combine_bits(call: Call) -> Typed:
     """Operations on booleans, or on the bits of integers."""
     left, right = operands(call, 2)
     return _typed(call, _BITS[call.node.operator](left, right))
 
 
-@kernel("Not", "BitwiseNot")
+@importer("Not", "BitwiseNot")
 def invert(call: Call) -> Typed:
     """Each bit inverted."""
     return _typed(call, np.invert(call.array(0)))
 
 
-@kernel("BitShift")
+@importer("BitShift")
 def shift(call: Call) -> Typed:
     """Integers shifted to the left or right; beyond their bits 0, or the sign."""
     value, amount = operands(call, 2)
@@ -249,7 +249,7 @@ def shift(call: Call) -> Typed:
     return _typed(call, np.where(amount == inside, shifted, beyond))
 
 
-@kernel("BitCast")
+@importer("BitCast")
 def bit_cast(call: Call) -> Typed:
     """The bits of elements, read as another type of the same width."""
     from ..quantization.quantize_linear import type_name
@@ -267,7 +267,7 @@ def bit_cast(call: Call) -> Typed:
     return Typed(type_, bits_of(value, element))
 
 
-@kernel("Where")
+@importer("Where")
 def where(call: Call) -> Typed:
     """``X`` where the condition holds, ``Y`` elsewhere."""
     condition, yes, no = (call.array(index) for index in range(3))
@@ -282,14 +282,14 @@ def where(call: Call) -> Typed:
     return Typed(call.input(1).type, result)
 
 
-@kernel("IsNaN")
+@importer("IsNaN")
 def is_nan(call: Call) -> Typed:
     """True for NaN."""
     value = call.array(0)
     return Typed("BOOL", value != value)
 
 
-@kernel("IsInf")
+@importer("IsInf")
 def is_infinite(call: Call) -> Typed:
     """True for infinities of the signs that the attributes name."""
     value = call.array(0)
@@ -418,7 +418,7 @@ _FUNCTIONS: dict[str, _Function] = {
 """Functions of one operand, by the names of operators."""
 
 
-@kernel(*_FUNCTIONS)
+@importer(*_FUNCTIONS)
 def function_of_one(call: Call) -> Typed:
     """A function of each element."""
     value = call.array(0)

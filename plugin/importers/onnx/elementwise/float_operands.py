@@ -12,7 +12,14 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, F64, AnyArray, ElementType
 from ..call import Call
 
-__all__ = ["element", "like", "optional_wide", "refuse_inputs", "wide", "wide_element"]
+__all__ = [
+    "as_input_type",
+    "computing_type",
+    "element",
+    "float_operand",
+    "optional_float_operand",
+    "refuse_inputs",
+]
 
 
 def element(call: Call, index: int) -> ElementType:
@@ -20,22 +27,22 @@ def element(call: Call, index: int) -> ElementType:
     return ElementType.of_dtype(np.dtype(call.array(index).dtype))
 
 
-def wide_element(call: Call, index: int = 0) -> ElementType:
+def computing_type(call: Call, index: int = 0) -> ElementType:
     """Return the type in which a node computes whose operands have the type of an input."""
     return F64 if element(call, index) == F64 else F32
 
 
-def wide(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
+def float_operand(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
     """Return an input as f32, or as f64 if input 0 is f64."""
-    return convert(call.array(index), target or wide_element(call))
+    return convert(call.array(index), target or computing_type(call))
 
 
-def optional_wide(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
-    """Return an input as `wide`, or None if it is absent."""
-    return None if call.optional(index) is None else wide(call, index, target)
+def optional_float_operand(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
+    """Return an input as `float_operand`, or None if it is absent."""
+    return None if call.optional(index) is None else float_operand(call, index, target)
 
 
-def like(call: Call, index: int, value: AnyArray) -> AnyArray:
+def as_input_type(call: Call, index: int, value: AnyArray) -> AnyArray:
     """Return a result as the type of an input."""
     return convert(value, element(call, index))
 

@@ -15,9 +15,9 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
-from ..call import Call, kernel
+from ..call import Call, importer
 from .activations import sigmoid
-from .float_operands import like, optional_wide, wide
+from .float_operands import as_input_type, float_operand, optional_float_operand
 
 __all__ = ["activated"]
 
@@ -35,51 +35,53 @@ def _tanh_gelu(x: AnyArray) -> AnyArray:
     return x * kind(0.5) * (kind(1) + tanh(inner))
 
 
-@kernel("com.microsoft.Gelu", "com.microsoft.BiasGelu")
+@importer("com.microsoft.Gelu", "com.microsoft.BiasGelu")
 def bias_gelu(call: Call) -> AnyArray:
     """``x / 2 * (1 + erf(x / sqrt(2)))`` of ``X``, or of ``A + B``."""
-    x, bias = wide(call, 0), optional_wide(call, 1)
-    return like(call, 0, _gelu(x if bias is None else x + bias))
+    x, bias = float_operand(call, 0), optional_float_operand(call, 1)
+    return as_input_type(call, 0, _gelu(x if bias is None else x + bias))
 
 
-@kernel("com.microsoft.FastGelu")
+@importer("com.microsoft.FastGelu")
 def fast_gelu(call: Call) -> AnyArray:
     """The approximation of Gelu by tanh, of ``X + bias``."""
-    x, bias = wide(call, 0), optional_wide(call, 1)
-    return like(call, 0, _tanh_gelu(x if bias is None else x + bias))
+    x, bias = float_operand(call, 0), optional_float_operand(call, 1)
+    return as_input_type(call, 0, _tanh_gelu(x if bias is None else x + bias))
 
 
-@kernel("com.microsoft.QuickGelu")
+@importer("com.microsoft.QuickGelu")
 def quick_gelu(call: Call) -> AnyArray:
     """``x * sigmoid(alpha * x)``."""
-    x = wide(call, 0)
-    return like(call, 0, x * sigmoid(x.dtype.type(call.attribute("alpha", 1.702)) * x))
+    x = float_operand(call, 0)
+    return as_input_type(call, 0, x * sigmoid(x.dtype.type(call.attribute("alpha", 1.702)) * x))
 
 
-@kernel("SwiGLU")
+@importer("SwiGLU")
 def swiglu(call: Call) -> AnyArray:
     """``A * sigmoid(alpha * A) * B``, of operands of one shape."""
-    x, gated = wide(call, 0), wide(call, 1)
+    x, gated = float_operand(call, 0), float_operand(call, 1)
     if tuple(x.shape) != tuple(gated.shape):
         raise call.error(f"has A of shape {list(x.shape)} and B of shape {list(gated.shape)}")
     alpha = x.dtype.type(call.attribute("alpha", 1.0))
-    return like(call, 0, x * sigmoid(alpha * x) * gated)
+    return as_input_type(call, 0, x * sigmoid(alpha * x) * gated)
 
 
-@kernel("com.microsoft.BiasSplitGelu")
+@importer("com.microsoft.BiasSplitGelu")
 def bias_split_gelu(call: Call) -> AnyArray:
     """The left half of ``X + bias`` times the Gelu of the right half."""
-    x = wide(call, 0) + wide(call, 1)
+    x = float_operand(call, 0) + float_operand(call, 1)
     half = x.shape[-1] // 2
     if not half or x.shape[-1] % 2:
         raise call.error(f"splits {x.shape[-1]} elements in two halves")
-    return like(call, 0, x[..., :half] * _gelu(x[..., half:]))
+    return as_input_type(call, 0, x[..., :half] * _gelu(x[..., half:]))
 
 
-@kernel("com.microsoft.BiasAdd")
+@importer("com.microsoft.BiasAdd")
 def bias_add(call: Call) -> AnyArray:
     """``X + bias + skip``."""
-    return like(call, 0, wide(call, 0) + wide(call, 1) + wide(call, 2))
+    return as_input_type(
+        call, 0, float_operand(call, 0) + float_operand(call, 1) + float_operand(call, 2)
+    )
 
 
 _ACTIVATIONS: dict[str, tuple[int, Callable[..., AnyArray]]] = {

@@ -20,19 +20,23 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, pool
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..contraction.contractions import padding
-from ..quantization.expressed import Quantized, Real, Scaled, Sum, factor_of, product_of
+from ..quantization.expressed import (
+    ExpressedValue,
+    Quantized,
+    ScaledSum,
+    ScaledTerm,
+    factor_of,
+    product_of,
+)
 from ..quantization.quantize_linear import quantized, stored
 from ..reduction.reductions import greatest, reduced, reduction_axes
-
-__all__: list[str] = []
-
 
 # -- means ----------------------------------------------------------------------------------------
 
 
-def _mean(operand: Quantized, axes: Sequence[int], *, keep: bool = True) -> Sum:
+def _mean(operand: Quantized, axes: Sequence[int], *, keep: bool = True) -> ScaledSum:
     """The mean over axes."""
     count = math.prod(operand.shape[axis] for axis in axes)
     value, bound = operand.centered()
@@ -43,14 +47,14 @@ def _mean(operand: Quantized, axes: Sequence[int], *, keep: bool = True) -> Sum:
     return _divided(operand, total, bound * count, np.full((1,) * total.ndim, max(count, 1)))
 
 
-def _divided(operand: Quantized, total: AnyArray, bound: int, counts: Array) -> Sum:
+def _divided(operand: Quantized, total: AnyArray, bound: int, counts: Array) -> ScaledSum:
     """Sums of storage by how many elements each has."""
     scale = factor_of(operand.scales.reshape((1,) * total.ndim))
     if scale.dtype == object:
         inverse = np.array([Fraction(1, int(n)) for n in counts.reshape(-1)], object)
     else:
         inverse = np.float32(1) / counts.astype(np.float32)
-    return Sum((Scaled(total, bound, product_of(scale, inverse.reshape(counts.shape))),))
+    return ScaledSum((ScaledTerm(total, bound, product_of(scale, inverse.reshape(counts.shape))),))
 
 
 def _whole(call: Call) -> Quantized | None:
@@ -64,8 +68,8 @@ def _whole(call: Call) -> Quantized | None:
     return real
 
 
-@kernel("GlobalAveragePool")
-def global_average_pool(call: Call) -> Sum | Typed:
+@importer("GlobalAveragePool")
+def global_average_pool(call: Call) -> ScaledSum | Typed:
     """The mean of each channel: exact for integers with one scale."""
     real = _whole(call)
     if real is not None:
@@ -77,14 +81,14 @@ def global_average_pool(call: Call) -> Sum | Typed:
     return _like_input(call, total / np.asarray(count, value.dtype))
 
 
-@kernel("GlobalMaxPool")
+@importer("GlobalMaxPool")
 def global_max_pool(call: Call) -> Typed:
     """The greatest element of each channel."""
     value = call.array(0)
     return Typed(call.input(0).type, greatest(value, tuple(range(2, value.ndim)), True))
 
 
-@kernel("GlobalLpPool")
+@importer("GlobalLpPool")
 def global_lp_pool(call: Call) -> Typed:
     """``sum(|x| ** p) ** (1 / p)`` of each channel."""
     value = _wide(call)
@@ -125,7 +129,7 @@ def _root(call: Call, value: AnyArray) -> AnyArray:
     return np.sqrt(value) if p == 2 else np.power(value, np.asarray(1 / p, value.dtype))
 
 
-@kernel("com.microsoft.QLinearGlobalAveragePool")
+@importer("com.microsoft.QLinearGlobalAveragePool")
 def qlinear_global_average_pool(call: Call) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``: the mean of each channel, rounded once."""
     operand = quantized(call, 0, 1, 2)
@@ -134,8 +138,8 @@ def qlinear_global_average_pool(call: Call) -> Typed:
     return stored(call, _mean(operand, range(first, first + rank - 2)), 3, 4)
 
 
-@kernel("ReduceMean")
-def reduce_mean(call: Call) -> Sum | Typed:
+@importer("ReduceMean")
+def reduce_mean(call: Call) -> ScaledSum | Typed:
     """The mean along axes: exact for integers with one scale."""
     real = _whole(call)
     if real is None:
@@ -148,7 +152,7 @@ def reduce_mean(call: Call) -> Sum | Typed:
     return _mean(real, axes, keep=keep)
 
 
-@kernel("com.microsoft.QLinearReduceMean")
+@importer("com.microsoft.QLinearReduceMean")
 def qlinear_reduce_mean(call: Call) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``."""
     operand = quantized(call, 0, 1, 2)
@@ -158,8 +162,8 @@ def qlinear_reduce_mean(call: Call) -> Typed:
     return stored(call, _mean(operand, axes, keep=bool(call.attribute("keepdims", 1))), 3, 4)
 
 
-@kernel("AveragePool")
-def average_pool(call: Call) -> Sum | Typed:
+@importer("AveragePool")
+def average_pool(call: Call) -> ScaledSum | Typed:
     """Means of windows: exact for integers with one scale."""
     real = _whole(call)
     if real is not None:
@@ -169,14 +173,14 @@ def average_pool(call: Call) -> Sum | Typed:
     return _like_input(call, total / _counts(call, value.shape).astype(value.dtype))
 
 
-@kernel("LpPool")
+@importer("LpPool")
 def lp_pool(call: Call) -> Typed:
     """``sum(|x| ** p) ** (1 / p)`` of windows."""
     powers = _powers(call, _wide(call))
     return _like_input(call, _root(call, _windows(call, powers, 0, "add")))
 
 
-@kernel("com.microsoft.QLinearAveragePool")
+@importer("com.microsoft.QLinearAveragePool")
 def qlinear_average_pool(call: Call) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``: means of windows, rounded once."""
     operand = quantized(call, 0, 1, 2)
@@ -188,13 +192,13 @@ def qlinear_average_pool(call: Call) -> Typed:
     if is_last:
         (term,) = total.terms
         order = (0, *range(2, rank), 1)
-        total = Sum(
-            (Scaled(term.value.transpose(order), term.bound, term.factor.transpose(order)),)
+        total = ScaledSum(
+            (ScaledTerm(term.value.transpose(order), term.bound, term.factor.transpose(order)),)
         )
     return stored(call, total, 3, 4)
 
 
-def _window_means(call: Call, operand: Quantized, *, is_whole: bool = False) -> Sum:
+def _window_means(call: Call, operand: Quantized, *, is_whole: bool = False) -> ScaledSum:
     """Means of windows.
 
     Args:
@@ -350,8 +354,8 @@ def _window_elements(
 # -- greatest elements ----------------------------------------------------------------------------
 
 
-@kernel("MaxPool")
-def max_pool(call: Call) -> Real:
+@importer("MaxPool")
+def max_pool(call: Call) -> ExpressedValue:
     """The greatest elements of windows; integers with one positive scale stay integers."""
     operand = call.input(0)
     if any(call.node.outputs[1:]):
@@ -406,7 +410,7 @@ def _signed(value: AnyArray) -> tuple[AnyArray, float]:
     return value.astype(np.int32 if dtype.itemsize < 4 else dtype), int(np.iinfo(dtype).min)
 
 
-@kernel("com.microsoft.NhwcMaxPool")
+@importer("com.microsoft.NhwcMaxPool")
 def nhwc_max_pool(call: Call) -> Typed:
     """Of integers, with the channels last."""
     operand = call.input(0)
@@ -420,7 +424,7 @@ def _max_pool(call: Call, images: AnyArray) -> AnyArray:
     return _windows(call, signed, least, "maximum").astype(images.dtype)
 
 
-@kernel("LRN")
+@importer("LRN")
 def local_response_normalization(call: Call) -> Typed:
     """``x / (bias + alpha / size * sum(x ** 2)) ** beta`` over `size` channels around each."""
     x = _wide(call)

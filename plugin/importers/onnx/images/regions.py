@@ -18,12 +18,10 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, kernel
-
-__all__: list[str] = []
+from ..call import Call, Typed, importer
 
 
-@kernel("RoiAlign")
+@importer("RoiAlign")
 def roi_align(call: Call) -> Typed:
     """``X`` ``[N, C, H, W]``, ``rois`` ``[R, 4]`` and ``batch_indices`` ``[R]``."""
     images, regions, batch = call.array(0), call.array(1), call.array(2)
@@ -127,7 +125,7 @@ def _aligned(
     return pooled.transpose(0, 3, 1, 2)
 
 
-@kernel("MaxRoiPool")
+@importer("MaxRoiPool")
 def max_roi_pool(call: Call) -> Typed:
     """``X`` ``[N, C, H, W]`` and ``rois`` ``[R, 5]``: batch, x1, y1, x2, y2."""
     images, regions = call.array(0), call.array(1)

@@ -21,11 +21,9 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, take
 from ....numerics.element_types import AnyArray, Array
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..movement.padding import take_constant
 from ..movement.shapes import moved
-
-__all__: list[str] = []
 
 _MAX_GATHERS = 8
 """The number of positions for each output element up to which gathers are summed."""
@@ -50,7 +48,7 @@ class _Axis:
     region: tuple[float, float]
 
 
-@kernel("Resize")
+@importer("Resize")
 def resize(call: Call) -> Typed:
     """The input sampled at other coordinates along each axis."""
     operand = call.input(0)
@@ -122,7 +120,7 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         raise call.error(f"has the keep_aspect_ratio_policy {policy!r}")
     regions = [(0.0, 1.0)] * len(axes)
     if transform == "tf_crop_and_resize":
-        ends = call.known(1).astype(np.float64).reshape(-1).tolist()
+        ends = call.constant(1).astype(np.float64).reshape(-1).tolist()
         if len(ends) != 2 * len(axes):
             raise call.error(f"has {len(ends)} numbers in roi, expected two for each axis")
         regions = list(zip(ends[: len(axes)], ends[len(axes) :], strict=True))
@@ -179,7 +177,7 @@ def _listed(call: Call, index: int, count: int) -> list[float] | None:
     """Scales or sizes: None if the input is absent or empty."""
     if call.optional(index) is None:
         return None
-    numbers: list[float] = call.known(index).reshape(-1).tolist()
+    numbers: list[float] = call.constant(index).reshape(-1).tolist()
     if not numbers:
         return None
     if len(numbers) != count:

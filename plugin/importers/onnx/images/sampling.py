@@ -19,9 +19,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert, take
 from ....numerics.element_types import I32, AnyArray, Array, DType
-from ..call import Call, Typed, kernel
-
-__all__: list[str] = []
+from ..call import Call, Typed, importer
 
 _LIMIT = np.float32(1 << 30)
 """The magnitude to which coordinates are clamped, so that they fit integers of 32 bits."""
@@ -30,7 +28,7 @@ _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic
           "bicubic": "cubic"}  # fmt: skip
 
 
-@kernel("GridSample")
+@importer("GridSample")
 def grid_sample(call: Call) -> Typed:
     """``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``, from -1 to 1."""
     images, grid = call.array(0), call.array(1)
@@ -162,7 +160,7 @@ def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
     return np.minimum(rest, np.int32(last) - rest)
 
 
-@kernel("DeformConv")
+@importer("DeformConv")
 def deform_conv(call: Call) -> Typed:
     """A convolution whose kernels read the images at offsets that are computed for each pixel."""
     images, kernels, offsets = (call.array(index) for index in range(3))
@@ -232,11 +230,11 @@ def deform_conv(call: Call) -> Typed:
     return Typed(call.input(0).type, result.astype(images.dtype))
 
 
-@kernel("AffineGrid")
+@importer("AffineGrid")
 def affine_grid(call: Call) -> Typed:
     """The coordinates ``theta @ [x, y, (z,) 1]`` of each pixel of images of a constant size."""
     theta = call.array(0)
-    size = [int(n) for n in call.known(1).reshape(-1)]
+    size = [int(n) for n in call.constant(1).reshape(-1)]
     corners, rank = bool(call.attribute("align_corners", 0)), len(size) - 2
     if rank not in (2, 3) or tuple(theta.shape) != (size[0], rank, rank + 1):
         raise call.error(f"has theta of shape {list(theta.shape)} for images {size}")

@@ -12,12 +12,10 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter
 from ....numerics.element_types import I32, I64
-from ..call import Call, Typed, kernel
-
-__all__: list[str] = []
+from ..call import Call, Typed, importer
 
 
-@kernel("MaxUnpool")
+@importer("MaxUnpool")
 def max_unpool(call: Call) -> Typed:
     """``X`` at the positions ``I`` of the whole output, and 0 elsewhere."""
     pooled, positions = call.array(0), call.array(1)
@@ -33,9 +31,9 @@ def max_unpool(call: Call) -> Typed:
         for axis, extent in enumerate(pooled.shape[2:])
     ]
     shape = [*pooled.shape[:2], *inner]
-    if call.optional(2) is not None and call.known(2).reshape(-1).tolist() != shape:
+    if call.optional(2) is not None and call.constant(2).reshape(-1).tolist() != shape:
         raise call.error(
-            f"has the output_shape {call.known(2).reshape(-1).tolist()}, and its windows give "
+            f"has the output_shape {call.constant(2).reshape(-1).tolist()}, and its windows give "
             f"{shape}: runtimes differ on the meaning of the positions; leave output_shape out and "
             "add a Pad",
             UnsupportedError,
@@ -49,11 +47,11 @@ def max_unpool(call: Call) -> Typed:
     return Typed(call.input(0).type, result.reshape(tuple(shape)))
 
 
-@kernel("Col2Im")
+@importer("Col2Im")
 def col2im(call: Call) -> Typed:
     """Blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
     blocks = call.array(0)
-    image, block = ([int(n) for n in call.known(index).reshape(-1)] for index in (1, 2))
+    image, block = ([int(n) for n in call.constant(index).reshape(-1)] for index in (1, 2))
     rank = len(image)
     strides, dilations = (call.attribute(name, [1] * rank) for name in ("strides", "dilations"))
     pads = call.attribute("pads", [0] * (2 * rank))

@@ -13,16 +13,14 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take, unpack_bits
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..quantization.expressed import Quantized
 from .shapes import moved
-
-__all__: list[str] = []
 
 # -- at indices -----------------------------------------------------------------------------------
 
 
-@kernel("Gather")
+@importer("Gather")
 def gather(call: Call) -> Typed:
     """Slices along an axis; a table of storage keeps its scales, for each row if it has them."""
     operand, indices = call.input(0), call.array(1)
@@ -70,7 +68,7 @@ def _gathered(table: Quantized, indices: AnyArray, axis: int) -> Quantized | Non
     return Quantized(storage, table.type, planes[0], planes[1], (*before, *ones, *after))
 
 
-@kernel("com.microsoft.GatherBlockQuantized")
+@importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Quantized | None:
     """``data, indices, scales, zero_points``: rows of a table in blocks, as reals of the scales."""
     data, indices = call.input(0), call.array(1)
@@ -84,7 +82,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
     if storage_type == "UINT8":  # in bytes, the lowest bits first
         if bits not in (2, 4, 8) or along != rank - 1:
             raise call.error(f"has bytes of {bits} bits along dimension {along}", UnsupportedError)
-        storage_type, storage = f"UINT{bits}", call.known(0)
+        storage_type, storage = f"UINT{bits}", call.constant(0)
         storage = storage if bits == 8 else np.asarray(unpack_bits(storage, bits))
     elif storage_type not in ("INT4", "UINT4"):
         raise call.error(f"has a table of type {storage_type}", UnsupportedError)
@@ -96,7 +94,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
     if call.optional(3) is not None:
         zeros = call.array(3)
         if data.type == "UINT8" and bits != 8:
-            zeros = np.asarray(unpack_bits(call.known(3), bits))[..., :blocks]
+            zeros = np.asarray(unpack_bits(call.constant(3), bits))[..., :blocks]
         if tuple(zeros.shape) != grid:
             raise call.error(f"has zero points of shape {list(zeros.shape)}, expected {list(grid)}")
     elif data.type == "UINT8":
@@ -109,10 +107,10 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 # -- movements ------------------------------------------------------------------------------------
 
 
-@kernel("Expand")
+@importer("Expand")
 def expand(call: Call) -> Typed:
     """The input broadcast with a shape, which may have shorter axes than the input."""
-    before, shape = call.input(0).shape, [int(n) for n in call.known(1).reshape(-1)]
+    before, shape = call.input(0).shape, [int(n) for n in call.constant(1).reshape(-1)]
     try:
         target = np.broadcast_shapes(before, tuple(shape))
     except ValueError:
@@ -121,10 +119,10 @@ def expand(call: Call) -> Typed:
     return moved(call, lambda value: np.broadcast_to(value.reshape(padded), target))
 
 
-@kernel("Tile")
+@importer("Tile")
 def tile(call: Call) -> Typed:
     """Copies of the input, side by side along each axis."""
-    repeats, shape = [int(n) for n in call.known(1).reshape(-1)], call.input(0).shape
+    repeats, shape = [int(n) for n in call.constant(1).reshape(-1)], call.input(0).shape
     if len(repeats) != len(shape) or min(repeats, default=0) < 0:
         raise call.error(f"has the repeats {repeats} for {len(shape)} dimensions")
 
@@ -141,7 +139,7 @@ def tile(call: Call) -> Typed:
     return moved(call, tiled)
 
 
-@kernel("DepthToSpace")
+@importer("DepthToSpace")
 def depth_to_space(call: Call) -> Typed:
     """Channels as blocks of pixels: blocks are outside channels (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
@@ -163,7 +161,7 @@ def depth_to_space(call: Call) -> Typed:
     return moved(call, rearranged)
 
 
-@kernel("SpaceToDepth")
+@importer("SpaceToDepth")
 def space_to_depth(call: Call) -> Typed:
     """Blocks of pixels as channels: blocks are outside channels (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")

@@ -16,7 +16,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import is_known, take
 from ....numerics.element_types import AnyArray, Array
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..quantization.expressed import Quantized
 from ..reading.model import element_of
 from .shapes import moved
@@ -73,7 +73,7 @@ def pad_constant(array: AnyArray, widths: Sequence[tuple[int, int]], fill: AnyAr
     return np.pad(array, added, constant_values=fill) if any(map(any, added)) else array
 
 
-@kernel("Pad")
+@importer("Pad")
 def pad(call: Call) -> Typed:
     """The input with margins; a real with one scale stays integers."""
     operand, mode = call.input(0), call.attribute("mode", "constant")
@@ -110,10 +110,10 @@ def pad(call: Call) -> Typed:
 
 def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:
     """The widths of the margins before and after each axis."""
-    rank, pads = len(shape), [int(n) for n in call.known(1).reshape(-1)]
+    rank, pads = len(shape), [int(n) for n in call.constant(1).reshape(-1)]
     axes = list(range(rank))
     if call.optional(3) is not None:
-        axes = [call.checked_axis(int(a), rank) for a in call.known(3).reshape(-1)]
+        axes = [call.checked_axis(int(a), rank) for a in call.constant(3).reshape(-1)]
     if len(pads) != 2 * len(axes) or len(set(axes)) != len(axes):
         raise call.error(f"has {len(pads)} pads for the axes {axes}, expected two for each")
     widths = [(0, 0)] * rank

@@ -16,10 +16,8 @@ import numpy as np
 
 from ....numerics.array_functions import bits_of, convert, is_known, scatter, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from .shapes import moved
-
-__all__: list[str] = []
 
 
 def _wrapped(call: Call, indices: AnyArray, extent: int) -> AnyArray:
@@ -62,7 +60,7 @@ def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
     return flat if flat is not None else np.zeros(tuple(indices.shape[:-1]), np.int32)
 
 
-@kernel("GatherElements")
+@importer("GatherElements")
 def gather_elements(call: Call) -> Typed:
     """One element for each index, from the same place along the other axes."""
     shape, indices = call.input(0).shape, call.array(1)
@@ -74,7 +72,7 @@ def gather_elements(call: Call) -> Typed:
     )
 
 
-@kernel("GatherND")
+@importer("GatherND")
 def gather_nd(call: Call) -> Typed:
     """A slice for each index of several axes; the first axes can be those of a batch."""
     shape, indices = call.input(0).shape, call.array(1)
@@ -124,7 +122,7 @@ def _scattered(
     return result != 0 if element.kind == "bool" else convert(result, element)
 
 
-@kernel("ScatterElements")
+@importer("ScatterElements")
 def scatter_elements(call: Call) -> Typed:
     """A copy of the data with one update for each index, at the same place along other axes."""
     data, indices, updates = (call.array(index) for index in range(3))
@@ -138,7 +136,7 @@ def scatter_elements(call: Call) -> Typed:
     return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
 
 
-@kernel("ScatterND")
+@importer("ScatterND")
 def scatter_nd(call: Call) -> Typed:
     """A copy of the data with one slice of the updates for each index of several axes."""
     data, indices, updates = (call.array(index) for index in range(3))
@@ -162,11 +160,11 @@ def scatter_nd(call: Call) -> Typed:
 # -- one axis -------------------------------------------------------------------------------------
 
 
-@kernel("OneHot")
+@importer("OneHot")
 def one_hot(call: Call) -> Typed:
     """The on-value at the index along a new axis, and the off-value elsewhere."""
     indices, values = call.array(0), call.array(2).reshape(-1)
-    depth, rank = int(call.known_scalar(1)), indices.ndim
+    depth, rank = int(call.constant_scalar(1)), indices.ndim
     if values.shape[0] != 2 or depth < 1:
         raise call.error(f"has {values.shape[0]} values, expected 2, and the depth {depth}")
     axis = call.axis("axis", rank + 1, -1)
@@ -177,7 +175,7 @@ def one_hot(call: Call) -> Typed:
     return Typed(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
 
 
-@kernel("ReverseSequence")
+@importer("ReverseSequence")
 def reverse_sequence(call: Call) -> Typed:
     """The first elements along the time axis reversed, as many as each sequence has."""
     shape, lengths = call.input(0).shape, convert(call.array(1), I32)

@@ -16,10 +16,8 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ....errors import UnsupportedError
-from ..call import Call, Operand, Typed, kernel
+from ..call import Call, Operand, Typed, importer
 from .shapes import moved
-
-__all__: list[str] = []
 
 _MAX_PARTS = 4096
 """The number of tensors that a sequence has at most."""
@@ -65,26 +63,26 @@ def _position(call: Call, index: int, count: int, default: int) -> int:
     """A constant position in a sequence, from 0."""
     if call.optional(index) is None:
         return default
-    position = int(call.known_scalar(index))
+    position = int(call.constant_scalar(index))
     if not -count <= position < count:
         raise call.error(f"has the position {position} in a sequence of {count}")
     return position % count
 
 
-@kernel("SequenceEmpty")
+@importer("SequenceEmpty")
 def sequence_empty(call: Call) -> Typed:
     """A sequence without elements."""
     call.attribute("dtype", 1)  # the type of elements that are not there
     return _typed([])
 
 
-@kernel("SequenceConstruct")
+@importer("SequenceConstruct")
 def sequence_construct(call: Call) -> Typed:
     """The inputs."""
     return _typed([call.input(index) for index in range(len(call.inputs))])
 
 
-@kernel("SequenceInsert")
+@importer("SequenceInsert")
 def sequence_insert(call: Call) -> Typed:
     """A sequence with another tensor before a position; at the end by default."""
     items, tensor = list(_items(call)), call.input(1)
@@ -92,7 +90,7 @@ def sequence_insert(call: Call) -> Typed:
     return _typed(items)
 
 
-@kernel("SequenceErase")
+@importer("SequenceErase")
 def sequence_erase(call: Call) -> Typed:
     """A sequence without the element at a position; the last one by default."""
     items = list(_items(call))
@@ -102,7 +100,7 @@ def sequence_erase(call: Call) -> Typed:
     return _typed(items)
 
 
-@kernel("SequenceAt")
+@importer("SequenceAt")
 def sequence_at(call: Call) -> Typed:
     """The element at a position."""
     items = _items(call)
@@ -110,13 +108,13 @@ def sequence_at(call: Call) -> Typed:
     return Typed(chosen.type, chosen.value)
 
 
-@kernel("SequenceLength")
+@importer("SequenceLength")
 def sequence_length(call: Call) -> Any:
     """The number of elements."""
     return np.array(len(_items(call)), np.int64)
 
 
-@kernel("SplitToSequence")
+@importer("SplitToSequence")
 def split_to_sequence(call: Call) -> Typed:
     """Slices along an axis: of arguments sizes, of one size, or of one element each."""
     shape = call.input(0).shape
@@ -125,7 +123,7 @@ def split_to_sequence(call: Call) -> Typed:
     if is_single:
         sizes = [1] * extent
     else:
-        split = call.known(1)
+        split = call.constant(1)
         sizes = [int(n) for n in split.reshape(-1)]
         if split.ndim == 0:
             size = max(sizes[0], 1)
@@ -143,7 +141,7 @@ def split_to_sequence(call: Call) -> Typed:
     return _typed(items)
 
 
-@kernel("ConcatFromSequence")
+@importer("ConcatFromSequence")
 def concat_from_sequence(call: Call) -> Typed:
     """The elements side by side along an axis, which may be a new one."""
     items, is_new = _items(call), call.attribute("new_axis", 0)
@@ -157,7 +155,7 @@ def concat_from_sequence(call: Call) -> Typed:
     return Typed(result.type, result.value)
 
 
-@kernel("SequenceMap")
+@importer("SequenceMap")
 def sequence_map(call: Call) -> list[Typed]:
     """A graph for each element of a sequence, with elements of other sequences, or tensors."""
     body, items = call.subgraph("body"), _items(call)
@@ -182,7 +180,7 @@ def sequence_map(call: Call) -> list[Typed]:
 # -- optionals ------------------------------------------------------------------------------------
 
 
-@kernel("Optional")
+@importer("Optional")
 def optional(call: Call) -> Typed:
     """The input; without one, an optional that has no value."""
     operand = call.optional(0)
@@ -190,7 +188,7 @@ def optional(call: Call) -> Typed:
     return _typed(None) if operand is None else Typed(operand.type, operand.value)
 
 
-@kernel("OptionalHasElement")
+@importer("OptionalHasElement")
 def optional_has_element(call: Call) -> Any:
     """The truth of "there is a value"."""
     operand = call.optional(0)
@@ -200,7 +198,7 @@ def optional_has_element(call: Call) -> Any:
     return np.array(not is_empty)
 
 
-@kernel("OptionalGetElement")
+@importer("OptionalGetElement")
 def optional_get_element(call: Call) -> Typed:
     """The value."""
     operand = call.input(0)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, kernel, type_of_dtype
+from ..call import Call, Typed, importer, type_of_dtype
 from ..quantization.expressed import Quantized
 from ..reading.model import Tensor
 
@@ -30,16 +30,16 @@ def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
     return Typed(operand.type, move(call.array(0)))
 
 
-@kernel("Identity")
+@importer("Identity")
 def identity(call: Call) -> Typed:
     """The same."""
     return Typed(call.input(0).type, call.input(0).value)
 
 
-@kernel("Dropout")
+@importer("Dropout")
 def dropout(call: Call) -> list[Typed]:
     """The same, and a mask that is true everywhere: nothing is dropped in inference."""
-    if call.optional(2) is not None and call.known(2).any():
+    if call.optional(2) is not None and call.constant(2).any():
         raise call.error(
             "has training_mode = true, and drops elements at random; export it for inference",
             UnsupportedError,
@@ -49,7 +49,7 @@ def dropout(call: Call) -> list[Typed]:
     return [same, Typed("BOOL", np.ones(operand.shape, np.bool_))][: len(call.node.outputs)]
 
 
-@kernel("Constant")
+@importer("Constant")
 def constant(call: Call) -> Typed:
     """One of the attributes."""
     for name in ("value", "sparse_value"):
@@ -64,7 +64,7 @@ def constant(call: Call) -> Typed:
     raise call.error("is neither a tensor nor numbers")
 
 
-@kernel("Shape")
+@importer("Shape")
 def shape(call: Call) -> AnyArray:
     """Extents; programs know them all."""
     extents = list(call.input(0).shape)
@@ -72,16 +72,16 @@ def shape(call: Call) -> AnyArray:
     return np.array(extents[call.attribute("start", 0) : end], np.int64)
 
 
-@kernel("Size")
+@importer("Size")
 def size(call: Call) -> AnyArray:
     """The number of elements."""
     return np.array(math.prod(call.input(0).shape), np.int64)
 
 
-@kernel("Reshape")
+@importer("Reshape")
 def reshape(call: Call) -> Typed:
     """0 is the extent that was there, -1 what is left."""
-    requested = call.known(1).reshape(-1).tolist()
+    requested = call.constant(1).reshape(-1).tolist()
     before = call.input(0).shape
     zeros_stay = bool(call.attribute("allowzero", 0))
     wanted = []
@@ -105,7 +105,7 @@ def _reshaped(call: Call, wanted: Sequence[int]) -> Typed:
     return moved(call, lambda value: value.reshape(tuple(known)))
 
 
-@kernel("Flatten")
+@importer("Flatten")
 def flatten(call: Call) -> Typed:
     """The axes before one, and the others."""
     before = call.input(0).shape
@@ -119,11 +119,11 @@ def flatten(call: Call) -> Typed:
 def _axes(call: Call, rank: int) -> list[int] | None:
     axes = None
     if call.optional(1) is not None:
-        axes = call.known(1).reshape(-1).tolist()
+        axes = call.constant(1).reshape(-1).tolist()
     return None if axes is None else sorted(call.checked_axis(axis, rank) for axis in axes)
 
 
-@kernel("Squeeze")
+@importer("Squeeze")
 def squeeze(call: Call) -> Typed:
     """Without axes of one element."""
     before = call.input(0).shape
@@ -139,11 +139,11 @@ def squeeze(call: Call) -> Typed:
     return _reshaped(call, [n for axis, n in enumerate(before) if axis not in axes])
 
 
-@kernel("Unsqueeze")
+@importer("Unsqueeze")
 def unsqueeze(call: Call) -> Typed:
     """With further axes of one element."""
     extents = list(call.input(0).shape)
-    new_axes = call.known(1).reshape(-1).tolist()
+    new_axes = call.constant(1).reshape(-1).tolist()
     rank = len(extents) + len(new_axes)
     checked = sorted(call.checked_axis(axis, rank) for axis in new_axes)
     if len(set(checked)) < len(checked):
@@ -153,7 +153,7 @@ def unsqueeze(call: Call) -> Typed:
     return _reshaped(call, extents)
 
 
-@kernel("Transpose")
+@importer("Transpose")
 def transpose(call: Call) -> Typed:
     """By default the axes reversed."""
     operand = call.input(0)
@@ -166,7 +166,7 @@ def transpose(call: Call) -> Typed:
     return Typed(operand.type, call.array(0).transpose(order))
 
 
-@kernel("Concat")
+@importer("Concat")
 def concat(call: Call) -> Typed:
     """Along an axis; reals that have the same parameters stay integers."""
     operands = [call.input(index) for index in range(len(call.inputs))]
@@ -200,13 +200,13 @@ _WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
 """Ends that stand for the end of an axis of any size."""
 
 
-@kernel("Slice")
+@importer("Slice")
 def slice_(call: Call) -> Typed:
     """Python's slices of some axes."""
     extents = call.input(0).shape
-    starts, ends = (call.known(index).reshape(-1).tolist() for index in (1, 2))
+    starts, ends = (call.constant(index).reshape(-1).tolist() for index in (1, 2))
     axes, steps = (
-        None if call.optional(index) is None else call.known(index).reshape(-1).tolist()
+        None if call.optional(index) is None else call.constant(index).reshape(-1).tolist()
         for index in (3, 4)
     )
     steps = [1] * len(starts) if steps is None else steps
@@ -241,7 +241,7 @@ def slice_(call: Call) -> Typed:
     return moved(call, move)
 
 
-@kernel("Split")
+@importer("Split")
 def split(call: Call) -> list[Typed]:
     """In parts of given sizes, or equal ones."""
     extents, count = call.input(0).shape, len(call.node.outputs)
@@ -252,7 +252,7 @@ def split(call: Call) -> list[Typed]:
     if call.optional(1) is not None:
         if "num_outputs" in call.node.attributes:
             raise call.error("has both sizes (input 1) and num_outputs, expected one of them")
-        sizes = call.known(1).reshape(-1).tolist()
+        sizes = call.constant(1).reshape(-1).tolist()
     if sizes is None:
         part = -(-extents[axis] // max(count, 1))
         sizes = [min(part, extents[axis] - n * part) for n in range(count)]

@@ -13,22 +13,22 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..elementwise.activations import clipped, leaky, rectified
 from ..elementwise.arithmetic import added, multiplied, negated, subtracted
 from ..reading.model import element_of
-from .expressed import Quantized, Real, Sum
+from .expressed import ExpressedValue, Quantized, ScaledSum
 from .quantize_linear import quantized, stored
 
-__all__: list[str] = []
+
+def _as_sum(real: ExpressedValue) -> ScaledSum | None:
+    return (
+        real.sum() if isinstance(real, Quantized) else real if isinstance(real, ScaledSum) else None
+    )
 
 
-def _as_sum(real: Real) -> Sum | None:
-    return real.sum() if isinstance(real, Quantized) else real if isinstance(real, Sum) else None
-
-
-@kernel("Add")
-def add(call: Call) -> Sum | Typed:
+@importer("Add")
+def add(call: Call) -> ScaledSum | Typed:
     """An exact sum of integers with constant scales; of floats and plain integers otherwise."""
     sides = _aligned(call)
     if sides is None:
@@ -40,7 +40,7 @@ def add(call: Call) -> Sum | Typed:
     return total
 
 
-def _aligned(call: Call) -> list[Sum] | None:
+def _aligned(call: Call) -> list[ScaledSum] | None:
     """Both operands as exact sums of one shape."""
     sums = [_as_sum(call.input(index).value) for index in (0, 1)]
     found = [total for total in sums if total is not None]
@@ -57,8 +57,8 @@ def _aligned(call: Call) -> list[Sum] | None:
     return [total.broadcast_to(shape) for total in found]
 
 
-@kernel("Mul")
-def multiply(call: Call) -> Sum | Typed:
+@importer("Mul")
+def multiply(call: Call) -> ScaledSum | Typed:
     """An exact product of integers with constant scales; of floats and integers otherwise."""
     sides = _aligned(call)
     if sides is None:
@@ -70,16 +70,16 @@ def multiply(call: Call) -> Sum | Typed:
     return product
 
 
-@kernel("Relu")
-def relu(call: Call) -> Sum | Typed:
+@importer("Relu")
+def relu(call: Call) -> ScaledSum | Typed:
     """Elements below 0 become 0; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     clamped = None if total is None else total.clamped_below()
     return rectified(call) if clamped is None else clamped
 
 
-@kernel("Sub")
-def subtract(call: Call) -> Sum | Typed:
+@importer("Sub")
+def subtract(call: Call) -> ScaledSum | Typed:
     """An exact difference of integers with constant scales; of floats and integers otherwise."""
     sides = _aligned(call)
     if sides is None:
@@ -91,15 +91,15 @@ def subtract(call: Call) -> Sum | Typed:
     return total
 
 
-@kernel("Neg")
-def negate(call: Call) -> Sum | Typed:
+@importer("Neg")
+def negate(call: Call) -> ScaledSum | Typed:
     """Negated elements; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     return negated(call) if total is None else total.negated()
 
 
-@kernel("LeakyRelu")
-def leaky_relu(call: Call) -> Sum | Typed:
+@importer("LeakyRelu")
+def leaky_relu(call: Call) -> ScaledSum | Typed:
     """Two terms for a quantized operand: integers from 0 on, and those below, scaled otherwise."""
     total = _as_sum(call.input(0).value)
     found = None if total is None else total.leaky(call.attribute("alpha", 0.01))
@@ -108,14 +108,14 @@ def leaky_relu(call: Call) -> Sum | Typed:
     return leaky(call) if found is None else found
 
 
-@kernel("Clip")
-def clip(call: Call) -> Sum | Typed:
+@importer("Clip")
+def clip(call: Call) -> ScaledSum | Typed:
     """Elements between two bounds, which a later rounding of quantized operands keeps."""
     total = _as_sum(call.input(0).value)
     if total is None:
         return clipped(call)
     bounds = [call.optional(index) for index in (1, 2)]
-    if any(bound is not None and not bound.is_known for bound in bounds):
+    if any(bound is not None and not bound.is_constant for bound in bounds):
         call.with_floats("a bound is an argument")
         return clipped(call)
     numbers = [None if each is None else float(each.value.reshape(-1)[0]) for each in bounds]
@@ -126,7 +126,7 @@ def clip(call: Call) -> Sum | Typed:
 # -- ONNX Runtime's -------------------------------------------------------------------------------
 
 
-@kernel("com.microsoft.QLinearAdd")
+@importer("com.microsoft.QLinearAdd")
 def qlinear_add(call: Call) -> Typed:
     """``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``."""
     left, right = _two(call)
@@ -136,7 +136,7 @@ def qlinear_add(call: Call) -> Typed:
     return stored(call, total, 6, 7)
 
 
-@kernel("com.microsoft.QLinearMul")
+@importer("com.microsoft.QLinearMul")
 def qlinear_mul(call: Call) -> Typed:
     """``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``."""
     left, right = _two(call)
@@ -146,7 +146,7 @@ def qlinear_mul(call: Call) -> Typed:
     return stored(call, total, 6, 7)
 
 
-def _two(call: Call) -> tuple[Sum, Sum]:
+def _two(call: Call) -> tuple[ScaledSum, ScaledSum]:
     """Both operands, broadcast to one shape."""
     operands = [quantized(call, 0, 1, 2), quantized(call, 3, 4, 5)]
     try:
@@ -166,7 +166,7 @@ def _two(call: Call) -> tuple[Sum, Sum]:
     return sums[0], sums[1]
 
 
-@kernel("com.microsoft.QLinearConcat")
+@importer("com.microsoft.QLinearConcat")
 def qlinear_concat(call: Call) -> Typed:
     """``Y_scale, Y_zero, X, X_scale, X_zero, ...``: each in the parameters of the result."""
     axis, parts, type_ = call.integer("axis"), [], call.input(1).type
@@ -183,18 +183,18 @@ _Unary = Callable[[AnyArray], AnyArray]
 
 def _by_reals(call: Call, function: _Unary) -> Typed:
     """``X, x_scale, x_zero, y_scale, y_zero``: the function of the reals, rounded."""
-    real = quantized(call, 0, 1, 2).reals(call.graph.lift)
+    real = quantized(call, 0, 1, 2).dequantize(call.graph.lift)
     return stored(call, function(real), 3, 4)
 
 
-@kernel("com.microsoft.QLinearSigmoid")
+@importer("com.microsoft.QLinearSigmoid")
 def qlinear_sigmoid(call: Call) -> Typed:
     """``1 / (1 + exp(-x))`` of the reals."""
     one = np.float32(1)
     return _by_reals(call, lambda x: one / (one + np.exp(-x)))
 
 
-@kernel("com.microsoft.QLinearLeakyRelu")
+@importer("com.microsoft.QLinearLeakyRelu")
 def qlinear_leaky_relu(call: Call) -> Typed:
     """Reals below 0 times ``alpha``: exact where the scales are known."""
     alpha = call.attribute("alpha", 0.01)
@@ -205,7 +205,7 @@ def qlinear_leaky_relu(call: Call) -> Typed:
     return _by_reals(call, lambda x: np.where(x < 0, x * np.float32(alpha), x))
 
 
-@kernel("com.microsoft.QLinearWhere")
+@importer("com.microsoft.QLinearWhere")
 def qlinear_where(call: Call) -> Typed:
     """``condition, X, x_scale, x_zero, Y, y_scale, y_zero, z_scale, z_zero``."""
     condition = call.array(0)
@@ -215,7 +215,7 @@ def qlinear_where(call: Call) -> Typed:
     return Typed(parts[0].type, np.where(condition, *sides).astype(element.dtype))
 
 
-@kernel("com.microsoft.QLinearSoftmax")
+@importer("com.microsoft.QLinearSoftmax")
 def qlinear_softmax(call: Call) -> Typed:
     """Along an axis, of the reals."""
     if call.attribute("opset", 13) < 13:

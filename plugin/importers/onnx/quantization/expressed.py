@@ -1,8 +1,8 @@
 """Reals as integers and scales, as long as that is exact: what DequantizeLinear gives.
 
-A `Quantized` is the storage with its parameters, a `Sum` what products and sums of such are. Both
-become floats where an operator wants floats; QuantizeLinear rounds a `Sum` from its integers, so
-that quantize-dequantize pairs around an operator are integer arithmetic.
+A `Quantized` is the storage with its parameters, a `ScaledSum` what products and sums of such are.
+Both become floats where an operator wants floats; QuantizeLinear rounds a `ScaledSum` from its
+integers, so that quantize-dequantize pairs around an operator are integer arithmetic.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from ....numerics.requantization import Term, requantize
 from ..reading.model import element_of
 
 __all__ = [
+    "ExpressedValue",
     "Lift",
     "Quantized",
-    "Real",
-    "Scaled",
-    "Sum",
+    "ScaledSum",
+    "ScaledTerm",
     "clamped",
-    "requantized",
+    "requantize_sum",
     "rounded",
 ]
 
@@ -82,7 +82,7 @@ class Quantized:
         extents = zip(self.scales.shape, self.shape, strict=True)
         return all(n in (1, extent) for n, extent in extents)
 
-    def reals(self, lift: Lift) -> AnyArray:
+    def dequantize(self, lift: Lift) -> AnyArray:
         """Floats."""
         element = element_of(self.type)
         is_signed = element.kind == "int"
@@ -140,12 +140,12 @@ class Quantized:
         sizes = tuple(self.block_sizes[axis] for axis in order)
         return Quantized(storage, self.type, scales, zero_points, sizes)
 
-    def sum(self) -> Sum | None:
+    def sum(self) -> ScaledSum | None:
         """The same as a sum of one term; None where scales do not broadcast."""
         if not self.broadcasts or self.dtype != np.float32:
             return None
         value, bound = self.centered()
-        return Sum((Scaled(value, bound, factor_of(self.scales)),))
+        return ScaledSum((ScaledTerm(value, bound, factor_of(self.scales)),))
 
 
 def _form(type_: str) -> tuple[int, bool]:
@@ -178,7 +178,7 @@ def _float(factor: AnyArray) -> AnyArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Scaled:
+class ScaledTerm:
     """``value * factor``.
 
     Args:
@@ -197,7 +197,7 @@ class Scaled:
 
 
 @dataclass(frozen=True, eq=False)
-class Sum:
+class ScaledSum:
     """A sum of scaled integers, between bounds.
 
     Rounding keeps the order of reals, so that bounds are rounded apart from the sum.
@@ -208,7 +208,7 @@ class Sum:
         low, high: f32; what is beyond is that one.
     """
 
-    terms: tuple[Scaled, ...]
+    terms: tuple[ScaledTerm, ...]
     dtype: DType = np.dtype(np.float32)  # noqa: RUF009
     low: float = -math.inf
     high: float = math.inf
@@ -223,7 +223,7 @@ class Sum:
         """All factors are known."""
         return all(_is_exact(term.factor) for term in self.terms)
 
-    def broadcast_to(self, shape: tuple[int, ...]) -> Sum:
+    def broadcast_to(self, shape: tuple[int, ...]) -> ScaledSum:
         """The same for each index of further axes."""
         rank = len(shape)
         terms = []
@@ -231,7 +231,7 @@ class Sum:
             padded = (1,) * (rank - len(term.value.shape))
             value = term.value.reshape((*padded, *term.value.shape))
             factor = term.factor.reshape((*padded, *term.factor.shape))
-            terms.append(Scaled(np.broadcast_to(value, shape), term.bound, factor))
+            terms.append(ScaledTerm(np.broadcast_to(value, shape), term.bound, factor))
         return replace(self, terms=tuple(terms))
 
     @property
@@ -239,7 +239,7 @@ class Sum:
         """There are no bounds."""
         return self.low == -math.inf and self.high == math.inf
 
-    def bounded(self, low: float | None, high: float | None) -> Sum | None:
+    def bounded(self, low: float | None, high: float | None) -> ScaledSum | None:
         """What is beyond reals becomes these; None for one that is no number."""
         found = [
             -math.inf if low is None else float(low),
@@ -250,7 +250,7 @@ class Sum:
         least, most = (max(bound, found[0]) for bound in (self.low, self.high))
         return replace(self, low=min(least, found[1]), high=min(most, found[1]))
 
-    def reals(self, lift: Lift) -> AnyArray:
+    def dequantize(self, lift: Lift) -> AnyArray:
         """Floats: each term is rounded, and each sum."""
         first, *others = (term.real() for term in self.terms)
         for each in others:
@@ -259,7 +259,7 @@ class Sum:
             first = np.maximum(first, np.float32(self.low))
         return first if self.high == math.inf else np.minimum(first, np.float32(self.high))
 
-    def plus(self, other: Sum) -> Sum | None:
+    def plus(self, other: ScaledSum) -> ScaledSum | None:
         """The sum of two; None for too many terms, or bounds.
 
         A bias in the units of the other: ONNX has them equal, and files their product as f32.
@@ -274,11 +274,11 @@ class Sum:
                     bound = left.bound + right.bound
                     wide = I64 if bound >= 1 << 31 else I32
                     value = convert(left.value, wide) + convert(right.value, wide)
-                    return Sum((Scaled(value, bound, left.factor),))
+                    return ScaledSum((ScaledTerm(value, bound, left.factor),))
         terms = (*self.terms, *other.terms)
-        return Sum(terms) if len(terms) <= _MOST_TERMS else None
+        return ScaledSum(terms) if len(terms) <= _MOST_TERMS else None
 
-    def times(self, other: Sum) -> Sum | None:
+    def times(self, other: ScaledSum) -> ScaledSum | None:
         """The product of two; None for several terms, bounds, or beyond 31 bits."""
         if len(self.terms) != 1 or len(other.terms) != 1:
             return None
@@ -289,24 +289,24 @@ class Sum:
         if bound >= 1 << 31:
             return None
         value = convert(left.value, I32) * convert(right.value, I32)
-        return Sum((Scaled(value, bound, product_of(left.factor, right.factor)),))
+        return ScaledSum((ScaledTerm(value, bound, product_of(left.factor, right.factor)),))
 
-    def negated(self) -> Sum:
+    def negated(self) -> ScaledSum:
         """The sum of the negated terms."""
         terms = []
         for term in self.terms:
             wide = convert(term.value, I64 if term.bound >= 1 << 31 else I32)
-            terms.append(Scaled(-wide, term.bound, term.factor))
+            terms.append(ScaledTerm(-wide, term.bound, term.factor))
         return replace(self, terms=tuple(terms), low=-self.high, high=-self.low)
 
-    def clamped_below(self) -> Sum | None:
+    def clamped_below(self) -> ScaledSum | None:
         """What is negative becomes 0: of the integers of one term, else of the reals."""
         if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
             return self.bounded(0.0, None)
         (term,) = self.terms
-        return Sum((Scaled(np.maximum(term.value, 0), term.bound, term.factor),))
+        return ScaledSum((ScaledTerm(np.maximum(term.value, 0), term.bound, term.factor),))
 
-    def leaky(self, alpha: float) -> Sum | None:
+    def leaky(self, alpha: float) -> ScaledSum | None:
         """What is negative times ``alpha``: a term of its own; None for several terms or bounds."""
         if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
             return None
@@ -315,10 +315,10 @@ class Sum:
             return None if slope is None else self.clamped_below()
         (term,) = self.terms
         below = np.asarray(term.factor * slope, object)
-        return Sum(
+        return ScaledSum(
             (
-                Scaled(np.maximum(term.value, 0), term.bound, term.factor),
-                Scaled(np.minimum(term.value, 0), term.bound, below),
+                ScaledTerm(np.maximum(term.value, 0), term.bound, term.factor),
+                ScaledTerm(np.minimum(term.value, 0), term.bound, below),
             )
         )
 
@@ -328,8 +328,8 @@ class Sum:
         return all((term.factor > 0).all() for term in self.terms if _is_exact(term.factor))
 
 
-Real: TypeAlias = AnyArray
-"""An array, or a real as integers and scales: a `Quantized` or a `Sum`."""
+ExpressedValue: TypeAlias = AnyArray
+"""An array, or a real as integers and scales: a `Quantized` or a `ScaledSum`."""
 
 
 def rounded(real: AnyArray, scales: AnyArray, block_sizes: Sequence[int]) -> AnyArray:
@@ -347,7 +347,7 @@ def clamped(steps: AnyArray, zero_points: AnyArray, type_: str) -> AnyArray:
     return np.minimum(np.maximum(steps, low), high).astype(element.dtype)
 
 
-def requantized(total: Sum, scale: AnyArray) -> AnyArray:
+def requantize_sum(total: ScaledSum, scale: AnyArray) -> AnyArray:
     """``round_half_even(total / scale)``: from integers where all scales are known.
 
     Args:
@@ -360,7 +360,7 @@ def requantized(total: Sum, scale: AnyArray) -> AnyArray:
     rank = len(total.shape)
     target = factor_of(scale.reshape((1,) * rank) if math.prod(scale.shape) == 1 else scale)
     if not total.is_exact or not _is_exact(target):
-        whole = total.reals(lambda array, element: array)
+        whole = total.dequantize(lambda array, element: array)
         grid = _float(target)
         sizes = [n if extent == 1 else 1 for n, extent in zip(whole.shape, grid.shape, strict=True)]
         return rounded(whole, grid, sizes)

@@ -20,9 +20,9 @@ from ....numerics.array_functions import convert, is_known
 from ....numerics.element_types import F32, I32, AnyArray, DType, ElementType
 from ....numerics.parameters import EXPRESSED_TYPES
 from ....numerics.small_floats import SMALL_FLOATS, PowerOfTwo
-from ..call import Call, Operand, Typed, kernel
+from ..call import Call, Operand, Typed, importer
 from ..reading.model import ELEMENTS, element_of
-from .expressed import Quantized, Real, Sum, clamped, requantized, rounded
+from .expressed import ExpressedValue, Quantized, ScaledSum, clamped, requantize_sum, rounded
 
 __all__ = ["parameters", "quantized", "stored", "type_name"]
 
@@ -104,7 +104,7 @@ def quantized(call: Call, index: int, scale: int, zero_point: int, axis: int = 1
     return Quantized(operand.value, operand.type, scales, zero_points, sizes)
 
 
-def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
+def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Typed:
     """A real in the parameters of one or two further inputs, with one scale.
 
     The zero point says the type. Without one it is that of the first operand: the operators of ONNX
@@ -116,9 +116,9 @@ def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
     total = real.sum() if isinstance(real, Quantized) else real
     shape = tuple((total if total is not None else real).shape)
     scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
-    if isinstance(total, Sum):
+    if isinstance(total, ScaledSum):
         _say_how(call, total, scales)
-        steps = requantized(total, scales.astype(np.float32))
+        steps = requantize_sum(total, scales.astype(np.float32))
     else:
         call.with_floats("its function of reals is computed with floats")
         whole = call.floats(real)
@@ -126,7 +126,7 @@ def stored(call: Call, real: Real, scale: int, zero_point: int) -> Typed:
     return Typed(type_, clamped(steps, zero_points, type_))
 
 
-def _say_how(call: Call, total: Sum, scales: AnyArray) -> None:
+def _say_how(call: Call, total: ScaledSum, scales: AnyArray) -> None:
     """Integers are summed as such; they are rounded as such where all scales are known."""
     if total.is_exact and is_known(scales):
         call.with_integers()
@@ -137,7 +137,7 @@ def _say_how(call: Call, total: Sum, scales: AnyArray) -> None:
 # -- operators ------------------------------------------------------------------------------------
 
 
-@kernel("QuantizeLinear", "com.microsoft.QuantizeLinear")
+@importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(call: Call) -> Typed:
     """Per tensor, per axis, or in blocks along an axis."""
     call = _with_plain_scales(call)
@@ -150,14 +150,14 @@ def quantize_linear(call: Call) -> Typed:
     scales, zero_points, sizes = parameters(call, shape, 1, 2, axis, block_size)
     real, precision = operand.value, _precision(call, scales)
     total = real.sum() if isinstance(real, Quantized) else real
-    is_known_sum = isinstance(total, Sum) and total.is_exact and is_known(scales)
-    if isinstance(total, Sum) and is_known_sum and not block_size and precision == np.float32:
+    is_known_sum = isinstance(total, ScaledSum) and total.is_exact and is_known(scales)
+    if isinstance(total, ScaledSum) and is_known_sum and not block_size and precision == np.float32:
         call.with_integers()
-        steps = requantized(total, scales.astype(np.float32))
+        steps = requantize_sum(total, scales.astype(np.float32))
     else:
         if block_size:
             call.with_floats("it has scales for blocks")
-        elif isinstance(total, Sum):
+        elif isinstance(total, ScaledSum):
             call.with_floats(
                 f"it divides in {precision.name}"
                 if is_known_sum
@@ -239,8 +239,8 @@ def _small(call: Call, type_: str) -> Typed:
     return Typed(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
 
 
-@kernel("DequantizeLinear", "com.microsoft.DequantizeLinear")
-def dequantize_linear(call: Call) -> Real:
+@importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize_linear(call: Call) -> ExpressedValue:
     """Integers and scales for now; small floats by a table."""
     is_power = call.input(1).type == "FLOAT8E8M0"
     call = _with_plain_scales(call)
@@ -273,11 +273,11 @@ def dequantize_linear(call: Call) -> Real:
     if np.dtype(target).itemsize < np.dtype(scales.dtype).itemsize:  # the product is rounded once
         call.with_floats(f"its scales are {scales.dtype.name}, and its result {target.name}")
         wide = Quantized(operand.value, operand.type, scales, zero_points, sizes)
-        return convert(wide.reals(call.graph.lift), ElementType.of_dtype(target))
+        return convert(wide.dequantize(call.graph.lift), ElementType.of_dtype(target))
     return Quantized(operand.value, operand.type, scales.astype(target), zero_points, sizes)
 
 
-@kernel("DynamicQuantizeLinear")
+@importer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(call: Call) -> list[Typed]:
     """To uint8, with the scale that the least and the greatest element ask for, and 0."""
     return list(dynamically_quantized(call.array(0)))
@@ -296,13 +296,13 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
     steps = np.rint(zero - low / divisor)
     zero_point = np.minimum(np.maximum(convert(steps, I32), 0), 255)
     rank = len(real.shape)
-    counted = rounded(real, divisor.reshape((1,) * rank), tuple(real.shape))
+    bounded = rounded(real, divisor.reshape((1,) * rank), tuple(real.shape))
     narrow = zero_point.astype(np.uint8)
-    storage = clamped(counted, zero_point, "UINT8")
+    storage = clamped(bounded, zero_point, "UINT8")
     return Typed("UINT8", storage), Typed("FLOAT", divisor), Typed("UINT8", narrow)
 
 
-@kernel("Cast", "CastLike")
+@importer("Cast", "CastLike")
 def cast(call: Call) -> Typed:
     """Between element types: floats are cut towards zero, integers wrap."""
     operand = call.input(0)

@@ -17,16 +17,14 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert
 from ....numerics.element_types import F32, I16, I32, AnyArray
-from ..call import Call, kernel
+from ..call import Call, importer
 from ..quantization.quantize_linear import dynamically_quantized
 from .activations import Function
 from .layer import Layer
 from .layers import LSTM_FUNCTIONS, lstm_of
 
-__all__: list[str] = []
 
-
-@kernel("com.microsoft.DynamicQuantizeLSTM")
+@importer("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(call: Call) -> list[AnyArray]:
     """``X, W, R, B, sequence_lens, initial_h, initial_c, P``, and parameters of W and R."""
     layer = Layer(call, _QuantizedProducts(call), F32, LSTM_FUNCTIONS)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....numerics.element_types import AnyArray
-from ..call import Call, kernel
+from ..call import Call, importer
 from .layer import FloatProducts, Layer, Step, element_of_layer
 
 __all__ = ["LSTM_FUNCTIONS", "lstm_of"]
@@ -19,7 +19,7 @@ LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 """The default activation functions f, g and h."""
 
 
-@kernel("LSTM")
+@importer("LSTM")
 def lstm(call: Call) -> list[AnyArray]:
     """``X, W, R, B, sequence_lens, initial_h, initial_c, P`` to ``Y, Y_h, Y_c``."""
     element = element_of_layer(call)
@@ -59,7 +59,7 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
     return layer.compute(before, states, [step_of(n) for n in range(products.directions)])
 
 
-@kernel("GRU")
+@importer("GRU")
 def gru(call: Call) -> list[AnyArray]:
     """``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``; the gates are update, reset, hidden.
 
@@ -100,7 +100,7 @@ def gru(call: Call) -> list[AnyArray]:
     return layer.compute(before, [layer.state(5)], [step_of(n) for n in range(products.directions)])
 
 
-@kernel("RNN")
+@importer("RNN")
 def rnn(call: Call) -> list[AnyArray]:
     """``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``."""
     element = element_of_layer(call)

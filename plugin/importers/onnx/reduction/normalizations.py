@@ -18,8 +18,14 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import BF16, F16, F32, F64, AnyArray, ElementType
-from ..call import Call, kernel
-from ..elementwise.float_operands import element, like, optional_wide, wide, wide_element
+from ..call import Call, importer
+from ..elementwise.float_operands import (
+    as_input_type,
+    computing_type,
+    element,
+    float_operand,
+    optional_float_operand,
+)
 
 __all__ = ["normalized"]
 
@@ -65,28 +71,30 @@ def _stashed(call: Call) -> tuple[AnyArray, list[int], ElementType]:
     if number not in _STASH_TYPES:
         raise call.error(f"has the stash_type {number}, expected one of {[*_STASH_TYPES]}")
     stash = _STASH_TYPES[number]
-    target = F64 if stash == F64 else wide_element(call)
+    target = F64 if stash == F64 else computing_type(call)
     x = convert(call.array(0), target)
     return x, list(range(call.axis("axis", x.ndim, -1), x.ndim)), stash
 
 
-@kernel("LayerNormalization")
+@importer("LayerNormalization")
 def layer_normalization(call: Call) -> list[AnyArray]:
     """``X, Scale, B`` to ``Y, Mean, InvStdDev``."""
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
-    result = _affine(call, unscaled, wide(call, 1, target), optional_wide(call, 2, target))
-    return [like(call, 0, result), convert(mean, stash), convert(inverse, stash)]
+    result = _affine(
+        call, unscaled, float_operand(call, 1, target), optional_float_operand(call, 2, target)
+    )
+    return [as_input_type(call, 0, result), convert(mean, stash), convert(inverse, stash)]
 
 
-@kernel("RMSNormalization")
+@importer("RMSNormalization")
 def rms_normalization(call: Call) -> AnyArray:
     """``X, scale`` to ``Y``, of the type of the scale."""
     return _simplified(call)[0]
 
 
-@kernel("SimplifiedLayerNormalization")
+@importer("SimplifiedLayerNormalization")
 def simplified_layer_normalization(call: Call) -> list[AnyArray]:
     """``X, scale`` to ``Y``, of the type of the scale, and ``inv_std_var``."""
     return _simplified(call)
@@ -96,36 +104,38 @@ def _simplified(call: Call) -> list[AnyArray]:
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
-    result = _affine(call, unscaled, wide(call, 1, target))
+    result = _affine(call, unscaled, float_operand(call, 1, target))
     return [convert(result, element(call, 1)), convert(inverse, stash)]
 
 
-@kernel("com.microsoft.SkipLayerNormalization")
+@importer("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[AnyArray]:
     """``input, skip, gamma, beta, bias``: of ``input + skip + bias``."""
-    return _of_sum(call, optional_wide(call, 3), optional_wide(call, 4), is_centered=True)
+    return _of_sum(
+        call, optional_float_operand(call, 3), optional_float_operand(call, 4), is_centered=True
+    )
 
 
-@kernel("com.microsoft.SkipSimplifiedLayerNormalization")
+@importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
     """``input, skip, gamma, bias``: of ``input + skip + bias``, without a mean."""
-    return _of_sum(call, None, optional_wide(call, 3), is_centered=False)
+    return _of_sum(call, None, optional_float_operand(call, 3), is_centered=False)
 
 
 def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) -> list[AnyArray]:
     """Return the normalized sum, mean and inverse deviation as f32, and the sum."""
-    x = wide(call, 0)
-    x = _affine(call, x, x.dtype.type(1), wide(call, 1))
+    x = float_operand(call, 0)
+    x = _affine(call, x, x.dtype.type(1), float_operand(call, 1))
     x = x if bias is None else _affine(call, x, x.dtype.type(1), bias)
     unscaled, mean, inverse = normalized(
         x, [x.ndim - 1], call.attribute("epsilon", 1e-12), is_centered=is_centered
     )
     if not is_centered and call.node.outputs[1:2] not in ((), ("",)):
         raise call.error("gives the mean, which it does not compute", UnsupportedError)
-    result = like(call, 0, _affine(call, unscaled, wide(call, 2), beta))
+    result = as_input_type(call, 0, _affine(call, unscaled, float_operand(call, 2), beta))
     inverse = convert(inverse, F32)
     mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
-    return [result, mean, inverse, like(call, 0, x)]
+    return [result, mean, inverse, as_input_type(call, 0, x)]
 
 
 # -- of channels ----------------------------------------------------------------------------------
@@ -133,7 +143,7 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
 
 def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
     """Return an input of one number for each channel, to be broadcast."""
-    value = wide(call, index)
+    value = float_operand(call, index)
     if len(shape) < 2 or tuple(value.shape) != (shape[1],):
         raise call.error(
             f"has {call.input(index)} of shape {list(value.shape)} for the channels of "
@@ -142,10 +152,14 @@ def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
     return value.reshape((1, shape[1], *(1,) * (len(shape) - 2)))
 
 
-@kernel("GroupNormalization")
+@importer("GroupNormalization")
 def group_normalization(call: Call) -> AnyArray:
     """``X, scale, bias``, of groups of channels."""
-    x, groups, stash = wide(call, 0), call.integer("num_groups"), call.attribute("stash_type", 1)
+    x, groups, stash = (
+        float_operand(call, 0),
+        call.integer("num_groups"),
+        call.attribute("stash_type", 1),
+    )
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise call.error(f"has {groups} groups of the channels of {list(x.shape)}")
     if stash not in _STASH_TYPES:
@@ -153,19 +167,19 @@ def group_normalization(call: Call) -> AnyArray:
     grouped = x.reshape((x.shape[0], groups, -1))
     unscaled, _, _ = normalized(grouped, [2], call.attribute("epsilon", 1e-5))
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
-    return like(call, 0, unscaled.reshape(x.shape) * scale + bias)
+    return as_input_type(call, 0, unscaled.reshape(x.shape) * scale + bias)
 
 
-@kernel("InstanceNormalization")
+@importer("InstanceNormalization")
 def instance_normalization(call: Call) -> AnyArray:
     """``input, scale, B``, of each channel of each image."""
-    x = wide(call, 0)
+    x = float_operand(call, 0)
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
     unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
-    return like(call, 0, unscaled * scale + bias)
+    return as_input_type(call, 0, unscaled * scale + bias)
 
 
-@kernel("BatchNormalization")
+@importer("BatchNormalization")
 def batch_normalization(call: Call) -> AnyArray:
     """``X, scale, B, input_mean, input_var``: ``X * a + (B - mean * a)`` with known statistics."""
     if call.attribute("training_mode", 0):
@@ -174,16 +188,16 @@ def batch_normalization(call: Call) -> AnyArray:
             "inference",
             UnsupportedError,
         )
-    x = wide(call, 0)
+    x = float_operand(call, 0)
     scale, bias, mean, variance = (_by_channel(call, index, x.shape) for index in range(1, 5))
     factor = scale / np.sqrt(variance + x.dtype.type(call.attribute("epsilon", 1e-5)))
-    return like(call, 0, x * factor + (bias - mean * factor))
+    return as_input_type(call, 0, x * factor + (bias - mean * factor))
 
 
-@kernel("MeanVarianceNormalization")
+@importer("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call) -> AnyArray:
     """``(X - mean) / (deviation + 1e-9)``, as the function body of the specification."""
-    x = wide(call, 0)
+    x = float_operand(call, 0)
     stated = call.attribute("axes", [0, 2, 3])
     axes = [call.checked_axis(axis, x.ndim) for axis in stated]
     if len(set(axes)) != len(axes):
@@ -192,13 +206,13 @@ def mean_variance_normalization(call: Call) -> AnyArray:
     mean = x.sum(axis=tuple(axes), dtype=x.dtype, keepdims=True) / kind(count)
     centered = x - mean
     square = (centered * centered).sum(axis=tuple(axes), dtype=x.dtype, keepdims=True)
-    return like(call, 0, centered / (np.sqrt(square / kind(count)) + kind(1e-9)))
+    return as_input_type(call, 0, centered / (np.sqrt(square / kind(count)) + kind(1e-9)))
 
 
-@kernel("LpNormalization")
+@importer("LpNormalization")
 def lp_normalization(call: Call) -> AnyArray:
     """``input / norm`` along an axis; 0 where the norm is 0."""
-    x, order = wide(call, 0), call.attribute("p", 2)
+    x, order = float_operand(call, 0), call.attribute("p", 2)
     axis = call.axis("axis", x.ndim, -1)
     if order not in (1, 2):
         raise call.error(f"has the order {order}, expected 1 or 2")
@@ -206,4 +220,4 @@ def lp_normalization(call: Call) -> AnyArray:
     norm = powers.sum(axis=axis, dtype=x.dtype, keepdims=True)
     norm = norm if order == 1 else np.sqrt(norm)
     zero, one = x.dtype.type(0), x.dtype.type(1)
-    return like(call, 0, x / np.where(norm == zero, one, norm))
+    return as_input_type(call, 0, x / np.where(norm == zero, one, norm))

@@ -15,7 +15,7 @@ import numpy as np
 from ....numerics.array_functions import bits_of, convert, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import cumulative, greatest_first
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 
 __all__ = ["ordered_keys"]
 
@@ -37,11 +37,11 @@ def _reversed(keys: AnyArray) -> AnyArray:
     return -keys if keys.dtype.kind == "f" else ~keys
 
 
-@kernel("TopK")
+@importer("TopK")
 def top_k(call: Call) -> list[Typed]:
     """The K greatest or least elements along an axis, and their indices."""
     operand, value = call.input(0), call.array(0)
-    shape, count = value.shape, int(call.known_scalar(1))
+    shape, count = value.shape, int(call.constant_scalar(1))
     axis = call.axis("axis", len(shape), -1)
     is_largest = bool(call.attribute("largest", 1))
     call.attribute("sorted", 1)  # any order is right where it is 0
@@ -70,7 +70,7 @@ def top_k(call: Call) -> list[Typed]:
     ]
 
 
-@kernel("ArgMax", "ArgMin")
+@importer("ArgMax", "ArgMin")
 def arg_extremum(call: Call) -> Typed:
     """The first or last index of the extremum along an axis; NaN is one, as in NumPy."""
     value = call.array(0)
@@ -96,11 +96,11 @@ def arg_extremum(call: Call) -> Typed:
     return Typed("INT64", convert(index, I64))
 
 
-@kernel("CumSum", "CumProd")
+@importer("CumSum", "CumProd")
 def cumulative_operator(call: Call) -> Typed:
     """Sums or products of the elements before each place along a constant axis."""
     value = call.array(0)
-    axis = call.checked_axis(int(call.known_scalar(1)), value.ndim)
+    axis = call.checked_axis(int(call.constant_scalar(1)), value.ndim)
     result = cumulative(
         value,
         axis,

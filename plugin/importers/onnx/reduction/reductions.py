@@ -15,7 +15,7 @@ import numpy as np
 
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 
 __all__ = ["greatest", "least", "reduced", "reduction_axes"]
 
@@ -25,7 +25,7 @@ def reduction_axes(call: Call, rank: int) -> list[int] | None:
     is_identity = bool(call.attribute("noop_with_empty_axes", 0))
     listed: Sequence[int] = []
     if call.optional(1) is not None:
-        listed = [int(axis) for axis in call.known(1).reshape(-1)]
+        listed = [int(axis) for axis in call.constant(1).reshape(-1)]
     if not listed and is_identity:
         return None
     return sorted({call.checked_axis(axis, rank) for axis in listed or range(rank)})
@@ -142,7 +142,7 @@ def reduced(call: Call) -> Typed:
     return Typed(operand.type, convert(_REDUCTIONS[name](wide, tuple(axes), keep), element))
 
 
-@kernel(*(name for name in _REDUCTIONS if name != "ReduceMean"))
+@importer(*(name for name in _REDUCTIONS if name != "ReduceMean"))
 def reduction(call: Call) -> Typed:
     """Sums, products, extremes and norms along axes."""
     return reduced(call)

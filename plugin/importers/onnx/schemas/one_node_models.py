@@ -55,7 +55,7 @@ def _one_node(
             continue
         if id(operand) not in names:
             own = names[id(operand)] = f"input.{len(names)}"
-            if operand.is_known and operand.value.size <= _LARGEST_CONSTANT:
+            if operand.is_constant and operand.value.size <= _LARGEST_CONSTANT:
                 constants.append(numpy_helper.from_array(np.asarray(operand.value), own))
             else:
                 number = TensorProto.DataType.Value(operand.type)

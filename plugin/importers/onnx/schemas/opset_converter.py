@@ -363,7 +363,7 @@ def _resize_of_ten(node: Older) -> Older | Results:
     """``x_original = x_resized / scale``, cut; the next greater place where an axis shrinks."""
     scales = node.inputs[1]
     mode = node.attributes.get("mode", "nearest")
-    if scales is None or not scales.is_known:
+    if scales is None or not scales.is_constant:
         raise node.error("has scales that are computed, expected constants")
     values = np.asarray(scales.value, np.float32).reshape(-1)
 

@@ -15,9 +15,7 @@ import numpy as np
 from ....numerics.array_functions import take
 from ....numerics.element_types import AnyArray
 from ....numerics.fourier import fourier_transform
-from ..call import Call, Typed, kernel
-
-__all__: list[str] = []
+from ..call import Call, Typed, importer
 
 
 def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
@@ -32,7 +30,7 @@ def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]
     return value[..., 0], value[..., 1] if value.shape[-1] == 2 else None
 
 
-@kernel("DFT")
+@importer("DFT")
 def dft(call: Call) -> Typed:
     """The transform of a real or complex signal along an axis, padded or cut to a length."""
     value = call.array(0)
@@ -40,7 +38,7 @@ def dft(call: Call) -> Typed:
     real, imaginary = _components(call, value)
     axis = -2
     if call.optional(2) is not None:
-        axis = int(call.known_scalar(2))
+        axis = int(call.constant_scalar(2))
     axis = call.checked_axis(axis, value.ndim)
     if axis == value.ndim - 1:
         raise call.error("transforms the axis of the real and imaginary parts")
@@ -52,7 +50,7 @@ def dft(call: Call) -> Typed:
             f"is onesided, and its input is {'real' if imaginary is None else 'complex'}"
         )
     if call.optional(1) is not None:
-        length = int(call.known_scalar(1))
+        length = int(call.constant_scalar(1))
     if length < 1:
         raise call.error(f"has the length {length}")
     order = [*(a for a in range(real.ndim) if a != axis), axis]
@@ -88,19 +86,19 @@ def _with_length(value: AnyArray, length: int) -> AnyArray:
     return np.pad(value, [*[(0, 0)] * (value.ndim - 1), (0, length - extent)])
 
 
-@kernel("STFT")
+@importer("STFT")
 def stft(call: Call) -> Typed:
     """The transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
     value = call.array(0)
     real, imaginary = _components(call, value)
-    step = int(call.known_scalar(1))
+    step = int(call.constant_scalar(1))
     is_onesided = bool(call.attribute("onesided", 1))
     window = None if call.optional(2) is None else call.array(2).astype(real.dtype)
     if window is not None and window.ndim != 1:
         raise call.error(f"has a window of shape {list(window.shape)}, expected one dimension")
     length = None if window is None else window.shape[0]
     if call.optional(3) is not None:
-        frame_length = int(call.known_scalar(3))
+        frame_length = int(call.constant_scalar(3))
         if length not in (None, frame_length):
             raise call.error(f"has frames of {frame_length} elements and a window of {length}")
         length = frame_length

@@ -15,17 +15,15 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, Array
-from ..call import Call, Typed, kernel
+from ..call import Call, Typed, importer
 from ..reading.model import ELEMENTS, Tensor, element_of, is_too_large
 
-__all__: list[str] = []
 
-
-@kernel("Range")
+@importer("Range")
 def range_(call: Call) -> Typed:
     """Numbers from ``start`` to before ``limit``, in steps of ``delta``, of one type."""
     type_ = call.input(0).type
-    start, limit, delta = (call.known(index).reshape(-1) for index in range(3))
+    start, limit, delta = (call.constant(index).reshape(-1) for index in range(3))
     call.attribute("stash_type", 1)  # the precision of sums of f16, which are computed in f64 here
     if not start.size == limit.size == delta.size == 1 or not delta[0]:
         raise call.error("has bounds that are no single numbers, or the step 0")
@@ -37,10 +35,10 @@ def range_(call: Call) -> Typed:
     return Typed(type_, numbers.astype(start.dtype))
 
 
-@kernel("ConstantOfShape")
+@importer("ConstantOfShape")
 def constant_of_shape(call: Call) -> Typed:
     """One value everywhere; the f32 0 by default."""
-    shape = [int(n) for n in call.known(0).reshape(-1)]
+    shape = [int(n) for n in call.constant(0).reshape(-1)]
     value = call.attribute("value")
     if min(shape, default=0) < 0 or is_too_large(shape):
         raise call.error(f"has the shape {shape}")
@@ -51,7 +49,7 @@ def constant_of_shape(call: Call) -> Typed:
     return Typed(value.type, np.full(shape, value.data.reshape(-1)[0]))
 
 
-@kernel("EyeLike")
+@importer("EyeLike")
 def eye_like(call: Call) -> Typed:
     """Ones on a diagonal of a matrix of the input's shape."""
     shape, type_ = call.input(0).shape, call.input(0).type
@@ -76,7 +74,7 @@ def _type_of(call: Call, number: int) -> str:
     return name
 
 
-@kernel("Trilu")
+@importer("Trilu")
 def trilu(call: Call) -> Typed:
     """The upper or lower triangle of matrices, and 0 elsewhere."""
     value = call.array(0)
@@ -103,10 +101,10 @@ _WINDOWS = {
 """``a - b * cos(x) + c * cos(2 * x)``."""
 
 
-@kernel(*_WINDOWS)
+@importer(*_WINDOWS)
 def window(call: Call) -> Typed:
     """A sum of cosines over one period, or over a symmetric window."""
-    size, periodic = int(call.known_scalar(0)), call.attribute("periodic", 1)
+    size, periodic = int(call.constant_scalar(0)), call.attribute("periodic", 1)
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if size < 0 or is_too_large([size]):
         raise call.error(f"has {size} elements")
@@ -117,11 +115,11 @@ def window(call: Call) -> Typed:
     return Typed(type_, values.astype(element_of(type_).dtype))
 
 
-@kernel("MelWeightMatrix")
+@importer("MelWeightMatrix")
 def mel_weight_matrix(call: Call) -> Typed:
     """The weights of frequency bins in triangular bands on the mel scale: ``[bins, bands]``."""
-    bands, length, rate = (int(call.known_scalar(index)) for index in range(3))
-    low, high = (float(call.known_scalar(index)) for index in (3, 4))
+    bands, length, rate = (int(call.constant_scalar(index)) for index in range(3))
+    low, high = (float(call.constant_scalar(index)) for index in (3, 4))
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if min(bands, length, rate) < 1 or is_too_large([length, bands]):
         raise call.error(f"has {bands} bands of {length} samples at {rate} Hz")
