@@ -1,15 +1,13 @@
-"""Vectors and the memory they are read from: what the loops of a kernel are written with.
+"""Emission of the vectors, memory accesses and loops of a kernel.
 
-`vector` takes a vector for formulas on its elements, as `subquant.emit.scalar` does an element.
-Loops and conditions are functions that write their bodies.
+`vector` wraps a vector value for elementwise formulas, as `subquant.emit.scalar` wraps an element.
+`loop` and `when` take functions that emit the bodies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
-
-import numpy as np
 
 from ..core._mlir import Value, ir
 from ..numerics.element_types import ElementType
@@ -30,46 +28,45 @@ from .values import Formula, Scalars, scalar
 __all__ = [
     "Index",
     "Vectors",
+    "bitcast",
     "broadcast",
+    "constant_vector",
     "element_at",
-    "fence",
-    "fused",
-    "interleaved",
+    "fma",
+    "for_each_thread",
+    "interleave_lanes",
     "intrinsic",
     "load",
     "load_element",
     "loop",
     "memref_type",
-    "numbers",
-    "of_threads",
-    "part_of",
-    "part_type",
     "prefetch",
     "quotient",
-    "reduced",
+    "reduce_lanes",
     "remainder",
-    "reread",
+    "scheduling_barrier",
     "scratch",
-    "shuffled",
+    "shuffle_lanes",
+    "slice_lanes",
     "store",
     "store_element",
+    "subspan_type",
     "vector",
-    "vector_of",
     "vector_type",
     "view",
     "when",
-    "workgroup_number",
+    "workgroup_id",
 ]
 
 Index: TypeAlias = int | Value
-"""A position: a number, or a value of type ``index``."""
+"""An integer, or a value of type ``index``."""
 
 
 class Vectors(Scalars):
-    """All elements of a vector: ``arith`` and ``math`` operations.
+    """Elementwise ``arith`` and ``math`` operations on vectors.
 
     Args:
-        lanes: how many elements a vector has.
+        lanes: the number of elements of a vector.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -77,7 +74,7 @@ class Vectors(Scalars):
         self.lanes = lanes
 
     def type(self, element: ElementType) -> Any:
-        """The type of a value of this form."""
+        """The vector type with an element type."""
         return vector_type(self.lanes, element)
 
     def _constant(self, number: float | int, element: ElementType) -> Any:
@@ -94,25 +91,25 @@ def _vector_type(lanes: int, element: ElementType) -> ir.Type:
 
 
 def memref_type(shape: Sequence[int | None], element: ElementType) -> ir.Type:
-    """``memref<shape x element>``; an extent of None is dynamic."""
+    """``memref<shape x element>``; None is a dynamic dimension."""
     dynamic = ir.ShapedType.get_dynamic_size()
-    extents = [dynamic if extent is None else int(extent) for extent in shape]
-    return ir.MemRefType.get(extents, mlir_type(element))
+    sizes = [dynamic if size is None else int(size) for size in shape]
+    return ir.MemRefType.get(sizes, mlir_type(element))
 
 
-def part_type(extent: int | None, element: ElementType, lanes: int) -> ir.Type:
-    """The type of a part of a buffer, whose elements are vectors of so many, or are no vectors."""
-    count = ir.ShapedType.get_dynamic_size() if extent is None else extent
-    held = mlir_type(element) if lanes == 1 else vector_type(lanes, element)
+def subspan_type(size: int | None, element: ElementType, lanes: int) -> ir.Type:
+    """``memref<size x vector<lanes x element>, strided<[1], offset: ?>>``; scalars for 1 lane."""
+    count = ir.ShapedType.get_dynamic_size() if size is None else size
+    element_type = mlir_type(element) if lanes == 1 else vector_type(lanes, element)
     layout = ir.Attribute.parse("strided<[1], offset: ?>")
-    return ir.MemRefType.get([count], held, layout)
+    return ir.MemRefType.get([count], element_type, layout)
 
 
-def vector(given: Value, element: ElementType | None = None) -> Formula:
-    """A vector for formulas on its elements; signed unless `element` says otherwise."""
-    type_ = given.type
-    found = element or element_of(type_.element_type)
-    return kept_with_constants(Vectors, kept(_lanes_of, type_)).emitted(given, found)
+def vector(operand: Value, element: ElementType | None = None) -> Formula:
+    """Wrap a vector for elementwise formulas; integers are signed unless `element` is unsigned."""
+    type_ = operand.type
+    own_element = element or element_of(type_.element_type)
+    return kept_with_constants(Vectors, kept(_lanes_of, type_)).emitted(operand, own_element)
 
 
 def _lanes_of(type_: ir.Type) -> int:
@@ -127,18 +124,18 @@ def _indices(indices: Sequence[Index]) -> list[Value]:
 
 
 def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementType) -> Formula:
-    """The vector that begins at a position of a memref, along its last axis."""
+    """``vector.load``: the vector at an index of a memref, along its last axis."""
     loaded = value("vector.load", [memory, *_indices(indices)], vector_type(lanes, element))
     return vector(loaded, element)
 
 
-def store(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
-    """Write a vector to a position of a memref, along its last axis."""
-    create("vector.store", [given.value, memory, *_indices(indices)])
+def store(operand: Formula, memory: Value, indices: Sequence[Index]) -> None:
+    """``vector.store``: write a vector to an index of a memref, along its last axis."""
+    create("vector.store", [operand.value, memory, *_indices(indices)])
 
 
 def prefetch(memory: Value, indices: Sequence[Index]) -> None:
-    """Ask for what will be read from a position, which may be outside of the memref."""
+    """``memref.prefetch`` of an index, which may be out of bounds."""
     attributes = {
         "isWrite": ir.BoolAttr.get(False),
         "localityHint": ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 3),
@@ -148,19 +145,19 @@ def prefetch(memory: Value, indices: Sequence[Index]) -> None:
 
 
 def load_element(memory: Value, indices: Sequence[Index]) -> Formula:
-    """The element at a position of a memref, which may be a vector."""
+    """``memref.load``: an element of a memref, which may be a vector."""
     type_ = memory.type.element_type
     loaded = value("memref.load", [memory, *_indices(indices)], type_)
     return vector(loaded) if isinstance(type_, ir.VectorType) else scalar(loaded)
 
 
-def store_element(given: Formula, memory: Value, indices: Sequence[Index]) -> None:
-    """Write an element to a position of a memref."""
-    create("memref.store", [given.value, memory, *_indices(indices)])
+def store_element(operand: Formula, memory: Value, indices: Sequence[Index]) -> None:
+    """``memref.store``: write an element of a memref."""
+    create("memref.store", [operand.value, memory, *_indices(indices)])
 
 
 def scratch(shape: Sequence[int], element: ElementType) -> Value:
-    """Memory of a workgroup, which is given back when it ends."""
+    """``memref.alloca``: memory of a workgroup that is released when the workgroup ends."""
     attributes = {
         "alignment": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64),
         "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),
@@ -169,7 +166,7 @@ def scratch(shape: Sequence[int], element: ElementType) -> Value:
 
 
 def view(memory: Value, start: int, type_: ir.Type) -> Value:
-    """What a memref of bytes holds from one on, as a memref of another type."""
+    """``memref.view``: the bytes of a memref from ``start`` on, as a memref of another type."""
     return value("memref.view", [memory, constant_index(start)], type_)
 
 
@@ -177,150 +174,143 @@ def view(memory: Value, start: int, type_: ir.Type) -> Value:
 
 
 def broadcast(element: Formula, lanes: int) -> Formula:
-    """An element in each place of a vector."""
+    """``vector.broadcast``: a vector with an element in each lane."""
     type_ = vector_type(lanes, element.element)
     return vector(value("vector.broadcast", [element.value], type_), element.element)
 
 
-def numbers(given: Sequence[int], element: ElementType) -> Formula:
-    """A vector of known integers."""
-    type_ = vector_type(len(given), element)
-    attribute = ir.DenseElementsAttr.get(np.array(given, element.dtype), type=type_)
-    return vector(operation.constant(attribute), element)
+def bitcast(operand: Formula, element: ElementType) -> Formula:
+    """``vector.bitcast``: the bits of a vector as elements of another width, in memory order."""
+    lanes = int(operand.value.type.shape[0]) * operand.element.bits // element.bits
+    return vector(value("vector.bitcast", [operand.value], vector_type(lanes, element)), element)
 
 
-def reread(given: Formula, element: ElementType) -> Formula:
-    """The bits of a vector as elements of another width, in the order of memory."""
-    lanes = int(given.value.type.shape[0]) * given.element.bits // element.bits
-    return vector(value("vector.bitcast", [given.value], vector_type(lanes, element)), element)
-
-
-def interleaved(given: Sequence[Formula]) -> Formula:
-    """The first element of each of 1, 2 or 4 vectors, then the second of each, and so on."""
-    lanes, count = int(given[0].value.type.shape[0]), len(given)
-    parts = list(given)
-    while len(parts) > 2:
-        parts = [
-            shuffled(left, right, range(int(left.value.type.shape[0]) * 2))
-            for left, right in zip(parts[::2], parts[1::2], strict=True)
+def interleave_lanes(operands: Sequence[Formula]) -> Formula:
+    """Interleave 1, 2 or 4 vectors: lane 0 of each, then lane 1 of each, and so on."""
+    lanes, count = int(operands[0].value.type.shape[0]), len(operands)
+    vectors = list(operands)
+    while len(vectors) > 2:
+        vectors = [
+            shuffle_lanes(left, right, range(int(left.value.type.shape[0]) * 2))
+            for left, right in zip(vectors[::2], vectors[1::2], strict=True)
         ]
-    order = [part * lanes + lane for lane in range(lanes) for part in range(count)]
-    return parts[0] if count == 1 else shuffled(parts[0], parts[1], order)
+    order = [number * lanes + lane for lane in range(lanes) for number in range(count)]
+    return vectors[0] if count == 1 else shuffle_lanes(vectors[0], vectors[1], order)
 
 
-def shuffled(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
-    """Elements of two vectors, by their places in one behind the other."""
+def shuffle_lanes(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
+    """``vector.shuffle``: lanes of the concatenation of two vectors, by their numbers."""
     attributes = {"mask": integers(order)}
     type_ = vector_type(len(order), left.element)
-    made = value("vector.shuffle", [left.value, right.value], type_, attributes)
-    return vector(made, left.element)
+    shuffled = value("vector.shuffle", [left.value, right.value], type_, attributes)
+    return vector(shuffled, left.element)
 
 
-def part_of(given: Formula, first: int, lanes: int) -> Formula:
-    """So many elements of a vector, from one on."""
-    if lanes == given.form.lanes:
-        return given
-    return shuffled(given, given, range(first, first + lanes))
+def slice_lanes(operand: Formula, first: int, lanes: int) -> Formula:
+    """The ``lanes`` lanes of a vector from ``first`` on."""
+    if lanes == operand.form.lanes:
+        return operand
+    return shuffle_lanes(operand, operand, range(first, first + lanes))
 
 
-def reduced(kind: str, given: Formula) -> Formula:
-    """The sum (``add``) or the greatest (``maximumf``, ``maxui``) of a vector's elements."""
+def reduce_lanes(kind: str, operand: Formula) -> Formula:
+    """``vector.reduction`` of a kind such as ``add``, ``maximumf`` or ``maxui``."""
     attributes = {"kind": operation.parse_attribute(f"#vector.kind<{kind}>")}
-    type_ = mlir_type(given.element)
-    return scalar(value("vector.reduction", [given.value], type_, attributes), given.element)
+    type_ = mlir_type(operand.element)
+    return scalar(value("vector.reduction", [operand.value], type_, attributes), operand.element)
 
 
-def vector_of(numbers: Sequence[int], element: ElementType) -> Formula:
-    """A constant with these integers as its elements."""
+def constant_vector(numbers: Sequence[int], element: ElementType) -> Formula:
+    """A constant vector of integers."""
     type_ = vector_type(len(numbers), element)
     attribute = ir.DenseElementsAttr.get(
-        [operation.number_of(mlir_type(element), n) for n in numbers], type_
+        [operation.number_of(mlir_type(element), number) for number in numbers], type_
     )
     return vector(operation.constant(attribute), element)
 
 
-def element_at(given: Formula, place: int) -> Formula:
-    """An element of a vector."""
-    attributes = {"static_position": integers([place])}
-    type_ = mlir_type(given.element)
-    return scalar(value("vector.extract", [given.value], type_, attributes), given.element)
+def element_at(operand: Formula, lane: int) -> Formula:
+    """``vector.extract``: the element in a lane."""
+    attributes = {"static_position": integers([lane])}
+    type_ = mlir_type(operand.element)
+    return scalar(value("vector.extract", [operand.value], type_, attributes), operand.element)
 
 
-def fused(left: Formula, right: Formula, total: Formula) -> Formula:
-    """``left * right + total``, rounded once."""
-    operands = [left.value, right.value, total.value]
-    made = value("math.fma", operands, total.value.type)
-    return total.form.emitted(made, total.element)
+def fma(left: Formula, right: Formula, addend: Formula) -> Formula:
+    """``math.fma``: ``left * right + addend``, rounded once."""
+    operands = [left.value, right.value, addend.value]
+    result = value("math.fma", operands, addend.value.type)
+    return addend.form.emitted(result, addend.element)
 
 
 def remainder(dividend: Formula, divisor: int) -> Formula:
-    """Of a position that is divided by a number."""
+    """``arith.remui`` of an index by a constant."""
     operands = [dividend.value, constant_index(divisor)]
     return scalar(value("arith.remui", operands, index_type()))
 
 
 def quotient(dividend: Formula, divisor: int) -> Formula:
-    """Of a position that is divided by a number."""
+    """``arith.divui`` of an index by a constant."""
     operands = [dividend.value, constant_index(divisor)]
     return scalar(value("arith.divui", operands, index_type()))
 
 
 def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes: int) -> Formula:
-    """A call of one of LLVM's intrinsics, which the target must have."""
+    """A call of an LLVM intrinsic, which the target must support."""
     attributes = {
         "intrin": kept(ir.StringAttr.get, name),
         "op_bundle_sizes": operation.parse_attribute("array<i32>"),
         "operandSegmentSizes": operation.parse_attribute(f"array<i32: {len(operands)}, 0>"),
     }
     type_ = vector_type(lanes, result)
-    given = [operand.value for operand in operands]
-    return vector(value("llvm.call_intrinsic", given, type_, attributes), result)
+    values = [operand.value for operand in operands]
+    return vector(value("llvm.call_intrinsic", values, type_, attributes), result)
 
 
-def fence(given: Formula, register: str) -> Formula:
-    """The vector, computed before and read after this place: LLVM's scheduler moves neither.
+def scheduling_barrier(operand: Formula, register: str) -> Formula:
+    """Pin a vector: LLVM's scheduler moves neither its definition nor its uses across this point.
 
     Args:
-        given: the vector.
-        register: the constraint of inline assembly for a vector register.
+        operand: the vector.
+        register: the inline assembly constraint of a vector register.
     """
     attributes = {
         "asm_string": kept(ir.StringAttr.get, ""),
         "constraints": kept(ir.StringAttr.get, f"={register},0"),
         "has_side_effects": kept(ir.UnitAttr.get),
     }
-    held = value("llvm.inline_asm", [given.value], given.value.type, attributes)
-    return vector(held, given.element)
+    pinned = value("llvm.inline_asm", [operand.value], operand.value.type, attributes)
+    return vector(pinned, operand.element)
 
 
-# -- positions ------------------------------------------------------------------------------------
+# -- the grid -------------------------------------------------------------------------------------
 
 
-def workgroup_number(axis: int) -> Value:
-    """The number of the workgroup that runs, along an axis of the grid."""
+def workgroup_id(axis: int) -> Value:
+    """The number of the running workgroup along an axis of the grid."""
     attributes = {"dimension": ir.IntegerAttr.get(index_type(), axis)}
     return value("stream.dispatch.workgroup.id", [], index_type(), attributes)
 
 
-def of_threads(count: int, body: Callable[[Value], None]) -> None:
-    """Have each thread of a workgroup run a body, which is called with its number.
+def for_each_thread(count: int, body: Callable[[Value], None]) -> None:
+    """Run a body on each thread of a workgroup, with the thread's number.
 
-    This is a loop that IREE gives to threads. (``gpu.thread_id`` is written in one way by the
-    bindings' MLIR, and read in another by IREE's.)
+    This emits a loop that IREE distributes over threads. (The bindings' MLIR prints
+    ``gpu.thread_id`` in a form that IREE's MLIR does not parse.)
     """
-    made = create(
+    for_op = create(
         "scf.for",
         _indices([0, count, 1]),
         attributes={"iree.gpu.distribute_dim": ir.IntegerAttr.get(index_type(), 0)},
         regions=1,
     )
-    block = made.regions[0].blocks.append(index_type())
+    block = for_op.regions[0].blocks.append(index_type())
     with ir.InsertionPoint(block):
         body(block.arguments[0])
         create("scf.yield")
 
 
-# -- control --------------------------------------------------------------------------------------
+# -- control flow ---------------------------------------------------------------------------------
 
 
 def loop(
@@ -330,40 +320,41 @@ def loop(
     body: Callable[..., Sequence[Formula] | None],
     carried: Sequence[Formula] = (),
 ) -> list[Formula]:
-    """``scf.for``: what the body returns is what it is called with the next time.
+    """``scf.for`` with loop-carried values.
 
     Args:
-        start, stop, step: of the positions that the body is called with.
-        body: called with a position (a value of type ``index``) and what is carried.
-        carried: what the body is called with the first time.
+        start, stop, step: the bounds and the step.
+        body: maps the induction variable (of type ``index``) and the carried values to the next
+            carried values.
+        carried: the initial values.
 
     Returns:
-        What the last call returned.
+        The carried values after the last iteration.
     """
-    given = [formula.value for formula in carried]
-    types = [each.type for each in given]
-    made = create("scf.for", [*_indices([start, stop, step]), *given], types, regions=1)
-    block = made.regions[0].blocks.append(index_type(), *types)
-    with ir.InsertionPoint(block):
-        position, *values = block.arguments
-        again = [
+    initial = [formula.value for formula in carried]
+    types = [each.type for each in initial]
+    for_op = create("scf.for", [*_indices([start, stop, step]), *initial], types, regions=1)
+    block = for_op.regions[0].blocks.append(index_type(), *types)
+
+    def wrap(values: Sequence[Value]) -> list[Formula]:
+        return [
             formula.form.emitted(each, formula.element)
             for formula, each in zip(carried, values, strict=True)
         ]
-        create("scf.yield", [formula.value for formula in body(position, *again) or ()])
-    return [
-        formula.form.emitted(each, formula.element)
-        for formula, each in zip(carried, made.results, strict=True)
-    ]
+
+    with ir.InsertionPoint(block):
+        position, *values = block.arguments
+        create("scf.yield", [formula.value for formula in body(position, *wrap(values)) or ()])
+    return wrap(for_op.results)
 
 
 def when(
     condition: Formula, body: Callable[[], None], otherwise: Callable[[], None] | None = None
 ) -> None:
-    """``scf.if`` without a value."""
-    made = create("scf.if", [condition.value], regions=2)
-    for region, written in zip(made.regions, (body, otherwise), strict=True):
-        if written is not None:
+    """``scf.if`` without results."""
+    if_op = create("scf.if", [condition.value], regions=2)
+    for region, emit in zip(if_op.regions, (body, otherwise), strict=True):
+        if emit is not None:
             with ir.InsertionPoint(region.blocks.append()):
-                written()
+                emit()
                 create("scf.yield")

@@ -25,7 +25,7 @@ from ..core._mlir import Operation, Value, ir
 from ..emit import Formula, scalar
 from ..emit.linalg import Extent, constant_index
 from ..emit.operation import constants_of, create, index_type, parse_attribute, tensor_type, value
-from ..emit.vectors import memref_type, part_type, quotient, workgroup_number
+from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
 from ..numerics.element_types import Array, ElementType
 from .pack.parameters import LOAD, current, named_parameter
 
@@ -366,7 +366,7 @@ class KernelTable:
                 # Where pieces begin inside of a buffer, IREE 3.13 has types for a place that is
                 # computed, and for one that is known, but not for both in one kernel. There is one
                 # workgroup along the last axis of the grid: its number is 0.
-                zero = (scalar(workgroup_number(2)) * _ALIGNMENT).value
+                zero = (scalar(workgroup_id(2)) * _ALIGNMENT).value
             memories = []
             for given, each in zip(arguments, kernel.bindings, strict=True):
                 shape = [kernel.rows if extent is None else extent for extent in each.shape]
@@ -378,9 +378,9 @@ class KernelTable:
                     shape = [None if missing else length]
                 type_ = memref_type(shape, each.element)
                 if kernel.threads is not None:
-                    type_ = part_type(shape[0], each.element, each.lanes)
+                    type_ = subspan_type(shape[0], each.element, each.lanes)
                 memories.append(value("stream.binding.subspan", [given, zero, *missing], type_))
-            kernel.body(memories, workgroup_number(0 if kernel.threads is None else 1), rows)
+            kernel.body(memories, workgroup_id(0 if kernel.threads is None else 1), rows)
             create("func.return")
         return executable
 

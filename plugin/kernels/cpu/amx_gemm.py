@@ -38,13 +38,13 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.values import Scalars
 from ...emit.vectors import (
     Vectors,
+    bitcast,
+    constant_vector,
     element_at,
     load,
     loop,
-    numbers,
     quotient,
     remainder,
-    reread,
     scratch,
     store,
     when,
@@ -269,7 +269,7 @@ class AmxGemm(ConvGemm):
             *[(self.rows, _BYTES)] * (self.at_once * parts),
         ]
         memory = scratch([_BYTES], I8)
-        store(numbers(configuration(shapes), I8), memory, [0])
+        store(constant_vector(configuration(shapes), I8), memory, [0])
         made = Tiled()
         made.configure(address(memory))
         made.emit()
@@ -508,7 +508,7 @@ class _Work:
 
                 def of_group(group: Value, *totals: Formula) -> list[Formula]:
                     four = load(self.read, [(at + scalar(group) * 4).value], 4, I8)
-                    unsigned = target.spread(element_at(reread(four, I32), 0), U8) ^ 128
+                    unsigned = target.spread(element_at(bitcast(four, I32), 0), U8) ^ 128
                     step, made = (number * groups + scalar(group)).value, []
                     for total, part in zip(totals, parts, strict=True):
                         stored = [place.tile.value, step, part * 4]

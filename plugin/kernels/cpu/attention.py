@@ -32,17 +32,17 @@ from ...emit.operation import INDEX
 from ...emit.vectors import (
     Vectors,
     broadcast,
+    constant_vector,
     element_at,
     load,
     load_element,
     loop,
-    numbers,
     prefetch,
     quotient,
-    reduced,
+    reduce_lanes,
     remainder,
     scratch,
-    shuffled,
+    shuffle_lanes,
     store,
     store_element,
     when,
@@ -340,7 +340,7 @@ class _Rows:
             score = load(memory.scores, [row.value, place], lanes, F32) * kernel.scale
             if kernel.softcap:
                 score = bounded(score, kernel.softcap)
-            number = numbers([place + lane for lane in range(lanes)], I32)
+            number = constant_vector([place + lane for lane in range(lanes)], I32)
             is_attended = number <= own_place
             if before is not None:
                 is_attended = is_attended & (number > before)
@@ -350,7 +350,7 @@ class _Rows:
         for score in scores[1:]:
             most = np.maximum(most, score)
         old = load_element(memory.greatest, [row.value])
-        new = np.maximum(old, reduced("maximumf", most))
+        new = np.maximum(old, reduce_lanes("maximumf", most))
         store_element(new, memory.greatest, [row.value])
         greatest = broadcast(new, lanes)
         factor = exponential(broadcast(old, lanes) - greatest)
@@ -409,7 +409,7 @@ class _Rows:
 
     def _divide(self, row: Value) -> None:
         lanes, place = self.kernel.lanes, self._of_row(scalar(row))
-        total = reduced("add", load(self.memory.totals, [row, 0], lanes, F32))
+        total = reduce_lanes("add", load(self.memory.totals, [row, 0], lanes, F32))
         totals = broadcast(total, lanes)
 
         def of_chunk(chunk: Value) -> None:
@@ -439,7 +439,7 @@ def _folded(left: Formula, right: Formula, size: int, *, once: bool = False) -> 
     half = size // 2
     runs = range(0, lanes if once else 2 * lanes, size)
     low, high = (
-        shuffled(left, right, [run + offset + n for run in runs for n in range(half)])
+        shuffle_lanes(left, right, [run + offset + n for run in runs for n in range(half)])
         for offset in (0, half)
     )
     return low + high

@@ -36,13 +36,13 @@ from ...emit import Formula, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
+    bitcast,
     broadcast,
     load,
     load_element,
     loop,
     quotient,
     remainder,
-    reread,
     scratch,
     store,
 )
@@ -512,12 +512,12 @@ class _FloatRows(_Rows):
         offsets = self._offsets(block)
         scales = self._scales(block) if offsets else []
         for number in numbers:
-            words = [reread(each, U32) for each in self._group(weight, number)]
+            words = [bitcast(each, U32) for each in self._group(weight, number)]
             for place in range(4):
                 reals = []
                 for part, word in enumerate(words):
                     bits = ((word >> (8 * place)) & 255) | _BITS_OF_2_23
-                    real = reread(bits, F32) - zeros[part]
+                    real = bitcast(bits, F32) - zeros[part]
                     if offsets:
                         real = self.target.fused(real, scales[part], offsets[part])
                     reals.append(real)

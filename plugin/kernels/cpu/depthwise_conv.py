@@ -27,13 +27,13 @@ from ...emit import Formula, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
-    interleaved,
+    interleave_lanes,
     load,
     loop,
-    part_of,
     quotient,
     remainder,
     scratch,
+    slice_lanes,
     store,
     when,
 )
@@ -326,7 +326,7 @@ class _Task:
             def of_group(group: Value) -> None:
                 column = start + scalar(group) * every
                 parts = [read(column + tap * axis.apart) for tap in range(target.taps)]
-                found = target.factors(interleaved(parts))
+                found = target.factors(interleave_lanes(parts))
                 store(found, self.room, [*at, group, constant_index(0)])
 
             return of_group
@@ -469,6 +469,6 @@ class _Task:
                 nears.append(is_near)
             for number in range(len(group)):
                 place = [row.value, (window + (first + number)).value, channel.value]
-                store(part_of(made, number * lanes, lanes), self.result, place)
+                store(slice_lanes(made, number * lanes, lanes), self.result, place)
         if nears:
             when(functools.reduce(operator.or_, nears), exactly)

@@ -27,7 +27,7 @@ from ...emit.vectors import (
     load,
     load_element,
     loop,
-    reduced,
+    reduce_lanes,
     store,
     store_element,
 )
@@ -274,7 +274,7 @@ class ElementwiseKernel:
             totals = loop(0, last, many * lanes, more, [start] * many)
             while len(totals) > 1:
                 totals = [combined(*pair) for pair in zip(*[iter(totals)] * 2, strict=True)]
-            total = reduced(kind, totals[0]) if lanes > 1 else totals[0]
+            total = reduce_lanes(kind, totals[0]) if lanes > 1 else totals[0]
             store_element(bits_of(total, F32), result, [at(positions).value])
 
         def computed(positions: Sequence[Formula]) -> None:

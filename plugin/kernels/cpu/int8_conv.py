@@ -39,6 +39,7 @@ from ...core._mlir import Value
 from ...emit import Formula, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
+    bitcast,
     load,
     load_element,
     loop,
@@ -46,7 +47,6 @@ from ...emit.vectors import (
     prefetch,
     quotient,
     remainder,
-    reread,
     scratch,
     store,
     view,
@@ -576,7 +576,7 @@ class Int8Conv(ConvGemm):
 
         def write(offset: Formula) -> None:
             given = load(activations, [((place + offset) * taps).value], lanes * taps, I8)
-            made = reread(self.target.factors(given), I32)
+            made = bitcast(self.target.factors(given), I32)
             store(made, factors, [(begin + offset).value])
 
         loop(0, length // lanes * lanes, lanes, lambda at: write(scalar(at)))

@@ -11,7 +11,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
-from ...emit.vectors import element_at, load, loop, part_of, scratch, store, store_element, when
+from ...emit.vectors import element_at, load, loop, scratch, slice_lanes, store, store_element, when
 from ...numerics.element_types import I32
 from ..epilogue.matcher import FusedEpilogue
 from ..pack.tiles import Tiles
@@ -193,7 +193,7 @@ class SumWriter:
                 nears.append(is_near)
             done = 0
             for row, of_row in group:
-                part = part_of(made, done, len(of_row) * lanes)
+                part = slice_lanes(made, done, len(of_row) * lanes)
                 self._store(part, [line.value, rows[row].value], tile, of_row.start * lanes)
                 done += len(of_row) * lanes
         return functools.reduce(operator.or_, nears) if nears else None
@@ -238,7 +238,7 @@ class SumWriter:
         column, whole = tile * tiles.width + offset, given.form.lanes
 
         def write(part: int) -> None:
-            vector = part_of(given, part, lanes)
+            vector = slice_lanes(given, part, lanes)
             store_columns(vector, self._result, row, tiles.columns, column + part, tiles.width)
 
         def of_parts() -> None:

@@ -15,12 +15,12 @@ from ...emit import Formula, scalar
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
+    bitcast,
     broadcast,
     element_at,
     load,
     loop,
-    reduced,
-    reread,
+    reduce_lanes,
     store,
     store_element,
 )
@@ -94,12 +94,12 @@ class QuantizeRows:
             first = scalar(block) * self.block
 
             def greater(place: Formula, so_far: Formula) -> Formula:
-                bits = reread(load(given, [row, place.value], lanes, F32), U32)
+                bits = bitcast(load(given, [row, place.value], lanes, F32), U32)
                 return np.maximum(so_far, bits & _MAGNITUDE)
 
             # Bits of magnitudes are in their order, and those of NaN are above: one instruction.
-            greatest = reduced("maxui", self._folded(first, lanes, greater, known(0, U32)))
-            divisor = activation_scale(reread(broadcast(greatest, lanes), F32))
+            greatest = reduce_lanes("maxui", self._folded(first, lanes, greater, known(0, U32)))
+            divisor = activation_scale(bitcast(broadcast(greatest, lanes), F32))
             scale = element_at(divisor, 0)
 
             def round_(place: Formula, total: Formula) -> Formula:
@@ -112,7 +112,7 @@ class QuantizeRows:
             total = self._folded(first, lanes, round_, known(0, I32))
             place = scalar(block) * 2
             store_element(bits_of(scale, I32), of_blocks, [row, place.value])
-            total = reduced("add", total) * self.factor
+            total = reduce_lanes("add", total) * self.factor
             store_element(total, of_blocks, [row, (place + 1).value])
 
         def of_row(row: Value) -> None:

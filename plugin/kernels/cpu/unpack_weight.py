@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from ...core._mlir import Value
 from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
-from ...emit.vectors import load, loop, prefetch, reread, scratch, store
+from ...emit.vectors import bitcast, load, loop, prefetch, scratch, store
 from ...numerics.element_types import U8, U16, ElementType
 from ..isa.instructions import Instructions
 from ..pack.packed_weight import Block, PackedWeight, Reader
@@ -67,9 +67,9 @@ class Step:
             piece = self._vector(tiles.place(plane, vector * tiles.parts + part))
             if bits < 8:
                 # No target shifts bytes: bits of a neighbour come in, and are masked.
-                moved, by = reread(piece, U16), stored - low
+                moved, by = bitcast(piece, U16), stored - low
                 if by:
-                    piece = reread(moved >> by if by > 0 else moved << -by, U8)
+                    piece = bitcast(moved >> by if by > 0 else moved << -by, U8)
                 piece = piece & (((1 << bits) - 1) << low)
             integer = piece if integer is None else integer | piece
         return integer if table is None else self.target.looked_up(table, integer)
@@ -144,7 +144,7 @@ class Panel:
 
         def keep(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:
             size = element.bits // 8
-            bytes_ = reread(vector, U8)
+            bytes_ = bitcast(vector, U8)
             store(bytes_, memory, [constant_index(place), (column * size).value])
 
         def of_step(step: Value) -> None:

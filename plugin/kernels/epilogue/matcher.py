@@ -52,7 +52,7 @@ from ...dialects.quant import is_quantized, parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import Formula
 from ...emit.operation import constants_of, create, element_of, tensor_type
-from ...emit.vectors import Vectors, load, reduced, vector, vector_type
+from ...emit.vectors import Vectors, load, reduce_lanes, vector, vector_type
 from ...numerics.array_functions import bits_of, convert, is_known, is_zero
 from ...numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ...numerics.fixed_point import multiplier_and_shift, saturate
@@ -794,7 +794,7 @@ class _Asked:
             return None
         greatest = self.target.greatest(self.distances)
         limit = form.known(np.full(1, 0.5 - self.nearest, np.float32), F32)
-        return reduced("or", greatest >= limit)
+        return reduce_lanes("or", greatest >= limit)
 
 
 def _error(offset: Array, low: int, high: int) -> float:

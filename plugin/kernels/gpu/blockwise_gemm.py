@@ -49,16 +49,16 @@ from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
     broadcast,
+    constant_vector,
     element_at,
+    for_each_thread,
     load_element,
     loop,
-    of_threads,
     quotient,
     remainder,
     store_element,
-    vector_of,
     when,
-    workgroup_number,
+    workgroup_id,
 )
 from ...numerics.array_functions import convert, is_zero
 from ...numerics.casts import Cast
@@ -172,7 +172,7 @@ class GpuBlockwiseGemm:
         activations = given.pop(0)
         row_scales = given.pop(0) if self.is_rounded else None
         [result] = given
-        first = scalar(workgroup_number(0)) * self.at_once
+        first = scalar(workgroup_id(0)) * self.at_once
         places = [first + row for row in range(self.at_once)]
         if not isinstance(rows, int) or rows % self.at_once:
             # The rows after the last are the last again: threads write the same to one place.
@@ -194,7 +194,7 @@ class GpuBlockwiseGemm:
             starts = [tile * words + own for tile in numbers]
             _Thread(self, memory, first, numbers, starts, own, places, share).write()
 
-        of_threads(self.threads, of_thread)
+        for_each_thread(self.threads, of_thread)
 
 
 def _bindings(kept: Scale, tiles: Tiles) -> list[Binding]:
@@ -454,8 +454,8 @@ class _Thread:
         word = load_element(memory, [self._place(block, part, 1).value])
         spread = broadcast(word, COLUMNS)
         if element.kind == "int":
-            return (spread << vector_of([24, 16, 8, 0], I32)) >> 24
-        return (spread >> vector_of([0, 8, 16, 24], I32)) & 255
+            return (spread << constant_vector([24, 16, 8, 0], I32)) >> 24
+        return (spread >> constant_vector([0, 8, 16, 24], I32)) & 255
 
     def _place(self, block: Formula, part: int, blocks: int) -> Formula:
         """Where what a block has of the thread's columns is; so many blocks have it together."""

@@ -22,13 +22,13 @@ from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
     broadcast,
+    constant_vector,
     element_at,
+    for_each_thread,
     load_element,
     loop,
-    of_threads,
     store_element,
-    vector_of,
-    workgroup_number,
+    workgroup_id,
 )
 from ...numerics.block_contraction import activation_scale
 from ...numerics.casts import Cast
@@ -77,7 +77,7 @@ class GpuQuantizeRows:
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         activations, integers, scales = memories
-        row, blocks = scalar(workgroup_number(0)), self.depth // self.block
+        row, blocks = scalar(workgroup_id(0)), self.depth // self.block
         words = self.block // _WORD
 
         def of_thread(thread: Value) -> None:
@@ -100,10 +100,10 @@ class GpuQuantizeRows:
             def round_(place: Value) -> None:
                 at = (first + scalar(place)).value
                 rounded = _CAST.quantize(load_element(activations, [at]), spread)
-                moved = (rounded & 255) << vector_of([0, 8, 16, 24], I32)
+                moved = (rounded & 255) << constant_vector([0, 8, 16, 24], I32)
                 bytes_ = [element_at(moved, lane) for lane in range(_WORD)]
                 store_element(functools.reduce(operator.or_, bytes_), integers, [at])
 
             loop(0, words, 1, round_)
 
-        of_threads(self.threads, of_thread)
+        for_each_thread(self.threads, of_thread)

@@ -25,7 +25,16 @@ import numpy as np
 
 from ...emit import Formula
 from ...emit.values import Scalars
-from ...emit.vectors import broadcast, fence, fused, intrinsic, part_of, reread, shuffled, vector_of
+from ...emit.vectors import (
+    bitcast,
+    broadcast,
+    constant_vector,
+    fma,
+    intrinsic,
+    scheduling_barrier,
+    shuffle_lanes,
+    slice_lanes,
+)
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I16, I32, U8, U16, U32, ElementType
 
@@ -206,7 +215,7 @@ class Instructions(ABC):
             numbers: of entries, u8, as many as a vector has bytes.
         """
         count = self.lanes * 4
-        entries = vector_of([*table] * (count // len(table)), U8)
+        entries = constant_vector([*table] * (count // len(table)), U8)
         return intrinsic(self.shuffle, [entries, numbers], U8, count)
 
     def words(self, total: Sum) -> Formula:
@@ -215,16 +224,16 @@ class Instructions(ABC):
 
     def fused(self, left: Formula, right: Formula, total: Formula) -> Formula:
         """``left * right + total`` of floats, rounded once if the target has an instruction."""
-        return fused(left, right, total)
+        return fma(left, right, total)
 
     def held(self, total: Sum) -> Sum:
         """The sum, as computed before this place: LLVM's scheduler moves nothing of it behind."""
         if not self.register:
             return total
         if total.halves:
-            held = tuple(fence(each, self.register) for each in total.halves)
+            held = tuple(scheduling_barrier(each, self.register) for each in total.halves)
             return replace(total, halves=held)
-        return replace(total, words=fence(total.words, self.register))
+        return replace(total, words=scheduling_barrier(total.words, self.register))
 
     def held_words(self, words: Formula) -> Formula:
         """The same of a sum without halves."""
@@ -261,7 +270,7 @@ class Instructions(ABC):
         found, *others = (bits_of(np.abs(each), I32) for each in distances)
         for each in others:
             found = np.maximum(found, each)
-        return reread(found, F32)
+        return bitcast(found, F32)
 
     def narrowed(self, words: Sequence[Formula], element: ElementType) -> Formula:
         """Vectors of words, `narrowed_at_once` or less, as one of bytes, saturated.
@@ -285,14 +294,16 @@ class Instructions(ABC):
         halves = [packed("packssdw", four[at : at + 2], I16) for at in (0, 2)]
         name = "packuswb" if element == U8 else "packsswb"
         # The words of four bytes of 128 bits of each vector lie side by side.
-        apart = reread(packed(name, halves, element), I32)
+        apart = bitcast(packed(name, halves, element), I32)
         of_vector = self.lanes // 4
         order = [4 * place + vector for vector in range(4) for place in range(of_vector)]
-        return part_of(reread(shuffled(apart, apart, order), element), 0, count * self.lanes)
+        return slice_lanes(
+            bitcast(shuffle_lanes(apart, apart, order), element), 0, count * self.lanes
+        )
 
     def spread(self, group: Formula, element: ElementType) -> Formula:
         """A group in each lane, read as elements of a type."""
-        return reread(broadcast(group, self.lanes), element)
+        return bitcast(broadcast(group, self.lanes), element)
 
 
 class _DotProduct(Instructions):
@@ -446,7 +457,7 @@ class Avx2(Instructions):
         """Two instructions, or four for integers of 8 bits, and what makes room."""
         places = [unsigned]
         if self._room(greatest) == 0:
-            high = reread(reread(unsigned, U16) >> 4, U8)
+            high = bitcast(bitcast(unsigned, U16) >> 4, U8)
             places, greatest = [unsigned & _HALF_BYTE, high & _HALF_BYTE], _HALF_BYTE
         room = self._room(greatest)
         if total.halves and not total.room:
@@ -537,7 +548,7 @@ class Portable(Instructions):
 
     def add(self, total: Sum, unsigned: Formula, signed: Formula, greatest: int) -> Sum:
         """Four multiplications and additions."""
-        words, left, right = total.words, reread(unsigned, U32), reread(signed, I32)
+        words, left, right = total.words, bitcast(unsigned, U32), bitcast(signed, I32)
         for place in range(4):
             whole = convert((left >> (8 * place)) & 255, I32)
             words = words + whole * ((right << (24 - 8 * place)) >> 24)

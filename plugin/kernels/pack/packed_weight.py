@@ -32,7 +32,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import Formula
-from ...emit.vectors import load, quotient, remainder, reread
+from ...emit.vectors import bitcast, load, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8, Array, ElementType
 from ..kernel_table import Binding
@@ -321,7 +321,7 @@ class Reader:
         place = [tile, (start + column * width).value]
         if width == 1:
             return load(memory, place, lanes, element)
-        return reread(load(memory, place, lanes * width, U8), element)
+        return bitcast(load(memory, place, lanes * width, U8), element)
 
     def _place(self, number: int, block: Block) -> tuple[Value, Formula]:
         """The memref of a field, and where what a block has begins in a tile."""
