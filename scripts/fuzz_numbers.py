@@ -1141,9 +1141,9 @@ def instructions_here() -> list[str]:
     """The kernels that this CPU has."""
     from subquant.compiler.compile_options import CompileOptions
     from subquant.compiler.cpu_features import recorded_features
-    from subquant.kernels.isa.instructions import names_of
+    from subquant.kernels.isa.registry import supported_instruction_sets
 
-    return names_of(recorded_features(CompileOptions()).split(","))
+    return supported_instruction_sets(recorded_features(CompileOptions()).split(","))
 
 
 def _compared(programs: dict[str, Program], kernels: str) -> dict[str, str]:

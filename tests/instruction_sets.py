@@ -12,11 +12,11 @@ import pytest
 
 from programs import LONG
 from subquant.compiler.cpu_features import host_features
-from subquant.kernels.isa.instructions import INSTRUCTIONS, names_of
+from subquant.kernels.isa.registry import INSTRUCTION_SETS, supported_instruction_sets
 
 __all__ = ["AUTO", "EVERY", "HERE", "SOME", "case_of"]
 
-HERE = names_of(host_features() or ())
+HERE = supported_instruction_sets(host_features() or ())
 """The instruction sets of this machine, the fastest first."""
 
 
@@ -26,7 +26,7 @@ def case_of(name: str) -> Any:
     return pytest.param(name, id=name, marks=is_here)
 
 
-EVERY = [case_of(name) for name in INSTRUCTIONS]
+EVERY = [case_of(name) for name in INSTRUCTION_SETS]
 AUTO = pytest.param("auto", id="auto")
 """The fastest instruction set of this machine, by the name that is the same everywhere."""
 SOME = EVERY if LONG else [AUTO, case_of("avx2")]

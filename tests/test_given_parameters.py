@@ -28,7 +28,7 @@ from subquant.emit.operation import create, mlir_type, tensor_type, value
 from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
 from subquant.formats.irpa import Archive, create_archive
-from subquant.kernels.isa.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from subquant.layouts import (
     GgmlTensor,
     InferenceTensor,
@@ -151,8 +151,8 @@ def test_every_type_is_computed_from_tiles(
     assert read == set(Archive(archive))
     assert all("@" in name for name in read), "something is read as it was imported"
     for looked_up in (name for name in read if name.startswith("IQ4_NL")):
-        instructions = INSTRUCTIONS[HERE[0] if kernels == "auto" else kernels]
-        assert ("-u4-32." in looked_up) == bool(instructions.shuffle)
+        instructions = INSTRUCTION_SETS[HERE[0] if kernels == "auto" else kernels]
+        assert ("-u4-32." in looked_up) == bool(instructions.shuffle_intrinsic)
     executable = Executable(data, cpu, {"model": archive})
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for name, tensor in zip(names, tensors, strict=True):
@@ -326,7 +326,9 @@ def test_an_archive_of_other_tiles_is_not_loaded(cpu: Device, tmp_path: Path) ->
     weights, module = plain(tensors, tmp_path), program(tensors)
     (tmp_path / "other").mkdir()
     # Tiles of AVX2 are those of the portable kernels: eight columns.
-    is_equal = instructions_of(host_features() or ()).lanes == INSTRUCTIONS["portable"].lanes
+    is_equal = (
+        fastest_instruction_set(host_features() or ()).lanes == INSTRUCTION_SETS["portable"].lanes
+    )
     options = {"target_cpu": "znver4"} if is_equal else {"kernels": "portable"}
     _, other, _ = compiled(module, weights, tmp_path / "other", **options)
     data, archive, _ = compiled(module, weights, tmp_path)

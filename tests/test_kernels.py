@@ -24,7 +24,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
 from subquant.formats.irpa import create_archive
-from subquant.kernels.isa.instructions import INSTRUCTIONS, instructions_of
+from subquant.kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from subquant.kernels.pack.packed_weight import PackedWeight, Scale
 from subquant.kernels.pack.tiles import Tiles
 from subquant.numerics.element_types import F16, F32, U8
@@ -355,8 +355,8 @@ def test_lines_of_taps_around_pictures_are_left_out(case, instructions):
     text, _ = padded_convolution(x, w, padding, -7, strides)
     options = CompileOptions(kernels=instructions, target_cpu=CPUS[instructions])
     lowered = compile_to_bytes(with_constants(text, w), options, emit="mlir").decode()
-    columns = INSTRUCTIONS[instructions]
-    parts = columns.parts(w_shape[-1], columns.most_columns)
+    columns = INSTRUCTION_SETS[instructions]
+    parts = columns.vectors_per_tile(w_shape[-1], columns.max_vectors_int8)
     width = parts * columns.lanes
     rows = begins * -(-w_shape[-1] // width)
     assert f"memref<{rows}x{width}xi32" in lowered
@@ -622,8 +622,8 @@ def test_a_weight_that_the_second_cache_has_is_not_asked_for(tmp_path):
 
 def test_kernels_for_amd_are_chosen_by_what_only_amd_has():
     vectors = ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
-    assert instructions_of([*vectors, "sse4a"]).name == "avx512vnni-amd"
-    assert instructions_of(["avx2", "sse4a"]).name == "avx2"
+    assert fastest_instruction_set([*vectors, "sse4a"]).name == "avx512vnni-amd"
+    assert fastest_instruction_set(["avx2", "sse4a"]).name == "avx2"
     for cpu, name in [("znver4", "avx512vnni-amd"), ("znver3", "avx2"), ("haswell", "avx2")]:
         passes = compile_pipeline(CompileOptions(activations="int8", target_cpu=cpu))
         [chosen] = [each for each in passes if each.name == "select-kernels"]
@@ -654,13 +654,15 @@ def test_code_for_arm_has_dot_products(tmp_path):
 
 def test_the_fastest_instructions_are_chosen():
     assert (
-        instructions_of(["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]).name
+        fastest_instruction_set(
+            ["avx2", "fma", "avx512f", "avx512bw", "avx512dq", "avx512vnni"]
+        ).name
         == "avx512vnni"
     )
-    assert instructions_of(["avx2", "avxvnni"]).name == "avxvnni"
-    assert instructions_of(["avx2", "fma"]).name == "avx2"
-    assert instructions_of(["neon", "dotprod"]).name == "neon-dotprod"
-    assert instructions_of([]).name == "portable"
+    assert fastest_instruction_set(["avx2", "avxvnni"]).name == "avxvnni"
+    assert fastest_instruction_set(["avx2", "fma"]).name == "avx2"
+    assert fastest_instruction_set(["neon", "dotprod"]).name == "neon-dotprod"
+    assert fastest_instruction_set([]).name == "portable"
 
 
 def test_instructions_that_a_cpu_does_not_have_are_refused():

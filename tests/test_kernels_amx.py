@@ -22,7 +22,7 @@ from subquant.compiler.cpu_features import host_features, recorded_features
 from subquant.compiler.targets import simulated_host_cpu
 from subquant.errors import UsageError
 from subquant.kernels.cpu.amx_gemm import Runs
-from subquant.kernels.isa.instructions import instructions_of
+from subquant.kernels.isa.registry import fastest_instruction_set
 from subquant.kernels.select.conv_geometry import Windows
 from subquant.runtime import Device, Executable
 
@@ -248,8 +248,8 @@ def test_a_cpu_without_tiles_gets_no_tiles(tmp_path):
 
 def test_tiles_are_chosen_and_recorded():
     vectors = ["avx512f", "avx512bw", "avx512dq", "avx512vnni"]
-    assert instructions_of([*vectors, "amx-int8"]).name == "amx"
-    assert instructions_of(vectors).name == "avx512vnni"
+    assert fastest_instruction_set([*vectors, "amx-int8"]).name == "amx"
+    assert fastest_instruction_set(vectors).name == "avx512vnni"
     recorded = recorded_features(CompileOptions(target_cpu="sapphirerapids"))
     assert {"amx-tile", "amx-int8"} <= set(recorded.split(","))
     options = CompileOptions(kernels="amx", target_cpu="znver4")

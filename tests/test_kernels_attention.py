@@ -12,7 +12,7 @@ from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import Remark
-from subquant.kernels.isa.instructions import INSTRUCTIONS
+from subquant.kernels.isa.registry import INSTRUCTION_SETS
 from subquant.numerics.attention import bounded, exponential
 from subquant.runtime import Device, Executable
 from together import Together
@@ -55,7 +55,7 @@ COMPILED = {
         },
         kernels=instructions,
     )
-    for instructions in ("auto", *INSTRUCTIONS)
+    for instructions in ("auto", *INSTRUCTION_SETS)
 }
 
 

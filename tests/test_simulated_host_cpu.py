@@ -14,7 +14,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.cpu_features import host_features, missing_features
 from subquant.compiler.keys import machine_of
 from subquant.errors import UsageError
-from subquant.kernels.isa.instructions import names_of
+from subquant.kernels.isa.registry import supported_instruction_sets
 
 pytestmark = pytest.mark.skipif(
     "sse3" not in (host_features() or ()), reason="this is not an x86-64 CPU"
@@ -46,7 +46,7 @@ def features_of(cpu: str, monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
 def test_kernels_are_those_of_the_cpu(
     cpu: str, instructions: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert names_of(features_of(cpu, monkeypatch))[0] == instructions
+    assert supported_instruction_sets(features_of(cpu, monkeypatch))[0] == instructions
 
 
 def test_code_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from ..core._mlir import (
 from ..core.option_fields import parse_option
 from ..emit.operation import types_kept
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
-from ..kernels.isa.instructions import INSTRUCTIONS, instructions_of
+from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
@@ -354,12 +354,12 @@ def _instructions(options: CompileOptions) -> str:
         return _of_threads(options)
     features = recorded_features(options).split(",")
     if options.kernels == "auto":
-        return instructions_of(features).name
+        return fastest_instruction_set(features).name
     if options.kernels in OF_THREADS:
         raise UsageError(
             f"kernels '{options.kernels}' are those of vulkan; choose 'auto' or another target"
         )
-    missing = INSTRUCTIONS[options.kernels].features.difference(features)
+    missing = INSTRUCTION_SETS[options.kernels].features.difference(features)
     if missing:
         raise UsageError(
             f"kernels '{options.kernels}' need {', '.join(sorted(missing))}, which the CPU "

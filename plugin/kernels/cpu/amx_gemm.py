@@ -52,7 +52,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import concatenate, convert
 from ...numerics.element_types import I8, I32, I64, U8, AnyArray
 from ..epilogue.matcher import epilogue_bindings
-from ..isa.instructions import Sum
+from ..isa.base import Accumulator
 from ..kernel_table import Binding, Kernel
 from ..select.conv_geometry import Windows
 from .conv_gemm import ROOM, ConvGemm
@@ -508,14 +508,14 @@ class _Work:
 
                 def of_group(group: Value, *totals: Formula) -> list[Formula]:
                     four = load(self.read, [(at + scalar(group) * 4).value], 4, I8)
-                    unsigned = target.spread(element_at(bitcast(four, I32), 0), U8) ^ 128
+                    unsigned = target.broadcast_k_pack(element_at(bitcast(four, I32), 0), U8) ^ 128
                     step, made = (number * groups + scalar(group)).value, []
                     for total, part in zip(totals, parts, strict=True):
                         stored = [place.tile.value, step, part * 4]
                         signed = load(self.weight, stored, lanes * 4, I8)
-                        more = target.add(Sum(total), unsigned, signed, 255)
-                        less = target.add(Sum(zero), half, signed, 255)
-                        made.append(target.words(more) - target.words(less))
+                        more = target.add_dot(Accumulator(total), unsigned, signed, 255)
+                        less = target.add_dot(Accumulator(zero), half, signed, 255)
+                        made.append(target.i32_of(more) - target.i32_of(less))
                     return made
 
                 after = loop(0, groups, 1, of_group, before)

@@ -50,7 +50,8 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel
 
 __all__ = ["AttentionKernel"]
@@ -77,7 +78,7 @@ class AttentionKernel:
     """What is computed, and with what.
 
     Args:
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
         count: of queries; None where that is known at run time only.
         heads, groups: of queries, and of the caches.
         depth: how many elements a row has.
@@ -103,9 +104,9 @@ class AttentionKernel:
         return _block(rows, lanes) is not None
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         """The instruction set."""
-        return INSTRUCTIONS[self.instructions]
+        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def lanes(self) -> int:
@@ -301,7 +302,7 @@ class _Rows:
                 for number, place in enumerate(places):
                     query = load(memory.query, [*place, chunk], lanes, F32)
                     for key_part, total in zip(key_parts, sums[number * _KEYS :], strict=False):
-                        found.append(kernel.target.fused(query, key_part, total))
+                        found.append(kernel.target.fma(query, key_part, total))
                 return found
 
             zeros = [Vectors(lanes).known(0.0, F32)] * (rows * _KEYS)
@@ -390,7 +391,7 @@ class _Rows:
                     broadcast(load_element(memory.scores, [n, key]), lanes) for n in numbers_
                 ]
                 return [
-                    kernel.target.fused(weight, value, sums[number * chunks + chunk])
+                    kernel.target.fma(weight, value, sums[number * chunks + chunk])
                     for number, weight in enumerate(weights)
                     for chunk, value in enumerate(values)
                 ]

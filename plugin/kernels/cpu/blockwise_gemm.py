@@ -49,7 +49,8 @@ from ...emit.vectors import (
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
-from ..isa.instructions import INSTRUCTIONS, Instructions, Sum
+from ..isa.base import Accumulator, InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Block, PackedWeight, Reader
 from ..pack.tiles import Tiles
@@ -77,7 +78,7 @@ class BlockwiseGemm:
 
     Args:
         stored: how the weight is given.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
         rows: of activations, None where that is known at run time only.
         at_once: how many rows are computed together.
         tiles_at_once: how many tiles a workgroup has.
@@ -102,9 +103,9 @@ class BlockwiseGemm:
         return self.stored.tiles
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         """What is multiplied with."""
-        return INSTRUCTIONS[self.instructions]
+        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def sum_factor(self) -> int:
@@ -200,15 +201,15 @@ class BlockwiseGemm:
             )
 
         def of_few(count: int, row: Value) -> None:
-            ahead = self.target.ahead
+            ahead = self.target.prefetch_bytes_gemv
             of_tiles(
-                self.target.tiles_together(count, self.tiles.parts),
+                self.target.tiles_per_gemv(count, self.tiles.parts),
                 lambda tiles: of_rows(count, row, [[tile] for tile in tiles], ahead),
             )
 
         def of_many(tiles: Sequence[Value]) -> None:
             whole = rows - rows % self.at_once if isinstance(rows, int) else self._whole(rows)
-            ahead, first = self.target.ahead_of_many, 0
+            ahead, first = self.target.prefetch_bytes_gemm, 0
             if panels is not None:
                 first = panels.write([(of_all(tile), tile) for tile in tiles], whole, numbered)
             if not isinstance(rows, int) or first == 0:
@@ -234,7 +235,7 @@ class BlockwiseGemm:
         """How many tiles are multiplied with the same rows; with one, if rows are not known."""
         rows = 1 if self.rows is None else self.rows // self.batches
         if rows <= self.at_once:
-            return self.target.tiles_together(rows, self.tiles.parts)
+            return self.target.tiles_per_gemv(rows, self.tiles.parts)
         return self.tiles_of_many
 
     @property
@@ -242,7 +243,7 @@ class BlockwiseGemm:
         """How many tiles many rows are multiplied with together."""
         if self.of_floats:
             return 1
-        return self.target.tiles_of_many(self.at_once, self.tiles.parts, self.stored.greatest)
+        return self.target.tiles_per_gemm(self.at_once, self.tiles.parts, self.stored.greatest)
 
     def _rows_of_batch(self, rows: Value) -> Value:
         """How many of the rows each weight is multiplied with."""
@@ -290,7 +291,7 @@ class _Rows:
         return self.product.tiles
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         return self.product.target
 
     @property
@@ -348,10 +349,10 @@ class _Rows:
         numbers: range,
     ) -> list[Formula]:
         """The sums of a block whose groups are these of a step."""
-        if self.product.of_floats or not self.target.adds_last:
-            sums = [Sum(self._first(pair, block, place)) for pair in pairs]
+        if self.product.of_floats or not self.target.adds_initial_value_last:
+            sums = [Accumulator(self._first(pair, block, place)) for pair in pairs]
             return self._groups(pairs, block, weight, numbers, sums)
-        zero = Sum(Vectors(self.tiles.lanes).known(0, I32))
+        zero = Accumulator(Vectors(self.tiles.lanes).known(0, I32))
         words = self._groups(pairs, block, weight, numbers, [zero] * len(pairs))
         return [
             word + self._first(pair, block, place) for word, pair in zip(words, pairs, strict=True)
@@ -368,7 +369,7 @@ class _Rows:
         def of_step(number: Value, *words: Formula) -> list[Formula]:
             weight = self._steps(turn, scalar(number), (first + scalar(number)).value)
             groups = range(tiles.step // 4)
-            return self._groups(pairs, block, weight, groups, [Sum(w) for w in words])
+            return self._groups(pairs, block, weight, groups, [Accumulator(w) for w in words])
 
         words = loop(0, steps, 1, of_step, [self._first(pair, block, turn) for pair in pairs])
         return self._scaled(pairs, block, turn, words, reals)
@@ -405,23 +406,23 @@ class _Rows:
         block: Block,
         weight: Sequence[Step],
         numbers: range,
-        sums: Sequence[Sum],
+        sums: Sequence[Accumulator],
     ) -> list[Formula]:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
         first, greatest = _times(weight[0].number, tiles.step // 4), self.product.stored.greatest
-        held_after = target.held_after[len(tiles.plane_bits) - 1]
+        held_after = target.k_packs_per_barrier[len(tiles.plane_bits) - 1]
         for done, number in enumerate(numbers, 1):
             stored = self._group(weight, number)
             place, given = _plus(first, number), {}
             for index, (row, part) in enumerate(pairs):
                 if row not in given:
                     group = load_element(self.memory.activations, [row, place])
-                    given[row] = target.spread(group, I8)
-                totals[index] = target.add(totals[index], stored[part], given[row], greatest)
+                    given[row] = target.broadcast_k_pack(group, I8)
+                totals[index] = target.add_dot(totals[index], stored[part], given[row], greatest)
             if done % held_after == 0:
-                totals = [target.held(total) for total in totals]
-        return [target.words(total) for total in totals]
+                totals = [target.with_barrier(total) for total in totals]
+        return [target.i32_of(total) for total in totals]
 
     def _group(self, weight: Sequence[Step], number: int) -> list[Formula]:
         """The integers of a group of a step, u8, of each part of the columns."""
@@ -442,7 +443,7 @@ class _Rows:
             if row not in given:
                 given[row] = self._scale(row, place)
         found = [
-            self.target.fused(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
+            self.target.fma(convert(word, F32) * scales[part], broadcast(given[row], lanes), real)
             for (row, part), word, real in zip(pairs, words, reals, strict=True)
         ]
         if not offsets:
@@ -452,7 +453,7 @@ class _Rows:
             total = convert(self._total(row, place), F32)
             totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
         return [
-            self.target.fused(offsets[part], totals[row], real)
+            self.target.fma(offsets[part], totals[row], real)
             for (row, part), real in zip(pairs, found, strict=True)
         ]
 
@@ -504,9 +505,9 @@ class _FloatRows(_Rows):
         block: Block,
         weight: Sequence[Step],
         numbers: range,
-        sums: Sequence[Sum],
+        sums: Sequence[Accumulator],
     ) -> list[Formula]:
-        tiles, lanes, found = self.tiles, self.tiles.lanes, [each.words for each in sums]
+        tiles, lanes, found = self.tiles, self.tiles.lanes, [each.i32 for each in sums]
         first = _times(weight[0].number, tiles.step)
         zeros = [self._zero(part, block) for part in range(self.parts)]
         offsets = self._offsets(block)
@@ -519,14 +520,14 @@ class _FloatRows(_Rows):
                     bits = ((word >> (8 * place)) & 255) | _BITS_OF_2_23
                     real = bitcast(bits, F32) - zeros[part]
                     if offsets:
-                        real = self.target.fused(real, scales[part], offsets[part])
+                        real = self.target.fma(real, scales[part], offsets[part])
                     reals.append(real)
                 position, given = _plus(first, number * 4 + place), {}
                 for index, (row, part) in enumerate(pairs):
                     if row not in given:
                         element = load_element(self.memory.activations, [row, position])
                         given[row] = broadcast(element, lanes)
-                    found[index] = self.target.fused(reals[part], given[row], found[index])
+                    found[index] = self.target.fma(reals[part], given[row], found[index])
         return found
 
     def _zero(self, part: int, block: Block) -> Formula:
@@ -550,7 +551,7 @@ class _FloatRows(_Rows):
             return [word + real for word, real in zip(words, reals, strict=True)]
         scales = self._scales(block)
         return [
-            self.target.fused(word, scales[part], real)
+            self.target.fma(word, scales[part], real)
             for (_, part), word, real in zip(pairs, words, reals, strict=True)
         ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..epilogue.matcher import FusedEpilogue
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..pack.tiles import Tiles
 from ..select.conv_geometry import Windows
 from .pad_copy import PadCopyKernel
@@ -24,7 +25,7 @@ class ConvGemm:
 
     Args:
         tiles: how the weight lies in memory: its depth is that of a window, as the kernel reads it.
-        instructions: what multiplies, a name in `INSTRUCTIONS`.
+        instructions: what multiplies, a name in `INSTRUCTION_SETS`.
         windows: where they are on the activations.
         channels: integers of a position, a multiple of what is multiplied in a lane.
         workgroups: how many share the work.
@@ -41,9 +42,9 @@ class ConvGemm:
     pad_copy: PadCopyKernel | None = None
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         """What is multiplied with; of tiles, where there are none."""
-        return INSTRUCTIONS[self.instructions]
+        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -61,7 +62,9 @@ class ConvGemm:
         if self.pad_copy is None:
             return 0
         *_, positions, channels = self.pad_copy.shape
-        return self.lines_read(lines) * positions * channels * self.target.factor.bits // 8
+        return (
+            self.lines_read(lines) * positions * channels * self.target.multiplicand_type.bits // 8
+        )
 
     def lines_read(self, lines: int) -> int:
         """How many lines of a picture the windows of some lines read."""

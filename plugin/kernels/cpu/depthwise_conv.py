@@ -40,7 +40,8 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
 from ..pack.k_groups import TapGroups
 from ..select.conv_geometry import Axis
@@ -68,7 +69,7 @@ class DepthwiseConv:
         lines, windows: along the two axes of each.
         channels: how many there are, at least the lanes of a vector.
         outside: what stands around a picture, i8.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
         workgroups: how many share the pictures.
         epilogue: what is done with the sums before they are written.
     """
@@ -83,14 +84,14 @@ class DepthwiseConv:
     epilogue: FusedEpilogue | None = None
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         """What is multiplied with."""
-        return INSTRUCTIONS[self.instructions]
+        return INSTRUCTION_SETS[self.instructions]
 
     @cached_property
     def groups(self) -> TapGroups:
         """How the taps of a line of a window are multiplied."""
-        return TapGroups(self.windows, self.target.taps, self.lines.taps)
+        return TapGroups(self.windows, self.target.k_pack, self.lines.taps)
 
     @property
     def accepts(self) -> bool:
@@ -119,7 +120,7 @@ class DepthwiseConv:
         positions = self.images * self.lines.extent * self.windows.extent
         shape = self.images * self.lines.count, self.windows.count, self.channels
         bindings = [
-            Binding((read * self.lines.taps, self.channels * self.target.taps), I8),
+            Binding((read * self.lines.taps, self.channels * self.target.k_pack), I8),
             Binding((self.channels,), I32),
             Binding((positions, self.channels), I8),
             *epilogue_bindings(self.epilogue, self.channels, shape),
@@ -133,7 +134,7 @@ class DepthwiseConv:
         target, count = self.target, self.windows.count
         vectors = -(-self.channels // target.lanes)
         period = self.groups.period
-        most = max(1, min(_MOST_AT_ONCE, target.most_sums // 2) // period)
+        most = max(1, min(_MOST_AT_ONCE, target.max_accumulators // 2) // period)
         choices = [period * n for n in range(most, most // 2, -1)]
         at_once = next((n for n in choices if count % n == 0), choices[0])
         held = min(vectors, max(1, _BYTES_AT_ONCE // target.lanes))
@@ -154,7 +155,7 @@ class DepthwiseConv:
         plan = self._plan
         assert plan is not None
         begin, end = workgroup_range(scalar(number), self.workgroups, plan.tasks)
-        room = scratch(plan.scratch, self.target.factor)
+        room = scratch(plan.scratch, self.target.multiplicand_type)
         is_kept = self.epilogue is not None and self.epilogue.needs_fallback
         sums = scratch([plan.at_once, self.target.lanes], I32) if is_kept else None
         rooms = room, sums
@@ -187,12 +188,12 @@ class _Plan:
     def scratch(self) -> tuple[int, ...]:
         """The extents of what is gathered."""
         target = self.product.target
-        return self.ring, self.held, self.of_strip, target.lanes * target.taps
+        return self.ring, self.held, self.of_strip, target.lanes * target.k_pack
 
     @property
     def bytes(self) -> int:
         """How many bytes that is."""
-        return math.prod(self.scratch) * self.product.target.factor.bits // 8
+        return math.prod(self.scratch) * self.product.target.multiplicand_type.bits // 8
 
     @property
     def of_strip(self) -> int:
@@ -305,8 +306,8 @@ class _Task:
 
     def _gather_nothing(self, at: Sequence[Value]) -> None:
         target = self.target
-        outside = Vectors(target.lanes * target.taps).known(self.product.outside, I8)
-        outside = target.factors(outside)
+        outside = Vectors(target.lanes * target.k_pack).known(self.product.outside, I8)
+        outside = target.multiplicands(outside)
         zero = constant_index(0)
         loop(
             0,
@@ -325,8 +326,8 @@ class _Task:
         def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
             def of_group(group: Value) -> None:
                 column = start + scalar(group) * every
-                parts = [read(column + tap * axis.apart) for tap in range(target.taps)]
-                found = target.factors(interleave_lanes(parts))
+                parts = [read(column + tap * axis.apart) for tap in range(target.k_pack)]
+                found = target.multiplicands(interleave_lanes(parts))
                 store(found, self.room, [*at, group, constant_index(0)])
 
             return of_group
@@ -341,7 +342,7 @@ class _Task:
             return np.where(inside, found, self.product.outside)
 
         # Groups of the line whose positions are all inside.
-        reach = (target.taps - 1) * axis.apart
+        reach = (target.k_pack - 1) * axis.apart
         low = -(-axis.before // every)
         high = (axis.extent - 1 + axis.before - reach) // every + 1
         behind = self.strip * (plan.strip * axis.step // every)
@@ -383,9 +384,9 @@ class _Task:
         def weights(tap: Formula) -> dict[tuple[int, int], Formula]:
             found = {}
             for number, key in enumerate(which):
-                place = [(tap + number * lines.taps).value, (channel * target.taps).value]
-                stored = load(self.weight, place, lanes * target.taps, I8)
-                found[key] = convert(stored, target.factor)
+                place = [(tap + number * lines.taps).value, (channel * target.k_pack).value]
+                stored = load(self.weight, place, lanes * target.k_pack, I8)
+                found[key] = convert(stored, target.multiplicand_type)
             return found
 
         def of_line(
@@ -399,9 +400,11 @@ class _Task:
                 for number, (group, *_) in enumerate(groups.of_window(window)):
                     if group not in read:
                         at = [slot.value, vector.value, (place + group).value, constant_index(0)]
-                        read[group] = load(self.room, at, lanes * target.taps, target.factor)
+                        read[group] = load(
+                            self.room, at, lanes * target.k_pack, target.multiplicand_type
+                        )
                     factor = stored[window % groups.period, number]
-                    totals[window] = target.add_factors(totals[window], read[group], factor)
+                    totals[window] = target.add_products(totals[window], read[group], factor)
             return totals
 
         taps = [scalar(constant_index(tap)) for tap in range(lines.taps)]

@@ -4,7 +4,7 @@
 
     result[m, n] = first[n] + sum_k multiplicand(x[m, k]) * weight[n, k]
 
-`Instructions.factors` converts activations to multiplicands, and ``first`` subtracts what their
+`InstructionSet.factors` converts activations to multiplicands, and ``first`` subtracts what their
 sign offset adds to the accumulators. Accumulators are i32 and wrap, like those of IREE's loops.
 
 Loop nest of a workgroup: MR rows at a time, then the remaining rows one by one; within them K, of
@@ -22,7 +22,8 @@ from ...emit.linalg import Extent
 from ...emit.vectors import load, load_element, loop, quotient
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel
 from ..pack.tiles import Tiles
 from .n_tail import store_columns
@@ -39,16 +40,16 @@ class DynamicGemm:
 
     Args:
         tiles: the layout of the packed weight.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
     """
 
     tiles: Tiles
     instructions: str
 
     @property
-    def target(self) -> Instructions:
+    def target(self) -> InstructionSet:
         """The instruction set."""
-        return INSTRUCTIONS[self.instructions]
+        return INSTRUCTION_SETS[self.instructions]
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are weight, initial accumulators, multiplicands, result."""
@@ -62,7 +63,7 @@ class DynamicGemm:
         return Kernel("row_product", bindings, tiles.count, self._body, None)
 
     def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
-        mr = self.target.windows_at_once(self.tiles.parts)
+        mr = self.target.pixels_per_tile(self.tiles.parts)
         whole = (quotient(scalar(rows), mr) * mr).value
         loop(0, whole, mr, lambda row: self._write_tile(memories, tile, row, mr))
         loop(whole, rows, 1, lambda row: self._write_tile(memories, tile, row, 1))
@@ -71,7 +72,7 @@ class DynamicGemm:
         """Compute ``mr`` rows of a tile of N and store them."""
         weight, first, activations, result = memories
         tiles, target = self.tiles, self.target
-        vectors, lanes, length = tiles.parts, tiles.lanes, tiles.lanes * target.taps
+        vectors, lanes, length = tiles.parts, tiles.lanes, tiles.lanes * target.k_pack
         rows = [(scalar(row) + offset).value if offset else row for offset in range(mr)]
         initial = [load(first, [tile, n * lanes], lanes, I32) for n in range(vectors)]
         unroll = next(count for count in range(_MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
@@ -81,15 +82,17 @@ class DynamicGemm:
             for offset in range(unroll):
                 k = (scalar(position) + offset).value if offset else position
                 weight_vectors = [
-                    convert(load(weight, [tile, k, n * length], length, I8), target.factor)
+                    convert(
+                        load(weight, [tile, k, n * length], length, I8), target.multiplicand_type
+                    )
                     for n in range(vectors)
                 ]
                 for m, row_index in enumerate(rows):
                     element = load_element(activations, [row_index, k])
-                    multiplicands = target.spread(element, target.factor)
+                    multiplicands = target.broadcast_k_pack(element, target.multiplicand_type)
                     for n, weight_vector in enumerate(weight_vectors):
                         index = m * vectors + n
-                        accumulators[index] = target.add_factors(
+                        accumulators[index] = target.add_products(
                             accumulators[index], multiplicands, weight_vector
                         )
             return accumulators

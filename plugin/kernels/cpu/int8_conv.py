@@ -7,8 +7,8 @@
 Activations are a row of *positions* with some channels ``c`` each. A window has a position at each
 of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart (`Windows`). A
 product of matrices has one line, and windows of one tap. Activations are factors of an instruction
-(`Instructions.factor`), and may be more than they are by a number: what that adds to a sum is the
-same for all windows, and is in ``first``.
+(`InstructionSet.multiplicand_type`), and may be more than they are by a number: what that adds to a
+sum is the same for all windows, and is in ``first``.
 
 What is around pictures may be put into memory of the workgroup, with the lines that are inside, for
 the windows of some lines at a time, which are a *block*: workgroups share blocks then.
@@ -151,7 +151,7 @@ class Int8Conv(ConvGemm):
     @property
     def groups(self) -> int:
         """How many words of factors a position has."""
-        return self.channels // self.target.taps
+        return self.channels // self.target.k_pack
 
     @property
     def at_once(self) -> int:
@@ -160,7 +160,7 @@ class Int8Conv(ConvGemm):
         What is read for them of the weight is read once; fewer than half are not worth that.
         """
         count = self.windows.count
-        most = self.target.windows_at_once(self.tiles.parts, is_behind=self._is_behind)
+        most = self.target.pixels_per_tile(self.tiles.parts, is_pipelined=self._is_behind)
         most = min(most, count)
         choices = range((most + 1) // 2, most + 1)
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
@@ -225,12 +225,12 @@ class Int8Conv(ConvGemm):
     @property
     def widens(self) -> bool:
         """True if activations can become factors when they are read, and are none."""
-        factor, excess = self.target.factor, self.target.excess
+        factor, excess = self.target.multiplicand_type, self.target.sign_offset
         return self._is_spread_from_memory or (factor.bits == I8.bits and excess != 0)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         stored, first, activations, *tables, result = memories
-        factor = self.target.factor
+        factor = self.target.multiplicand_type
         waiting = _WAITING // (self.at_once * self.tiles.width * I32.bits // 8)
         writer = SumWriter(
             self.tiles,
@@ -344,7 +344,7 @@ class Int8Conv(ConvGemm):
         stored, first, activations, factors = memories
         panels, zero = self.panels, scalar(constant_index(0))
         assert panels is not None
-        weight = _Weight(panels.memory(), zero, self.target.factor)
+        weight = _Weight(panels.memory(), zero, self.target.multiplicand_type)
         groups = -(-self.at_once // writer.together(self.at_once))
         lanes, parts = self.tiles.lanes, range(self.tiles.parts)
         begin_with = [load(first, [tile.value, part * lanes], lanes, I32) for part in parts]
@@ -464,7 +464,7 @@ class Int8Conv(ConvGemm):
         if self.pad_copy is None or not self._is_behind:
             return False
         most = self.pad_copy.windows.extent * self.channels - self._length_beside
-        is_whole = self._length_beside % (self.target.lanes * self.target.taps) == 0
+        is_whole = self._length_beside % (self.target.lanes * self.target.k_pack) == 0
         is_long = self.windows.count >= _LEAST_BESIDE * self.at_once
         return is_whole and is_long and 0 < self._first_length <= most
 
@@ -489,7 +489,7 @@ class Int8Conv(ConvGemm):
         pad_copy, lines, step = self.pad_copy, self.windows.lines, self._length_beside
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
-        lanes = self.target.lanes * self.target.taps
+        lanes = self.target.lanes * self.target.k_pack
         of_line, every = step // lanes, step // lanes * self.lines_read(self.block)
         of_leaf = -(-every // leaves)
         image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.step
@@ -512,7 +512,9 @@ class Int8Conv(ConvGemm):
     def _is_behind(self) -> bool:
         """True if sums are finished while the next ones are computed."""
         is_estimated = self.epilogue is not None and self.epilogue.vectors_per_estimate > 0
-        return is_estimated and self.target.most_behind > 0 and self.tiles.depth < _DEEP
+        return (
+            is_estimated and self.target.max_accumulators_pipelined > 0 and self.tiles.depth < _DEEP
+        )
 
     @property
     def _is_turned(self) -> bool:
@@ -532,7 +534,7 @@ class Int8Conv(ConvGemm):
         together take 3.7 us for 4.1 (Emerald Rapids).
         """
         size = self.tiles.count * self.tiles.steps * self.tiles.step_bytes
-        return self.target.bytes_ahead if self.at_once == 1 and size >= _SECOND_CACHE else 0
+        return self.target.prefetch_bytes_int8 if self.at_once == 1 and size >= _SECOND_CACHE else 0
 
     @property
     def _is_spread_from_memory(self) -> bool:
@@ -541,7 +543,7 @@ class Int8Conv(ConvGemm):
         Those of windows of one position: larger ones share factors, and lie apart.
         """
         size = self.at_once * self._groups_at_once * I32.bits // 8
-        are_factors = self.target.factor == I8 and not self.target.excess
+        are_factors = self.target.multiplicand_type == I8 and not self.target.sign_offset
         is_small = self.windows.size == 1 and size <= _MOST_FACTORS
         return self.is_widening and is_small and not are_factors
 
@@ -570,13 +572,13 @@ class Int8Conv(ConvGemm):
         self, activations: Value, place: Formula, factors: Value, first: int, length: int
     ) -> None:
         """Write words of factors that lie one behind the other."""
-        lanes, begin, taps = self.target.lanes, scalar(constant_index(first)), self.target.taps
+        lanes, begin, taps = self.target.lanes, scalar(constant_index(first)), self.target.k_pack
         while lanes > length:
             lanes //= 2
 
         def write(offset: Formula) -> None:
             given = load(activations, [((place + offset) * taps).value], lanes * taps, I8)
-            made = bitcast(self.target.factors(given), I32)
+            made = bitcast(self.target.multiplicands(given), I32)
             store(made, factors, [(begin + offset).value])
 
         loop(0, length // lanes * lanes, lanes, lambda at: write(scalar(at)))
@@ -692,22 +694,22 @@ class Int8Conv(ConvGemm):
     ) -> list[Formula]:
         """Add the products of a group of the weight with the activations at a place."""
         target, parts = self.target, self.tiles.parts
-        length = self.tiles.lanes * target.taps
+        length = self.tiles.lanes * target.k_pack
         stored = []
         for part in range(parts):
             first = part * length
             at = [weight.tile.value, number.value]
             column = load(weight.memory, [*at, first], length, weight.element)
-            stored.append(convert(column, target.factor))
+            stored.append(convert(column, target.multiplicand_type))
             if self._ahead:
                 prefetch(weight.memory, [*at, first + self._ahead])
         totals = []
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
-            group = target.spread(given, target.factor)
+            group = target.broadcast_k_pack(given, target.multiplicand_type)
             if self.is_widening and not self._is_spread_from_memory:
-                group = target.factors(group)
+                group = target.multiplicands(group)
             for part, column in enumerate(stored):
                 total = sums[window * parts + part]
-                totals.append(target.add_factors(total, group, column))
-        return [target.held_words(total) for total in totals]
+                totals.append(target.add_products(total, group, column))
+        return [target.with_barrier_i32(total) for total in totals]

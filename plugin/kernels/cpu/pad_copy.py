@@ -17,7 +17,7 @@ from ...emit import Formula, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ...numerics.element_types import I8
-from ..isa.instructions import INSTRUCTIONS
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
 from ..select.conv_geometry import Axis
 
@@ -34,8 +34,8 @@ class PadCopyKernel:
         channels: of a position.
         missing: channels that are added to these.
         outside: what is there, i8.
-        instructions: a name in `INSTRUCTIONS`.
-        is_widened: whether what these multiply is written (`Instructions.factors`), or i8.
+        instructions: a name in `INSTRUCTION_SETS`.
+        is_widened: whether what these multiply is written (`InstructionSet.multiplicands`), or i8.
         workgroups: how many share the lines.
     """
 
@@ -63,7 +63,7 @@ class PadCopyKernel:
 
     def kernel(self) -> Kernel:
         """The kernel: its bindings are the pictures, and the result."""
-        element = INSTRUCTIONS[self.instructions].factor if self.is_widened else I8
+        element = INSTRUCTION_SETS[self.instructions].multiplicand_type if self.is_widened else I8
         bindings = [Binding((self.given,), I8), Binding((int(np.prod(self.shape)),), element)]
         products = 8 * math.prod(self.shape)
         return Kernel(
@@ -148,8 +148,8 @@ class PadCopyKernel:
             offset: its place in the line, without what is around.
         """
         first = start + self.windows.before * self.shape[-1] + offset
-        target = INSTRUCTIONS[self.instructions]
-        lanes = target.lanes * target.taps
+        target = INSTRUCTION_SETS[self.instructions]
+        lanes = target.lanes * target.k_pack
         self._of_line(
             image,
             line,
@@ -201,12 +201,14 @@ class PadCopyKernel:
         self._in_vectors(length, write)
 
     def _factors(self, given: Formula) -> Formula:
-        return INSTRUCTIONS[self.instructions].factors(given) if self.is_widened else given
+        return (
+            INSTRUCTION_SETS[self.instructions].multiplicands(given) if self.is_widened else given
+        )
 
     def _in_vectors(self, length: int, write: Callable[[Formula, int], None]) -> None:
         """Write so many elements: the last vector may share some with the one before."""
-        target = INSTRUCTIONS[self.instructions]
-        lanes = target.lanes * target.taps
+        target = INSTRUCTION_SETS[self.instructions]
+        lanes = target.lanes * target.k_pack
         while lanes > length > 0:
             lanes //= 2
         if not length:

@@ -27,7 +27,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F32, I8, I32, U32
-from ..isa.instructions import nearest
+from ..isa.base import round_half_even
 from ..kernel_table import MAX_LARGE_WORKGROUPS, Binding, Kernel
 
 __all__ = ["QuantizeRows"]
@@ -105,7 +105,7 @@ class QuantizeRows:
             def round_(place: Formula, total: Formula) -> Formula:
                 reals = load(given, [row, place.value], lanes, F32) / divisor
                 # No quotient is more than 127 by half a unit; those of infinities and NaN are NaN.
-                rounded = np.where(reals == reals, nearest(reals)[0], 0)
+                rounded = np.where(reals == reals, round_half_even(reals)[0], 0)
                 store(convert(rounded, I8), integers, [row, place.value])
                 return total + rounded
 

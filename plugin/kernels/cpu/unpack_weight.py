@@ -25,7 +25,7 @@ from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import bitcast, load, loop, prefetch, scratch, store
 from ...numerics.element_types import U8, U16, ElementType
-from ..isa.instructions import Instructions
+from ..isa.base import InstructionSet
 from ..pack.packed_weight import Block, PackedWeight, Reader
 
 __all__ = ["Panel", "Step"]
@@ -52,7 +52,7 @@ class Step:
 
     memory: Value
     stored: PackedWeight
-    target: Instructions
+    target: InstructionSet
     tile: Value
     start: Formula
     number: Value
@@ -72,7 +72,7 @@ class Step:
                     piece = bitcast(moved >> by if by > 0 else moved << -by, U8)
                 piece = piece & (((1 << bits) - 1) << low)
             integer = piece if integer is None else integer | piece
-        return integer if table is None else self.target.looked_up(table, integer)
+        return integer if table is None else self.target.shuffle_lookup(table, integer)
 
     def _vector(self, number: int) -> Formula:
         is_first = number not in self.loaded
@@ -97,7 +97,7 @@ class Panel:
         stored: how it lies there.
     """
 
-    def __init__(self, stored: PackedWeight, count: int, target: Instructions) -> None:
+    def __init__(self, stored: PackedWeight, count: int, target: InstructionSet) -> None:
         self._weight, self._target = stored, target
         self.stored = _unpacked(stored, count)
         self._memories = [
@@ -139,7 +139,7 @@ class Panel:
         self, weight: Reader, place: int, tile: Value, start: Formula, number: Value
     ) -> None:
         given, turn, behind = self._weight, scalar(number), scalar(number) - start
-        ahead = self._target.ahead_of_many
+        ahead = self._target.prefetch_bytes_gemm
         lanes, parts, width = given.tiles.lanes, given.tiles.parts, given.tiles.width
 
         def keep(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:

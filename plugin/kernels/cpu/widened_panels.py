@@ -1,12 +1,12 @@
 """The integers of a weight of 8 bits, widened once for many windows.
 
-An instruction that multiplies integers of 16 bits (`Instructions.factor`) needs a weight of bytes
-widened, which takes as long as a multiplication does: of 18 instructions that four windows and 16
-columns take for a word of each window, two. So the groups of a tile, or some of them after others,
-are written as factors to memory of the workgroup, a *panel*, which all of its windows read. With
-AVX2 a 3x3 convolution of 56x56x64 with as many columns takes 1.70 ms for 1.81, a 1x1 convolution
-0.236 for 0.259, and 512 rows times 1024 x 1024 integers 8.24 for 8.65 (code for Haswell on Emerald
-Rapids, one thread).
+An instruction that multiplies integers of 16 bits (`InstructionSet.multiplicand_type`) needs a
+weight of bytes widened, which takes as long as a multiplication does: of 18 instructions that four
+windows and 16 columns take for a word of each window, two. So the groups of a tile, or some of them
+after others, are written as factors to memory of the workgroup, a *panel*, which all of its windows
+read. With AVX2 a 3x3 convolution of 56x56x64 with as many columns takes 1.70 ms for 1.81, a 1x1
+convolution 0.236 for 0.259, and 512 rows times 1024 x 1024 integers 8.24 for 8.65 (code for Haswell
+on Emerald Rapids, one thread).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...emit import Formula, scalar
 from ...emit.vectors import load, loop, scratch, store
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I16
-from ..isa.instructions import Instructions
+from ..isa.base import InstructionSet
 from ..pack.tiles import Tiles
 
 __all__ = ["WidenedPanels", "widened_panels"]
@@ -45,7 +45,7 @@ class WidenedPanels:
     """
 
     tiles: Tiles
-    target: Instructions
+    target: InstructionSet
     groups: int
 
     @property
@@ -55,24 +55,28 @@ class WidenedPanels:
 
     def memory(self) -> Value:
         """Memory for a panel, which has the shape of a weight of one tile."""
-        return scratch([1, self.groups, self.tiles.step_bytes], self.target.factor)
+        return scratch([1, self.groups, self.tiles.step_bytes], self.target.multiplicand_type)
 
     def write(self, weight: Value, tile: Formula, panel: Formula, memory: Value) -> None:
         """Write a panel of a tile."""
-        length = self.tiles.lanes * self.target.taps
+        length = self.tiles.lanes * self.target.k_pack
         first = panel * self.groups
 
         def of_group(number: Value) -> None:
             at = first + scalar(number)
             for part in range(self.tiles.parts):
                 column = load(weight, [tile.value, at.value, part * length], length, I8)
-                store(convert(column, self.target.factor), memory, [0, number, part * length])
+                store(
+                    convert(column, self.target.multiplicand_type),
+                    memory,
+                    [0, number, part * length],
+                )
 
         loop(0, self.groups, 1, of_group)
 
 
 def widened_panels(
-    tiles: Tiles, target: Instructions, windows: int, most: int, *, is_cut: bool
+    tiles: Tiles, target: InstructionSet, windows: int, most: int, *, is_cut: bool
 ) -> WidenedPanels | None:
     """The panels of a tile; None where it is read as it is.
 
@@ -83,8 +87,8 @@ def widened_panels(
         most: bytes of memory that a workgroup has for a panel.
         is_cut: a tile may be cut.
     """
-    of_group = tiles.step_bytes * target.factor.bits // I8.bits
-    if target.factor != I16 or windows < _LEAST_WINDOWS:
+    of_group = tiles.step_bytes * target.multiplicand_type.bits // I8.bits
+    if target.multiplicand_type != I16 or windows < _LEAST_WINDOWS:
         return None
     if tiles.steps * of_group <= min(most, _WHOLE):
         return WidenedPanels(tiles, target, tiles.steps)

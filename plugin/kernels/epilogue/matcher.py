@@ -59,7 +59,8 @@ from ...numerics.fixed_point import multiplier_and_shift, saturate
 from ...numerics.parameters import StorageType
 from ...numerics.requantization import Requantization, requantize
 from ..constant_values import constant_elements
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding
 from ..select.operands import value_of
 from .f32_requant_check import Line
@@ -381,10 +382,10 @@ class EpilogueMatch:
         """What a kernel does with vectors of sums; None if it cannot be written.
 
         Args:
-            instructions: a name in `INSTRUCTIONS`.
+            instructions: a name in `INSTRUCTION_SETS`.
             parts: vectors of columns that it computes together.
         """
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
         tables: list[Table] = []
         asked = _Asked(target)
 
@@ -425,7 +426,7 @@ class EpilogueMatch:
             return str(module.operation.get_asm(assume_verified=True))
 
         found, at_once = None, 0
-        for at_once in (target.narrowed_at_once, 1):
+        for at_once in (target.vectors_per_narrowing, 1):
             found = text(at_once)
             if found:
                 break
@@ -460,7 +461,7 @@ class EpilogueMatch:
         self,
         forms: Sequence[Columns],
         sums: Sequence[Formula],
-        target: Instructions,
+        target: InstructionSet,
         are_asked: Sequence[bool],
     ) -> tuple[Formula, Formula | None]:
         """Write the operations on vectors of sums, as floats tell what they give.
@@ -482,7 +483,7 @@ class EpilogueMatch:
         self,
         forms: Sequence[Columns],
         sums: Sequence[Formula],
-        target: Instructions,
+        target: InstructionSet,
         are_asked: Sequence[bool],
     ) -> tuple[Formula, _Asked]:
         if not self._is_requantized:
@@ -505,7 +506,7 @@ class EpilogueMatch:
         self,
         forms: Sequence[Columns],
         sums: Sequence[Formula],
-        target: Instructions,
+        target: InstructionSet,
         are_asked: Sequence[bool],
     ) -> tuple[Formula, _Asked]:
         """Write what floats tell of a staircase; as `estimate`."""
@@ -527,10 +528,10 @@ class EpilogueMatch:
         return result, asked
 
     def _narrowed(
-        self, integers: Sequence[Formula], storage: StorageType, target: Instructions
+        self, integers: Sequence[Formula], storage: StorageType, target: InstructionSet
     ) -> Formula:
         """Vectors of integers as one of bytes, clamped."""
-        found = target.narrowed(integers, I8 if storage.signed else U8)
+        found = target.narrow_to_8_bits(integers, I8 if storage.signed else U8)
         joined = Columns(found.form.lanes, self.columns, _refuse)
         return _clamped(joined.emitted(found.value, found.element), storage)
 
@@ -582,10 +583,10 @@ class EpilogueMatch:
         """What was found by `_line` and `_line_of`."""
         return {}
 
-    def _line(self, target: Instructions) -> Line | None:
+    def _line(self, target: InstructionSet) -> Line | None:
         """The line of the staircase, if a float tells where it is."""
         stairs, line = self._staircase, self._line_of_staircase
-        if stairs is None or line is None or not target.is_fused:
+        if stairs is None or line is None or not target.has_fma:
             return line
         if None not in self._lines:
             self._lines[None] = line.certain(lambda x: self._steps(stairs, x))
@@ -612,9 +613,9 @@ class EpilogueMatch:
         steps = np.asarray(found).astype(np.int64)
         return steps if stairs.low < 0 else steps & 255
 
-    def _line_of(self, op: Operation, target: Instructions) -> Line | None:
+    def _line_of(self, op: Operation, target: InstructionSet) -> Line | None:
         """The line of a requantization, if floats are asked."""
-        key = op, target.is_fused
+        key = op, target.has_fma
         if key in self._lines:
             return self._lines[key]
         sum_, line = self._sums[op], None
@@ -631,7 +632,7 @@ class EpilogueMatch:
                 found = np.clip(rounded.value, *limits)
                 return np.asarray(found)
 
-            if line is not None and target.is_fused:
+            if line is not None and target.has_fma:
                 line = line.certain(exact)
         self._lines[key] = line
         return line
@@ -754,7 +755,7 @@ class _Asked:
         is_asked: there were floats.
     """
 
-    target: Instructions
+    target: InstructionSet
     are_asked: Sequence[bool] = ()
     distances: list[Formula] = field(default_factory=list)
     nearest: float = 0.0
@@ -776,14 +777,14 @@ class _Asked:
         target, made = self.target, []
         for form, each, is_asked in zip(forms, given, self.are_asked, strict=True):
             x = convert(each, F32)
-            real = target.fused(x, form.known(line.factors, F32), form.known(line.offsets, F32))
+            real = target.fma(x, form.known(line.factors, F32), form.known(line.offsets, F32))
             if line.jumps is not None:
                 jump = bits_of(form.known(line.jumps, F32), I32)
                 real = real + bits_of(jump | (bits_of(x, I32) & _SIGN), F32)
-            real = target.limited(real, line.greatest, line.low, line.high)
-            made.append(target.rounded(real))
+            real = target.clamp_for_rounding(real, line.greatest, line.low, line.high)
+            made.append(target.round_to_i32(real))
             if is_asked and not line.told.all():
-                self.distances.append(target.distances(real))
+                self.distances.append(target.distance_to_integer(real))
         self.nearest, self.is_asked = max(self.nearest, line.near), True
         self.told = self.told & line.told
         return made
@@ -792,7 +793,7 @@ class _Asked:
         """True if one of the floats was too near to a half to tell; None if all tell."""
         if not self.distances:
             return None
-        greatest = self.target.greatest(self.distances)
+        greatest = self.target.max_magnitude(self.distances)
         limit = form.known(np.full(1, 0.5 - self.nearest, np.float32), F32)
         return reduce_lanes("or", greatest >= limit)
 
@@ -914,7 +915,7 @@ class FusedEpilogue:
         match: the operations.
         tables: what they read.
         element: what they give.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
         vectors_per_estimate: how many vectors are estimated together; 0 where floats are not asked.
         are_asked: of each of the vectors that are computed together, if floats may not tell all
             its sums.
@@ -964,7 +965,7 @@ class FusedEpilogue:
         Args:
             width: columns, with those that are there to fill vectors.
         """
-        lanes = INSTRUCTIONS[self.instructions].lanes
+        lanes = INSTRUCTION_SETS[self.instructions].lanes
         return [
             Binding((len(tables), lanes if tables[0].is_one else width), tables[0].element)
             for tables in self._memories()
@@ -1016,7 +1017,7 @@ class FusedEpilogue:
         asked = [are_asked[part % len(are_asked)] for part in parts] or [self.needs_fallback] * len(
             sums
         )
-        return self.match.estimate(forms, given, INSTRUCTIONS[self.instructions], asked)
+        return self.match.estimate(forms, given, INSTRUCTION_SETS[self.instructions], asked)
 
     def _columns(self, memories: Sequence[Value], column: Formula, *, shares: bool) -> Columns:
         """A vector of columns, which reads the tables."""
@@ -1025,7 +1026,7 @@ class FusedEpilogue:
             for memory, tables in zip(memories, self._memories(), strict=True)
             for row, table in enumerate(tables)
         }
-        lanes = INSTRUCTIONS[self.instructions].lanes
+        lanes = INSTRUCTION_SETS[self.instructions].lanes
 
         def read(table: Table) -> Formula:
             memory, row = places[table]

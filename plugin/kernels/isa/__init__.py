@@ -1,1 +1,1 @@
-"""TODO."""
+"""Instruction sets of CPUs that kernels multiply with."""

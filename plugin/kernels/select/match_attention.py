@@ -10,7 +10,7 @@ from ...emit import linalg
 from ...emit.linalg import Extent
 from ...emit.operation import element_of
 from ..cpu.attention import AttentionKernel
-from ..isa.instructions import INSTRUCTIONS
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
 from .match_failure import MatchFailure
 
@@ -24,7 +24,7 @@ def emit_attention(
     attention: Attention, instructions: str, kernels: KernelTable
 ) -> Value | MatchFailure:
     """Emit a call of the attention kernel, and return its result or the match failure."""
-    lanes = math.gcd(INSTRUCTIONS[instructions].lanes, attention.depth)
+    lanes = math.gcd(INSTRUCTION_SETS[instructions].lanes, attention.depth)
     if lanes < _MIN_LANES:
         return MatchFailure(f"its rows of {attention.depth} are not whole in vectors")
     if attention.count == 0:

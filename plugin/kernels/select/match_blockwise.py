@@ -26,7 +26,7 @@ from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
-from ..isa.instructions import INSTRUCTIONS
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable, items_per_workgroup
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import PackedWeight, Scale
@@ -51,7 +51,7 @@ class Product:
 
     Attributes:
         contraction: what it is of.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
         batch: the loops of activations, storage and result.
         outer, columns, inner: the loops of activations alone, of the storage alone, of both.
         tiles: the layout of the weight, of each batch.
@@ -86,13 +86,17 @@ class Product:
                 return MatchFailure(
                     "its activations are not rounded to 8 bits, nor its weight constant"
                 )
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
 
         def parts(columns: int) -> int:
-            return target.parts(columns, target.most_parts)
+            return target.vectors_per_tile(columns, target.max_vectors_blockwise)
 
         return cls.planned(
-            contraction, instructions, target.lanes, parts, has_shuffle=bool(target.shuffle)
+            contraction,
+            instructions,
+            target.lanes,
+            parts,
+            has_shuffle=bool(target.shuffle_intrinsic),
         )
 
     @classmethod
@@ -259,7 +263,7 @@ class Product:
     @property
     def _most_rows(self) -> int:
         """How many rows are computed together: of floats, registers hold two sums of each."""
-        most = INSTRUCTIONS[self.instructions].at_once
+        most = INSTRUCTION_SETS[self.instructions].mr
         return max(1, most * 3 // 4) if self._of_floats else most
 
     def _integer_rows(
@@ -267,7 +271,7 @@ class Product:
     ) -> list[Value]:
         """Activations of 8 bits; and of their blocks scales, and sums times a factor."""
         tiles = self.tiles
-        blocks, lanes = tiles.depth // tiles.block, INSTRUCTIONS[self.instructions].lanes
+        blocks, lanes = tiles.depth // tiles.block, INSTRUCTION_SETS[self.instructions].lanes
         rounding = QuantizeRows(self.rows, tiles.depth, tiles.block, lanes, factor)
         types = [
             tensor_type([self.rows, tiles.depth], mlir_type(I8)),

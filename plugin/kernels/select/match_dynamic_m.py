@@ -14,7 +14,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..constant_values import is_invariant
 from ..cpu.dynamic_gemm import DynamicGemm
-from ..isa.instructions import INSTRUCTIONS
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
 from ..pack.tiles import Tiles
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
@@ -77,27 +77,29 @@ class RowContraction:
         Args:
             kernels: the kernels of the module.
             result: the type of the sums.
-            instructions: a name in `INSTRUCTIONS`.
+            instructions: a name in `INSTRUCTION_SETS`.
         """
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
         columns, depth = (int(self.weight.type.shape[axis]) for axis in self.of_weight)
-        missing = -depth % target.taps
-        parts = target.parts(columns, target.most_columns)
-        tiles = Tiles(8, target.taps, columns, depth + missing, target.lanes, parts, target.taps)
+        missing = -depth % target.k_pack
+        parts = target.vectors_per_tile(columns, target.max_vectors_int8)
+        tiles = Tiles(
+            8, target.k_pack, columns, depth + missing, target.lanes, parts, target.k_pack
+        )
         width = tiles.count * tiles.width
-        how = (tiles, self.of_weight, target.excess)
+        how = (tiles, self.of_weight, target.sign_offset)
 
         def rows() -> AnyArray:
             weight = array_of(self.weight).transpose(self.of_weight)
             return np.pad(weight, [(0, 0), (0, missing)]) if missing else weight
 
         def first() -> AnyArray:
-            sums = convert(rows(), I32).sum(1, dtype=np.int32) * np.int32(-target.excess)
+            sums = convert(rows(), I32).sum(1, dtype=np.int32) * np.int32(-target.sign_offset)
             if width != columns:
                 sums = np.pad(sums, [(0, width - columns)])
             return sums.reshape((tiles.count, tiles.width))
 
-        given = target.factors(tensor(self.activations)).value
+        given = target.multiplicands(tensor(self.activations)).value
         given = emit_stablehlo.transpose(given, self.of_activations)
         if missing:
             given = emit_stablehlo.pad(given, [0, 0], [0, missing])

@@ -129,7 +129,7 @@ def lookups_of(
     Args:
         dequantizations: the ``subquant.dequantize`` of a module.
         contractions: its ``subquant.block_contraction``.
-        instructions: a name in `INSTRUCTIONS`.
+        instructions: a name in `INSTRUCTION_SETS`.
     """
     found: list[RowLookup] = []
     tables: dict[tuple[int, ...], list[BlockContraction]] = {}

@@ -24,7 +24,8 @@ from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
-from ..isa.instructions import INSTRUCTIONS, Instructions
+from ..isa.base import InstructionSet
+from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.tiles import Tiles
 from .conv_geometry import Axis, Windows
@@ -235,7 +236,7 @@ class IntegerContraction:
 
     def has_tiles(self, instructions: str) -> bool:
         """True if it is computed with AMX's tiles."""
-        if not INSTRUCTIONS[instructions].has_tiles or self.is_depthwise:
+        if not INSTRUCTION_SETS[instructions].has_amx_tiles or self.is_depthwise:
             return False
         windows = self._windows()
         every = windows.images * windows.lines * windows.count
@@ -244,8 +245,8 @@ class IntegerContraction:
 
     def _slices(self, instructions: str) -> tuple[int, int]:
         """The vectors of columns of a tile, and how many slices of the channels there are."""
-        target, columns = INSTRUCTIONS[instructions], self._shape(1)[0]
-        parts = target.parts(columns, target.most_columns)
+        target, columns = INSTRUCTION_SETS[instructions], self._shape(1)[0]
+        parts = target.vectors_per_tile(columns, target.max_vectors_int8)
         of_group, channels = columns // self.groups, self._shape(1)[-1]
         if self.groups == 1 or not _has_slices(channels, of_group, columns):
             return parts, 1
@@ -262,7 +263,7 @@ class IntegerContraction:
         Args:
             result: of the contraction.
             how: sums are requantized.
-            instructions: a name in `INSTRUCTIONS`.
+            instructions: a name in `INSTRUCTION_SETS`.
             integer_only: no floats are computed with.
         """
         axis = self.of_result.index(len(self.of_result) - 1)
@@ -303,7 +304,7 @@ class IntegerContraction:
         Args:
             kernels: the kernels of the module.
             result: the type of the sums.
-            instructions: a name in `INSTRUCTIONS`.
+            instructions: a name in `INSTRUCTION_SETS`.
             epilogue: what is done with the sums.
         """
         made = (
@@ -322,12 +323,12 @@ class IntegerContraction:
     ) -> Value:
         if self.has_tiles(instructions):
             return self._with_tiles(kernels, instructions, epilogue)
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
-        windows, missing = self._windows(), -channels % target.taps
+        windows, missing = self._windows(), -channels % target.k_pack
         parts, slices = self._slices(instructions)
         depth = windows.size * (channels + missing) // slices
-        tiles = Tiles(8, target.taps, columns, depth, target.lanes, parts, target.taps)
+        tiles = Tiles(8, target.k_pack, columns, depth, target.lanes, parts, target.k_pack)
         share = self._shares(windows, depth * columns, tiles.count)
         product = Int8Conv(
             tiles,
@@ -351,7 +352,13 @@ class IntegerContraction:
             self._laid_out(kernels, (tiles, missing), lambda: tiles.pack(rows), I8),
             self._laid_out(
                 kernels,
-                (tiles, missing, target.excess, *self._left_out(product), *_begin_of(epilogue)),
+                (
+                    tiles,
+                    missing,
+                    target.sign_offset,
+                    *self._left_out(product),
+                    *_begin_of(epilogue),
+                ),
                 lambda: self._begins(rows, product),
                 I32,
             ),
@@ -396,7 +403,7 @@ class IntegerContraction:
             of_lines = integers.reshape((1, tiles.columns, taps, -1)).sum(3, dtype=np.int32)
             tap = np.arange(taps)
             is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.begins])
-            factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.excess)
+            factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.sign_offset)
             first = first + (of_lines * factors).sum(2, dtype=np.int32)
         first = first.reshape((len(product.begins), tiles.columns))
         if missing:
@@ -406,21 +413,21 @@ class IntegerContraction:
     @staticmethod
     def _first(sums: AnyArray, instructions: str, epilogue: FusedEpilogue | None) -> AnyArray:
         """What the sums of columns begin with, of the sums of the weight."""
-        first = sums * np.int32(-INSTRUCTIONS[instructions].excess)
+        first = sums * np.int32(-INSTRUCTION_SETS[instructions].sign_offset)
         begin = () if epilogue is None else epilogue.initial_accumulators
         if not np.any(begin):
             return first
         return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
 
     def _is_widened_inside(
-        self, windows: Windows, target: Instructions, tiles: int, missing: int
+        self, windows: Windows, target: InstructionSet, tiles: int, missing: int
     ) -> bool:
         """True if the kernel reads each activation so few times that it makes the factors itself.
 
         Nothing else is to write them: what makes the activations may, if factors are bytes.
         """
         every = windows.images * windows.lines * windows.count * windows.size
-        is_of_bytes, size = target.factor == I8, math.prod(self.activations.type.shape)
+        is_of_bytes, size = target.multiplicand_type == I8, math.prod(self.activations.type.shape)
         most = 1 if is_of_bytes or size <= _BYTES_OF_A_WORKGROUP else _MOST_WIDENED
         return (
             every * tiles <= windows.positions * most
@@ -431,12 +438,12 @@ class IntegerContraction:
     def _with_tiles(
         self, kernels: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value:
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows = self._windows()
         missing = -channels % 4 if Runs(windows, channels).length % 4 else 0
         runs = Runs(windows, channels + missing)
-        parts = target.parts(columns, target.most_parts)
+        parts = target.vectors_per_tile(columns, target.max_vectors_blockwise)
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
         every = windows.images * windows.lines * windows.count
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
@@ -507,7 +514,7 @@ class IntegerContraction:
     def _depthwise(
         self, kernels: KernelTable, instructions: str, epilogue: FusedEpilogue | None
     ) -> Value | MatchFailure:
-        target = INSTRUCTIONS[instructions]
+        target = INSTRUCTION_SETS[instructions]
         product, missing = self._depthwise_product(instructions)
         if not product.accepts:
             return MatchFailure("its windows are large")
@@ -532,7 +539,7 @@ class IntegerContraction:
             ),
             self._laid_out(
                 kernels,
-                (product.groups, missing, target.excess, *_begin_of(epilogue)),
+                (product.groups, missing, target.sign_offset, *_begin_of(epilogue)),
                 lambda: self._first(sums, instructions, epilogue),
                 I32,
             ),
@@ -552,7 +559,7 @@ class IntegerContraction:
         """The kernel of this convolution, and how many channels are missing to those it has."""
         lines, windows = self._axes()
         channels, *_ = self._shape(1)
-        missing = max(0, INSTRUCTIONS[instructions].lanes - channels)
+        missing = max(0, INSTRUCTION_SETS[instructions].lanes - channels)
         images, *_ = self._shape(0)
         product = DepthwiseConv(
             images, lines, windows, channels + missing, self.outside, instructions, 1
@@ -567,12 +574,12 @@ class IntegerContraction:
 
         Args:
             kernels: the kernels of the module.
-            instructions: a name in `INSTRUCTIONS`.
+            instructions: a name in `INSTRUCTION_SETS`.
             missing: channels that are added.
             is_widened: they are to be what the instructions multiply.
         """
         given, is_copied = self.activations, self._is_copied(missing)
-        factor, size = INSTRUCTIONS[instructions].factor, math.prod(given.type.shape)
+        factor, size = INSTRUCTION_SETS[instructions].multiplicand_type, math.prod(given.type.shape)
         if is_widened:
             # A kernel that makes them alone may write factors, if these are bytes. Else a copy is
             # part of the same dispatch, where the contraction is small. What IREE widens takes as
@@ -581,7 +588,7 @@ class IntegerContraction:
             is_small, is_alone = size <= _BYTES_OF_A_WORKGROUP, not _is_made_for_one(given)
             is_copied |= factor.bits > I8.bits or (is_small and is_alone)
         if is_widened and not is_copied:
-            given = INSTRUCTIONS[instructions].factors(tensor(given)).value
+            given = INSTRUCTION_SETS[instructions].multiplicands(tensor(given)).value
         given = self._in_order(given)
         if not is_copied:
             return given

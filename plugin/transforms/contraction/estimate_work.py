@@ -37,7 +37,7 @@ from ...dialects.quant import element_type, parameters_of
 from ...dialects.subquant import BLOCK_CONTRACTION
 from ...dialects.windows import dot_axes
 from ...errors import Remark
-from ...kernels.isa.instructions import INSTRUCTIONS
+from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...signature import Work
 from ..base import UNCHANGED, ModulePass, is_public, named
 
@@ -178,7 +178,7 @@ class _Estimate:
         return elements * _OF_AN_ELEMENT
 
     def _of_product(self, op: Operation) -> float:
-        target = INSTRUCTIONS.get(self.instructions)
+        target = INSTRUCTION_SETS.get(self.instructions)
         of_bytes = _OF_BYTES[target.family] if target else 0.0
         if op.name == BLOCK_CONTRACTION:
             contraction = BlockContraction.of(op)

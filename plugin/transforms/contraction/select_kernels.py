@@ -53,7 +53,7 @@ from ...kernels.constant_values import erase_unused
 from ...kernels.epilogue.matcher import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
-from ...kernels.isa.instructions import INSTRUCTIONS
+from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import known_globals
 from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
@@ -86,7 +86,7 @@ class SelectKernels(ModulePass):
     """Turn every contraction that a kernel computes into calls.
 
     Options:
-        instructions: what kernels multiply with, a name in `INSTRUCTIONS`, or ``spirv`` or
+        instructions: what kernels multiply with, a name in `INSTRUCTION_SETS`, or ``spirv`` or
             ``spirv-cpu``: those of weights in blocks for devices of many threads.
         requantization: as of ``lower-requantization``, for sums that a kernel finishes.
         fixed_point_rounding: as of ``lower-requantization``.
@@ -107,7 +107,7 @@ class SelectKernels(ModulePass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = (*INSTRUCTIONS, *OF_THREADS)
+        known = (*INSTRUCTION_SETS, *OF_THREADS)
         if self.instructions not in known:
             raise UsageError(
                 f"{self.name} knows no instructions '{self.instructions}'; "
@@ -160,7 +160,7 @@ class SelectKernels(ModulePass):
                 remarks.append((replace(at, message=said), kernels.calls[before:]))
         kernels.share()
         if not self._is_of_threads and self.joined_products:
-            fuse_elementwise(kernels, INSTRUCTIONS[self.instructions].lanes)
+            fuse_elementwise(kernels, INSTRUCTION_SETS[self.instructions].lanes)
         joined = fuse_dispatches(kernels, self.joined_products)
         for copy in copies:
             copy.finish()
@@ -245,7 +245,7 @@ class SelectKernels(ModulePass):
                 return self.instructions
         if self._is_of_threads:
             return self.instructions
-        return INSTRUCTIONS[self.instructions].without_tiles
+        return INSTRUCTION_SETS[self.instructions].name_without_tiles
 
 
 def _with_others(

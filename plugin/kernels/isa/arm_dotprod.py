@@ -1,0 +1,49 @@
+"""SDOT of AArch64: s8 x s8 dot products of four bytes, added to i32.
+
+===================  =====  ==  =========  =======  ============
+instruction set      lanes  MR  NR blocks  NR int8  accumulators
+===================  =====  ==  =========  =======  ============
+NEON dotprod         4      4   1 x 4      2 x 4    8
+===================  =====  ==  =========  =======  ============
+"""
+
+from __future__ import annotations
+
+from ...emit import Formula
+from ...emit.vectors import intrinsic
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32
+from .base import Accumulator, InstructionSet
+
+__all__ = ["NeonDotProduct"]
+
+_I8_MAX = 2**7 - 1
+
+
+class NeonDotProduct(InstructionSet):
+    """NEON with dot products: 4 columns in a vector.
+
+    SDOT multiplies signed bytes. An unsigned integer ``w`` of 8 bits is ``(w - 128) + 128``: two
+    more dot products with 64 add the sum of the k-pack times 128.
+    """
+
+    name = "neon-dotprod"
+    features = frozenset(("neon", "dotprod"))
+    lanes = 4
+    shuffle_intrinsic = "llvm.aarch64.neon.tbl1.v16i8"
+
+    def add_dot(
+        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+    ) -> Accumulator:
+        """Emit one instruction, or three for 8-bit integers."""
+        total, left = accumulator.i32, convert(unsigned, I8)
+        if max_unsigned > _I8_MAX:
+            half = signed.form.known(64, I8)
+            total = self.add_products(self.add_products(total, half, signed), half, signed)
+            left = left ^ -128
+        return Accumulator(self.add_products(total, left, signed))
+
+    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+        """Emit one instruction."""
+        operands = [accumulator, activations, weight]
+        return intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", operands, I32, self.lanes)

@@ -1,0 +1,24 @@
+"""TDPBUSD of AMX, for int8 GEMMs of many rows; all other kernels use AVX512-VNNI.
+
+`subquant.kernels.cpu.amx_gemm` emits the tile instructions. It needs eight rows or more
+(`subquant.kernels.select.match_int8`).
+"""
+
+from __future__ import annotations
+
+from .x86_vnni import Avx512Vnni
+
+__all__ = ["Amx"]
+
+
+class Amx(Avx512Vnni):
+    """AMX tiles beside AVX512-VNNI."""
+
+    name = "amx"
+    features = Avx512Vnni.features | {"amx-int8"}
+    has_amx_tiles = True
+
+    @property
+    def name_without_tiles(self) -> str:
+        """Name of AVX512-VNNI."""
+        return Avx512Vnni.name
