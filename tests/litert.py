@@ -16,7 +16,7 @@ from subquant.core.option_fields import Activations
 from subquant.dialects import create_context
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.model import Model, Tensor, read_tflite
+from subquant.importers.tflite.reading.model import Model, Tensor, read_tflite
 from subquant.runtime import Device, Executable
 
 Arrays = Sequence[np.ndarray[Any, Any]]

@@ -15,10 +15,10 @@ from rich.console import Console
 from litert import LiteRt
 from subquant.cli import main
 from subquant.commands.plots import render_layers
+from subquant.comparison.compared_models import compare_layers, model_of
 from subquant.comparison.layers import Sums, Watched, to_json
-from subquant.comparison.models import compare_layers, model_of
 from subquant.errors import SignatureError
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device
 from tflite_cases import convolution, fully_connected, one_case
 

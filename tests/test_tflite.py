@@ -19,7 +19,7 @@ from devices import ON_DEVICES
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from programs import LONG, share_of
 from subquant.cli import main
-from subquant.comparison.models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import read_module
@@ -34,9 +34,9 @@ from subquant.errors import (
 from subquant.importers.flatbuffer import UNKNOWN
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.flexbuffer import read_map
-from subquant.importers.tflite.hybrid import _rounded
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.operators.dynamic_range import _rounded
+from subquant.importers.tflite.reading.flexbuffer import read_map
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized

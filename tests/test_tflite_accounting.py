@@ -13,14 +13,10 @@ import pytest
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.flatbuffer import Table
-from subquant.importers.tflite import (
-    Interpreter,
-    inspection,
-    operator_options,
-    write_module,
-)
-from subquant.importers.tflite import schema as own_schema
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite import Interpreter, inspection, write_module
+from subquant.importers.tflite.reading import operator_options
+from subquant.importers.tflite.reading import schema as own_schema
+from subquant.importers.tflite.reading.model import read_tflite
 from tflite_builder import Graph, Quantized, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT

@@ -11,7 +11,7 @@ from litert import LiteRt
 from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from tflite_builder import Graph
 
 SHAPE = (2, 3, 4)

@@ -9,7 +9,7 @@ from litert import LiteRt, compare
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import UnsupportedError
 from subquant.importers.tflite import Interpreter
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.fourier import fourier_transform
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph

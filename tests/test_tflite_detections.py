@@ -7,7 +7,7 @@ import pytest
 
 from litert import LiteRt
 from subquant.compiler.compilation import compile_to_bytes
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph
 from tflite_custom_cases import flexbuffer

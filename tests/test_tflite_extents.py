@@ -11,11 +11,11 @@ from click.testing import CliRunner
 
 from litert import LiteRt
 from subquant.cli import main
-from subquant.comparison.models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError, UsageError
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Graph, Quantized
 

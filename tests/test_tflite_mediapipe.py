@@ -8,7 +8,7 @@ import pytest
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph
 

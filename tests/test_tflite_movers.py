@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from litert import LiteRt, drawn
-from subquant.comparison.models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, model_of
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.dialects import create_context
 from subquant.errors import UnsupportedError
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.model import read_tflite
-from subquant.importers.tflite.movers import MOVERS
+from subquant.importers.tflite.data_movement import MOVERS
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
 from tflite_mover_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of

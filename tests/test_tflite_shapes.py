@@ -14,7 +14,7 @@ from litert import LiteRt
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
 from subquant.importers.tflite import write_module
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from tflite_builder import Graph, schema
 from tflite_cases import one_case
 from tflite_recurrent_cases import CASES

@@ -12,7 +12,7 @@ import pytest
 from litert import LiteRt, compare
 from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
-from subquant.importers.tflite.model import read_tflite
+from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device
 from tflite_builder import Array, Graph, Quantized, schema
 

@@ -81,8 +81,8 @@ def command(
     subquant compare model.tflite --input @x.npy --json
     """
     prepare()
+    from ..comparison.compared_models import compare_layers, model_of
     from ..comparison.layers import to_json, to_model_explorer
-    from ..comparison.models import compare_layers, model_of
     from ..runtime import Device
     from . import plots
 

@@ -105,7 +105,7 @@ def parse_bytes(
         return parse_bytecode(data, context, file)
     if is_tflite:
         from ..importers.tflite import write_module
-        from ..importers.tflite.model import read_tflite  # with all that few modules need
+        from ..importers.tflite.reading.model import read_tflite  # with all that few modules need
 
         return write_module(read_tflite(data, file), context, options)
     return parse_text(decode_text(data, file), context, file)

@@ -267,7 +267,7 @@ def window_sums(x: Array, w: Array, *, padding: Any, stride: int, groups: int) -
 
 def model(name: str, path: Path) -> Data:
     """One inference of a TensorFlow Lite model."""
-    from subquant.comparison.models import model_of
+    from subquant.comparison.compared_models import model_of
     from subquant.compiler.compile_options import CompileOptions
 
     read = model_of(path.read_bytes(), path.name)

@@ -47,7 +47,7 @@ class TfliteFile(Base):
         """Run the model with NumPy."""
         from subquant.errors import InputError
         from subquant.importers.tflite import Interpreter
-        from subquant.importers.tflite.model import read_tflite
+        from subquant.importers.tflite.reading.model import read_tflite
 
         model = read_tflite(files[FILE])
         graph = model.subgraphs[0]

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Reader of functions that ``jax.export`` serialized."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .extents import input_shapes
-from .graphs import Interpreter, RealInterpreter
-from .importing import write_module
+from .input_shapes import input_shapes
+from .interpreter import Interpreter, RealInterpreter
+from .program import write_module
 
 __all__ = ["Interpreter", "RealInterpreter", "input_shapes", "write_module"]

@@ -21,10 +21,10 @@ from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..operator_registry import BaseCall, OperatorRegistry
-from . import litert
-from .accounting import OperatorRecord
-from .model import Operator, Quantization, Tensor
-from .schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
+from .arithmetic import requantization
+from .operator_record import OperatorRecord
+from .reading.model import Operator, Quantization, Tensor
+from .reading.schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
 
 __all__ = [
     "CUSTOM_KERNELS",
@@ -323,7 +323,7 @@ class Call(BaseCall[Operand]):
         zero_point = self.per_tensor(tensor).zero_point
         if zero_point:
             total = total + zero_point
-        return litert.narrowed(total, *self.range(tensor), self.dtype(tensor))
+        return requantization.narrowed(total, *self.range(tensor), self.dtype(tensor))
 
     def range(self, tensor: Tensor) -> tuple[int, int]:
         """The storage values that the activation leaves of an output."""
@@ -332,7 +332,9 @@ class Call(BaseCall[Operand]):
         if self.activation not in ("NONE", "RELU", "RELU6", "RELU_N1_TO_1"):
             raise self.wrong_activation()
         low, high = int(info.min), int(info.max)
-        return litert.activation_range(self.activation, found.scale, found.zero_point, low, high)
+        return requantization.activation_range(
+            self.activation, found.scale, found.zero_point, low, high
+        )
 
     def activated(self, real: AnyArray) -> AnyArray:
         """The fused activation function of floats, or of integers without a scale."""

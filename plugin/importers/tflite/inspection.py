@@ -19,9 +19,9 @@ from ...isolation.client import Steps
 from ...numerics.element_types import AnyArray, ElementType
 from ..options import AS_IN_FILE
 from .call import Call, Complex
-from .extents import unstated_extents
-from .importing import Program
-from .model import Model, Operator, Tensor, read_tflite
+from .input_shapes import unstated_extents
+from .program import Program
+from .reading.model import Model, Operator, Tensor, read_tflite
 
 __all__ = ["described", "served"]
 

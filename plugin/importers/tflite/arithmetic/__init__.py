@@ -1,0 +1,1 @@
+"""LiteRT's integer arithmetic, bit for bit."""

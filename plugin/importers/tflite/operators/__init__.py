@@ -1,0 +1,1 @@
+"""Operator importers, a module for each family of operators."""

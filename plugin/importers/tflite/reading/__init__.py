@@ -1,0 +1,1 @@
+"""Reader of ``.tflite`` files: checked tensors, operators and signatures."""

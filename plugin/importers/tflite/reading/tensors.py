@@ -1,0 +1,371 @@
+"""The tensors of TensorFlow Lite models: their types, parameters and constants.
+
+Constants are views of the file, but for those of 2 and 4 bits, which are unpacked when they are
+asked for, and sparse ones, which are densified.
+
+Source: ``schema.fbs`` of LiteRT, version 3d; "TensorFlow Lite 8-bit quantization specification".
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ....core.read_record import Irrelevant, ReadRecord
+from ....errors import InputError, Place, SubquantError, UnsupportedError, quoted
+from ....numerics.element_types import SHARED_NAMES, Array, DType, ElementType
+from ...flatbuffer import Reader, Table, tracked
+from . import schema
+from .sparsity import dense_positions
+
+__all__ = ["ELEMENTS", "Quantization", "Tensor", "TensorReader"]
+
+ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
+"""The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
+
+_MOST_ELEMENTS = (1 << 31) - 1
+_HIGHEST_RANK = 8
+_NO_SHAPE = np.zeros(0, np.int32)
+
+_IRRELEVANT = (Irrelevant("has_rank", "says that a shape without dimensions is one of a scalar"),)
+_IRRELEVANT_QUANTIZATION = (
+    Irrelevant("min", "is the range that the scale was computed from"),
+    Irrelevant("max", "is the range that the scale was computed from"),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Quantization:
+    """``real = scale * (storage - zero_point)``.
+
+    Args:
+        scales: f32, positive and finite: one, or one for each index of `axis`, or of the shape of
+            the tensor divided by its blocks.
+        zero_points: int64, of the shape of `scales`.
+        axis: the quantized dimension, if there are several scales along one.
+        block_size: the length of a block of the last dimension; 0 where there are no blocks.
+    """
+
+    scales: Array
+    zero_points: Array
+    axis: int | None = None
+    block_size: int = 0
+
+    @property
+    def scale(self) -> np.float32:
+        """The scale of the whole tensor."""
+        return np.float32(self.scales.reshape(-1)[0])
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of the whole tensor."""
+        return int(self.zero_points.reshape(-1)[0])
+
+    @property
+    def is_per_tensor(self) -> bool:
+        """There is one scale."""
+        return self.scales.size == 1 and not self.block_size
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of a graph.
+
+    Args:
+        index: its number in the graph.
+        name: as the file says; it need not be unique.
+        type: a name of `subquant.importers.tflite.reading.schema.TENSOR_TYPES`.
+        shape: extents, as the file says them for one call.
+        known_shape: the same with -1 for those that may be others.
+        quantization: how integers stand for reals, or None.
+        buffer: the bytes of a constant, or None.
+        is_variable: it keeps its value from call to call.
+    """
+
+    index: int
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    known_shape: tuple[int, ...]
+    quantization: Quantization | None = None
+    buffer: Array | None = None
+    is_variable: bool = False
+
+    @property
+    def is_constant(self) -> bool:
+        """Its elements are in the file."""
+        return self.buffer is not None
+
+    @property
+    def is_float(self) -> bool:
+        """Its elements are floats."""
+        return self.type.startswith(("FLOAT", "BFLOAT"))
+
+    @property
+    def element(self) -> str:
+        """The name of the element type."""
+        return ELEMENTS[self.type]
+
+    @functools.cached_property
+    def data(self) -> Array:
+        """The elements of a constant: of 2 and 4 bits as int8 or uint8."""
+        assert self.buffer is not None  # is_constant
+        bits = _narrow_bits(self.type)
+        if bits:
+            values = _unpacked(self.buffer, bits, self.type)
+            return values[: math.prod(self.shape)].reshape(self.shape)
+        if self.type == "BOOL":
+            return np.asarray(self.buffer != 0).reshape(self.shape)
+        return self.buffer.view(_dtype(self.type)).reshape(self.shape)
+
+    def __str__(self) -> str:
+        return f"tensor {quoted(self.name)}"
+
+
+class TensorReader:
+    """Checks the tensors of a model.
+
+    Args:
+        reader: of the file.
+        buffers: of the model.
+    """
+
+    def __init__(self, reader: Reader, buffers: tuple[schema.BufferTable, ...]) -> None:
+        self.reader, self.buffers = reader, buffers
+
+    def wrong(self, what: str, error: type[SubquantError] = InputError) -> SubquantError:
+        """Return an error of the file."""
+        return error(what, Place(self.reader.file))
+
+    def tensor(
+        self, index: int, table: schema.TensorTable, tables: tuple[schema.TensorTable, ...]
+    ) -> Tensor:
+        """Read a tensor.
+
+        Args:
+            index: its number in the graph.
+            table: the tensor.
+            tables: all tensors of the graph: some have the scales of others.
+
+        Raises:
+            InputError, UnsupportedError: with the number and name of the tensor.
+        """
+        what = f"tensor {index} {quoted(table.name)}"
+        record = ReadRecord(Place(self.reader.file), what)
+        table = tracked(table, record, _IRRELEVANT)
+        if not 0 <= table.type < len(schema.TENSOR_TYPES):
+            raise self.wrong(f"{what} has the unknown type {table.type}", UnsupportedError)
+        type_ = schema.TENSOR_TYPES[table.type]
+        shape = tuple(int(extent) for extent in table.shape)
+        if len(shape) > _HIGHEST_RANK or any(extent < 0 for extent in shape):
+            raise self.wrong(f"{what} has the shape {list(shape)}")
+        count = math.prod(shape)
+        if count > _MOST_ELEMENTS:
+            raise self.wrong(f"{what} has {count:,} elements, more than {_MOST_ELEMENTS:,}")
+        known = tuple(int(extent) for extent in table.shape_signature) or shape
+        if len(known) != len(shape) or any(
+            own not in (-1, extent) for own, extent in zip(known, shape, strict=True)
+        ):
+            raise self.wrong(f"{what} has the shape {list(shape)} and the signature {list(known)}")
+        quantization = self.quantization(table.quantization, type_, shape, what, tables, record)
+        buffer = self.buffer(table, type_, shape, what, record)
+        is_sparse = table.sparsity is not None
+        if is_sparse and quantization is not None and quantization.zero_points.any():
+            raise self.wrong(
+                f"{what} is stored sparse with zero points other than 0", UnsupportedError
+            )
+        name, is_variable = table.name, table.is_variable
+        if is_variable and buffer is not None:
+            raise self.wrong(f"{what} is a variable with elements in the file", UnsupportedError)
+        record.finish()
+        return Tensor(index, name, type_, shape, known, quantization, buffer, is_variable)
+
+    def buffer(
+        self,
+        table: schema.TensorTable,
+        type_: str,
+        shape: tuple[int, ...],
+        what: str,
+        record: ReadRecord,
+    ) -> Array | None:
+        """Return the bytes of a constant, dense; None for a tensor that is computed."""
+        if table.external_buffer:
+            raise self.wrong(
+                f"{what} is kept in another file (external buffer {table.external_buffer})",
+                UnsupportedError,
+            )
+        data = self.bytes_of(table.buffer, what)
+        if not data.size or type_ not in ELEMENTS:
+            if table.sparsity is not None:
+                raise self.wrong(f"{what} is stored sparse, and has no elements", UnsupportedError)
+            return None
+        positions = None
+        if table.sparsity is not None:
+            positions = self.positions(table.sparsity, shape, what, record)
+        count = math.prod(shape) if positions is None else positions.size
+        bits = _narrow_bits(type_) or _dtype(type_).itemsize * 8
+        expected = -(-count * bits // 8)
+        if data.size != expected:
+            raise self.wrong(
+                f"{what} has {data.size:,} bytes, and {count:,} elements of {type_} have "
+                f"{expected:,}"
+            )
+        if positions is None:
+            return data
+        if bits < 8:
+            raise self.wrong(f"{what} of {type_} is stored sparse", UnsupportedError)
+        elements = np.zeros((math.prod(shape), bits // 8), np.uint8)
+        elements[positions] = data.reshape(-1, bits // 8)
+        return elements.reshape(-1)
+
+    def bytes_of(self, number: int, what: str) -> Array:
+        """Return the bytes of a buffer: in the flatbuffer, or after it."""
+        if not number:
+            return np.zeros(0, np.uint8)
+        if number >= len(self.buffers):
+            raise self.wrong(f"{what} is in buffer {number}, the model has {len(self.buffers)}")
+        record = ReadRecord(Place(self.reader.file), f"buffer {number}")
+        buffer = tracked(self.buffers[number], record)
+        data, offset, size = buffer.data, buffer.offset, buffer.size
+        record.finish()
+        if offset <= 1:
+            if size > 1:
+                raise self.wrong(f"{what} is in buffer {number} of {size:,} bytes that are nowhere")
+            return data
+        if data.size:
+            raise self.wrong(f"{what} is in buffer {number}, which has bytes at two places")
+        if offset + size > len(self.reader.data):
+            raise self.wrong(f"{what} ends at byte {offset + size:,} of {len(self.reader.data):,}")
+        return np.frombuffer(self.reader.data, np.uint8, size, offset)
+
+    def positions(
+        self, table: schema.SparsityTable, shape: tuple[int, ...], what: str, record: ReadRecord
+    ) -> Array:
+        """Return the position of each element of a sparse constant in the dense one."""
+        tables = [each for level in table.dim_metadata
+                  for each in (level, level.array_segments, level.array_indices)]  # fmt: skip
+        for part in (table, *tables):
+            if part is not None:  # all other fields are read
+                record.track("field", Table(unknown_slots=part.unknown_slots).stated())
+        try:
+            return dense_positions(table, shape)
+        except InputError as error:
+            raise self.wrong(f"{what} {error.message}") from None
+
+    def quantization(
+        self,
+        table: schema.QuantizationTable | None,
+        type_: str,
+        shape: tuple[int, ...],
+        what: str,
+        tables: tuple[schema.TensorTable, ...],
+        record: ReadRecord,
+    ) -> Quantization | None:
+        """Return how the integers of a tensor stand for reals; None for plain numbers."""
+        if table is None:
+            return None
+        table = tracked(table, record, _IRRELEVANT_QUANTIZATION)
+        scales, zero_points = table.scale.astype(np.float32), table.zero_point.astype(np.int64)
+        axis, details = table.quantized_dimension, table.details
+        if table.details_type not in (0, 2):
+            raise self.wrong(f"{what} has custom or multi-axis quantization", UnsupportedError)
+        if details is not None:
+            if scales.size:
+                raise self.wrong(f"{what} has both {scales.size} scales and blocks of them")
+            return self.blocks(tracked(details, record), shape, what, tables)
+        if type_.startswith(("FLOAT", "BFLOAT")):
+            return None
+        if not scales.size:
+            if zero_points.any():
+                raise self.wrong(f"{what} has zero points, and no scales")
+            return None
+        if not zero_points.size:
+            zero_points = np.zeros(scales.size, np.int64)
+        if zero_points.size == 1:
+            zero_points = np.broadcast_to(zero_points, scales.shape)
+        if scales.size == 1:
+            return self.checked(Quantization(scales, zero_points), type_, what)
+        # Converters give a bias the dimension of its weight; LiteRT does not look at it.
+        axis = 0 if len(shape) == 1 else axis
+        if not 0 <= axis < len(shape) or shape[axis] != scales.size:
+            raise self.wrong(
+                f"{what} of shape {list(shape)} has {scales.size} scales along dimension {axis}"
+            )
+        return self.checked(Quantization(scales, zero_points, axis), type_, what)
+
+    def blocks(
+        self,
+        details: schema.BlockwiseQuantization,
+        shape: tuple[int, ...],
+        what: str,
+        tables: tuple[schema.TensorTable, ...],
+    ) -> Quantization:
+        """Return the scales of blocks, which other tensors have."""
+        size = details.block_size
+        if size < 1 or not shape or shape[-1] % size:
+            raise self.wrong(f"{what} of shape {list(shape)} has blocks of {size}")
+        grid = (*shape[:-1], shape[-1] // size)
+        planes = []
+        for kind, number in (("scales", details.scales), ("zero points", details.zero_points)):
+            if kind == "zero points" and number <= 0:
+                planes.append(np.zeros(grid, np.int64))
+                continue
+            if not 0 <= number < len(tables):
+                raise self.wrong(f"{what} has its {kind} in tensor {number} of {len(tables)}")
+            plane = tables[number]
+            if math.prod(map(int, plane.shape)) == math.prod(grid):
+                plane = replace(plane, shape=np.array(grid, np.int32), shape_signature=_NO_SHAPE)
+            read = self.tensor(number, plane, ())
+            if read.buffer is None or read.shape != grid or read.quantization is not None:
+                raise self.wrong(
+                    f"{what} needs {kind} of shape {list(grid)} as constant plain numbers, got "
+                    f"{read.type} {list(read.shape)}"
+                )
+            planes.append(read.data)
+        scales, zero_points = planes[0].astype(np.float32), planes[1].astype(np.int64)
+        return self.checked(Quantization(scales, zero_points, None, size), "", what)
+
+    def checked(self, quantization: Quantization, type_: str, what: str) -> Quantization:
+        """Return the quantization if its scales and zero points make sense."""
+        if quantization.scales.shape != quantization.zero_points.shape:
+            raise self.wrong(
+                f"{what} has {quantization.scales.size} scales and "
+                f"{quantization.zero_points.size} zero points"
+            )
+        if not (np.isfinite(quantization.scales).all() and (quantization.scales > 0).all()):
+            if not quantization.block_size and (quantization.scales == 0).all():
+                raise self.wrong(f"{what} has the scale 0")
+            raise self.wrong(f"{what} has a scale that is not positive and finite")
+        if type_ in ELEMENTS and quantization.zero_points.any():
+            element = ElementType.parse(ELEMENTS[type_])
+            span = 1 << element.bits
+            low = -span // 2 if element.kind == "int" else 0
+            high = low + span - 1
+            if quantization.zero_points.min() < low or quantization.zero_points.max() > high:
+                raise self.wrong(f"{what} has a zero point outside {low} to {high}")
+        return quantization
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def _narrow_bits(type_: str) -> int:
+    """The bits of a type that several elements share a byte in, else 0."""
+    return {"INT4": 4, "UINT4": 4, "INT2": 2}.get(type_, 0)
+
+
+def _dtype(type_: str) -> DType:
+    return ElementType.parse(ELEMENTS[type_]).dtype
+
+
+def _unpacked(buffer: Array, bits: int, type_: str) -> Array:
+    """Integers of a few bits, the lowest bits of a byte first; what pads the last byte stays."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    values = ((buffer[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)
+    if type_.startswith("U"):
+        return values
+    sign = np.uint8(1 << (bits - 1))
+    return (values ^ sign).view(np.int8) - sign.view(np.int8)
