@@ -1,9 +1,12 @@
-"""``dynamic_broadcast_in_dim`` as a loop nest whose extents are those that the shape was made of.
+"""``dynamic_broadcast_in_dim`` as a loop nest with the sizes that the shape was made of.
 
-Where loops are written before IREE sees the program, the shape is a tensor of ``index``, which must
-not cross a dispatch; ``tensor.dim`` of the values that it was made of may. IREE refuses an operand
-with an axis of which it is not said whether it has one element that is repeated; that axis is read
-at ``min(index, extent - 1)``::
+Symptom: IREE refuses an operand axis that may or may not have one element that is repeated, and the
+operation itself where loops are written before IREE reads the program (all targets).
+Cause: the shape is a tensor of ``index``, which must not cross a dispatch in IREE 3.13.
+``tensor.dim`` of the values that the shape was made of may.
+Test: none; `test_dimensions_that_expand_at_run_time` in tests/test_dynamic_shapes.py covers it.
+
+An axis of unknown expansion is read at ``min(index, size - 1)``::
 
     %0 = tensor.dim %x, 0
     %1 = linalg.generic (i, j) {
@@ -20,23 +23,24 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
+from ..base import producer_of
 
 __all__ = ["entry_of_shape", "expand_dynamic_broadcast"]
 
 
 def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
-    """Write a broadcast as a loop nest."""
+    """Rewrite a broadcast as a loop nest."""
     operand, shape = op.operands
     source, target = operand.type, op.results[0].type
     rank = len(target.shape)
-    extents = [
+    sizes = [
         entry_of_shape(shape, axis) if target.is_dynamic_dim(axis) else int(target.shape[axis])
         for axis in range(rank)
     ]
-    output = linalg.empty(extents, target.element_type, target.encoding)
+    output = linalg.empty(sizes, target.element_type, target.encoding)
     axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
     repeated = _axes_of(op, "known_expanding_dimensions")
-    repeated |= {axis for axis, extent in enumerate(source.shape) if int(extent) == 1}
+    repeated |= {axis for axis, size in enumerate(source.shape) if int(size) == 1}
     whole = _axes_of(op, "known_nonexpanding_dimensions")
     whole |= {axis for axis in range(source.rank) if not source.is_dynamic_dim(axis)}
     if repeated | whole >= set(range(source.rank)):
@@ -65,22 +69,21 @@ def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
 
 
 def _axes_of(op: Operation, attribute: str) -> set[int]:
-    """The axes of the operand that an optional attribute names."""
+    """The axes of the operand that an optional attribute lists."""
     return {int(axis) for axis in op.attributes[attribute]} if attribute in op.attributes else set()
 
 
 def entry_of_shape(shape: Value, axis: int) -> Value:
-    """One entry of a shape tensor as an index, through the operations that made it."""
+    """One entry of a shape tensor as an index, traced through the ops that made the tensor."""
     tensor, position = shape, axis
-    while not isinstance(tensor.owner, ir.Block):
-        owner = tensor.owner.operation
+    while (owner := producer_of(tensor)) is not None:
         if owner.name == "stablehlo.concatenate":
             for operand in owner.operands:
-                extent = int(operand.type.shape[0])
-                if position < extent:
+                size = int(operand.type.shape[0])
+                if position < size:
                     tensor = operand
                     break
-                position -= extent
+                position -= size
         elif owner.name == "stablehlo.reshape" and tensor.type.shape == [1]:
             tensor = owner.operands[0]
         elif owner.name == "stablehlo.get_dimension_size":

@@ -1,16 +1,22 @@
-"""``dynamic_pad``, ``_reshape``, ``_gather`` and ``_conv``, and a ``pad`` that IREE refuses.
+"""``dynamic_pad``, ``_reshape``, ``_gather`` and ``_conv``, and ``pad`` of dynamic shapes.
 
-A ``pad`` of a dynamic shape is refused that adds elements between others, or takes some away. A pad
-is a loop over the result, each element of which is read or the padding value. A reshape is one of
-all elements in a row, whose number is checked at run time. The sizes of a gather's slices are the
-extents of its result, so that it is a ``gather`` where those are known. A convolution whose padding
-is known at run time is a pad, and one without padding.
+Symptom: IREE refuses ``dynamic_pad``, ``dynamic_reshape`` to unknown sizes, ``dynamic_gather``,
+``dynamic_conv`` whose padding is no constant, and a ``pad`` of a dynamic shape with interior or
+negative padding (all targets).
+Cause: IREE 3.13 has no lowering for these forms.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py (``pad``).
 
-Source: StableHLO specification, the operations' own sections.
+* A pad is a loop nest over the result; each element is one of the operand or the padding value.
+* A reshape goes through a flat tensor, whose element count is checked at run time.
+* The slice sizes of a gather are the sizes of its result: it is a ``gather`` where they are static.
+* A convolution whose padding is known at run time is a pad, and a convolution without padding.
+
+Source: StableHLO specification, sections of the operations.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -20,10 +26,11 @@ from ...core._mlir import Operation, Rewriter, Value, stablehlo
 from ...dialects.windows import window_steps
 from ...emit import Formula, linalg
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.operation import INDEX, attributes_of, integers, is_dynamic, tensor_type
+from ...emit.operation import attributes_of, integers, is_dynamic, tensor_type
 from ..base import NoMatch
 from ..quantization.casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
+from .loop_nests import elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
 __all__ = [
@@ -37,99 +44,95 @@ __all__ = [
 
 
 def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
-    """Write a ``dynamic_pad`` as a loop nest."""
+    """Rewrite a ``dynamic_pad`` as a loop nest."""
     rank = op.operands[0].type.rank
-    low, high, between = (
-        [_index(entry_of_shape(number, axis)) for axis in range(rank)] for number in op.operands[2:]
+    low, high, interior = (
+        [index_scalar(entry_of_shape(shape, axis)) for axis in range(rank)]
+        for shape in op.operands[2:]
     )
-    rewriter.replace_op(op, [_padded(op, low, high, between)])
+    rewriter.replace_op(op, [_padded(op, low, high, interior)])
 
 
 def expand_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``pad`` of a dynamic shape as a loop nest, if IREE refuses it."""
+    """Rewrite a ``pad`` of a dynamic shape as a loop nest, if IREE refuses it."""
     if not is_refused_pad(op):
         return NoMatch("has a static shape, or adds elements at the ends only")
-    low, high, between = (
+    low, high, interior = (
         list(map(int, op.attributes[name]))
         for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
-    rewriter.replace_op(op, [_padded(op, low, high, between)])
+    rewriter.replace_op(op, [_padded(op, low, high, interior)])
     return None
 
 
 def is_refused_pad(op: Operation) -> bool:
-    """True for a ``pad`` of a dynamic shape between elements, or that takes elements away."""
-    if op.operands[0].type.has_static_shape and op.results[0].type.has_static_shape:
+    """True for a ``pad`` of a dynamic shape with interior or negative padding."""
+    if is_static(op.operands[0], op.results[0]):
         return False
-    ends = [*op.attributes["edge_padding_low"], *op.attributes["edge_padding_high"]]
-    return any(op.attributes["interior_padding"]) or min(ends, default=0) < 0
+    edges = [*op.attributes["edge_padding_low"], *op.attributes["edge_padding_high"]]
+    return any(op.attributes["interior_padding"]) or min(edges, default=0) < 0
 
 
 def _padded(
     op: Operation,
     low: Sequence[Formula | int],
     high: Sequence[Formula | int],
-    between: Sequence[Formula | int],
+    interior: Sequence[Formula | int],
 ) -> Value:
-    """Element ``i`` is that at ``(i - low) / (interior + 1)``, where that is one.
+    """Emit the pad: element ``i`` is the operand's at ``(i - low) / (interior + 1)``, if any.
 
-    Unsigned integers are taken as their bits: IREE extracts signless ones alone.
+    Unsigned integers are read as their bits: IREE extracts elements of signless integers only.
     """
     operand, padding = (bits_as(value, signless(value.type)) for value in list(op.operands)[:2])
     target, rank = signless(op.results[0].type), operand.type.rank
-    sizes = [_index(linalg.dim(operand, axis)) for axis in range(rank)]
-    extents: list[linalg.Extent] = []
-    for axis, extent in enumerate(map(int, target.shape)):
-        inner: Formula = np.maximum(sizes[axis] - 1, 0) * between[axis]
+    sizes = [index_scalar(linalg.dim(operand, axis)) for axis in range(rank)]
+    result_sizes: list[linalg.Extent] = []
+    for axis, size in enumerate(map(int, target.shape)):
+        inner: Formula = np.maximum(sizes[axis] - 1, 0) * interior[axis]
         whole: Formula = low[axis] + high[axis] + sizes[axis] + inner
-        extents.append(np.maximum(whole, 0).value if is_dynamic(extent) else extent)
-    filling = linalg.extract(padding, [])
+        result_sizes.append(np.maximum(whole, 0).value if is_dynamic(size) else size)
+    fill = linalg.extract(padding, [])
 
-    def element(_: Value) -> Value:
+    def element() -> Value:
         is_inside: Formula = True
         positions: list[Formula] = []
         for axis in range(rank):
-            distance = _index(linalg.loop_index(axis)) - low[axis]
-            step = between[axis] + 1
-            steps = linalg.constant_index(step) if isinstance(step, int) else step.value
-            quotient, rest = (
-                _index(emit.value(name, [distance.value, steps], distance.value.type))
+            offset = index_scalar(linalg.loop_index(axis)) - low[axis]
+            step = interior[axis] + 1
+            divisor = linalg.constant_index(step) if isinstance(step, int) else step.value
+            quotient, remainder = (
+                index_scalar(emit.value(name, [offset.value, divisor], offset.value.type))
                 for name in ("arith.divsi", "arith.remsi")
             )
-            is_element = (distance >= 0) & (rest == 0) & (quotient < sizes[axis])
+            is_element = (offset >= 0) & (remainder == 0) & (quotient < sizes[axis])
             positions.append(np.where(is_element, quotient, 0))
             is_inside = is_element if axis == 0 else is_inside & is_element
         read = linalg.extract(operand, [position.value for position in positions])
         if not rank:
             return read
-        return emit.value("arith.select", [is_inside.value, read, filling], read.type)
+        return emit.value("arith.select", [is_inside.value, read, fill], read.type)
 
-    output = linalg.empty(extents, target.element_type, target.encoding)
-    padded = linalg.generic([], output, [linalg.identity_map(rank)], element)
-    return bits_as(padded, op.results[0].type)
+    return bits_as(elements_nest(result_sizes, target, element), op.results[0].type)
 
 
 def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """The elements in a row, in another shape."""
+    """Rewrite a ``dynamic_reshape`` as a reshape of a flat tensor."""
     operand, shape = op.operands
     target = signless(op.results[0].type)
     if target.has_static_shape or not operand.type.rank:
-        return NoMatch("has a result of a known shape")
+        return NoMatch("has a static result, or a scalar operand")
     operand = bits_as(operand, signless(operand.type))
     source = operand.type
     flat = linalg.collapse(operand, [list(range(source.rank))])
     flat = linalg.cast(flat, tensor_type([None], target.element_type))
-    extents = [_index(entry_of_shape(shape, axis)) for axis in range(target.rank)]
-    count = extents[0]
-    for extent in extents[1:]:
-        count = count * extent
+    entries = [index_scalar(entry_of_shape(shape, axis)) for axis in range(target.rank)]
     linalg.check(
-        (_index(linalg.dim(flat, 0)) == count).value,
+        (index_scalar(linalg.dim(flat, 0)) == math.prod(entries[1:], start=entries[0])).value,
         f"{name_and_place(op)}: the shape must have as many elements as the operand",
     )
     sizes: list[linalg.Extent] = [
-        extent.value if is_dynamic(int(known)) else int(known)
-        for extent, known in zip(extents, target.shape, strict=True)
+        entry.value if is_dynamic(int(size)) else int(size)
+        for entry, size in zip(entries, target.shape, strict=True)
     ]
     expanded = linalg.expand(flat, [list(range(target.rank))], sizes)
     rewriter.replace_op(op, [bits_as(linalg.cast(expanded, target), op.results[0].type)])
@@ -137,7 +140,7 @@ def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """A ``gather`` of slices as long as the result's offset axes."""
+    """Rewrite a ``dynamic_gather`` as a ``gather`` if its result's offset axes are static."""
     operand, indices, _ = op.operands
     result = op.results[0].type
     numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
@@ -148,7 +151,7 @@ def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for axis in range(operand.type.rank)
     ]
     if any(is_dynamic(size) for size in sizes):
-        return NoMatch("has slices of an unknown size")
+        return NoMatch("has slices of a dynamic size")
     attributes = {**attributes_of(op), "slice_sizes": integers(sizes)}
     gathered = emit.value("stablehlo.gather", [operand, indices], result, attributes)
     rewriter.replace_op(op, [gathered])
@@ -156,35 +159,35 @@ def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def expand_dynamic_conv(op: Operation, rewriter: Rewriter) -> None:
-    """A ``convolution`` of the operand, dilated and padded with zeros before."""
+    """Rewrite a ``dynamic_conv`` as a ``convolution`` of the dilated and padded operand."""
     operand, kernel, padding = op.operands
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial, rank = list(numbers.input_spatial_dimensions), operand.type.rank
     dilations = window_steps(op, "lhs_dilation", len(spatial))
-    between = [0] * rank
+    interior = [0] * rank
     for axis, dilation in zip(spatial, dilations, strict=True):
-        between[axis] = dilation - 1
+        interior[axis] = dilation - 1
     element = padding.type.element_type
     low, high = (_by_axis(padding, side, spatial, rank) for side in (0, 1))
-    shape = [int(extent) for extent in operand.type.shape]
+    shape = [int(size) for size in operand.type.shape]
     padded = emit.value(
         "stablehlo.dynamic_pad",
         [
             operand,
             emit_stablehlo.zero_of(operand.type.element_type),
-            *(low, high, emit_stablehlo.constant(np.array(between), element)),
+            *(low, high, emit_stablehlo.constant(np.array(interior), element)),
         ],
         tensor_type(
-            [None if axis in spatial else extent for axis, extent in enumerate(shape)],
+            [None if axis in spatial else size for axis, size in enumerate(shape)],
             operand.type.element_type,
         ),
     )
-    left_out = ("padding", "lhs_dilation")
-    attributes = {name: each for name, each in attributes_of(op).items() if name not in left_out}
+    attributes = attributes_of(op)
+    for name in ("padding", "lhs_dilation"):
+        attributes.pop(name, None)
     result = op.results[0].type
-    rewriter.replace_op(
-        op, [emit.value("stablehlo.convolution", [padded, kernel], result, attributes)]
-    )
+    convolved = emit.value("stablehlo.convolution", [padded, kernel], result, attributes)
+    rewriter.replace_op(op, [convolved])
 
 
 def _by_axis(padding: Value, side: int, spatial: Sequence[int], rank: int) -> Value:
@@ -195,7 +198,3 @@ def _by_axis(padding: Value, side: int, spatial: Sequence[int], rank: int) -> Va
         entry = emit_stablehlo.slice_(padding, [number, side], [number + 1, side + 1])
         entries[axis] = emit_stablehlo.reshape(entry, [1])
     return emit_stablehlo.concatenate(entries, 0)
-
-
-def _index(value: Value) -> Formula:
-    return emit.scalar(value, INDEX)

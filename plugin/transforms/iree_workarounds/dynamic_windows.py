@@ -1,9 +1,12 @@
-"""``reduce_window`` of dynamic shapes, as loop nests.
+"""``reduce_window`` of dynamic shapes as loop nests.
 
-IREE 3.13 takes some of floats with a dynamic batch, and refuses those of integers, and those of
-windows along dynamic axes. The operand is padded and dilated before. A body of one operation (a
-maximum, for example) becomes the body of a loop nest. Only the extents of the loop nest's second
-input matter: they are the extents of a window::
+Symptom: IREE refuses windows of integers, and windows along dynamic axes; it takes some of floats
+with a dynamic batch (all targets).
+Cause: IREE 3.13 has no lowering for these forms.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
+
+The operand is padded and dilated first. A body of one operation (a maximum, for example) becomes
+the body of a loop nest, whose second input only gives the loops the size of a window::
 
     %r = "stablehlo.reduce_window"(%x, %lowest) {window_dimensions = array<i64: 1, 2, 2, 1>, ...}
         : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>
@@ -31,17 +34,19 @@ from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
-from ...emit import Formula, linalg, stablehlo
+from ...emit import Formula, linalg
 from ...emit.operation import element_of, integers, with_shape
-from ..base import NoMatch
-from .dynamic_contractions import window_count
+from ..base import NoMatch, producer_of
+from .loop_nests import is_static, pad_and_dilate, window_count
 
 __all__ = ["expand_dynamic_window"]
 
+_BITCAST = "stablehlo.bitcast_convert"
+
 
 def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``reduce_window`` of a dynamic shape as a ``reduce`` of its windows."""
-    if all(value.type.has_static_shape for value in (*op.operands, *op.results)):
+    """Rewrite a ``reduce_window`` of a dynamic shape as loop nests."""
+    if is_static(*op.operands, *op.results):
         return NoMatch("has a static shape")
     count = len(op.results)
     rank = op.operands[0].type.rank
@@ -72,18 +77,14 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _padded(op: Operation, operand: Value, start: Value) -> Value:
-    """The operand with initial values around and between its elements."""
+    """The operand, padded and dilated with initial values."""
     rank = operand.type.rank
-    padding = window_padding(op, rank)
-    between = [step - 1 for step in window_steps(op, "base_dilations", rank)]
-    if not (padding.any() or any(between)):
-        return operand
-    low, high = (list(map(int, padding[:, side])) for side in (0, 1))
-    return stablehlo.pad(operand, low, high, between, start)
+    dilations = window_steps(op, "base_dilations", rank)
+    return pad_and_dilate(operand, window_padding(op, rank), dilations, start)
 
 
 class _Windows:
-    """The windows of a ``reduce_window`` over a tensor that is padded: loops over them.
+    """The loops over the windows of a ``reduce_window`` whose operand is padded.
 
     The first loops are those of the result's axes, the others of the axes along which a window has
     several elements.
@@ -91,12 +92,12 @@ class _Windows:
 
     def __init__(self, op: Operation, operand: Value) -> None:
         self.operand, self.rank = operand, operand.type.rank
-        sizes, strides, within = (
+        sizes, strides, dilations = (
             window_steps(op, name, self.rank)
             for name in ("window_dimensions", "window_strides", "window_dilations")
         )
-        self.extents = [
-            window_count((operand, axis), sizes[axis], strides[axis], within[axis])
+        self.counts = [
+            window_count((operand, axis), sizes[axis], strides[axis], dilations[axis])
             for axis in range(self.rank)
         ]
         inner = [axis for axis in range(self.rank) if sizes[axis] != 1]
@@ -105,18 +106,18 @@ class _Windows:
         loop = [ir.AffineExpr.get_dim(number) for number in range(self.loops)]
         positions = [loop[axis] * strides[axis] for axis in range(self.rank)]
         for axis, each in zip(inner, loop[self.rank :], strict=True):
-            positions[axis] = positions[axis] + each * within[axis]
+            positions[axis] = positions[axis] + each * dilations[axis]
         self.maps = [
             ir.AffineMap.get(self.loops, 0, positions),
             ir.AffineMap.get(self.loops, 0, loop[self.rank :]),
         ]
         self.element = operand.type.element_type
-        # Nothing is read of it: loops take their extents from it.
+        # It is never read: it gives the loops their sizes.
         self.window = linalg.empty(self.sizes, self.element)
 
     def combined(self, start: Value, combine: Callable[[Value, Value], Value]) -> Value:
         """The initial value combined with the elements of each window."""
-        output = linalg.filled(self.extents, linalg.extract(start, []))
+        output = linalg.filled(self.counts, linalg.extract(start, []))
         loop = [ir.AffineExpr.get_dim(axis) for axis in range(self.rank)]
         maps = [*self.maps, ir.AffineMap.get(self.loops, 0, loop)]
         kinds: list[linalg.Iterator] = ["parallel"] * self.rank
@@ -131,7 +132,7 @@ class _Windows:
 
     def elements(self) -> Value:
         """The elements of each window, along axes after those of the operand."""
-        output = linalg.empty([*self.extents, *self.sizes], self.element)
+        output = linalg.empty([*self.counts, *self.sizes], self.element)
         maps = [*self.maps, linalg.identity_map(self.loops)]
         return linalg.generic(
             [self.operand, self.window], output, maps, lambda element, *_: element
@@ -150,19 +151,20 @@ _COMBINES: dict[str, Callable[[Formula, Formula], Formula]] = {
 
 
 def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
-    """Return the function of two scalars that a commutative body of one operation computes."""
+    """The function of two scalars that a body of one commutative operation computes, else None."""
     block = op.regions[0].blocks[0]
     inner = [each.operation for each in block.operations]
-    named = [each for each in inner[:-1] if each.name != "stablehlo.bitcast_convert"]
-    if len(op.results) != 1 or len(named) != 1 or named[0].name not in _COMBINES:
+    computing = [each for each in inner[:-1] if each.name != _BITCAST]
+    if len(op.results) != 1 or len(computing) != 1 or computing[0].name not in _COMBINES:
         return None
-    type_ = named[0].results[0].type
+    [operation] = computing
+    type_ = operation.results[0].type
     is_number = isinstance(element_type(type_), (ir.IntegerType, ir.FloatType))
-    sources = {_before_casts(value) for value in named[0].operands}
-    is_returned = _before_casts(inner[-1].operands[0]) == named[0].results[0]
+    sources = {_before_casts(value) for value in operation.operands}
+    is_returned = _before_casts(inner[-1].operands[0]) == operation.results[0]
     if not is_number or not is_returned or sources != set(block.arguments):
         return None
-    element, function = element_of(type_), _COMBINES[named[0].name]
+    element, function = element_of(type_), _COMBINES[operation.name]
 
     def combine(left: Value, right: Value) -> Value:
         result: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
@@ -172,10 +174,7 @@ def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
 
 
 def _before_casts(value: Value) -> Value:
-    """Return the value before its bits are read as another type, as `unsigned_windows` does."""
-    while not isinstance(value.owner, ir.Block):
-        owner = value.owner.operation
-        if owner.name != "stablehlo.bitcast_convert":
-            break
-        value = owner.operands[0]
+    """The value before its bits are read as another type, as `unsigned_integers` does."""
+    while (producer := producer_of(value)) is not None and producer.name == _BITCAST:
+        value = producer.operands[0]
     return value
