@@ -477,7 +477,9 @@ def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Pat
     text = bench.report.table([outcome], peers)
     assert text.splitlines()[1].split()[:2] == ["tiny", "1"]
     whole = bench.report.to_json({"CPU": "one"}, peers, [outcome])
-    assert json.loads(json.dumps(whole))["cases"][0]["found"][0]["milliseconds"]["count"] >= 1
+    assert (
+        json.loads(json.dumps(whole))["cases"][0]["measurements"][0]["milliseconds"]["count"] >= 1
+    )
     written = bench.report.page(
         {"CPU": "one"}, peers, [outcome], {}, "times.svg", {"other.md": "Benchmarks on two"}
     )
@@ -505,7 +507,7 @@ def test_vulkan_is_measured_beside_its_product_of_floats(
 
 def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.measurement, "CEILINGS", ())
-    monkeypatch.setattr(bench.measurement, "_ROTATED_BYTES", 3 * tiny(bench, "one row").bytes)
+    monkeypatch.setattr(bench.measurement, "_MIN_ROTATED_BYTES", 3 * tiny(bench, "one row").bytes)
     asked: list[dict[str, Any]] = []
     worker = workers.get("iree", 1)
     original = worker.ask
@@ -529,7 +531,7 @@ def test_turns_are_short_and_in_varied_order(bench: Any) -> None:
         return SimpleNamespace(ask=ask)
 
     turns = [(bench.measurement.Measured(name), worker(name), []) for name in calls]
-    bench.measurement._take_turns(turns, 1, None, 0.3)
+    bench.measurement._time_in_slices(turns, 1, None, 0.3)
     for each, _, nanoseconds in turns:
         assert 0.299 < sum(nanoseconds) / 1e9 < 0.4, each.name
     lengths = {name: [seconds for each, seconds in asked[3:] if each == name] for name in calls}
@@ -599,17 +601,19 @@ def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 
 def test_the_best_peer_that_is_right_counts(bench: Any) -> None:
     assert outcome_of(bench, 4.0).ratio == 1.0
     assert outcome_of(bench, 4.0, is_right=False).ratio is None
-    assert outcome_of(bench, 2.0).shares() == {"read": 0.25}
-    only_wrong = replace(outcome_of(bench, 4.0), found=outcome_of(bench, 4.0).found[::2])
+    assert outcome_of(bench, 2.0).ceiling_shares() == {"read": 0.25}
+    only_wrong = replace(
+        outcome_of(bench, 4.0), measurements=outcome_of(bench, 4.0).measurements[::2]
+    )
     assert only_wrong.ratio == 0.5
 
 
 def test_peers_that_are_faster_and_wrong_are_listed(bench: Any) -> None:
     peers = {"subquant": "subquant 1"}
-    outcomes = [outcome_of(bench, 4.0), replace(outcome_of(bench, 4.0), found=[])]
+    outcomes = [outcome_of(bench, 4.0), replace(outcome_of(bench, 4.0), measurements=[])]
     written = bench.report.page({}, peers, outcomes, {}, None, {})
     assert "## Faster, and wrong\n\n* tiny, 1 thread: litert, 0.50 of our time: " in written
-    other = replace(outcomes[0], found=outcomes[0].found[:2])
+    other = replace(outcomes[0], measurements=outcomes[0].measurements[:2])
     assert "Faster, and wrong" not in bench.report.page({}, peers, [other], {}, None, {})
 
 

@@ -363,7 +363,9 @@ def test_iree_still_writes_to_arguments(cpu: Device, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     c = aligned(np.zeros(16384, np.float32))
     update(c, np.ones(4, np.float32), np.int32(5))
-    assert c.any(), "IREE is fixed: remove consumed_values of iree_workarounds/consumed_arguments.py"
+    assert c.any(), (
+        "IREE is fixed: remove consumed_values of iree_workarounds/consumed_arguments.py"
+    )
 
 
 @ON_DEVICES

@@ -3,14 +3,14 @@
     scripts/bench                                    all cases: a table
     scripts/bench --list                             their names
     scripts/bench --case 'int4 block 32 1x' --seconds 10 --threads 1
-    scripts/bench --json times.json --picture times.svg
-    scripts/bench --write                            docs/benchmarks.md and its picture
-    scripts/bench --write docs/benchmarks-epyc.md    the same of another machine
-    scripts/bench --target-cpu haswell               code for a CPU that has less, run on this one
+    scripts/bench --json times.json --plot times.svg
+    scripts/bench --write                            docs/benchmarks.md and its plot
+    scripts/bench --write docs/benchmarks-epyc.md    the page of another machine
+    scripts/bench --target-cpu haswell               code for a CPU with fewer features
     scripts/bench --agreement                        a language model's words beside llama.cpp's
 
-The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names a folder with
-them. Let nothing run beside it.
+The models of MLPerf Tiny are timed if the environment variable SUBQUANT_MODELS names their folder.
+The machine must be idle.
 """
 
 from __future__ import annotations
@@ -46,25 +46,30 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--case", default="", metavar="REGEX", help="which cases")
+    parser.add_argument("--case", default="", metavar="REGEX", help="the cases whose names match")
     parser.add_argument("--list", action="store_true", help="only print the names of the cases")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="default: 1 2")
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="for each peer in each case (default: 2)"
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="measured time of each peer in each case (default: 2)",
     )
     parser.add_argument(
-        "--peers", nargs="*", choices=PEERS, default=PEERS, help="which (default: all)"
+        "--peers", nargs="*", choices=PEERS, default=PEERS, help="the peers to time (default: all)"
     )
     parser.add_argument(
         "--target-cpu",
         default=HOST,
         metavar="CPU",
-        help="what is compiled is for this CPU, by LLVM's name, which has less than this machine; "
-        "of the others, llama.cpp is built for AVX2, and ONNX Runtime and LiteRT find no more than "
-        "that, where the processor can hide the rest and there is a C compiler",
+        help="compile for this CPU (LLVM's name), which has fewer features than this machine; "
+        "llama.cpp is built for AVX2, and AVX512 is hidden from ONNX Runtime and LiteRT if the "
+        "processor can trap cpuid and there is a C compiler",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write what was measured")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the ratios (.svg, .png)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the measurements")
+    parser.add_argument(
+        "--plot", "--picture", type=Path, metavar="FILE", help="plot the ratios (.svg, .png)"
+    )
     parser.add_argument(
         "--write",
         nargs="?",
@@ -76,9 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--agreement",
         action="store_true",
-        help="compare what Gemma 3 270M says with llama.cpp, in place of times",
+        help="compare the tokens of Gemma 3 270M with llama.cpp's, instead of timing",
     )
-    parser.add_argument("--log", type=Path, metavar="FILE", help="where peers' messages go")
+    parser.add_argument("--log", type=Path, metavar="FILE", help="the file of the peers' messages")
     return parser
 
 
@@ -87,20 +92,20 @@ def _chosen(pattern: str) -> list[Case]:
 
 
 def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], list[str]]:
-    """What to call the peers that are here; and why others are not."""
-    found, missing = {}, []
+    """Return the names of the available peers, and a message for each missing one."""
+    available, missing = {}, []
     for name in names:
         try:
-            said = workers.get(name, 1).ask("describe")
-            found[name] = f"{said['name']} {said['version']}"
+            description = workers.get(name, 1).ask("describe")
+            available[name] = f"{description['name']} {description['version']}"
         except PeerFailed as error:
             workers.drop(name, 1)
             missing.append(f"{name} is left out: {error}")
-    return found, missing
+    return available, missing
 
 
 def _refusal(target_cpu: str) -> str | None:
-    """Why this machine does not run code for a CPU; None if it does."""
+    """Return the reason why this machine cannot run code for a CPU; None if it can."""
     try:
         missing = missing_features(",".join(sorted(features_of({"target_cpu": target_cpu}))))
     except SubquantError as error:
@@ -120,7 +125,7 @@ def run(
     workers: Workers,
     target_cpu: str = HOST,
 ) -> list[Outcome]:
-    """Measure cases with each number of threads, and say on standard error what comes out."""
+    """Measure cases with each number of threads, and print each outcome on standard error."""
     outcomes = []
     for number, case in enumerate(cases):
         data = case.data()
@@ -128,18 +133,18 @@ def run(
         work = data.bytes if data.rotated else data.products
         mark = case.mark_for(features_of(data.values))
         for count in threads:
-            found = measure(data, count, names, workers, seconds)
-            outcome = Outcome(case.name, count, mark, work, found)
+            measurements = measure(data, count, names, workers, seconds)
+            outcome = Outcome(case.name, count, mark, work, measurements)
             outcomes.append(outcome)
             _say(f"[{number + 1}/{len(cases)}] {case.name}, threads: {count}{_summary(outcome)}")
     return outcomes
 
 
 def _summary(outcome: Outcome) -> str:
-    lines = [f"  ratio {outcome.ratio:.2f}" if outcome.ratio is not None else "  no ratio"]
-    lines += [_line(each) for each in outcome.found]
-    lines += [f"    {share:.0%} of {name}" for name, share in outcome.shares().items()]
-    return "\n".join(lines)
+    texts = [f"  ratio {outcome.ratio:.2f}" if outcome.ratio is not None else "  no ratio"]
+    texts += [_line(each) for each in outcome.measurements]
+    texts += [f"    {share:.0%} of {name}" for name, share in outcome.ceiling_shares().items()]
+    return "\n".join(texts)
 
 
 def _line(each: Measured) -> str:
@@ -156,7 +161,7 @@ def _line(each: Measured) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and report; 1 if a result of ours is wrong, or there is none."""
+    """Measure and report; return 1 if a result of subquant is wrong or missing."""
     options = _parser().parse_args(arguments)
     if options.agreement:
         from .agreement import compare
@@ -203,18 +208,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         report = to_json(machine, peers, outcomes)
         options.json.write_text(json.dumps(report, indent=1) + "\n")
-    if options.picture:
-        draw(options.picture, outcomes)
+    if options.plot:
+        draw(options.plot, outcomes)
     if options.write:
-        picture = options.write.with_suffix(".svg")
-        draw(picture, outcomes)
+        plot = options.write.with_suffix(".svg")
+        draw(plot, outcomes)
         remarks = json.loads(_REMARKS.read_text()).get(options.write.stem, {})
-        others = {
+        other_pages = {
             other.name: other.read_text().splitlines()[0].removeprefix("# ")
             for other in sorted(options.write.parent.glob("benchmarks*.md"))
             if other.name != options.write.name
         }
-        written = page(machine, peers, outcomes, remarks, picture.name, others)
+        written = page(machine, peers, outcomes, remarks, plot.name, other_pages)
         options.write.write_text(written)
     ours = [outcome.ours for outcome in outcomes]
     is_right = all(each is not None and each.check and each.check.is_right for each in ours)

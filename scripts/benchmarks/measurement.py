@@ -1,4 +1,4 @@
-"""Time cases: peers in processes of their own, one after the other, again and again."""
+"""Timing of cases: each peer computes in a process of its own, in alternating time slices."""
 
 from __future__ import annotations
 
@@ -26,58 +26,57 @@ from .hidden import HIDDEN
 __all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
 
 OURS = "subquant"
-CHOOSING = ("onnxruntime", "onnxruntime_exact", "litert")
-"""Peers that choose their instructions by what the processor says that it has."""
+CPUID_PEERS = ("onnxruntime", "onnxruntime_exact", "litert")
+"""Peers that choose their instruction set by the processor's `cpuid`."""
 PEERS = ("onnxruntime", "onnxruntime_exact", "litert", "llama", "iree")
 
-_ROTATED_BYTES = 360 * 2**20
-"""So many bytes of weights are gone through: no cache holds them."""
-_MOST_COPIES = 64
-_SHORT_TURN, _LONG_TURN = 0.003, 0.1
-"""Seconds of a turn, at least and at most.
+_MIN_ROTATED_BYTES = 360 * 2**20
+"""Bytes of all copies of the weights of a rotated case: more than a cache holds."""
+_MAX_COPIES = 64
+_MIN_SLICE_SECONDS, _MAX_SLICE_SECONDS = 0.003, 0.1
+"""Bounds of a time slice: a peer runs for one slice, then the next peer does.
 
-A machine is slower for some hundredths of a second, again and again: each peer should meet as much
-of that. Of the same peer twice, with calls of 0.13 ms and 0.3 s for each, the ratio of medians
-varies by 3.1 % (standard deviation) in turns of 0.1 s, 2.0 % of 0.01 s, and 0.8 % of 0.003 s.
+A machine is slower for some hundredths of a second at times, which should hit all peers alike.
+The ratio of medians of one peer timed twice (calls of 0.13 ms, 0.3 s each) has a standard deviation
+of 3.1 % with slices of 0.1 s, 2.0 % with 0.01 s, and 0.8 % with 0.003 s.
 """
-_CALLS_OF_A_TURN = 10
-"""At least, if the turn is not too long by that: before them there is one that does not count."""
-_LEAST_CALLS = 3
+_CALLS_PER_SLICE = 10
+"""Timed calls of a slice, after one warm-up call, unless the slice gets too long."""
+_MIN_CALLS = 3
 _LARGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""What a machine can do, it does in large pages of memory, which glibc asks for."""
+"""Environment of ceilings: glibc allocates their memory in large pages."""
 
 
 class PeerFailed(Exception):
-    """A peer says that it cannot do what was asked."""
+    """The peer reports that it cannot answer a request."""
 
 
 class PeerEnded(PeerFailed):
-    """Its process ended."""
+    """The peer's process ended."""
 
 
 def _paths() -> str:
-    """Where a worker finds modules: this package, and what goes before others here."""
+    """Return a worker's PYTHONPATH: this package's folder, then PYTHONPATH of this process."""
     return os.pathsep.join(
         [str(Path(__file__).parents[1]), *filter(None, [os.getenv("PYTHONPATH")])]
     )
 
 
 class Worker:
-    """A peer in its process, which is stopped but while it is asked for something.
+    """A peer in its process, which is stopped (SIGSTOP) between requests.
 
-    A peer's threads may wait for work by looking for it again and again: those of XNNPACK for 70 ms
-    after a call, those of an open Vulkan device of Mesa's always. On a core that another peer is
-    timed on they would take half of it.
+    A peer's idle threads may spin: XNNPACK's for 70 ms after a call, an open Vulkan device of
+    Mesa's always. They would take half of a core on which another peer is timed.
 
     Args:
         name: of a module of `benchmarks.peers`, or a ceiling.
-        log: where to write what it prints.
-        preloaded: a library that hides what a processor has from peers that look for it.
+        log: the file of its output.
+        preloaded: a library that hides features of the processor from `CPUID_PEERS`.
     """
 
     def __init__(self, name: str, log: Path, preloaded: Path | None = None) -> None:
         module = "limits" if name in CEILINGS else name
-        is_hidden_from = preloaded is not None and name in CHOOSING
+        is_hidden_from = preloaded is not None and name in CPUID_PEERS
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.worker", module],
@@ -92,10 +91,10 @@ class Worker:
             )
 
     def ask(self, do: str, **request: Any) -> Any:
-        """Ask, and wait for the answer.
+        """Send a request, and return the answer.
 
         Raises:
-            PeerFailed: it says so, or its process ended.
+            PeerFailed: the peer reports an error, or its process ended.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -131,14 +130,14 @@ class Worker:
 
 @dataclass
 class Measured:
-    """What was found of a peer, or a ceiling, in a case.
+    """Measurement of a peer, or of a ceiling, in a case.
 
     Args:
-        name: of the peer.
-        notes: what it said of itself.
-        times: None if there are none.
-        check: of its result.
-        failure: why there are no times.
+        name: the peer's module, or the ceiling.
+        notes: the `notes` of its `Prepared`.
+        times: the times of its calls; None if there are none.
+        check: the comparison of its result.
+        failure: the reason for the absence of times.
     """
 
     name: str
@@ -148,22 +147,22 @@ class Measured:
     failure: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON's types."""
-        found: dict[str, Any] = {"peer": self.name, "notes": self.notes}
+        """Return the measurement in JSON's types."""
+        values: dict[str, Any] = {"peer": self.name, "notes": self.notes}
         if self.times is not None:
-            found["milliseconds"] = self.times.to_json()
+            values["milliseconds"] = self.times.to_json()
         if self.check is not None:
-            found |= {"is_right": self.check.is_right, "check": self.check.text}
+            values |= {"is_right": self.check.is_right, "check": self.check.text}
         if self.failure:
-            found["failure"] = self.failure
-        return found
+            values["failure"] = self.failure
+        return values
 
 
 class Workers:
-    """A process for each peer and number of threads, started when it is asked for.
+    """Processes of peers, one for each peer and number of threads, started on the first use.
 
     Args:
-        log, preloaded: as of a `Worker`.
+        log, preloaded: see `Worker`.
     """
 
     def __init__(self, log: Path, preloaded: Path | None = None) -> None:
@@ -178,11 +177,11 @@ class Workers:
         return self._started[key]
 
     def drop(self, name: str, threads: int) -> None:
-        """Forget a process that ended, or should."""
+        """End a process; the next `get` starts another."""
         self._started.pop((name, threads)).close()
 
     def close(self) -> None:
-        """End all."""
+        """End all processes."""
         while self._started:
             self._started.popitem()[1].close()
 
@@ -202,21 +201,21 @@ def measure(
         threads: of each peer.
         peers: modules of `benchmarks.peers`.
         workers: their processes.
-        seconds: for each peer, in all its turns.
-        progress: called with a line about each step.
+        seconds: measured time of each peer, in all slices.
+        progress: called with one line for each step.
 
     Returns:
-        What was found of each peer; then of the ceilings, named ``read``, ``multiply`` and so on.
+        The measurement of each peer, then of each ceiling (``read``, ``multiply``, ...).
     """
-    found: list[Measured] = []
-    turns: list[tuple[Measured, Worker, list[int]]] = []
+    measurements: list[Measured] = []
+    timed: list[tuple[Measured, Worker, list[int]]] = []
     with tempfile.TemporaryDirectory() as folder:
         arrays = Path(folder, "arrays.npz")
         np.savez(arrays, **data.arrays)
         for name in [*peers, *_ceilings(data)]:
             progress(f"prepare {name}")
             each = Measured(name)
-            found.append(each)
+            measurements.append(each)
             worker = workers.get(name, threads)
             try:
                 each.notes = worker.ask(
@@ -230,61 +229,61 @@ def measure(
                     file = Path(folder, "result.npy")
                     worker.ask("result", file=str(file))
                     each.check = check(data, np.load(file), each.notes)
-                turns.append((each, worker, []))
+                timed.append((each, worker, []))
             except PeerFailed as error:
                 _fail(each, threads, error, workers)
         progress("time")
-        _take_turns(turns, threads, workers, seconds)
-    for each, worker, nanoseconds in turns:
+        _time_in_slices(timed, threads, workers, seconds)
+    for each, worker, nanoseconds in timed:
         if not each.failure:
             each.times = Times.of(nanoseconds)
             worker.ask("release")
-    return found
+    return measurements
 
 
 def _copies(name: str, data: Data) -> int:
-    """How many tensors a peer, or a ceiling, goes through."""
+    """Return the number of copies of the weights that a peer, or a ceiling, cycles through."""
     if name in CEILINGS:
         return READ_COPIES if name == "read" else 1
-    return min(_MOST_COPIES, -(-_ROTATED_BYTES // data.bytes)) if data.rotated else 1
+    return min(_MAX_COPIES, -(-_MIN_ROTATED_BYTES // data.bytes)) if data.rotated else 1
 
 
 def _ceilings(data: Data) -> Sequence[str]:
-    """What bounds a case on a CPU: reading the weights, or multiplying; not said of models."""
+    """Return a case's ceilings: reading the weights, or multiplying; none for models and Vulkan."""
     if not data.products or data.values.get("target") == "vulkan":
         return ()
     return CEILINGS[:1] if data.rotated else CEILINGS[1:]
 
 
-def _take_turns(
-    turns: Sequence[tuple[Measured, Worker, list[int]]],
+def _time_in_slices(
+    timed: Sequence[tuple[Measured, Worker, list[int]]],
     threads: int,
     workers: Workers,
     seconds: float,
 ) -> None:
-    """Time all in turn, until each had its seconds, and some calls if these are long.
+    """Time all peers in alternating slices, until each has its seconds and a few calls.
 
-    In each round the order is another one: what a peer leaves behind is not always met by the same.
+    The order is shuffled in each round, so that no peer always follows the same other peer.
     """
-    waiting, order = list(turns), random.Random(0)
+    waiting, order = list(timed), random.Random(0)
     while waiting:
         order.shuffle(waiting)
-        for turn in tuple(waiting):
-            each, worker, nanoseconds = turn
+        for entry in tuple(waiting):
+            each, worker, nanoseconds = entry
             try:
                 nanoseconds += worker.ask("time", seconds=min(_seconds(nanoseconds), seconds))
             except PeerFailed as error:
                 _fail(each, threads, error, workers)
-            has_all = sum(nanoseconds) >= 1e9 * seconds and len(nanoseconds) >= _LEAST_CALLS
+            has_all = sum(nanoseconds) >= 1e9 * seconds and len(nanoseconds) >= _MIN_CALLS
             if each.failure or has_all:
-                waiting.remove(turn)
+                waiting.remove(entry)
 
 
 def _seconds(nanoseconds: Sequence[int]) -> float:
-    """How long a turn is, by the times of the last calls."""
-    last = nanoseconds[-_CALLS_OF_A_TURN:]
+    """Return the length of the next slice, from the times of the last calls."""
+    last = nanoseconds[-_CALLS_PER_SLICE:]
     call = float(np.median(last)) / 1e9 if last else 0.0
-    return min(max(_CALLS_OF_A_TURN * call, _SHORT_TURN), _LONG_TURN)
+    return min(max(_CALLS_PER_SLICE * call, _MIN_SLICE_SECONDS), _MAX_SLICE_SECONDS)
 
 
 def _fail(each: Measured, threads: int, error: PeerFailed, workers: Workers) -> None:

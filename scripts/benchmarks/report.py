@@ -1,4 +1,4 @@
-"""What was measured: as JSON, a table, a picture, and the page of the documentation."""
+"""Reports of measurements: JSON, a table, a plot, and a page of the documentation."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ __all__ = ["Outcome", "draw", "page", "table", "to_json"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """A case with a number of threads.
+    """Measurements of one case with one number of threads.
 
     Args:
-        case: its name.
-        threads: of each peer.
+        case: the name of the case.
+        threads: threads of each peer.
         mark: the ratio to reach.
-        work: bytes of weights if they are read from memory, else products.
-        found: of each peer and ceiling.
+        work: bytes of the weights if they are read from memory, else multiply-accumulates.
+        measurements: one for each peer and ceiling.
     """
 
     case: str
     threads: int
     mark: float
     work: int
-    found: Sequence[Measured]
+    measurements: Sequence[Measured]
 
     @property
     def ours(self) -> Measured | None:
-        """What was found of subquant."""
-        return next((each for each in self.found if each.name == OURS), None)
+        """Subquant's measurement."""
+        return next((each for each in self.measurements if each.name == OURS), None)
 
     @property
     def peers(self) -> list[Measured]:
-        """What was found of the others."""
-        return [each for each in self.found if each.name not in (OURS, *CEILINGS)]
+        """Measurements of the other peers."""
+        return [each for each in self.measurements if each.name not in (OURS, *CEILINGS)]
 
     @property
     def _timed(self) -> list[Measured]:
@@ -48,7 +48,7 @@ class Outcome:
 
     @property
     def best(self) -> Measured | None:
-        """The peer with the lowest median, of those that are right, if there are such."""
+        """The peer with the lowest median of the right results, or of all if none is right."""
         right = [each for each in self._timed if each.check is None or each.check.is_right]
         return min(right or self._timed, key=_median, default=None)
 
@@ -68,35 +68,35 @@ class Outcome:
             return None
         return best.times.median / ours.times.median
 
-    def shares(self) -> dict[str, float]:
-        """What we reach of each ceiling, by medians of the same run."""
+    def ceiling_shares(self) -> dict[str, float]:
+        """Return subquant's share of each ceiling, from medians of the same run."""
         ours = self.ours
         if ours is None or ours.times is None:
             return {}
         return {
             each.name: (self.work / ours.times.median) / (each.notes["work"] / each.times.median)
-            for each in self.found
+            for each in self.measurements
             if each.name in CEILINGS and each.times is not None
         }
 
     def ceilings(self) -> dict[str, float]:
-        """The ceilings in billions a second."""
+        """Return the ceilings in billions of operations or bytes a second."""
         return {
             each.name: each.notes["work"] / each.times.median / 1e6
-            for each in self.found
+            for each in self.measurements
             if each.name in CEILINGS and each.times is not None
         }
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON's types."""
+        """Return the outcome in JSON's types."""
         return {
             "case": self.case,
             "threads": self.threads,
             "mark": self.mark,
             "ratio": None if self.ratio is None else round(self.ratio, 4),
-            "shares": {name: round(share, 4) for name, share in self.shares().items()},
+            "shares": {name: round(share, 4) for name, share in self.ceiling_shares().items()},
             "ceilings": {name: round(value, 2) for name, value in self.ceilings().items()},
-            "found": [each.as_json() for each in self.found],
+            "measurements": [each.as_json() for each in self.measurements],
         }
 
 
@@ -108,7 +108,7 @@ def _median(each: Measured) -> float:
 def to_json(
     machine: Mapping[str, Any], peers: Mapping[str, str], outcomes: Sequence[Outcome]
 ) -> dict[str, Any]:
-    """Return all as JSON's types."""
+    """Return machine, peers and outcomes in JSON's types."""
     cases = [outcome.as_json() for outcome in outcomes]
     return {"machine": dict(machine), "peers": dict(peers), "cases": cases}
 
@@ -124,7 +124,7 @@ def _time(each: Measured | None) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits."""
+    """Format a number with three digits."""
     if value >= 100:
         return f"{value:.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
@@ -133,25 +133,24 @@ def _number(value: float) -> str:
 def _rows(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> list[list[str]]:
     rows = [["case", "threads", *peers, "ratio", "mark", "of ceiling"]]
     for outcome in outcomes:
-        found = {each.name: each for each in outcome.found}
+        measurements = {each.name: each for each in outcome.measurements}
         ratio = outcome.ratio
-        shares = outcome.shares()
         rows.append(
             [
                 outcome.case,
                 str(outcome.threads),
-                *(_time(found.get(name)) for name in peers),
+                *(_time(measurements.get(name)) for name in peers),
                 "" if ratio is None else f"{ratio:.2f}",
                 f"{outcome.mark:.2f}",
-                _shares(shares),
+                _share_text(outcome.ceiling_shares()),
             ]
         )
     return rows
 
 
-def _shares(shares: Mapping[str, float]) -> str:
-    """Of reading, or of multiplying and loading: what a kernel could reach."""
-    shown = [(n, share) for n, share in shares.items() if n == "read" or n.endswith("load")]
+def _share_text(share_of: Mapping[str, float]) -> str:
+    """Format the shares of the ceilings of kernels: reading, or multiplying and loading."""
+    shown = [(n, share) for n, share in share_of.items() if n == "read" or n.endswith("load")]
     return ", ".join(
         f"{share:.0%}" + (" of AMX" if name.startswith("AMX") else "") for name, share in shown
     )
@@ -162,15 +161,15 @@ def table(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> str:
 
     Args:
         outcomes: the cases.
-        peers: what to call each, ours among them.
+        peers: the name of each peer, subquant included.
     """
     rows = _rows(outcomes, peers)
     rows[0][2 : 2 + len(peers)] = [name.rpartition(" ")[0] or name for name in peers.values()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            text.ljust(width) if place == 0 else text.rjust(width)
-            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+            text.ljust(width) if column == 0 else text.rjust(width)
+            for column, (text, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     )
@@ -178,8 +177,8 @@ def table(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> str:
 
 def _markdown(rows: Sequence[Sequence[str]]) -> str:
     head, *rest = rows
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rest]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    ruled = [head, ["---", *["--:"] * (len(head) - 1)], *rest]
+    return "\n".join("| " + " | ".join(row) + " |" for row in ruled)
 
 
 def page(
@@ -187,24 +186,24 @@ def page(
     peers: Mapping[str, str],
     outcomes: Sequence[Outcome],
     remarks: Mapping[str, str],
-    picture: str | None,
-    others: Mapping[str, str],
+    plot: str | None,
+    other_pages: Mapping[str, str],
 ) -> str:
     """Return the page of the documentation.
 
     Args:
         machine: its description.
-        peers: what to call each, ours among them.
+        peers: the name of each peer, subquant included.
         outcomes: the cases.
-        remarks: what is known of cases that miss their marks, by patterns of their names, after
-            which are the threads: ``Q4_K 1x4096x4096, 2 threads``.
-        picture: the name of the picture's file beside the page.
-        others: titles of pages of other machines, by the names of their files beside this one.
+        remarks: explanations of missed marks, by patterns of case and threads (``Q4_K 1x4096x4096,
+            2 threads``).
+        plot: the file name of the plot in the page's folder.
+        other_pages: titles of the pages of other machines, by file name in the same folder.
     """
     rows = _rows(outcomes, peers)
     rows[0][2 : 2 + len(peers)] = peers.values()
-    drawn = f"\n![The best peer's median over ours, and the marks]({picture})\n" if picture else ""
-    links = ", ".join(f"[{title}]({name})" for name, title in others.items())
+    drawn = f"\n![The best peer's median over ours, and the marks]({plot})\n" if plot else ""
+    links = ", ".join(f"[{title}]({name})" for name, title in other_pages.items())
     title = f"Benchmarks on {machine['CPU']}" if "CPU" in machine else "Benchmarks"
     features = str(machine.get("features", "")).split(", ")
     with_ = next((text for name, text in _MULTIPLYING.items() if name in features), "")
@@ -213,10 +212,10 @@ def page(
     return _PAGE.format(
         title=f"{title}, compiled for {cpu}" if cpu else title,
         compiled=_compiled_for(cpu, machine.get("peers find")) if cpu else "",
-        others=f"\nOther machines: {links}.\n" if links else "",
+        other_pages=f"\nOther machines: {links}.\n" if links else "",
         machine=_markdown([["", "this machine"], *([k, str(v)] for k, v in machine.items())]),
         times=_markdown(rows),
-        picture=drawn,
+        plot=drawn,
         ceilings=_markdown(_ceiling_rows(outcomes)),
         sizes=_markdown(_size_rows(outcomes)),
         missed=_missed(outcomes, remarks),
@@ -231,42 +230,41 @@ _MULTIPLYING = {
     "avxvnni": "AVX-VNNI",
     "avx2": "AVX2",
 }
-"""What a CPU multiplies bytes with, by features, the fastest first."""
+"""Instruction set of int8 multiplications by CPU feature, the fastest first."""
 
 _COMPILED_FOR = """\
-* What is timed is compiled for `{cpu}`, which has less than this machine: subquant's programs,
-  llama.cpp and the ceilings. Others {others}.
+* subquant's programs, llama.cpp and the ceilings are compiled for `{cpu}`, which has fewer features
+  than this machine. ONNX Runtime and LiteRT {peers}.
 """
 
 
-def _compiled_for(cpu: str, found: str | None) -> str:
-    others = "always use all that a machine has, and are left out"
-    if found is not None:
-        others = f"find {found}: what else there is is hidden from them"
-    return _COMPILED_FOR.format(cpu=cpu, others=others)
+def _compiled_for(cpu: str, visible_features: str | None) -> str:
+    peers = "always use all features of the machine, and are left out"
+    if visible_features is not None:
+        peers = f"see {visible_features}: the other features are hidden from them"
+    return _COMPILED_FOR.format(cpu=cpu, peers=peers)
 
 
 _PAGE = """# {title}
 
 Written by `scripts/bench --write`; do not edit it. Each case is computed by subquant, ONNX Runtime,
-LiteRT with XNNPACK, llama.cpp's ggml and IREE alone, from the same weights, with as many threads,
-in one run: in turns of ten calls, of 3 ms at least and 0.1 s at most, in another order each time.
-A turn's first call does not count. Each result is compared with NumPy's in 64 bits before it is
-timed.
-{others}
-* Times are minimum / median of a call in milliseconds. `~` stands before a median when the middle
-  half of the times spans more than a quarter: the machine did something else meanwhile.
-* The ratio is the median of the best peer whose result is right over ours (of the best of all, if
-  none is right); the mark is what it should be.
-* With one row (1x...) each call has another copy of the weights, so that they come from
-  memory.
-* The share of the ceiling is of the memory's bandwidth where weights come from memory; else of what
-  the instruction that multiplies does with its loads and sums, and AMX's where there is one.
-* Cases of Vulkan run on the first device that IREE's driver finds (without a GPU Mesa's llvmpipe,
-  with as many threads). IREE's time there is that of a product with the dequantized weights, in
-  f32 and on the device; activations are floats, where nothing else is said.
-* Elsewhere activations are 8 bits with a scale for each block (`--activations int8`; accuracy
-  level 4 of ONNX Runtime).
+LiteRT with XNNPACK, llama.cpp's ggml and IREE alone, from the same weights, with the same number of
+threads, in one run: in alternating slices of ten calls (3 ms to 0.1 s), shuffled in each round. The
+first call of a slice is a warm-up. Each result is compared with NumPy's float64 result before the
+case is timed.
+{other_pages}
+* Times are minimum / median of a call in milliseconds. `~` marks a median whose middle half
+  of times spans more than a quarter: the machine was busy with other work.
+* The ratio is the median of the best peer with a right result over subquant's median (of the best
+  peer, if no result is right). The mark is the ratio to reach.
+* With one row (1x..., GEMV) each call reads another copy of the weights, from memory.
+* The ceiling is the memory bandwidth where weights come from memory; else the throughput of the
+  multiply instruction with its loads and accumulation (AMX's where the machine has AMX).
+* Vulkan cases run on the first device of IREE's driver (without a GPU: Mesa's llvmpipe, with the
+  same number of threads). IREE's time there is an f32 matmul with the dequantized weights on the
+  same device. Activations are f32 unless the case names another type.
+* On CPUs activations are int8 with a scale for each block (`--activations int8`; accuracy level 4
+  of ONNX Runtime).
 {compiled}
 ## The machine
 
@@ -275,27 +273,26 @@ timed.
 ## Times
 
 {times}
-{picture}
+{plot}
 ## Marks that are missed
 
 {missed}
 {wrong}
 ## Ceilings
 
-In billions a second, of the same run: bytes read, and products.
+Billions a second in the same run: bytes read, and multiply-accumulates.
 
 {ceilings}
 
 ## Compile time and size
 
-Of subquant and of IREE alone. Ours has the weights in it; IREE's takes them as
-arguments.
+Subquant and IREE alone. Subquant's executable contains the weights; IREE's takes them as arguments.
 
 {sizes}
 
 ## Checks
 
-How near the results are to the exact ones. ``benchmarks/cases.py`` has the bounds.
+Distance of each result from the exact one. ``benchmarks/cases.py`` documents the bounds.
 
 {checks}
 """
@@ -304,9 +301,9 @@ How near the results are to the exact ones. ``benchmarks/cases.py`` has the boun
 def _ceiling_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
     rows = [["case", "threads", *CEILINGS]]
     for outcome in outcomes:
-        found = outcome.ceilings()
-        if found:
-            cells = (f"{found[name]:.1f}" if name in found else "" for name in CEILINGS)
+        values = outcome.ceilings()
+        if values:
+            cells = (f"{values[name]:.1f}" if name in values else "" for name in CEILINGS)
             rows.append([outcome.case, str(outcome.threads), *cells])
     return rows
 
@@ -316,7 +313,7 @@ def _size_rows(outcomes: Sequence[Outcome]) -> list[list[str]]:
     for outcome in outcomes:
         if outcome.threads != min(each.threads for each in outcomes):
             continue
-        notes = {each.name: each.notes for each in outcome.found}
+        notes = {each.name: each.notes for each in outcome.measurements}
         pair = [notes.get(name, {}) for name in (OURS, "iree")]
         seconds = (f"{each['seconds']:.1f}" if "seconds" in each else "" for each in pair)
         sizes = (f"{each['bytes'] / 1e3:,.0f}" if "bytes" in each else "" for each in pair)
@@ -329,8 +326,8 @@ def _check_rows(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> list[l
     for outcome in outcomes:
         if outcome.threads != min(each.threads for each in outcomes):
             continue
-        found = {each.name: each for each in outcome.found}
-        rows.append([outcome.case, *(_check(found.get(name)) for name in peers)])
+        measurements = {each.name: each for each in outcome.measurements}
+        rows.append([outcome.case, *(_check(measurements.get(name)) for name in peers)])
     return rows
 
 
@@ -343,17 +340,17 @@ def _check(each: Measured | None) -> str:
 
 
 def _missed(outcomes: Sequence[Outcome], remarks: Mapping[str, str]) -> str:
-    lines = []
+    items = []
     for outcome in outcomes:
         if outcome.ratio is not None and outcome.ratio >= outcome.mark:
             continue
         name = _name(outcome)
         remark = next((text for key, text in remarks.items() if re.search(key, name)), "")
         ratio = "not computed" if outcome.ratio is None else f"{outcome.ratio:.2f}"
-        shares = ", ".join(f"{share:.0%} of `{name}`" for name, share in outcome.shares().items())
-        parts = [f"{ratio} of {outcome.mark:.2f}", shares, remark]
-        lines.append(f"* {name}: {'; '.join(filter(None, parts))}")
-    return "\n".join(lines) or "None."
+        texts = [f"{ratio} of {outcome.mark:.2f}"]
+        texts += [f"{share:.0%} of `{key}`" for key, share in outcome.ceiling_shares().items()]
+        items.append(f"* {name}: {'; '.join(filter(None, [*texts, remark]))}")
+    return "\n".join(items) or "None."
 
 
 def _name(outcome: Outcome) -> str:
@@ -361,16 +358,16 @@ def _name(outcome: Outcome) -> str:
 
 
 def _wrong(outcomes: Sequence[Outcome]) -> str:
-    """The section about peers that are faster than the best one, and wrong; "" without any."""
-    lines = []
+    """Return the section on peers that are faster than the best one, and wrong; "" without any."""
+    items = []
     for outcome in outcomes:
         for each in outcome.faster_and_wrong:
             ours, check = outcome.ours, each.check
             if ours is None or ours.times is None or check is None:
                 continue
             share = _median(each) / _median(ours)
-            lines.append(f"* {_name(outcome)}: {each.name}, {share:.2f} of our time: {check.text}")
-    return "\n## Faster, and wrong\n\n" + "\n".join(lines) + "\n" if lines else ""
+            items.append(f"* {_name(outcome)}: {each.name}, {share:.2f} of our time: {check.text}")
+    return "\n## Faster, and wrong\n\n" + "\n".join(items) + "\n" if items else ""
 
 
 def draw(path: Path, outcomes: Sequence[Outcome]) -> None:
@@ -387,12 +384,12 @@ def draw(path: Path, outcomes: Sequence[Outcome]) -> None:
         axes = figure.subplots()
         height = 0.8 / max(len(threads), 1)
         for outcome in drawn:
-            place = names.index(outcome.case) + height * threads.index(outcome.threads) - 0.4
+            bottom = names.index(outcome.case) + height * threads.index(outcome.threads) - 0.4
             axes.barh(
-                place + height / 2, outcome.ratio, height * 0.92,
+                bottom + height / 2, outcome.ratio, height * 0.92,
                 color=colours[threads.index(outcome.threads) % len(colours)],
             )  # fmt: skip
-            axes.plot([outcome.mark] * 2, [place, place + height], color="#222222", linewidth=1.5)
+            axes.plot([outcome.mark] * 2, [bottom, bottom + height], color="#222222", linewidth=1.5)
         for number, count in enumerate(threads):
             label = f"{count} thread{'' if count == 1 else 's'}"
             axes.barh(0, 0, color=colours[number % len(colours)], label=label)

@@ -1,4 +1,4 @@
-"""A peer in a process of its own: it prepares cases, is timed in turns, and hands over results.
+"""Process of one peer: it prepares cases, times calls, and writes results.
 
     python -m benchmarks.worker PEER
 
@@ -6,10 +6,10 @@ Requests are lines of JSON on standard input, answers lines of JSON on standard 
 
 * ``{"do": "describe"}``: the peer's name and version.
 * ``{"do": "prepare", "case": {...}, "arrays": FILE, "threads": N, "copies": N}``: build a case of
-  `benchmarks.cases` with as many copies of its weights, at different addresses.
+  `benchmarks.cases` with N copies of its weights, at different addresses.
 * ``{"do": "time", "seconds": S}``: after one call that does not count, call for S seconds, each
   time with the copy after that of the last one; answers nanoseconds.
-* ``{"do": "result", "file": FILE}``: call once more, and write what it gives as ``.npy``.
+* ``{"do": "result", "file": FILE}``: call once more, and write the result as ``.npy``.
 * ``{"do": "release"}``: forget the case.
 """
 
@@ -33,7 +33,7 @@ from .peers import HOST, Unsupported, target_cpu
 
 
 def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
-    """Do what is asked; `state` holds what is prepared."""
+    """Answer one request; `state` holds the prepared case."""
     do = request["do"]
     if do == "describe":
         return peer.describe()
@@ -57,7 +57,7 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
         return state["prepared"].notes
     if do == "time":
         prepared, copies = state["prepared"], state["copies"]
-        numbers = state["numbers"]  # goes on in the next turn, which may be of few calls
+        numbers = state["numbers"]  # continues in the next slice, which may have few calls
         return time_calls(
             lambda _: prepared.call(next(numbers) % copies), seconds=request["seconds"], warm_up=1
         )
@@ -68,16 +68,16 @@ def answer(peer: Any, state: dict[str, Any], request: dict[str, Any]) -> Any:
 
 
 def first_line(message: str) -> str:
-    """The line of a message that says what is wrong."""
-    lines = message.strip().splitlines() or ["no message"]
-    return next((line for line in lines if "error:" in line), lines[0])
+    """Return the first line of a message that has ``error:``, or the first line."""
+    message_lines = message.strip().splitlines() or ["no message"]
+    return next((line for line in message_lines if "error:" in line), message_lines[0])
 
 
 def serve(name: str) -> None:
     """Answer requests until standard input ends."""
-    os.setpgrp()  # if its parent ends, the system has such a group go on, where it is stopped
+    os.setpgrp()  # if the parent ends, the kernel continues a stopped orphan group
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries is no answer
     state: dict[str, Any] = {}
     for line in sys.stdin:
         try:

@@ -1,10 +1,10 @@
-"""What computes the cases: one module a peer, imported in a worker of its own.
+"""Peers: one module for each program that computes the cases, imported by its own worker.
 
-Each has ``describe()``, which gives its name and version, and ``prepare(case, arrays, threads,
-copies)``, which gives a `Prepared` or raises `Unsupported`. `benchmarks.cases` says what is in a
-case and its arrays. A module with ``HAS_VULKAN = True`` also computes those of the target
-``vulkan``, one with ``READS_GGUF = True`` language models, and one with ``HAS_TARGET_CPU = True``
-may be for another CPU than this machine's, the ``target_cpu`` of a case.
+A module has ``describe()``, which returns name and version, and ``prepare(case, arrays, threads,
+copies)``, which returns a `Prepared` or raises `Unsupported`. `benchmarks.cases` documents cases
+and arrays. Flags of a module: ``HAS_VULKAN`` (it computes cases of the target ``vulkan``),
+``READS_GGUF`` (language models), ``HAS_TARGET_CPU`` (it compiles for the ``target_cpu`` of a case,
+which may be another CPU than this machine's).
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 HOST = "host"
 DOT_PRODUCTS = frozenset(("avx512vnni", "avxvnni", "dotprod"))
-"""Features of CPUs that add products of bytes without a step that saturates, by LLVM's names."""
+"""CPU features (LLVM's names) whose instructions add products of bytes without saturation."""
 
 
 class Unsupported(Exception):
-    """The peer does not compute such a case."""
+    """The peer cannot compute this case."""
 
 
 class Prepared(Protocol):
-    """A case, ready to be called."""
+    """Prepared case, ready to be called."""
 
     notes: dict[str, Any]
-    """What the report says, or the check needs: ``activations`` (how many values along the
-    contracted axis share a scale, and how many steps their range has), ``path``, ``bytes``."""
+    """Properties for the report and the check: ``activations`` (elements of K that share a scale,
+    and the number of steps of their range), ``path``, ``bytes``."""
 
     def call(self, copy: int) -> None:
-        """Compute it once, with one of the copies of the weights."""
+        """Compute the case once, with one of the copies of the weights."""
 
     def result(self) -> Array:
-        """Return what the last call computed."""
+        """Return the result of the last call."""
 
 
 def target_cpu(case: Case) -> str:
-    """The CPU that a case is compiled for, by LLVM's name."""
+    """Return the CPU that a case is compiled for (LLVM's name)."""
     return str(case.get("target_cpu", HOST))
 
 
 def features_of(case: Case) -> frozenset[str]:
-    """What that CPU has, by LLVM's names."""
+    """Return the features of the case's CPU (LLVM's names)."""
     from subquant.compiler.compile_options import CompileOptions
     from subquant.compiler.cpu_features import recorded_features
 
