@@ -1,26 +1,23 @@
-"""How far a language model says what llama.cpp says, from the same file.
+"""Agreement of a language model with llama.cpp, from the same file.
 
     scripts/bench --agreement
 
-Seven sides read a page:
+Seven engines read a page:
 
-* subquant, which rounds activations to 8 bits, and with activations that stay floats;
-* llama.cpp, which rounds them too, and with weights that lie as in the file, in place of the order
-  of its fastest kernels;
-* llama.cpp with OpenBLAS, which computes with activations that are not rounded (and with weights as
-  floats, a tensor at a time);
-* llama.cpp with the same weights as floats of 32 bits (a file of four times the size, in the folder
-  for temporary files), where it rounds nothing: what its graph says, without its rounding;
-* the forward pass in NumPy with weights that are dequantized.
+* subquant with int8 activations, and with float activations;
+* llama.cpp (int8 activations), with repacked weights and with the file's layout;
+* llama.cpp with OpenBLAS: float activations, and one weight tensor at a time dequantized;
+* llama.cpp with f32 weights (a temporary file of four times the size), which rounds nothing;
+* the forward pass in NumPy with dequantized weights.
 
-Each pair is compared, so that what ours and llama.cpp differ by stands beside what llama.cpp and
-llama.cpp differ by:
+Each pair is compared, so that the distance between subquant and llama.cpp can be seen beside the
+distances between llama.cpp's own variants:
 
-* The next token: at positions where the second side's first choice is apart from its second, by 0.1
-  and more, how often the first side's choice is the same.
-* Logits: the cosine between both at each position.
-* Perplexity of the page, ``exp(-mean(log p(token)))``, of all its tokens but the first.
-* Greedy continuations of ten prompts by 32 tokens: how many are the same (not of NumPy's).
+* Next token: the share of positions with the same argmax, where the second engine's top two logits
+  differ by at least 0.1.
+* Logits: the cosine at each position.
+* Perplexity of the page, ``exp(-mean(log p(token)))`` over all tokens but the first.
+* Greedy continuations of ten prompts by 32 tokens: the number of equal ones (not with NumPy).
 """
 
 from __future__ import annotations
@@ -60,17 +57,17 @@ PROMPTS = (
 )
 LENGTH = 32
 """Tokens of a continuation."""
-_APART = 0.1
-"""Logits of the first and the second choice, where the next token is compared."""
-_PIECE = 64
-"""Positions that are compared together."""
+_MIN_LOGIT_GAP = 0.1
+"""The least difference of the top two logits at positions whose next token is compared."""
+_CHUNK = 64
+"""Positions that are computed and compared in one step."""
 _CONTEXT = 2048
 _FLOAT = "subquant, float activations"
 _BLAS = "llama.cpp, OpenBLAS"
 
 
-class _Side(Protocol):
-    """What reads tokens: a `Session`, or a `Reader`."""
+class _Engine(Protocol):
+    """An engine that reads tokens: a `Session`, or a `Reader`."""
 
     def reset(self) -> None: ...
     def prompt(self, tokens: Sequence[int]) -> Array: ...
@@ -79,15 +76,15 @@ class _Side(Protocol):
 
 
 @dataclass
-class _Said:
-    """What a side says of the next token at one position."""
+class _Prediction:
+    """Logits of the next token at one position."""
 
     logits: Array
 
     def __post_init__(self) -> None:
         self.logits = self.logits.astype(np.float64)
         second, first = np.sort(np.partition(self.logits, -2)[-2:])
-        self.is_clear = first - second > _APART
+        self.is_clear = first - second > _MIN_LOGIT_GAP
         self.choice = int(self.logits.argmax())
         self.length = float(np.sqrt(self.logits @ self.logits))
 
@@ -98,13 +95,13 @@ class _Said:
 
 @dataclass
 class _Pair:
-    """Two sides that are compared.
+    """Comparison of two engines.
 
     Attributes:
-        left, right: their names.
-        clear: positions where the right side's choice is clear.
-        same: of those, where the left side's is the same.
-        cosines: of each position.
+        left, right: the names of the engines.
+        clear: the number of positions where the right engine's top logits are apart.
+        same: the number of clear positions where the left engine has the same argmax.
+        cosines: the cosine of each position.
     """
 
     left: str
@@ -113,8 +110,8 @@ class _Pair:
     same: int = 0
     cosines: list[float] = field(default_factory=list)
 
-    def add(self, left: _Said, right: _Said) -> None:
-        """Compare a position."""
+    def add(self, left: _Prediction, right: _Prediction) -> None:
+        """Compare one position."""
         if right.is_clear:
             self.clear += 1
             self.same += left.choice == right.choice
@@ -122,12 +119,12 @@ class _Pair:
 
 
 def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
-    """Compare on a page and on prompts, and return what to print.
+    """Compare all engines on a page and on prompts, and return the lines of a report.
 
     Args:
-        path: of a GGUF file.
-        threads: of each side.
-        progress: called with a line about each step.
+        path: a GGUF file.
+        threads: of each engine.
+        progress: called with one line for each step.
     """
     with tempfile.TemporaryDirectory() as folder:
         progress("write weights as floats")
@@ -144,7 +141,7 @@ def _compare(path: Path, floats: Path, threads: int, progress: Callable[[str], N
     progress("load")
     reader = Reader(path, _CONTEXT, threads)
     ours = partial(load, path, context=_CONTEXT, threads=threads)
-    sides: dict[str, _Side] = {
+    engines: dict[str, _Engine] = {
         "subquant": ours().session(),
         _FLOAT: ours(activations="float").session(),
         "llama.cpp": reader,
@@ -154,40 +151,40 @@ def _compare(path: Path, floats: Path, threads: int, progress: Callable[[str], N
     }
     progress("compute in NumPy")
     exact = exact_logits(source, tokens[:-1])
-    names = [*sides, "NumPy"]
+    names = [*engines, "NumPy"]
     pairs = [_Pair(*each) for each in itertools.combinations(names, 2)]
     losses = dict.fromkeys(names, 0.0)
-    for start in range(0, len(tokens) - 1, _PIECE):
+    for start in range(0, len(tokens) - 1, _CHUNK):
         progress(f"token {start:,} of {len(tokens):,}")
-        piece, following = tokens[start:-1][:_PIECE], tokens[start + 1 :]
-        found = {name: side.all_logits(piece) for name, side in sides.items()}
-        found["NumPy"] = exact(start, len(piece))
-        for place, token in enumerate(following[: len(piece)]):
-            said = {name: _Said(each[place]) for name, each in found.items()}
+        chunk, following = tokens[start:-1][:_CHUNK], tokens[start + 1 :]
+        logits = {name: engine.all_logits(chunk) for name, engine in engines.items()}
+        logits["NumPy"] = exact(start, len(chunk))
+        for index, token in enumerate(following[: len(chunk)]):
+            predictions = {name: _Prediction(each[index]) for name, each in logits.items()}
             for pair in pairs:
-                pair.add(said[pair.left], said[pair.right])
-            for name, each in said.items():
+                pair.add(predictions[pair.left], predictions[pair.right])
+            for name, each in predictions.items():
                 losses[name] += each.loss(token)
     progress("continue")
     prompts = [tokenizer.encode(each) for each in PROMPTS]
-    continued = {name: [_continued(side, each) for each in prompts]
-                 for name, side in sides.items() if name != _BLAS}  # fmt: skip
+    continued = {name: [_continued(engine, each) for each in prompts]
+                 for name, engine in engines.items() if name != _BLAS}  # fmt: skip
     continued[_BLAS] = [
-        _chosen(sides[_BLAS], *both) for both in zip(prompts, continued[_FLOAT], strict=True)
+        _chosen(engines[_BLAS], *both) for both in zip(prompts, continued[_FLOAT], strict=True)
     ]
     same_text = "the same" if tokens == reader.tokens(text) else "DIFFERENT"
-    lines = [f"tokens of the page as llama.cpp's: {same_text}, {len(tokens):,}"]
+    report = [f"tokens of the page as llama.cpp's: {same_text}, {len(tokens):,}"]
     for name in names:
-        lines.append(f"perplexity of {name}: {np.exp(losses[name] / (len(tokens) - 1)):.4f}")
+        report.append(f"perplexity of {name}: {np.exp(losses[name] / (len(tokens) - 1)):.4f}")
     for pair in pairs:
         ratio = np.exp((losses[pair.left] - losses[pair.right]) / (len(tokens) - 1))
-        lines.append(
+        report.append(
             f"{pair.left} beside {pair.right}: next token {pair.same / pair.clear:.2%} of "
-            f"{pair.clear:,}, cosine {np.mean(pair.cosines):.5f} on average and "
-            f"{np.median(pair.cosines):.5f} in the middle, perplexity {ratio - 1:+.2%}"
+            f"{pair.clear:,}, cosine {np.mean(pair.cosines):.5f} (mean) and "
+            f"{np.median(pair.cosines):.5f} (median), perplexity {ratio - 1:+.2%}"
             + _same(continued, pair)
         )
-    return lines
+    return report
 
 
 def _same(continued: dict[str, list[list[int]]], pair: _Pair) -> str:
@@ -197,27 +194,28 @@ def _same(continued: dict[str, list[list[int]]], pair: _Pair) -> str:
     return f", {sum(a == b for a, b in both)} of {len(PROMPTS)} continuations the same"
 
 
-def _continued(side: _Side, tokens: Sequence[int]) -> list[int]:
-    side.reset()
-    logits, found = side.prompt(tokens), []
-    while len(found) < LENGTH:
-        found.append(int(logits.argmax()))
-        logits = side.next(found[-1])
-    return found
+def _continued(engine: _Engine, tokens: Sequence[int]) -> list[int]:
+    engine.reset()
+    logits, continuation = engine.prompt(tokens), []
+    while len(continuation) < LENGTH:
+        continuation.append(int(logits.argmax()))
+        logits = engine.next(continuation[-1])
+    return continuation
 
 
-def _chosen(side: _Side, tokens: Sequence[int], guess: Sequence[int]) -> list[int]:
-    """As `_continued`, of a side that reads many tokens in the time of one.
+def _chosen(engine: _Engine, tokens: Sequence[int], guess: Sequence[int]) -> list[int]:
+    """Continue greedily with a batch engine: it verifies a guessed continuation in one step.
 
-    It reads what is guessed at once, and its choices are taken up to the first that is another.
+    Its choices are accepted up to the first one that differs from the guess.
     """
-    found: list[int] = []
-    while len(found) < LENGTH:
-        side.reset()
-        likely = guess[len(found) : -1] if found == guess[: len(found)] else []
-        logits = side.all_logits([*tokens, *found, *likely])
-        for place, choice in enumerate(logits[-1 - len(likely) :].argmax(axis=1).tolist()):
-            found.append(choice)
-            if place < len(likely) and choice != likely[place]:
+    continuation: list[int] = []
+    while len(continuation) < LENGTH:
+        engine.reset()
+        count = len(continuation)
+        likely = guess[count:-1] if continuation == guess[:count] else []
+        logits = engine.all_logits([*tokens, *continuation, *likely])
+        for index, choice in enumerate(logits[-1 - len(likely) :].argmax(axis=1).tolist()):
+            continuation.append(choice)
+            if index < len(likely) and choice != likely[index]:
                 break
-    return found
+    return continuation

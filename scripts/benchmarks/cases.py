@@ -1,6 +1,6 @@
-"""What is timed: data, exact results, and how far a result may be from them.
+"""Cases: data, exact results, and bounds of the error of a result.
 
-A result is compared with what NumPy computes from the same weights in 64 bits:
+A result is compared with NumPy's result from the same weights in float64:
 
 * Block matmul, ``y = x @ w.T`` with float ``x [M, K]``: activations are rounded to 8 bits at run
   time, with a step ``s`` for some of them along K. So ``|y - exact| <= sum_k |w| s / 2``, and if
@@ -54,14 +54,14 @@ class Data:
 
     Args:
         name: as in the report.
-        values: what the peers need to know; see `benchmarks.peers`.
+        values: the parameters of the case; see `benchmarks.peers`.
         arrays: by name. ``x``; ``weights`` of a block matmul; ``w``, ``w_scales``, ``bias`` of
             integers.
         exact: the result in 64 bits; of integers before rounding and clamping.
         reals: the weights of a block matmul.
         products: multiplications that have to be done.
         bytes: of the weights.
-        rotated: whether each call takes other copies of the weights, so that they come from memory.
+        rotated: True if each call reads another copy of the weights, from memory.
     """
 
     name: str
@@ -76,11 +76,11 @@ class Data:
 
 @dataclass(frozen=True)
 class Check:
-    """Whether a result is right.
+    """Verdict on a result.
 
     Args:
-        is_right: it is within its bound.
-        text: how near it is.
+        is_right: the result is within its bound.
+        text: the distance from the exact result.
     """
 
     is_right: bool
@@ -92,8 +92,8 @@ def check(data: Data, result: Array, notes: Mapping[str, Any]) -> Check:
 
     Args:
         data: the case.
-        result: what a peer computed.
-        notes: of the peer: how it rounds activations.
+        result: the result of a peer.
+        notes: the peer's notes: the rounding of its activations.
     """
     if result.shape != data.exact.shape:
         return Check(False, f"has shape {result.shape}, not {data.exact.shape}")
@@ -196,17 +196,17 @@ _X_SCALE, _X_ZERO_POINT, _Y_ZERO_POINT = float(np.float32(0.05)), 3, -5
 
 
 def _integers(
-    name: str, x: Array, w: Array, sums: Callable[[Array, Array], Array], values: dict[str, Any]
+    name: str, x: Array, w: Array, multiply: Callable[[Array, Array], Array], values: dict[str, Any]
 ) -> Data:
-    """A case from the exact sums of products; outputs are the last axis."""
+    """Return a case from its exact accumulators; output channels are the last axis."""
     rng = np.random.default_rng(2)
-    exact_sums = sums(x.astype(np.float64) - _X_ZERO_POINT, w.astype(np.float64))
-    count = exact_sums.shape[-1]
+    accumulators = multiply(x.astype(np.float64) - _X_ZERO_POINT, w.astype(np.float64))
+    count = accumulators.shape[-1]
     w_scales = rng.uniform(0.005, 0.015, count).astype(np.float32)
-    # a bias is of the sums' order, but there is none in a product of matrices
+    # a bias in the accumulators' range; a matmul has none
     is_matmul = values["kind"] == "int8 matmul"
     bias = np.zeros(count, np.int32) if is_matmul else rng.integers(-3000, 3000, count, np.int32)
-    reals = (exact_sums + bias) * (_X_SCALE * w_scales.astype(np.float64))
+    reals = (accumulators + bias) * (_X_SCALE * w_scales.astype(np.float64))
     y_scale = float(np.float32(reals.std() / 50))
     values |= {
         "x_scale": _X_SCALE, "x_zero_point": _X_ZERO_POINT,
@@ -235,7 +235,7 @@ def int8_matmul(name: str, rows: int, count: int, depth: int) -> Data:
 def int8_convolution(
     name: str, size: int, inputs: int, outputs: int, window: int, stride: int, groups: int
 ) -> Data:
-    """A convolution of a square picture, channels last, as large as before or halved by strides."""
+    """Return a convolution of a square NHWC image with SAME padding."""
     rng = np.random.default_rng(4)
     x = rng.integers(-128, 128, (1, size, size, inputs)).astype(np.int8)
     w = rng.integers(-127, 128, (window, window, inputs // groups, outputs)).astype(np.int8)
@@ -246,19 +246,20 @@ def int8_convolution(
         "kind": "int8 convolution", "strides": [stride, stride], "padding": padding,
         "groups": groups,
     }  # fmt: skip
-    sums = partial(window_sums, padding=padding, stride=stride, groups=groups)
-    return _integers(name, x, w, sums, values)
+    convolve = partial(window_sums, padding=padding, stride=stride, groups=groups)
+    return _integers(name, x, w, convolve, values)
 
 
 def window_sums(x: Array, w: Array, *, padding: Any, stride: int, groups: int) -> Array:
-    """Sums of products of a convolution: ``x [1, H, W, C]``, ``w [kh, kw, C / groups, O]``."""
+    """Return the accumulators of a convolution: ``x [1, H, W, C]``, ``w [kh, kw, C / groups,
+    O]``."""
     padded = np.pad(x[0], (*padding, (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[:2], (0, 1))
     windows = windows[::stride, ::stride]  # [h, w, C, kh, kw]
     split = windows.reshape(*windows.shape[:2], groups, -1, *w.shape[:2])
     filters = w.reshape(*w.shape[:3], groups, -1)
-    sums = np.einsum("hwgcij,ijcgo->hwgo", split, filters, optimize=True)
-    result: Array = sums.reshape(1, *sums.shape[:2], -1)
+    accumulators = np.einsum("hwgcij,ijcgo->hwgo", split, filters, optimize=True)
+    result: Array = accumulators.reshape(1, *accumulators.shape[:2], -1)
     return result
 
 
@@ -272,8 +273,8 @@ def model(name: str, path: Path) -> Data:
 
     read = model_of(path.read_bytes(), path.name)
     calls = read.drawn(1, 5)
-    found = read.by_numpy(calls, CompileOptions())[0]
-    exact = found[read.watched()[-1].key]
+    tensors = read.by_numpy(calls, CompileOptions())[0]
+    exact = tensors[read.watched()[-1].key]
     size = path.stat().st_size
     values = {"kind": "model", "file": str(path)}
     return Data(name, values, {"x": calls[0][0]}, exact.astype(np.float64), bytes=size)
@@ -297,12 +298,12 @@ def network(name: str, activations: str) -> Data:
 
 
 _LANGUAGE_CASES = {"prompt of 256 tokens": (0, 256), "a token after 256": (256, 1)}
-"""How many tokens of a page are read before what is timed, and how many then."""
+"""Tokens of the prompt before timing, and tokens that are timed."""
 
 
 @cache
 def _page() -> tuple[Path, list[int], Callable[[int, int], Array]]:
-    """The model, the tokens of a page that cases read, and what follows each exactly."""
+    """Return the model's file, the tokens of a page, and a function of their exact logits."""
     from subquant.models.tokenizer import Tokenizer
     from subquant.weights.sources import open_weights
 
@@ -316,7 +317,7 @@ def _page() -> tuple[Path, list[int], Callable[[int, int], Array]]:
 
 
 def language_model(name: str, prompt: int, count: int) -> Data:
-    """So many tokens of a page that are read after the first of it."""
+    """Return a case that times `count` tokens of a page after a prompt of `prompt` tokens."""
     file, tokens, exact_after = _page()
     tokens = tokens[: prompt + count]
     [exact] = exact_after(len(tokens) - 1, 1)
@@ -335,14 +336,13 @@ def language_model(name: str, prompt: int, count: int) -> Data:
 
 @dataclass(frozen=True)
 class Case:
-    """A case without its data.
+    """Case without its data.
 
     Args:
-        name: as in the report.
-        make: makes the data.
-        mark: the ratio that is to be reached: the best peer's median over ours.
-        mark_of_avx2: the same on CPUs that have no instruction for sums of products of bytes; None
-            for no other.
+        name: its name in the report.
+        make: returns the data.
+        mark: the ratio to reach: the best peer's median over subquant's.
+        mark_of_avx2: the mark on CPUs without an int8 dot-product instruction; None for `mark`.
     """
 
     name: str
@@ -351,7 +351,7 @@ class Case:
     mark_of_avx2: float | None = None
 
     def mark_for(self, features: AbstractSet[str]) -> float:
-        """The mark on a CPU with these features, by LLVM's names."""
+        """Return the mark on a CPU with these features (LLVM's names)."""
         if self.mark_of_avx2 is None or not features.isdisjoint(DOT_PRODUCTS):
             return self.mark
         return self.mark_of_avx2
@@ -385,7 +385,7 @@ def _block_cases() -> list[Case]:
 
 
 def _vulkan_cases() -> list[Case]:
-    """Beside the product of the same weights in f32 on the same device."""
+    """Return the Vulkan cases; the peer is an f32 matmul of the same weights on the same device."""
     kinds = {
         "int4 block 32": ("Q4_0", "float"),
         "int4 block 32, int8 activations": ("Q4_0", "int8"),
@@ -431,9 +431,9 @@ def _integer_cases() -> list[Case]:
 def _model_cases(folder: Path) -> list[Case]:
     paths = {name: sorted(folder.rglob(file)) for name, file in _MODELS.items()}
     return [
-        Case(f"MLPerf Tiny: {name}", partial(model, path=found[0]), 1.0)
-        for name, found in paths.items()
-        if found
+        Case(f"MLPerf Tiny: {name}", partial(model, path=files[0]), 1.0)
+        for name, files in paths.items()
+        if files
     ]
 
 

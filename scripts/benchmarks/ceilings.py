@@ -1,19 +1,19 @@
-"""What the machine can do: kernels in MLIR, which IREE compiles for it, and our threads run.
+"""Ceilings of the machine: kernels in MLIR that IREE compiles and subquant's worker pool runs.
 
-IREE's own would often leave what two can do to one: 24 MiB were read in 2.0 ms then, where the
-least was 0.9 (Emerald Rapids).
+IREE's own threads often run both halves on one core: reading 24 MiB took 2.0 ms, 0.9 ms at best
+(Emerald Rapids).
 
-* ``read``: sums of bytes, of another of `READ_COPIES` tensors at each call, which no cache holds
-  together. A call is not much longer than those beside it, so that it is as seldom interrupted.
-* ``multiply``: the instruction that multiplies bytes, in independent chains of registers.
-* ``multiply and load``: the same with a broadcast of four bytes from the first-level cache for
-  each, and a sum where the instruction has none: the innermost loop of a product of matrices.
-* ``AMX multiply``, ``AMX multiply and load``: ``tdpbssd``, four products of tiles, and the same
-  with the loads of the four tiles that they multiply.
+* ``read``: adds up the bytes of one of `READ_COPIES` tensors, another one at each call; together
+  they exceed the caches. Its calls are about as long as a peer's, and so as rarely interrupted.
+* ``multiply``: the int8 multiply instruction, in independent chains of registers.
+* ``multiply and load``: ``multiply`` with a broadcast of four bytes from the L1 cache for each
+  instruction, and an addition where the instruction accumulates nothing: the inner loop of a GEMM.
+* ``AMX multiply``, ``AMX multiply and load``: ``tdpbssd``, four products of tiles, and
+  ``tdpbssd`` with the loads of its four operand tiles.
 
 The instruction is ``vpdpbusd`` on 512 bits (AVX512-VNNI), or ``vpmaddubsw`` on 256 (AVX2), whose
-16-bit results have to be added. Those on tiles are written as bytes, because LLVM takes them only
-where the target has them, and ``host`` has not: Linux must be asked for them (`request_tiles`).
+16-bit results have to be added. Tile instructions are encoded as bytes: LLVM accepts them only for
+a target with AMX, and ``host`` has no AMX before `request_tiles`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHAINS = 12
 _TILE = 1024
 _TILE_ITERATIONS = 10_000
 _CONFIGURATION = bytes([1, *[0] * 15, *[64, 0] * 8, *[0] * 16, *[16] * 8, *[0] * 8])
-"""Of eight tiles of 16 rows of 64 bytes."""
+"""Operand of ``ldtilecfg``: eight tiles of 16 rows of 64 bytes."""
 
 
 def request_tiles() -> bool:
@@ -47,13 +47,13 @@ def request_tiles() -> bool:
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel as a module.
+    """Ceiling kernel as a module.
 
     Args:
-        text: a function ``main`` of one tensor of bytes.
-        size: of the tensor.
-        work: bytes, or products, of a call.
-        name: what it does.
+        text: MLIR with a function ``main`` of one tensor of bytes.
+        size: the bytes of the tensor.
+        work: bytes, or multiply-accumulates, of a call.
+        name: the instruction.
         result: the number of 32-bit integers that it returns.
         head: bytes that the tensor must start with.
     """
@@ -66,19 +66,19 @@ class Kernel:
     head: bytes = b""
 
 
-def kernel(what: str, features: frozenset[str]) -> Kernel | None:
+def kernel(ceiling: str, features: frozenset[str]) -> Kernel | None:
     """Return the kernel for a CPU with these features, by LLVM's names; None if there is none.
 
     Args:
-        what: one of `CEILINGS`.
-        features: those of `subquant.compiler.cpu_features.host_features`.
+        ceiling: one of `CEILINGS`.
+        features: the features of `subquant.compiler.cpu_features.host_features`.
     """
-    if what == "read":
+    if ceiling == "read":
         lanes = 16 if "avx512f" in features else 8
         text = _module(_read(lanes), _BYTES, lanes)
         return Kernel(text, _BYTES, _BYTES, "reads", _WORKGROUPS * lanes)
-    loads = what.endswith("load")
-    if what.startswith("AMX"):
+    loads = ceiling.endswith("load")
+    if ceiling.startswith("AMX"):
         if "amx-int8" not in features:
             return None
         products = _WORKGROUPS * _TILE_ITERATIONS * 4 * 16 * 16 * 64
@@ -97,7 +97,7 @@ def kernel(what: str, features: frozenset[str]) -> Kernel | None:
 
 
 def _module(body: str, size: int, lanes: int) -> str:
-    given, result = f"tensor<{size}xi8>", f"tensor<{_WORKGROUPS}x{lanes}xi32>"
+    operand, result = f"tensor<{size}xi8>", f"tensor<{_WORKGROUPS}x{lanes}xi32>"
     return f"""
 "stream.executable"() ({{
   "stream.executable.export"() ({{
@@ -106,10 +106,10 @@ def _module(body: str, size: int, lanes: int) -> str:
     "stream.return"(%count, %one, %one) : (index, index, index) -> ()
   }}) {{sym_name = "kernel", sym_visibility = "public", function_ref = @kernel}} : () -> ()
   builtin.module {{
-    func.func @kernel(%given: !stream.binding, %result: !stream.binding) {{
+    func.func @kernel(%operand: !stream.binding, %result: !stream.binding) {{
       %0 = arith.constant 0 : index
       %1 = arith.constant 1 : index
-      %x = "stream.binding.subspan"(%given, %0) : (!stream.binding, index) -> memref<{size}xi8>
+      %x = "stream.binding.subspan"(%operand, %0) : (!stream.binding, index) -> memref<{size}xi8>
       %y = "stream.binding.subspan"(%result, %0)
           : (!stream.binding, index) -> memref<{_WORKGROUPS}x{lanes}xi32>
       %id = "stream.dispatch.workgroup.id"() {{dimension = 0 : index}} : () -> index
@@ -120,80 +120,80 @@ def _module(body: str, size: int, lanes: int) -> str:
   }}
   "stream.executable.end"() : () -> ()
 }}) {{sym_name = "executable", sym_visibility = "private"}} : () -> ()
-func.func @main(%x: {given}) -> {result} {{
+func.func @main(%x: {operand}) -> {result} {{
   %y = "flow.dispatch"(%x) {{entry_points = [@executable::@kernel],
-      operandSegmentSizes = array<i32: 0, 1, 0, 0>}} : ({given}) -> {result}
+      operandSegmentSizes = array<i32: 0, 1, 0, 0>}} : ({operand}) -> {result}
   return %y : {result}
 }}
 """
 
 
 def _sum(names: list[str], kind: str) -> list[str]:
-    """Lines that add vectors, the last of which is ``%sum``."""
-    lines, total = [], names[0]
+    """Return operations that add vectors up to ``%sum``."""
+    operations, total = [], names[0]
     for number, name in enumerate(names[1:]):
         following = "%sum" if number == len(names) - 2 else f"%total{number}"
-        lines.append(f"{following} = arith.addi {total}, {name} : {kind}")
+        operations.append(f"{following} = arith.addi {total}, {name} : {kind}")
         total = following
-    return lines
+    return operations
 
 
 def _read(lanes: int) -> str:
-    """Eight sums of vectors, over a part of the bytes for each workgroup."""
+    """Return eight accumulating vectors over a workgroup's share of the bytes."""
     bytes_, kind = 4 * lanes, f"vector<{lanes}xi32>"
-    part, step = _BYTES // _WORKGROUPS, 8 * 4 * lanes
-    lines = [
-        f"%part = arith.constant {part} : index",
+    share, step = _BYTES // _WORKGROUPS, 8 * 4 * lanes
+    operations = [
+        f"%share = arith.constant {share} : index",
         f"%step = arith.constant {step} : index",
-        "%start = arith.muli %id, %part : index",
-        "%end = arith.addi %start, %part : index",
+        "%start = arith.muli %id, %share : index",
+        "%end = arith.addi %start, %share : index",
         f"%zero = arith.constant dense<0> : {kind}",
-        *(f"%place{n} = arith.constant {n * bytes_} : index" for n in range(8)),
-        f"%sums:8 = scf.for %i = %start to %end step %step iter_args("
+        *(f"%offset{n} = arith.constant {n * bytes_} : index" for n in range(8)),
+        f"%accumulators:8 = scf.for %i = %start to %end step %step iter_args("
         f"{', '.join(f'%s{n} = %zero' for n in range(8))}) -> ({', '.join([kind] * 8)}) {{",
     ]
     for n in range(8):
-        lines += [
-            f"%i{n} = arith.addi %i, %place{n} : index",
+        operations += [
+            f"%i{n} = arith.addi %i, %offset{n} : index",
             f"%b{n} = vector.load %x[%i{n}] : memref<{_BYTES}xi8>, vector<{bytes_}xi8>",
             f"%v{n} = vector.bitcast %b{n} : vector<{bytes_}xi8> to {kind}",
             f"%t{n} = arith.addi %s{n}, %v{n} : {kind}",
         ]
-    lines += [
+    operations += [
         f"scf.yield {', '.join(f'%t{n}' for n in range(8))} : {', '.join([kind] * 8)}",
         "}",
-        *_sum([f"%sums#{n}" for n in range(8)], kind),
+        *_sum([f"%accumulators#{n}" for n in range(8)], kind),
     ]
-    return "\n".join(lines)
+    return "\n".join(operations)
 
 
 def _multiply(lanes: int, loads: bool) -> str:
-    """Chains of the instruction; with loads each has another operand, and sums are added."""
+    """Return independent chains of the instruction; with loads each has an operand of its own."""
     bytes_, wide = f"vector<{4 * lanes}xi8>", f"vector<{lanes}xi32>"
     is_vnni = lanes == 16
     kind = wide if is_vnni else "vector<16xi16>"
     chains = range(_CHAINS)
     start = "%zero" if is_vnni or loads else "%factor"  # products of products
-    lines = [
+    operations = [
         f"%count = arith.constant {_ITERATIONS} : index",
         "%mask = arith.constant 1023 : index",
         "%four = arith.constant 4 : index",
         f"%zero = arith.constant dense<0> : {kind}",
         f"%a = vector.load %x[%0] : memref<4096xi8>, {bytes_}",
         f"%factor = vector.bitcast %a : {bytes_} to {kind}",
-        f"%place = arith.constant {4 * lanes} : index",
-        f"%b = vector.load %x[%place] : memref<4096xi8>, {bytes_}",
-        *(f"%place{n} = arith.constant {4 * n} : index" for n in chains),
-        f"%sums:{_CHAINS} = scf.for %i = %0 to %count step %1 iter_args("
+        f"%offset = arith.constant {4 * lanes} : index",
+        f"%b = vector.load %x[%offset] : memref<4096xi8>, {bytes_}",
+        *(f"%offset{n} = arith.constant {4 * n} : index" for n in chains),
+        f"%accumulators:{_CHAINS} = scf.for %i = %0 to %count step %1 iter_args("
         f"{', '.join(f'%s{n} = {start}' for n in chains)}) -> ({', '.join([kind] * _CHAINS)}) {{",
         "%word = arith.muli %i, %four : index",
-        "%near = arith.andi %word, %mask : index",
+        "%masked = arith.andi %word, %mask : index",
     ]
     for n in chains:
         operand = "%b"
         if loads:
-            lines += [
-                f"%i{n} = arith.addi %near, %place{n} : index",
+            operations += [
+                f"%i{n} = arith.addi %masked, %offset{n} : index",
                 f"%l{n} = vector.load %x[%i{n}] : memref<4096xi8>, vector<4xi8>",
                 f"%w{n} = vector.bitcast %l{n} : vector<4xi8> to vector<1xi32>",
                 f"%e{n} = vector.extract %w{n}[0] : i32 from vector<1xi32>",
@@ -202,40 +202,42 @@ def _multiply(lanes: int, loads: bool) -> str:
             ]
             operand = f"%x{n}"
         if is_vnni:
-            lines.append(
+            operations.append(
                 f'%t{n} = llvm.call_intrinsic "llvm.x86.avx512.vpdpbusd.512"(%s{n}, %a, {operand}) '
                 f": ({kind}, {bytes_}, {bytes_}) -> {kind}"
             )
         elif loads:
-            lines += [
+            operations += [
                 f'%p{n} = llvm.call_intrinsic "llvm.x86.avx2.pmadd.ub.sw"(%a, {operand}) '
                 f": ({bytes_}, {bytes_}) -> {kind}",
                 f"%t{n} = arith.addi %s{n}, %p{n} : {kind}",
             ]
         else:
-            lines += [
+            operations += [
                 f"%c{n} = vector.bitcast %s{n} : {kind} to {bytes_}",
                 f'%t{n} = llvm.call_intrinsic "llvm.x86.avx2.pmadd.ub.sw"(%c{n}, {operand}) '
                 f": ({bytes_}, {bytes_}) -> {kind}",
             ]
-    lines += [
+    operations += [
         f"scf.yield {', '.join(f'%t{n}' for n in chains)} : {', '.join([kind] * _CHAINS)}",
         "}",
     ]
-    names = [f"%sums#{n}" for n in chains]
+    names = [f"%accumulators#{n}" for n in chains]
     if not is_vnni:
-        lines += [f"%q{n} = vector.bitcast %sums#{n} : {kind} to {wide}" for n in chains]
+        operations += [
+            f"%q{n} = vector.bitcast %accumulators#{n} : {kind} to {wide}" for n in chains
+        ]
         names = [f"%q{n}" for n in chains]
-    return "\n".join([*lines, *_sum(names, wide)])
+    return "\n".join([*operations, *_sum(names, wide)])
 
 
 def _tiles(loads: bool) -> str:
-    """Products of the tiles 0 and 1 with 2 and 3, in 4 to 7; the first is the result."""
+    """Return products of the tiles 0 and 1 with 2 and 3 in 4 to 7; tile 4 is the result."""
 
     def line(*code: int) -> str:
         return ".byte " + ",".join(f"0x{byte:02x}" for byte in (0xC4, 0xE2, *code))
 
-    # Operand 0 (rdx) is where the tiles are, 64 bytes (rcx) a row; rax, the configuration before.
+    # rdx: address of the tiles, rcx: 64 bytes a row, rax: the tile configuration.
     load = [line(0x7B, 0x4B, 0x04 + 8 * tile, 0x0A) for tile in range(4)]
     loaded = [step for code in load for step in (code, f"addq $${_TILE}, %rdx")]
     loaded.append(f"subq $${4 * _TILE}, %rdx")
