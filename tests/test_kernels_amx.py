@@ -23,7 +23,7 @@ from subquant.compiler.targets import simulated_host_cpu
 from subquant.errors import UsageError
 from subquant.kernels.cpu.amx_gemm import Runs
 from subquant.kernels.isa.registry import fastest_instruction_set
-from subquant.kernels.select.conv_geometry import Windows
+from subquant.kernels.select.conv_geometry import ConvGeometry
 from subquant.runtime import Device, Executable
 
 needs_amx = pytest.mark.skipif(
@@ -273,7 +273,7 @@ def test_tiles_are_chosen_and_recorded():
 )
 def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, pieces, piece):
     """What pieces read, times the weight where it is packed, is the sum over the window."""
-    windows = Windows(1, 1, 1, 200, 200, 0, 1, taps)
+    windows = ConvGeometry(1, 1, 1, 200, 200, 0, 1, taps)
     runs = Runs(windows, channels)
     assert (runs.length, runs.pieces, runs.piece) == (length, pieces, piece)
     x, w = drawn(200 * channels), drawn(3, windows.size * channels, seed=1)
@@ -282,5 +282,5 @@ def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, piece
         starts = (starts[:, None] + np.arange(count) * apart).reshape(-1)
     begins = np.minimum(np.arange(pieces) * piece, length - piece)
     read = x[(starts[:, None, None] + begins[:, None] + np.arange(piece)).reshape(-1)]
-    expected = w.astype(int) @ x.reshape(200, channels)[windows.distances()].reshape(-1)
+    expected = w.astype(int) @ x.reshape(200, channels)[windows.tap_offsets()].reshape(-1)
     np.testing.assert_array_equal(runs.pack(w).astype(int) @ read, expected)

@@ -15,7 +15,7 @@ from integer_programs import convolution, convolved, drawn
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.kernels.pack.k_groups import TapGroups
-from subquant.kernels.select.conv_geometry import Axis
+from subquant.kernels.select.conv_geometry import ConvAxis
 
 
 def lowered_text(text, **options):
@@ -168,7 +168,7 @@ def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
 def test_groups_have_each_tap_of_each_window_once(size):
     random = np.random.default_rng(size)
     for taps, step, apart in itertools.product(range(1, 8), range(1, 6), range(1, 4)):
-        groups = TapGroups(Axis(100, taps, step, apart, 0, 0), size, 2)
+        groups = TapGroups(ConvAxis(100, taps, step, apart, 0, 0), size, 2)
         weight = random.integers(-9, 9, (2, taps, 3))
         x = random.integers(-9, 9, (100, 3))
         packed = groups.pack(weight).reshape((-1, 2, 3, size))
@@ -183,7 +183,7 @@ def test_groups_have_each_tap_of_each_window_once(size):
 
 
 def test_windows_that_lie_side_by_side_share_groups():
-    of_three = TapGroups(Axis(56, 3, 1, 1, 1, 1), 4, 3)
+    of_three = TapGroups(ConvAxis(56, 3, 1, 1, 1, 1), 4, 3)
     assert (of_three.every, of_three.period) == (2, 2)
     assert of_three.of_window(0) == [(0, 0, range(3))]
     assert of_three.of_window(1) == [(0, 1, range(3))]

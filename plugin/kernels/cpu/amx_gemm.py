@@ -54,7 +54,7 @@ from ...numerics.element_types import I8, I32, I64, U8, AnyArray
 from ..epilogue.matcher import epilogue_bindings
 from ..isa.base import Accumulator
 from ..kernel_table import Binding, Kernel
-from ..select.conv_geometry import Windows
+from ..select.conv_geometry import ConvGeometry
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 
@@ -82,7 +82,7 @@ class Runs:
         channels: integers of a position; those of a run are a multiple of 4.
     """
 
-    windows: Windows
+    windows: ConvGeometry
     channels: int
 
     @property
@@ -139,7 +139,7 @@ class AmxGemm(ConvGemm):
     @cached_property
     def block(self) -> int:
         """How many lines of windows read what is written together: all if nothing is written."""
-        lines, images = self.windows.lines, self.windows.images
+        lines, images = self.windows.output_rows, self.windows.images
         if self.pad_copy is None:
             return lines * images
         most = next(n for n in range(lines, 0, -1) if self.room_of(n) <= ROOM)
@@ -150,7 +150,7 @@ class AmxGemm(ConvGemm):
         """How many blocks there are; the last one of an image may share lines with another."""
         if self.pad_copy is None:
             return 1
-        return -(-self.windows.lines // self.block) * self.windows.images
+        return -(-self.windows.output_rows // self.block) * self.windows.images
 
     @property
     def room(self) -> int:
@@ -162,12 +162,12 @@ class AmxGemm(ConvGemm):
         """How many tiles of windows are computed together: as many as there are registers for."""
         parts = self.tiles.parts
         most = (_REGISTERS - parts) // (parts + 1)
-        return min(most, -(-self.windows.count // _ROWS) * self.block)
+        return min(most, -(-self.windows.output_columns // _ROWS) * self.block)
 
     @property
     def of_line(self) -> int:
         """How many tiles the windows of a line are."""
-        count = -(-self.windows.count // _ROWS)
+        count = -(-self.windows.output_columns // _ROWS)
         return -(-count // self.at_once) * self.at_once if self.block == 1 else count
 
     @property
@@ -191,7 +191,7 @@ class AmxGemm(ConvGemm):
         """
         if self.pad_copy is not None or self.units == 1:
             return False
-        of_all = self.windows.positions * self.channels
+        of_all = self.windows.input_pixels * self.channels
         of_tile = self.tiles.depth * self.tiles.width
         return (
             of_all + of_tile > _FIRST_CACHE
@@ -212,7 +212,9 @@ class AmxGemm(ConvGemm):
     def _bytes_at_once(self) -> int:
         """How many bytes of activations the tiles of windows read that are computed together."""
         runs = self.runs
-        of_run = (self.rows - 1) * min(self.windows.step * self.channels, runs.length) + runs.length
+        of_run = (self.rows - 1) * min(
+            self.windows.column_stride * self.channels, runs.length
+        ) + runs.length
         return self.at_once * math.prod(count for count, _ in runs.outer) * of_run
 
     @property
@@ -227,7 +229,7 @@ class AmxGemm(ConvGemm):
     @property
     def rows(self) -> int:
         """Windows of a tile; the last one of a line may share some with the one before."""
-        return -(-self.windows.count // self.of_line)
+        return -(-self.windows.output_columns // self.of_line)
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -235,13 +237,13 @@ class AmxGemm(ConvGemm):
         Its bindings are the weight, activations, tables of `epilogue`, and the result.
         """
         tiles, windows, pad_copy = self.tiles, self.windows, self.pad_copy
-        given = windows.positions * self.channels if pad_copy is None else pad_copy.given
+        given = windows.input_pixels * self.channels if pad_copy is None else pad_copy.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((given,), I8),
             *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
-        products = windows.images * windows.lines * windows.count * tiles.depth * tiles.columns
+        products = windows.output_pixels * tiles.depth * tiles.columns
         return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
@@ -305,15 +307,15 @@ class AmxGemm(ConvGemm):
             number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
             block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
         within = [self._within(first + index) for index in range(self.at_once)]
-        starts = [self.windows.start(*each) * self.channels for each in within]
+        starts = [self.windows.first_tap(*each) * self.channels for each in within]
         image, begin = scalar(constant_index(0)), scalar(constant_index(0))
         if self.pad_copy is not None:
-            of_image = -(-self.windows.lines // self.block)
+            of_image = -(-self.windows.output_rows // self.block)
             image = quotient(block, of_image)
             begin = remainder(block, of_image) * self.block
-            if self.windows.lines % self.block:
-                begin = np.minimum(begin, self.windows.lines - self.block)
-        lines = [image * self.windows.lines + begin + line for line, _ in within]
+            if self.windows.output_rows % self.block:
+                begin = np.minimum(begin, self.windows.output_rows - self.block)
+        lines = [image * self.windows.output_rows + begin + line for line, _ in within]
         return _Place(image, begin, tile, lines, [row for _, row in within], starts, unit)
 
     def _within(self, number: Formula) -> tuple[Formula, Formula]:
@@ -324,8 +326,8 @@ class AmxGemm(ConvGemm):
         if self._every % self.at_once:
             number = np.minimum(number, self._every - 1)
         row = remainder(number, self.of_line) * self.rows
-        if self.of_line * self.rows > self.windows.count:
-            row = np.minimum(row, self.windows.count - self.rows)
+        if self.of_line * self.rows > self.windows.output_columns:
+            row = np.minimum(row, self.windows.output_columns - self.rows)
         return quotient(number, self.of_line), row
 
 
@@ -427,11 +429,11 @@ class _Work:
         axis = pad_copy.lines
 
         def of_line(number: Value) -> None:
-            line = place.begin * axis.step + scalar(number)
+            line = place.begin * axis.stride + scalar(number)
             start = scalar(number) * (positions * channels)
             pad_copy.write_line(self.given, self.read, place.image, line, start)
 
-        loop(0, (product.block - 1) * axis.step + axis.span, 1, of_line)
+        loop(0, (product.block - 1) * axis.stride + axis.receptive_field, 1, of_line)
 
     # -- tiles ------------------------------------------------------------------------------------
 
@@ -456,7 +458,7 @@ class _Work:
         product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
         parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
         begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
-        step, apart = Tiled(), _known(product.windows.step * product.channels)
+        step, apart = Tiled(), _known(product.windows.column_stride * product.channels)
         stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
         for part, register in enumerate(self._of_weight):
             rows = Rows(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
@@ -490,7 +492,7 @@ class _Work:
         An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
         """
         product, sums = self.product, self.writer.sums
-        tiles, apart = product.tiles, product.windows.step * product.channels
+        tiles, apart = product.tiles, product.windows.column_stride * product.channels
         lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
         half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)
         parts = range(0, tiles.width, lanes)

@@ -8,7 +8,7 @@ from ..epilogue.matcher import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.tiles import Tiles
-from ..select.conv_geometry import Windows
+from ..select.conv_geometry import ConvGeometry
 from .pad_copy import PadCopyKernel
 
 __all__ = ["ROOM", "ConvGemm"]
@@ -35,7 +35,7 @@ class ConvGemm:
 
     tiles: Tiles
     instructions: str
-    windows: Windows
+    windows: ConvGeometry
     channels: int
     workgroups: int
     epilogue: FusedEpilogue | None = None
@@ -50,7 +50,7 @@ class ConvGemm:
     def shape(self) -> tuple[int, int, int]:
         """The extents of the result: lines, windows, columns."""
         windows = self.windows
-        return windows.images * windows.lines, windows.count, self.tiles.columns
+        return windows.images * windows.output_rows, windows.output_columns, self.tiles.columns
 
     @property
     def accepts(self) -> bool:
@@ -70,4 +70,4 @@ class ConvGemm:
         """How many lines of a picture the windows of some lines read."""
         assert self.pad_copy is not None
         axis = self.pad_copy.lines
-        return (lines - 1) * axis.step + axis.span
+        return (lines - 1) * axis.stride + axis.receptive_field

@@ -44,14 +44,14 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
 from ..pack.k_groups import TapGroups
-from ..select.conv_geometry import Axis
+from ..select.conv_geometry import ConvAxis
 
 __all__ = ["DepthwiseConv"]
 
 _BYTES_AT_ONCE = 64
 """Channels whose groups are gathered together: a position's share of a line of the cache."""
 _MOST_AT_ONCE = 8
-"""Windows that are computed together at most."""
+"""ConvGeometry that are computed together at most."""
 _SCRATCH = 24 << 10
 """Bytes of gathered groups at most: IREE gives a workgroup 32 KiB, and they stay in the cache."""
 _MOST_WRITTEN_OUT = 64
@@ -75,8 +75,8 @@ class DepthwiseConv:
     """
 
     images: int
-    lines: Axis
-    windows: Axis
+    lines: ConvAxis
+    windows: ConvAxis
     channels: int
     outside: int
     instructions: str
@@ -101,14 +101,14 @@ class DepthwiseConv:
     @property
     def products(self) -> int:
         """About how many products of a contraction take as long."""
-        windows = self.images * self.lines.count * self.windows.count
+        windows = self.images * self.lines.outputs * self.windows.outputs
         return _TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
 
     @property
     def again(self) -> int:
         """The same of what each block of lines gathers that the one before has gathered, too."""
-        lines = max(0, self.lines.span - self.lines.step)
-        return _TIME_TO_GATHER * lines * self.windows.extent * self.channels
+        lines = max(0, self.lines.receptive_field - self.lines.stride)
+        return _TIME_TO_GATHER * lines * self.windows.size * self.channels
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -117,8 +117,8 @@ class DepthwiseConv:
         result.
         """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
-        positions = self.images * self.lines.extent * self.windows.extent
-        shape = self.images * self.lines.count, self.windows.count, self.channels
+        positions = self.images * self.lines.size * self.windows.size
+        shape = self.images * self.lines.outputs, self.windows.outputs, self.channels
         bindings = [
             Binding((read * self.lines.taps, self.channels * self.target.k_pack), I8),
             Binding((self.channels,), I32),
@@ -131,7 +131,7 @@ class DepthwiseConv:
     @cached_property
     def _plan(self) -> _Plan | None:
         """The most that fits, of what is better gathered together."""
-        target, count = self.target, self.windows.count
+        target, count = self.target, self.windows.outputs
         vectors = -(-self.channels // target.lanes)
         period = self.groups.period
         most = max(1, min(_MOST_AT_ONCE, target.max_accumulators // 2) // period)
@@ -182,7 +182,7 @@ class _Plan:
     def ring(self) -> int:
         """How many lines of the picture are gathered."""
         lines = self.product.lines
-        return lines.span if lines.apart == 1 else lines.taps
+        return lines.receptive_field if lines.dilation == 1 else lines.taps
 
     @property
     def scratch(self) -> tuple[int, ...]:
@@ -198,12 +198,12 @@ class _Plan:
     @property
     def of_strip(self) -> int:
         """How many groups the windows of a strip read."""
-        return self.product.groups.count(min(self.strip, self.product.windows.count))
+        return self.product.groups.count(min(self.strip, self.product.windows.outputs))
 
     @property
     def strips(self) -> int:
         """How many strips a line has."""
-        return -(-self.product.windows.count // self.strip)
+        return -(-self.product.windows.outputs // self.strip)
 
     @property
     def vectors(self) -> int:
@@ -219,7 +219,7 @@ class _Plan:
     def blocks(self) -> int:
         """In how many parts the lines of a picture are shared."""
         others = self.chunks * self.strips * self.product.images
-        return min(self.product.lines.count, -(-self.product.workgroups // others))
+        return min(self.product.lines.outputs, -(-self.product.workgroups // others))
 
     @property
     def tasks(self) -> int:
@@ -262,9 +262,9 @@ class _Task:
     def write(self) -> None:
         """Write the loop over its lines."""
         lines, ring = self.product.lines, self.plan.ring
-        begin, end = workgroup_range(self.block, self.plan.blocks, lines.count)
+        begin, end = workgroup_range(self.block, self.plan.blocks, lines.outputs)
         # Lines of the picture that the line before has gathered.
-        kept = max(0, ring - lines.step) if lines.apart == 1 else 0
+        kept = max(0, ring - lines.stride) if lines.dilation == 1 else 0
 
         def of_line(number: Value) -> None:
             line = scalar(number)
@@ -284,21 +284,21 @@ class _Task:
     def _slot(self, line: Formula, tap: Formula) -> Formula:
         """Where the line of the picture is gathered that is a tap of the windows of a line."""
         lines = self.product.lines
-        return remainder(line * lines.step + tap, self.plan.ring) if lines.apart == 1 else tap
+        return remainder(line * lines.stride + tap, self.plan.ring) if lines.dilation == 1 else tap
 
     # -- gathering ------------------------------------------------------------------------------
 
     def _gather(self, line: Formula, tap: Formula) -> None:
         lines = self.product.lines
         slot = self._slot(line, tap)
-        source = line * lines.step + tap * lines.apart - lines.before
+        source = line * lines.stride + tap * lines.dilation - lines.pad_low
 
         def of_vector(vector: Value) -> None:
             at = [slot.value, vector]
-            if not lines.before and not lines.after:
+            if not lines.pad_low and not lines.pad_high:
                 self._gather_line(at, source, vector)
                 return
-            inside = (source >= 0) & (source < lines.extent)
+            inside = (source >= 0) & (source < lines.size)
             when(inside, lambda: self._gather_line(at, source, vector))
             when(~inside, lambda: self._gather_nothing(at))
 
@@ -320,13 +320,13 @@ class _Task:
         """Gather a line of the picture: at its ends some positions are outside."""
         axis, plan, target, every = self.product.windows, self.plan, self.target, self.groups.every
         channel = self._channel(scalar(vector))
-        first = (self.image * self.product.lines.extent + source) * axis.extent
-        start = self.strip * (plan.strip * axis.step) - axis.before
+        first = (self.image * self.product.lines.size + source) * axis.size
+        start = self.strip * (plan.strip * axis.stride) - axis.pad_low
 
         def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
             def of_group(group: Value) -> None:
                 column = start + scalar(group) * every
-                parts = [read(column + tap * axis.apart) for tap in range(target.k_pack)]
+                parts = [read(column + tap * axis.dilation) for tap in range(target.k_pack)]
                 found = target.multiplicands(interleave_lanes(parts))
                 store(found, self.room, [*at, group, constant_index(0)])
 
@@ -337,15 +337,15 @@ class _Task:
             return load(self.activations, place, target.lanes, I8)
 
         def outer(column: Formula) -> Formula:
-            found = inner(np.clip(column, 0, axis.extent - 1))
-            inside = (column >= 0) & (column < axis.extent)
+            found = inner(np.clip(column, 0, axis.size - 1))
+            inside = (column >= 0) & (column < axis.size)
             return np.where(inside, found, self.product.outside)
 
         # Groups of the line whose positions are all inside.
-        reach = (target.k_pack - 1) * axis.apart
-        low = -(-axis.before // every)
-        high = (axis.extent - 1 + axis.before - reach) // every + 1
-        behind = self.strip * (plan.strip * axis.step // every)
+        reach = (target.k_pack - 1) * axis.dilation
+        low = -(-axis.pad_low // every)
+        high = (axis.size - 1 + axis.pad_low - reach) // every + 1
+        behind = self.strip * (plan.strip * axis.stride // every)
         begin = np.clip(low - behind, 0, plan.of_strip)
         end = np.maximum(np.minimum(high - behind, plan.of_strip), begin)
         loop(0, begin.value, 1, gathered(outer))
@@ -357,15 +357,15 @@ class _Task:
     def _multiply(self, line: Formula, vector: Formula) -> None:
         """Write the windows of a line, of a vector of channels."""
         plan, axis = self.plan, self.product.windows
-        rest = axis.count % plan.at_once
-        units = scalar(constant_index(min(plan.strip, axis.count) // plan.at_once))
+        rest = axis.outputs % plan.at_once
+        units = scalar(constant_index(min(plan.strip, axis.outputs) // plan.at_once))
         begin = self.strip * plan.strip
         if plan.strips > 1:
-            units = quotient(np.minimum(axis.count - begin, plan.strip), plan.at_once)
+            units = quotient(np.minimum(axis.outputs - begin, plan.strip), plan.at_once)
         of_windows = self._of_windows(line, vector, begin)
         loop(0, units.value, 1, lambda unit: of_windows(scalar(unit), plan.at_once))
         if rest:
-            of_rest = units * plan.at_once + begin == axis.count - rest
+            of_rest = units * plan.at_once + begin == axis.outputs - rest
             when(of_rest, lambda: of_windows(units, rest))
 
     def _of_windows(
@@ -412,7 +412,7 @@ class _Task:
         first = load(self.first, [channel.value], lanes, I32)
 
         def of_windows(unit: Formula, count: int) -> None:
-            place = unit * (self.plan.at_once * product.windows.step // groups.every)
+            place = unit * (self.plan.at_once * product.windows.stride // groups.every)
             sums = [first] * count
             if is_loop:
                 sums = loop(
@@ -424,7 +424,7 @@ class _Task:
                 )
             for tap, stored in zip(taps, known, strict=False):
                 sums = of_line(tap, stored, place, sums)
-            row = self.image * lines.count + line
+            row = self.image * lines.outputs + line
             self._store(sums, row, begin + unit * self.plan.at_once, channel)
 
         return of_windows

@@ -5,10 +5,10 @@
     result[l, m, n] = first[n] + sum_(t, c) x[l * line_step + m * step + t, c] * weight[n, t, c]
 
 Activations are a row of *positions* with some channels ``c`` each. A window has a position at each
-of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart (`Windows`). A
-product of matrices has one line, and windows of one tap. Activations are factors of an instruction
-(`InstructionSet.multiplicand_type`), and may be more than they are by a number: what that adds to a
-sum is the same for all windows, and is in ``first``.
+of some distances ``t``, its *taps*; windows ``m`` of a *line* ``l`` are a step apart
+(`ConvGeometry`). A product of matrices has one line, and windows of one tap. Activations are
+factors of an instruction (`InstructionSet.multiplicand_type`), and may be more than they are by a
+number: what that adds to a sum is the same for all windows, and is in ``first``.
 
 What is around pictures may be put into memory of the workgroup, with the lines that are inside, for
 the windows of some lines at a time, which are a *block*: workgroups share blocks then.
@@ -56,7 +56,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..epilogue.matcher import epilogue_bindings
 from ..kernel_table import Binding, Kernel, workgroup_range
-from ..select.conv_geometry import Axis
+from ..select.conv_geometry import ConvAxis
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 from .widened_panels import WidenedPanels, widened_panels
@@ -126,26 +126,26 @@ class Int8Conv(ConvGemm):
 
     slices: int = 1
     is_widening: bool = False
-    around: Axis | None = None
+    around: ConvAxis | None = None
 
-    def leaves_out(self, lines: Axis) -> bool:
+    def leaves_out(self, lines: ConvAxis) -> bool:
         """True if lines of taps that are around pictures can be left out, and are worth a loop.
 
         Args:
             lines: of the pictures.
         """
         (taps, distance), *_ = (*self.windows.taps, (0, 0))
-        if taps != lines.taps or distance == 0 or lines.least_inside == 0:
+        if taps != lines.taps or distance == 0 or lines.min_taps_inside == 0:
             return False
-        of_line = self.windows.size // taps * self.groups // self.slices
-        return lines.share_outside >= _LEAST_LEFT_OUT and of_line >= _WRITTEN_OUT
+        of_line = self.windows.tap_count // taps * self.groups // self.slices
+        return lines.padding_share >= _LEAST_LEFT_OUT and of_line >= _WRITTEN_OUT
 
     @property
     def begins(self) -> list[tuple[int, int]]:
         """Of how many lines of taps before a picture, and behind it, sums have numbers."""
         if self.around is None:
             return [(0, 0)]
-        before, behind = self.around.most_outside
+        before, behind = self.around.max_padding_taps
         return list(itertools.product(range(before + 1), range(behind + 1)))
 
     @property
@@ -159,7 +159,7 @@ class Int8Conv(ConvGemm):
 
         What is read for them of the weight is read once; fewer than half are not worth that.
         """
-        count = self.windows.count
+        count = self.windows.output_columns
         most = self.target.pixels_per_tile(self.tiles.parts, is_pipelined=self._is_behind)
         most = min(most, count)
         choices = range((most + 1) // 2, most + 1)
@@ -172,9 +172,9 @@ class Int8Conv(ConvGemm):
         It is cut where windows have one position, whose words follow one another.
         """
         windows = self.windows
-        of_workgroup = windows.images * windows.lines * windows.count // self.workgroups
+        of_workgroup = windows.output_pixels // self.workgroups
         most = _MEMORY - self.room_of(self.block)
-        is_cut = windows.size == self.slices == 1
+        is_cut = windows.tap_count == self.slices == 1
         return widened_panels(self.tiles, self.target, of_workgroup, most, is_cut=is_cut)
 
     @property
@@ -190,7 +190,7 @@ class Int8Conv(ConvGemm):
     @cached_property
     def block(self) -> int:
         """How many lines of windows read what is written together; there are enough to share."""
-        lines, images = self.windows.lines, self.windows.images
+        lines, images = self.windows.output_rows, self.windows.images
         most = max(1, lines * images // self.workgroups)
         choices = (n for n in range(min(most, lines), 0, -1) if lines % n == 0)
         return next(n for n in choices if n == 1 or self.room_of(n) <= ROOM)
@@ -209,7 +209,7 @@ class Int8Conv(ConvGemm):
             *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
-        rows = windows.images * windows.lines * windows.count
+        rows = windows.output_pixels
         products = rows * tiles.depth * tiles.columns
         return Kernel("integer_product", bindings, count, self._body, rows, products=products)
 
@@ -219,8 +219,8 @@ class Int8Conv(ConvGemm):
         if self.pad_copy is not None:
             return Binding((self.pad_copy.given,), I8)
         if self._is_spread_from_memory:
-            return Binding((self.windows.positions * self.channels,), I8)
-        return Binding((self.windows.positions * self.groups,), I32)
+            return Binding((self.windows.input_pixels * self.channels,), I8)
+        return Binding((self.windows.input_pixels * self.groups,), I32)
 
     @property
     def widens(self) -> bool:
@@ -245,7 +245,7 @@ class Int8Conv(ConvGemm):
             factors = scratch([self.at_once * self._groups_at_once], I32)
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
         windows, of_line = self.windows, self._parts_of_line
-        parts = of_line * windows.lines * windows.images
+        parts = of_line * windows.output_rows * windows.images
         tile = quotient(scalar(number), self.workgroups)
         together = 1 if self.pad_copy is None else self.block * of_line
         begin, end = (
@@ -302,7 +302,7 @@ class Int8Conv(ConvGemm):
                 first = leaf * of_leaf
                 loop(0, of_leaf, 1, lambda group: write(first + scalar(group)))
 
-            start = windows.start(read_line, row) * self.groups
+            start = windows.first_tap(read_line, row) * self.groups
             read, start, apart = self._read_from(activations, start, factors)
             is_back = remainder(part, 2) == 1 if self._is_turned else None
             operands = weight, first, read, tile, line, start, apart, is_back
@@ -366,7 +366,7 @@ class Int8Conv(ConvGemm):
                 def add(number: Value) -> None:
                     at = wait_at(scalar(number))
                     line, row = self._place(scalar(number))
-                    start = self.windows.start(line, row) * self.groups + panel * panels.groups
+                    start = self.windows.first_tap(line, row) * self.groups + panel * panels.groups
                     read, start, apart = self._read_from(activations, start, factors)
                     sums = writer.kept(at, self.at_once)
                     operands = weight, first, read, tile, line, start, apart, None
@@ -393,15 +393,15 @@ class Int8Conv(ConvGemm):
     @property
     def _parts_of_line(self) -> int:
         """How many times `at_once` windows of a line are computed."""
-        return -(-self.windows.count // self.at_once)
+        return -(-self.windows.output_columns // self.at_once)
 
     def _place(self, part: Formula) -> tuple[Formula, Formula]:
         """The line of `at_once` windows, and the first one in it."""
         windows = self.windows
         line = quotient(part, self._parts_of_line)
         row = remainder(part, self._parts_of_line) * self.at_once
-        if windows.count % self.at_once:
-            row = np.minimum(row, windows.count - self.at_once)
+        if windows.output_columns % self.at_once:
+            row = np.minimum(row, windows.output_columns - self.at_once)
         return line, row
 
     def _read_from(
@@ -427,10 +427,10 @@ class Int8Conv(ConvGemm):
             padded: memory of factors.
             line: the first line of windows, among those of all images.
         """
-        pad_copy, lines = self.pad_copy, self.windows.lines
+        pad_copy, lines = self.pad_copy, self.windows.output_rows
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
-        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.step
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.stride
 
         def write(number: Value) -> None:
             offset = scalar(number)
@@ -446,14 +446,16 @@ class Int8Conv(ConvGemm):
     @property
     def _length_beside(self) -> int:
         """How many integers of a line the next windows read that those before do not."""
-        return self.at_once * self.windows.step * self.channels
+        return self.at_once * self.windows.column_stride * self.channels
 
     @property
     def _first_length(self) -> int:
         """How many integers of a line of a picture the first windows read."""
         assert self.pad_copy is not None
         axis = self.pad_copy.windows
-        return ((self.at_once - 1) * axis.step + axis.span - axis.before) * self.channels
+        return (
+            (self.at_once - 1) * axis.stride + axis.receptive_field - axis.pad_low
+        ) * self.channels
 
     @property
     def _is_written_beside(self) -> bool:
@@ -463,9 +465,9 @@ class Int8Conv(ConvGemm):
         """
         if self.pad_copy is None or not self._is_behind:
             return False
-        most = self.pad_copy.windows.extent * self.channels - self._length_beside
+        most = self.pad_copy.windows.size * self.channels - self._length_beside
         is_whole = self._length_beside % (self.target.lanes * self.target.k_pack) == 0
-        is_long = self.windows.count >= _LEAST_BESIDE * self.at_once
+        is_long = self.windows.output_columns >= _LEAST_BESIDE * self.at_once
         return is_whole and is_long and 0 < self._first_length <= most
 
     def _write_beside(
@@ -486,14 +488,14 @@ class Int8Conv(ConvGemm):
             is_wanted: if there are such.
             leaf, leaves: the place, and how many there are.
         """
-        pad_copy, lines, step = self.pad_copy, self.windows.lines, self._length_beside
+        pad_copy, lines, step = self.pad_copy, self.windows.output_rows, self._length_beside
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
         lanes = self.target.lanes * self.target.k_pack
         of_line, every = step // lanes, step // lanes * self.lines_read(self.block)
         of_leaf = -(-every // leaves)
-        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.step
-        most = pad_copy.windows.extent * channels - step
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.stride
+        most = pad_copy.windows.size * channels - step
         start = np.minimum((part - 1) * step + self._first_length, most)
 
         def write() -> None:
@@ -544,13 +546,13 @@ class Int8Conv(ConvGemm):
         """
         size = self.at_once * self._groups_at_once * I32.bits // 8
         are_factors = self.target.multiplicand_type == I8 and not self.target.sign_offset
-        is_small = self.windows.size == 1 and size <= _MOST_FACTORS
+        is_small = self.windows.tap_count == 1 and size <= _MOST_FACTORS
         return self.is_widening and is_small and not are_factors
 
     @property
     def _apart(self) -> int:
         """How many words a window is behind the one before."""
-        return self.windows.step * self.groups
+        return self.windows.column_stride * self.groups
 
     def _widen(self, activations: Value, place: Formula, factors: Value) -> None:
         """Write the factors of `at_once` windows one behind the other.
@@ -624,12 +626,12 @@ class Int8Conv(ConvGemm):
         if self.slices > 1:
             place = place + quotient(tile, self.tiles.count // self.slices) * read
         if self.around is not None:
-            taps, (_, most_behind) = self.around.taps, self.around.most_outside
-            before, end = self.around.inside(remainder(line, self.windows.lines))
+            taps, (_, most_behind) = self.around.taps, self.around.max_padding_taps
+            before, end = self.around.taps_inside(remainder(line, self.windows.output_rows))
             row = tile + (before * (most_behind + 1) + taps - end) * self.tiles.count
             number, place = before * (every // taps), place + before * loops[0][1]
             lines = end - before
-            every = every // taps * self.around.least_inside
+            every = every // taps * self.around.min_taps_inside
         if not sums:
             of_row = [load(first, [row.value, part * lanes], lanes, I32) for part in range(parts)]
             sums = of_row * self.at_once

@@ -19,7 +19,7 @@ from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, whe
 from ...numerics.element_types import I8
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
-from ..select.conv_geometry import Axis
+from ..select.conv_geometry import ConvAxis
 
 __all__ = ["PadCopyKernel"]
 
@@ -40,8 +40,8 @@ class PadCopyKernel:
     """
 
     images: int
-    lines: Axis
-    windows: Axis
+    lines: ConvAxis
+    windows: ConvAxis
     channels: int
     missing: int
     outside: int
@@ -53,13 +53,13 @@ class PadCopyKernel:
     def shape(self) -> list[int]:
         """The extents of the result."""
         axes = self.lines, self.windows
-        whole = [axis.before + axis.extent + axis.after for axis in axes]
+        whole = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
         return [self.images, *whole, self.channels + self.missing]
 
     @property
     def given(self) -> int:
         """How many integers pictures have."""
-        return self.images * self.lines.extent * self.windows.extent * self.channels
+        return self.images * self.lines.size * self.windows.size * self.channels
 
     def kernel(self) -> Kernel:
         """The kernel: its bindings are the pictures, and the result."""
@@ -96,7 +96,7 @@ class PadCopyKernel:
         def copy(source: Formula) -> None:
             first = self._fill_around(result, start)
             if not self.missing:
-                self._copy(given, source, result, first, axis.extent * width)
+                self._copy(given, source, result, first, axis.size * width)
                 return
 
             def of_position(position: Value) -> None:
@@ -105,7 +105,7 @@ class PadCopyKernel:
                 self._copy(given, place, result, at, self.channels)
                 self._fill(result, at + self.channels, self.missing)
 
-            loop(0, axis.extent, 1, of_position)
+            loop(0, axis.size, 1, of_position)
 
         self._of_line(image, line, copy, lambda: self._fill(result, start, positions * width))
 
@@ -147,7 +147,7 @@ class PadCopyKernel:
             given, result, image, line, start: as of `write_line`.
             offset: its place in the line, without what is around.
         """
-        first = start + self.windows.before * self.shape[-1] + offset
+        first = start + self.windows.pad_low * self.shape[-1] + offset
         target = INSTRUCTION_SETS[self.instructions]
         lanes = target.lanes * target.k_pack
         self._of_line(
@@ -164,9 +164,9 @@ class PadCopyKernel:
             result, start: as of `write_line`.
         """
         axis, width = self.windows, self.shape[-1]
-        first = start + axis.before * width
-        self._fill(result, start, axis.before * width)
-        self._fill(result, first + axis.extent * width, axis.after * width)
+        first = start + axis.pad_low * width
+        self._fill(result, start, axis.pad_low * width)
+        self._fill(result, first + axis.size * width, axis.pad_high * width)
         return first
 
     def _of_line(
@@ -177,12 +177,12 @@ class PadCopyKernel:
         fill: Callable[[], None],
     ) -> None:
         """Do the one with where a line of a picture is, or the other where there is none."""
-        lines, line = self.lines, line - self.lines.before
-        source = (image * lines.extent + line) * (self.windows.extent * self.channels)
-        if self.shape[1] == lines.extent:
+        lines, line = self.lines, line - self.lines.pad_low
+        source = (image * lines.size + line) * (self.windows.size * self.channels)
+        if self.shape[1] == lines.size:
             copy(source)
         else:
-            when((line >= 0) & (line < lines.extent), lambda: copy(source), fill)
+            when((line >= 0) & (line < lines.size), lambda: copy(source), fill)
 
     def _copy(
         self, given: Value, source: Formula, result: Value, target: Formula, length: int

@@ -9,7 +9,7 @@ side by side share it: of three taps at a step of 1, four positions serve two wi
     window 1     0 a b c
 
 How far groups are apart is chosen so that gathering them and multiplying cost the least together.
-Windows repeat after a *period*: then they begin at the first position of a group again.
+ConvGeometry repeat after a *period*: then they begin at the first position of a group again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.element_types import AnyArray
-from ..select.conv_geometry import Axis
+from ..select.conv_geometry import ConvAxis
 
 __all__ = ["TapGroups"]
 
@@ -41,7 +41,7 @@ class TapGroups:
         lines: of a window, which read groups that are gathered once.
     """
 
-    axis: Axis
+    axis: ConvAxis
     size: int
     lines: int
 
@@ -52,7 +52,7 @@ class TapGroups:
 
     @property
     def period(self) -> int:
-        """Windows from one that begins with a group to the next that does."""
+        """ConvGeometry from one that begins with a group to the next that does."""
         return self._period(self.every)
 
     def of_window(self, window: int) -> list[tuple[int, int, range]]:
@@ -86,9 +86,9 @@ class TapGroups:
     def _groups(self, window: int, every: int) -> Iterator[tuple[int, int, range]]:
         axis, tap = self.axis, 0
         while tap < axis.taps:
-            position = window * axis.step + tap * axis.apart
+            position = window * axis.stride + tap * axis.dilation
             number = position // every
-            place = (position - number * every) // axis.apart
+            place = (position - number * every) // axis.dilation
             end = min(tap + self.size - place, axis.taps)
             yield number, place, range(tap, end)
             tap = end
@@ -96,15 +96,15 @@ class TapGroups:
     def _reaches(self, every: int) -> bool:
         """True if each tap is a position of a group."""
         axis = self.axis
-        starts = range(0, self._period(every) * axis.step, axis.step)
-        distances = [(n + tap * axis.apart) % every for n in starts for tap in range(axis.taps)]
-        return all(n % axis.apart == 0 and n < axis.apart * self.size for n in distances)
+        starts = range(0, self._period(every) * axis.stride, axis.stride)
+        distances = [(n + tap * axis.dilation) % every for n in starts for tap in range(axis.taps)]
+        return all(n % axis.dilation == 0 and n < axis.dilation * self.size for n in distances)
 
     def _cost(self, every: int) -> float:
         """Of a window, in multiplications of a group."""
         period = self._period(every)
         read = sum(len(list(self._groups(window, every))) for window in range(period))
-        return self.axis.step / every * _COST_OF_GATHERING + self.lines * read / period
+        return self.axis.stride / every * _COST_OF_GATHERING + self.lines * read / period
 
     def _period(self, every: int) -> int:
-        return math.lcm(every, self.axis.step) // self.axis.step
+        return math.lcm(every, self.axis.stride) // self.axis.stride

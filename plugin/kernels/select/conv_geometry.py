@@ -1,4 +1,9 @@
-"""Where the windows of a convolution are, on its activations as one row of positions."""
+"""Geometry of convolutions on NHWC activations that are flattened to ``[pixels, C]``.
+
+An output pixel in row ``l`` and column ``m`` reads KH * KW input pixels, its *taps*, at fixed
+offsets from the first. A matrix product is a convolution of one row with one tap: its rows M are
+pixels.
+"""
 
 from __future__ import annotations
 
@@ -11,99 +16,112 @@ import numpy as np
 from ...emit import Formula
 from ...emit.vectors import quotient
 
-__all__ = ["Axis", "Windows"]
+__all__ = ["ConvAxis", "ConvGeometry"]
 
 
 @dataclass(frozen=True)
-class Axis:
-    """Windows along one axis of a picture.
+class ConvAxis:
+    """A spatial axis of a convolution.
 
     Args:
-        extent: of the picture.
-        taps: positions of a window.
-        step: positions from a window to the next.
-        apart: positions from a tap to the next.
-        before, after: positions outside of the picture that windows read.
+        size: input pixels.
+        taps: kernel size.
+        stride: input pixels from an output pixel to the next.
+        dilation: input pixels from a tap to the next.
+        pad_low, pad_high: padding before and after.
     """
 
-    extent: int
+    size: int
     taps: int
-    step: int
-    apart: int
-    before: int
-    after: int
+    stride: int
+    dilation: int
+    pad_low: int
+    pad_high: int
 
     @property
-    def span(self) -> int:
-        """From the first position of a window to the one behind its last."""
-        return (self.taps - 1) * self.apart + 1
+    def receptive_field(self) -> int:
+        """Input pixels from the first tap to the last, both included."""
+        return (self.taps - 1) * self.dilation + 1
 
     @property
-    def count(self) -> int:
-        """How many windows there are."""
-        return (self.before + self.extent + self.after - self.span) // self.step + 1
+    def outputs(self) -> int:
+        """Number of output pixels."""
+        padded = self.pad_low + self.size + self.pad_high
+        return (padded - self.receptive_field) // self.stride + 1
 
-    def inside(self, window: Formula) -> tuple[Formula, Formula]:
-        """The first tap of a window that is in the picture, and the one behind the last.
+    def taps_inside(self, output: Formula) -> tuple[Formula, Formula]:
+        """Return the half-open range of an output pixel's taps that are no padding.
 
-        Those are all between: taps are side by side.
+        It is exact for a dilation of 1.
         """
-        first = self.before - window * self.step
-        return np.maximum(first, 0), np.minimum(first + self.extent, self.taps)
+        first = self.pad_low - output * self.stride
+        return np.maximum(first, 0), np.minimum(first + self.size, self.taps)
 
     @property
-    def least_inside(self) -> int:
-        """How many taps of a window are in the picture, at least; 0 where taps are apart."""
-        first, end = self.inside(np.arange(self.count))
-        return int((end - first).min()) if self.apart == 1 else 0
+    def min_taps_inside(self) -> int:
+        """Least number of an output pixel's taps that are no padding; 0 for a dilated axis."""
+        first, end = self.taps_inside(np.arange(self.outputs))
+        return int((end - first).min()) if self.dilation == 1 else 0
 
     @property
-    def share_outside(self) -> float:
-        """Which share of the taps of all windows are not in the picture."""
-        first, end = self.inside(np.arange(self.count))
+    def padding_share(self) -> float:
+        """Share of padding in the taps of all output pixels."""
+        first, end = self.taps_inside(np.arange(self.outputs))
         return 1 - float((end - first).mean()) / self.taps
 
     @property
-    def most_outside(self) -> tuple[int, int]:
-        """How many taps of a window are before the picture, and behind it, at most."""
-        first, end = self.inside(np.arange(self.count))
+    def max_padding_taps(self) -> tuple[int, int]:
+        """Greatest numbers of an output pixel's taps in the low and in the high padding."""
+        first, end = self.taps_inside(np.arange(self.outputs))
         return int(first.max()), self.taps - int(end.min())
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Windows of the lines of images; those of matrices are single positions.
+class ConvGeometry:
+    """Input pixels that output pixels read, by their numbers in the flattened activations.
 
     Args:
-        images, lines, count: how many there are: lines of an image, windows of a line.
-        positions: of all images.
-        image_step, line_step, step: positions from an image, line or window to the next.
-        taps: of a window: how many there are along each axis, and how many positions apart.
+        images: batch size N.
+        output_rows, output_columns: output pixels of an image.
+        input_pixels: of all images, with their padding.
+        image_stride, row_stride, column_stride: input pixels from an image, an output row or an
+            output column to the next.
+        taps: number of taps and their distance in input pixels, for each axis that has several.
     """
 
     images: int
-    lines: int
-    count: int
-    positions: int
-    image_step: int
-    line_step: int
-    step: int
+    output_rows: int
+    output_columns: int
+    input_pixels: int
+    image_stride: int
+    row_stride: int
+    column_stride: int
     taps: tuple[tuple[int, int], ...]
 
     @property
-    def size(self) -> int:
-        """How many positions a window has."""
+    def output_pixels(self) -> int:
+        """Number of output pixels of all images: M of the implicit GEMM."""
+        return self.images * self.output_rows * self.output_columns
+
+    @property
+    def tap_count(self) -> int:
+        """Number of taps of an output pixel."""
         return math.prod(count for count, _ in self.taps)
 
-    def distances(self) -> list[int]:
-        """From the first position of a window to each of its positions, in order."""
-        axes = [range(0, count * apart, apart) for count, apart in self.taps]
-        return [sum(place) for place in itertools.product(*axes)]
+    def tap_offsets(self) -> list[int]:
+        """Return the offsets of the taps from the first, in row-major order."""
+        axes = [range(0, count * distance, distance) for count, distance in self.taps]
+        return [sum(offsets) for offsets in itertools.product(*axes)]
 
-    def start(self, line: Formula, window: Formula) -> Formula:
-        """The first position of a window, by the number of its line among those of all images."""
-        start = line * self.line_step + window * self.step
+    def first_tap(self, row: Formula, column: Formula) -> Formula:
+        """Return the first input pixel of an output pixel.
+
+        Args:
+            row: output row, counted over all images.
+            column: output column.
+        """
+        first = row * self.row_stride + column * self.column_stride
         if self.images == 1:
-            return start
-        image = quotient(line, self.lines)
-        return start + image * (self.image_step - self.lines * self.line_step)
+            return first
+        image = quotient(row, self.output_rows)
+        return first + image * (self.image_stride - self.output_rows * self.row_stride)

@@ -28,7 +28,7 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.tiles import Tiles
-from .conv_geometry import Axis, Windows
+from .conv_geometry import ConvAxis, ConvGeometry
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
@@ -239,7 +239,7 @@ class IntegerContraction:
         if not INSTRUCTION_SETS[instructions].has_amx_tiles or self.is_depthwise:
             return False
         windows = self._windows()
-        every = windows.images * windows.lines * windows.count
+        every = windows.output_pixels
         # With tiles all channels are read for each column.
         return every >= _LEAST_WINDOWS and self._slices(instructions)[1] <= _FASTER_TILES
 
@@ -327,7 +327,7 @@ class IntegerContraction:
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows, missing = self._windows(), -channels % target.k_pack
         parts, slices = self._slices(instructions)
-        depth = windows.size * (channels + missing) // slices
+        depth = windows.tap_count * (channels + missing) // slices
         tiles = Tiles(8, target.k_pack, columns, depth, target.lanes, parts, target.k_pack)
         share = self._shares(windows, depth * columns, tiles.count)
         product = Int8Conv(
@@ -342,7 +342,7 @@ class IntegerContraction:
         )
         if not product.widens:
             product = replace(product, is_widening=False)
-        if windows.lines > 1 and self._is_copied(missing):
+        if windows.output_rows > 1 and self._is_copied(missing):
             product = self._with_pad_copy(product, instructions, missing)
         lines, _ = self._axes()
         if is_invariant(self.weight) and product.leaves_out(lines):
@@ -373,13 +373,18 @@ class IntegerContraction:
         """The same with what is around pictures written in the kernel, if that takes less."""
         pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.windows
         lines, (_, _, positions, channels) = pad_copy.lines, pad_copy.shape
-        products = windows.images * windows.lines * windows.count * product.tiles.depth
-        again = max(0, lines.span - lines.step) * positions * channels * _COST_OF_A_POSITION
+        products = windows.output_pixels * product.tiles.depth
+        again = (
+            max(0, lines.receptive_field - lines.stride)
+            * positions
+            * channels
+            * _COST_OF_A_POSITION
+        )
         share = workgroups_per_tile(products * product.tiles.columns, product.tiles.count, again)
         inside = replace(product, pad_copy=pad_copy, workgroups=share)
         if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.accepts:
             return product
-        blocks = windows.images * windows.lines // inside.block
+        blocks = windows.images * windows.output_rows // inside.block
         return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
 
     def _left_out(self, product: Int8Conv) -> list[object]:
@@ -420,17 +425,17 @@ class IntegerContraction:
         return first + np.pad(begin, [(0, sums.shape[0] - len(begin))])
 
     def _is_widened_inside(
-        self, windows: Windows, target: InstructionSet, tiles: int, missing: int
+        self, windows: ConvGeometry, target: InstructionSet, tiles: int, missing: int
     ) -> bool:
         """True if the kernel reads each activation so few times that it makes the factors itself.
 
         Nothing else is to write them: what makes the activations may, if factors are bytes.
         """
-        every = windows.images * windows.lines * windows.count * windows.size
+        every = windows.output_pixels * windows.tap_count
         is_of_bytes, size = target.multiplicand_type == I8, math.prod(self.activations.type.shape)
         most = 1 if is_of_bytes or size <= _BYTES_OF_A_WORKGROUP else _MOST_WIDENED
         return (
-            every * tiles <= windows.positions * most
+            every * tiles <= windows.input_pixels * most
             and not self._is_copied(missing)
             and not (is_of_bytes and _is_made_for_one(self.activations))
         )
@@ -445,7 +450,7 @@ class IntegerContraction:
         runs = Runs(windows, channels + missing)
         parts = target.vectors_per_tile(columns, target.max_vectors_blockwise)
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
-        every = windows.images * windows.lines * windows.count
+        every = windows.output_pixels
         products = every * columns * (runs.depth + _PRODUCTS_OF_A_SUM)
         share = max(1, min(MAX_LARGE_WORKGROUPS, products // _PRODUCTS_WITH_TILES))
         product = AmxGemm(tiles, instructions, windows, channels + missing, share, epilogue)
@@ -456,7 +461,11 @@ class IntegerContraction:
             I8,
         )
         # Each tile of the weight is read with each block of lines.
-        if runs.depth * columns <= _SMALL_WEIGHT and windows.lines > 1 and self._is_copied(missing):
+        if (
+            runs.depth * columns <= _SMALL_WEIGHT
+            and windows.output_rows > 1
+            and self._is_copied(missing)
+        ):
             pad_copy = self._pad_copy(instructions, missing, is_widened=False)
             inside = replace(product, pad_copy=pad_copy)
             product = inside if inside.accepts else product
@@ -532,7 +541,7 @@ class IntegerContraction:
             given = repeated.value
         if missing:
             given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
-        positions = product.images * product.lines.extent * product.windows.extent
+        positions = product.images * product.lines.size * product.windows.size
         operands = [
             self._laid_out(
                 kernels, (product.groups, missing), lambda: product.groups.pack(weight), I8
@@ -546,7 +555,7 @@ class IntegerContraction:
             emit_stablehlo.reshape(given, [positions, product.channels]),
             *(epilogue.operands(product.channels) if epilogue else ()),
         ]
-        shape = [product.images * product.lines.count, product.windows.count, product.channels]
+        shape = [product.images * product.lines.outputs, product.windows.outputs, product.channels]
         result = tensor_type(shape, mlir_type(epilogue.element if epilogue else I32))
         [made] = kernels.call(product, product.kernel(), operands, [result], 0)
         if missing:
@@ -619,24 +628,24 @@ class IntegerContraction:
         )
 
     @staticmethod
-    def _shares(windows: Windows, products: int, tiles: int) -> int:
+    def _shares(windows: ConvGeometry, products: int, tiles: int) -> int:
         """How many share the windows, of so many products each, of each tile."""
-        every = windows.images * windows.lines * windows.count
+        every = windows.output_pixels
         return min(every, workgroups_per_tile(every * products, tiles))
 
-    def _axes(self) -> list[Axis]:
+    def _axes(self) -> list[ConvAxis]:
         """The two axes of a picture: it has one line where there is one spatial axis."""
         _, *taps, _ = self._shape(1)
         _, *extents, _ = self._shape(0)
         found = [
-            Axis(extent, tap, stride, dilation, before, after)
+            ConvAxis(extent, tap, stride, dilation, before, after)
             for extent, tap, stride, dilation, (before, after) in zip(
                 extents, taps, self.strides, self.dilations, self.padding, strict=True
             )
         ]
-        return [Axis(1, 1, 1, 1, 0, 0)] * (2 - len(found)) + found
+        return [ConvAxis(1, 1, 1, 1, 0, 0)] * (2 - len(found)) + found
 
-    def _windows(self) -> Windows:
+    def _windows(self) -> ConvGeometry:
         _, *taps, _ = self._shape(1)
         images, *extents, _ = self._shape(0)
         padding, strides, dilations = self.padding, self.strides, self.dilations
@@ -657,7 +666,7 @@ class IntegerContraction:
         )
         image, apart = math.prod(whole), [dilations[0] * whole[1], dilations[1]]
         taps, apart = [self.summands, *taps], [0, *apart]
-        return Windows(
+        return ConvGeometry(
             images,
             lines,
             count,
