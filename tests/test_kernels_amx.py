@@ -21,9 +21,9 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.cpu_features import host_features, recorded_features
 from subquant.compiler.targets import simulated_host_cpu
 from subquant.errors import UsageError
+from subquant.kernels.conv_geometry import ConvGeometry
 from subquant.kernels.cpu.amx_gemm import Runs
 from subquant.kernels.isa.registry import fastest_instruction_set
-from subquant.kernels.select.conv_geometry import ConvGeometry
 from subquant.runtime import Device, Executable
 
 needs_amx = pytest.mark.skipif(

@@ -14,8 +14,8 @@ from instruction_sets import EVERY, SOME
 from integer_programs import convolution, convolved, drawn
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
+from subquant.kernels.conv_geometry import ConvAxis
 from subquant.kernels.pack.k_groups import TapGroups
-from subquant.kernels.select.conv_geometry import ConvAxis
 
 
 def lowered_text(text, **options):

@@ -1,16 +1,16 @@
-"""AMX: registers of two axes, *tiles* of up to 16 rows of 64 bytes, and their products.
+"""Emission of AMX instructions: tile registers of up to 16 rows of 64 bytes, and their products.
 
-A row of a tile of weights is a group of four integers of each of 16 columns; a row of a tile of
-activations is 16 groups of one row. What is added to a tile of sums, of i32, is::
+A row of a weight tile has a k-pack of four integers of each of 16 output channels; a row of an
+activation tile has 16 k-packs of one row of M. A product adds to a tile of i32 accumulators::
 
-    sums[m, n] += sum_(k, i) activations[m, 4 * k + i] * weight[k, 4 * n + i]
+    acc[m, n] += sum_(k, i) activations[m, 4 * k + i] * weight[k, 4 * n + i]
 
-LLVM allocates tiles in functions of its own making only. Here a tile is known by its number, and
-the instructions are inline assembly with side effects, whose order LLVM keeps, and across which it
-keeps nothing of memory in registers.
+LLVM allocates tile registers only in functions that it generates itself. So kernels number the
+registers, and emit inline assembly with side effects: LLVM keeps its order, and keeps no memory in
+registers across it.
 
-Source: Intel's Software Developer's Manual, volume 1, chapter "Programming with Intel AMX"; of the
-permission Linux's ``Documentation/arch/x86/xstate.rst``.
+Sources: Intel's Software Developer's Manual, volume 1, chapter "Programming with Intel AMX"; for
+the permission, Linux's ``Documentation/arch/x86/xstate.rst``.
 """
 
 from __future__ import annotations
@@ -23,110 +23,112 @@ from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
 from .values import Formula, Scalars, scalar
 
-__all__ = ["Rows", "Tiled", "address", "configuration", "permitted"]
+__all__ = ["AmxAssembly", "TileMemory", "address", "request_permission", "tile_configuration"]
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+_CACHE_LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
-class Rows:
+class TileMemory:
     """The rows of a tile in memory.
 
     Attributes:
-        start: the address of the first one, as i64.
-        apart: bytes from a row to the next, as i64.
-        offset: bytes from `start`.
-        is_passing: they are not read again soon, and shall not take the place of others in the
-            first cache.
+        start: the address of the first row, i64.
+        stride: the bytes from a row to the next, i64.
+        offset: a constant number of bytes that is added to `start`.
+        is_streamed: the rows are not reused soon, and shall not displace others in the L1 cache.
     """
 
     start: Formula
-    apart: Formula
+    stride: Formula
     offset: int = 0
-    is_passing: bool = False
+    is_streamed: bool = False
 
 
-class Tiled:
-    """Instructions that follow one another."""
+class AmxAssembly:
+    """A sequence of AMX instructions, emitted as one ``llvm.inline_asm``."""
 
     def __init__(self) -> None:
-        self._lines: list[str] = []
+        self._instructions: list[str] = []
         self._operands: list[Value] = []
 
     def configure(self, start: Formula) -> None:
-        """``ldtilecfg``: read what `configuration` says from an address; all tiles are zeros."""
-        self._lines.append(f"ldtilecfg ({self._register(start)})")
+        """``ldtilecfg``: load a `tile_configuration` from an address; clears all tiles."""
+        self._instructions.append(f"ldtilecfg ({self._register(start)})")
 
     def clear(self, tile: int) -> None:
-        """``tilezero``: make a tile zeros."""
-        self._lines.append(f"tilezero %tmm{tile}")
+        """``tilezero``: clear a tile."""
+        self._instructions.append(f"tilezero %tmm{tile}")
 
-    def load(self, tile: int, rows: Rows) -> None:
-        """``tileloadd``, or ``tileloaddt1`` of what passes: read a tile."""
-        name = "tileloaddt1" if rows.is_passing else "tileloadd"
-        self._lines.append(f"{name} {self._place(rows)}, %tmm{tile}")
+    def load(self, tile: int, memory: TileMemory) -> None:
+        """``tileloadd``, or ``tileloaddt1`` for streamed rows: load a tile."""
+        name = "tileloaddt1" if memory.is_streamed else "tileloadd"
+        self._instructions.append(f"{name} {self._rows(memory)}, %tmm{tile}")
 
-    def store(self, tile: int, rows: Rows) -> None:
-        """``tilestored``: write a tile."""
-        self._lines.append(f"tilestored %tmm{tile}, {self._place(rows)}")
+    def store(self, tile: int, memory: TileMemory) -> None:
+        """``tilestored``: store a tile."""
+        self._instructions.append(f"tilestored %tmm{tile}, {self._rows(memory)}")
 
-    def multiply(self, sums: int, activations: int, weight: int) -> None:
-        """``tdpbssd``: add the products of signed bytes to sums."""
-        self._lines.append(f"tdpbssd %tmm{weight}, %tmm{activations}, %tmm{sums}")
+    def multiply(self, accumulators: int, activations: int, weight: int) -> None:
+        """``tdpbssd``: add products of signed bytes to the accumulators."""
+        self._instructions.append(f"tdpbssd %tmm{weight}, %tmm{activations}, %tmm{accumulators}")
 
-    def prefetch(self, start: Formula, lines: int) -> None:
-        """``prefetcht1``: ask for so many lines of 64 bytes from an address on."""
-        for line in range(lines):
-            self._lines.append(f"prefetcht1 {64 * line or ''}({self._register(start)})")
+    def prefetch(self, start: Formula, cache_lines: int) -> None:
+        """``prefetcht1``: prefetch cache lines from an address on."""
+        for number in range(cache_lines):
+            offset = _CACHE_LINE_BYTES * number
+            self._instructions.append(f"prefetcht1 {offset or ''}({self._register(start)})")
 
     def release(self) -> None:
-        """``tilerelease``: there are no tiles any more, which threads would keep otherwise."""
-        self._lines.append("tilerelease")
+        """``tilerelease``: reset the tile registers, which the thread would hold otherwise."""
+        self._instructions.append("tilerelease")
 
     def emit(self) -> None:
-        """Write the instructions."""
-        _assembly(self._lines, ["r"] * len(self._operands), self._operands)
+        """Emit the instructions."""
+        _assembly(self._instructions, ["r"] * len(self._operands), self._operands)
 
-    def _place(self, rows: Rows) -> str:
-        return f"{rows.offset or ''}({self._register(rows.start)},{self._register(rows.apart)})"
+    def _rows(self, memory: TileMemory) -> str:
+        start, stride = self._register(memory.start), self._register(memory.stride)
+        return f"{memory.offset or ''}({start},{stride})"
 
-    def _register(self, given: Formula) -> str:
-        if given.value not in self._operands:
-            self._operands.append(given.value)
-        return f"${self._operands.index(given.value)}"
+    def _register(self, operand: Formula) -> str:
+        if operand.value not in self._operands:
+            self._operands.append(operand.value)
+        return f"${self._operands.index(operand.value)}"
 
 
-def configuration(shapes: Sequence[tuple[int, int]]) -> list[int]:
-    """The 64 bytes that say how many rows each tile has, and how many bytes a row."""
+def tile_configuration(shapes: Sequence[tuple[int, int]]) -> list[int]:
+    """The 64 bytes that ``ldtilecfg`` reads: rows, and bytes of a row, of each tile."""
     counts, sizes = ([shape[axis] for shape in shapes] for axis in (0, 1))
-    missing = 16 - len(shapes)
-    return [1, *[0] * 15, *(byte for size in sizes for byte in (size, 0)), *[0] * 2 * missing,
-            *counts, *[0] * missing]  # fmt: skip
+    unused = 16 - len(shapes)
+    return [1, *[0] * 15, *(byte for size in sizes for byte in (size, 0)), *[0] * 2 * unused,
+            *counts, *[0] * unused]  # fmt: skip
 
 
-def permitted() -> Formula:
-    """True if Linux lets this process use tiles, for which it is asked here."""
+def request_permission() -> Formula:
+    """Request tile data from Linux (``arch_prctl``); true if the process may use AMX tiles."""
     constraints = ["={rax}", "{rax}", "{rdi}", "{rsi}", "~{rcx}", "~{r11}"]
     numbers = (_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
-    given = [Scalars().known(number, I64).value for number in numbers]
-    [answer] = _assembly(["syscall"], constraints, given, [mlir_type(I64)])
+    operands = [Scalars().known(number, I64).value for number in numbers]
+    [answer] = _assembly(["syscall"], constraints, operands, [mlir_type(I64)])
     return scalar(answer, I64) == 0
 
 
 def address(memory: Value) -> Formula:
-    """Where a memref begins, as i64."""
-    found = value("memref.extract_aligned_pointer_as_index", [memory], index_type())
-    return scalar(value("arith.index_cast", [found], mlir_type(I64)), I64)
+    """The address of the first element of a memref, i64."""
+    pointer = value("memref.extract_aligned_pointer_as_index", [memory], index_type())
+    return scalar(value("arith.index_cast", [pointer], mlir_type(I64)), I64)
 
 
 def _assembly(
-    lines: Sequence[str],
+    instructions: Sequence[str],
     constraints: Sequence[str],
     operands: Sequence[Value],
     results: Sequence[ir.Type] = (),
 ) -> Sequence[Value]:
     attributes = {
-        "asm_string": ir.StringAttr.get("\n".join(lines)),
+        "asm_string": ir.StringAttr.get("\n".join(instructions)),
         "constraints": ir.StringAttr.get(",".join([*constraints, "~{memory}"])),
         "has_side_effects": ir.UnitAttr.get(),
     }

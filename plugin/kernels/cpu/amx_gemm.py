@@ -33,7 +33,7 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...emit import Formula, scalar
-from ...emit.amx import Rows, Tiled, address, configuration, permitted
+from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
 from ...emit.linalg import Extent, constant_index
 from ...emit.values import Scalars
 from ...emit.vectors import (
@@ -51,10 +51,10 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import concatenate, convert
 from ...numerics.element_types import I8, I32, I64, U8, AnyArray
+from ..conv_geometry import ConvGeometry
 from ..epilogue.matcher import epilogue_bindings
 from ..isa.base import Accumulator
 from ..kernel_table import Binding, Kernel
-from ..select.conv_geometry import ConvGeometry
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 
@@ -247,7 +247,7 @@ class AmxGemm(ConvGemm):
         return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        has_tiles = permitted()
+        has_tiles = request_permission()
         when(has_tiles, self._configure)
         work = _Work(self, memories, has_tiles)
         every = self._blocks * self.tiles.count * self.units
@@ -257,7 +257,7 @@ class AmxGemm(ConvGemm):
         loop(begin.value, (end + 1).value, 1, lambda unit: work.write(scalar(unit), begin, end))
 
         def release() -> None:
-            made = Tiled()
+            made = AmxAssembly()
             made.release()
             made.emit()
 
@@ -271,8 +271,8 @@ class AmxGemm(ConvGemm):
             *[(self.rows, _BYTES)] * (self.at_once * parts),
         ]
         memory = scratch([_BYTES], I8)
-        store(constant_vector(configuration(shapes), I8), memory, [0])
-        made = Tiled()
+        store(constant_vector(tile_configuration(shapes), I8), memory, [0])
+        made = AmxAssembly()
         made.configure(address(memory))
         made.emit()
 
@@ -448,7 +448,7 @@ class _Work:
 
     def _clear(self) -> None:
         """Begin the sums of a unit."""
-        made = Tiled()
+        made = AmxAssembly()
         for register in self._summed:
             made.clear(register)
         made.emit()
@@ -458,13 +458,13 @@ class _Work:
         product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
         parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
         begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
-        step, apart = Tiled(), _known(product.windows.column_stride * product.channels)
+        step, apart = AmxAssembly(), _known(product.windows.column_stride * product.channels)
         stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
         for part, register in enumerate(self._of_weight):
-            rows = Rows(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
+            rows = TileMemory(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
             step.load(register, rows)
         for window, start in enumerate(place.starts):
-            step.load(window, Rows(address(self.read) + _wide(start + offset), apart))
+            step.load(window, TileMemory(address(self.read) + _wide(start + offset), apart))
             for part, register in enumerate(self._of_weight):
                 step.multiply(self._summed[window * parts + part], window, register)
         if lines:
@@ -476,12 +476,12 @@ class _Work:
     def _keep(self, room: Formula) -> None:
         """Write sums to memory, where there is room."""
         parts, width = self.product.tiles.parts, self.product.tiles.width
-        end, apart = Tiled(), _known(width * 4)
+        end, apart = AmxAssembly(), _known(width * 4)
         place = address(self.writer.sums) + _wide(room * (width * 4))
         for index, register in enumerate(self._summed):
             window, part = divmod(index, parts)
             offset = window * self.product.rows * width * 4 + part * _BYTES
-            end.store(register, Rows(place, apart, offset))
+            end.store(register, TileMemory(place, apart, offset))
         end.emit()
 
     # -- without tiles ----------------------------------------------------------------------------

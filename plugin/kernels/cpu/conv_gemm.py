@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..conv_geometry import ConvGeometry
 from ..epilogue.matcher import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.tiles import Tiles
-from ..select.conv_geometry import ConvGeometry
 from .pad_copy import PadCopyKernel
 
 __all__ = ["ROOM", "ConvGemm"]

@@ -39,12 +39,12 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
+from ..conv_geometry import ConvAxis
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
 from ..pack.k_groups import TapGroups
-from ..select.conv_geometry import ConvAxis
 
 __all__ = ["DepthwiseConv"]
 

@@ -54,9 +54,9 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
+from ..conv_geometry import ConvAxis
 from ..epilogue.matcher import epilogue_bindings
 from ..kernel_table import Binding, Kernel, workgroup_range
-from ..select.conv_geometry import ConvAxis
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 from .widened_panels import WidenedPanels, widened_panels

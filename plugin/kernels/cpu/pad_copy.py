@@ -17,9 +17,9 @@ from ...emit import Formula, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ...numerics.element_types import I8
+from ..conv_geometry import ConvAxis
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel, workgroup_range
-from ..select.conv_geometry import ConvAxis
 
 __all__ = ["PadCopyKernel"]
 

@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from ...numerics.element_types import AnyArray
-from ..select.conv_geometry import ConvAxis
+from ..conv_geometry import ConvAxis
 
 __all__ = ["TapGroups"]
 

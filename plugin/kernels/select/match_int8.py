@@ -19,6 +19,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements, is_invariant
+from ..conv_geometry import ConvAxis, ConvGeometry
 from ..cpu.amx_gemm import AmxGemm, Runs
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
@@ -28,7 +29,6 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.tiles import Tiles
-from .conv_geometry import ConvAxis, ConvGeometry
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 

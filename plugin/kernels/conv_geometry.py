@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...emit import Formula
-from ...emit.vectors import quotient
+from ..emit import Formula
+from ..emit.vectors import quotient
 
 __all__ = ["ConvAxis", "ConvGeometry"]
 
