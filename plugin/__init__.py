@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .compiler.mlir_client import Source
     from .compiler.targets import Target
     from .errors import Remark, SubquantError
-    from .isolation.client import Limits
+    from .isolation.limits import Limits
     from .numerics.casts import dequantize, quantize
     from .numerics.parameters import ExpressedType, QuantizationParameters, StorageType
     from .runtime import Device, DeviceArray, Executable
@@ -53,7 +53,7 @@ _PLACES = {
     "DeviceArray": "runtime",
     "Executable": "runtime",
     "ExpressedType": "numerics.parameters",
-    "Limits": "isolation.client",
+    "Limits": "isolation.limits",
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
     "SubquantError": "errors",
@@ -110,10 +110,10 @@ def compile(
         SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
             is no device.
     """
-    from .isolation.client import prepare
+    from .isolation.client import start_child
 
     if not (cache or os.environ.get("SUBQUANT_CACHE")):  # which may have what is asked for
-        prepare()  # the child imports MLIR while the runtime is imported here
+        start_child()  # the child imports MLIR while the runtime is imported here
     from .compiler.compilation import compile_to_bytes
     from .compiler.compile_options import CompileOptions
     from .runtime import Device, Executable

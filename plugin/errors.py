@@ -38,6 +38,8 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "counted",
+    "error_from_json",
+    "error_to_json",
     "expected_name",
     "near_names",
     "place_of",
@@ -243,3 +245,36 @@ class ExecutionError(SubquantError):
 
 class EnvironmentProblem(SubquantError):
     """A package or a device is missing or has the wrong version."""
+
+
+def error_to_json(error: SubquantError) -> dict[str, Any]:
+    """Return an error as JSON values, for `error_from_json`."""
+    place = error.place
+    return {
+        "class": type(error).__name__,
+        "message": error.message,
+        "place": None if place is None else [place.file, place.line, place.column],
+        "op_name": error.op_name,
+        "notes": list(error.notes),
+    }
+
+
+def error_from_json(fields: Mapping[str, Any]) -> SubquantError:
+    """Return the error that `error_to_json` wrote.
+
+    Raises:
+        KeyError, TypeError, ValueError: the fields are not those of an error.
+    """
+    error_class = globals()[fields["class"]] if fields["class"] in __all__ else None
+    if not (isinstance(error_class, type) and issubclass(error_class, SubquantError)):
+        raise ValueError("no error is named so")
+    place = None
+    if fields["place"] is not None:
+        file, line, column = fields["place"]
+        place = Place(str(file), int(line), int(column))
+    notes = tuple(str(note) for note in fields["notes"])
+    error = error_class(str(fields["message"]), place, notes)
+    if fields["op_name"] is not None:
+        error.op_name = str(fields["op_name"])
+        error.args = (str(error),)
+    return error

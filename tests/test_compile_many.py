@@ -36,7 +36,8 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.keys import digest_of, key_of_source
 from subquant.core.reports import check_places
 from subquant.errors import EnvironmentProblem, InputError, UsageError
-from subquant.isolation.client import Finished, Work
+from subquant.isolation.cancellation import CancellableWork
+from subquant.isolation.command import CommandResult
 from test_tflite import subtraction
 
 PROGRAM = """func.func @main(%x: tensor<{n}xf32>) -> tensor<{n}xf32> {{
@@ -263,12 +264,14 @@ def test_the_compilers_of_a_batch_share_the_cores(
         monkeypatch.setenv(name, given)
     seen: list[dict[str, str]] = []
 
-    def run_guarded(*arguments: object, variables: dict[str, str], **named: object) -> Finished:
+    def run_supervised(
+        *arguments: object, variables: dict[str, str], **named: object
+    ) -> CommandResult:
         seen.append(variables)
-        return Finished(0, b"", b"", b"executable", True)
+        return CommandResult(0, b"", b"executable")
 
-    monkeypatch.setattr(iree_driver, "run_guarded", run_guarded)
-    with Work(cores).doing():
+    monkeypatch.setattr(iree_driver, "run_supervised", run_supervised)
+    with CancellableWork(cores).active():
         iree_driver.run_iree(b"", CompileOptions())
     assert seen == [{} if set_to is None else {name: set_to}]
 
@@ -276,7 +279,7 @@ def test_the_compilers_of_a_batch_share_the_cores(
 def test_executables_do_not_depend_on_how_many_are_compiled() -> None:
     program, options = PROGRAM.format(n=1).encode(), CompileOptions()
     alone, key = compile_to_bytes(program, options), key_of_source(program, options)
-    with Work(cores=1).doing():
+    with CancellableWork(cores=1).active():
         assert compile_to_bytes(program, options, cache="") == alone
         assert key_of_source(program, options) == key
 

@@ -22,7 +22,7 @@ from subquant import DeviceArray
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.formats.irpa import create_archive
-from subquant.isolation.client import available_cores
+from subquant.isolation.limits import available_cores
 from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize
 from subquant.ops import linear, trace_function

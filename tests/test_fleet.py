@@ -18,6 +18,8 @@ from subquant.batch.engines import Done, Task, run_tasks
 from subquant.batch.engines.available_cores import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
 from subquant.isolation import client
+from subquant.isolation.cancellation import CancellableWork, Cancelled
+from subquant.isolation.command import run_supervised
 from test_process_cleanup import is_alive, wait_until
 
 TESTS = Path(__file__).parent
@@ -118,14 +120,14 @@ def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_there_are_as_many_children_as_jobs() -> None:
-    jobs = client.MOST + 2
+    jobs = client.MAX_CHILDREN + 2
     tasks = [
         task("in_child", f"{number}", function="process", seconds=0.5) for number in range(jobs)
     ]
     start = time.monotonic()
     found = list(run_tasks(tasks, jobs=jobs))
     assert len({done.value for done in found}) == jobs, time.monotonic() - start
-    assert len(client._POOL.idle) <= client._POOL.places == client.MOST
+    assert len(client._POOL.idle) <= client._POOL.size == client.MAX_CHILDREN
 
 
 @pytest.mark.parametrize("function", ["sleep", "run_command"])
@@ -175,19 +177,19 @@ def test_a_signal_ends_the_children(tmp_path: Path, name: str) -> None:
 
 
 def test_work_that_is_cancelled_has_no_more_children() -> None:
-    work = client.Work()
+    work = CancellableWork()
     raised: list[BaseException] = []
 
     def wait_for_place() -> None:
-        with work.doing():
+        with work.active():
             try:
                 client.call("fleet_tasks:double", {"x": 1})
-            except client.Cancelled as error:
+            except Cancelled as error:
                 raised.append(error)
 
     thread = threading.Thread(target=wait_for_place)
     with contextlib.ExitStack() as stack:
-        for _ in range(client.MOST):  # all are taken
+        for _ in range(client.MAX_CHILDREN):  # all are taken
             stack.enter_context(client._POOL.child("os"))
         thread.start()
         time.sleep(0.1)
@@ -195,6 +197,6 @@ def test_work_that_is_cancelled_has_no_more_children() -> None:
         work.cancel()
         thread.join(10)
     assert len(raised) == 1
-    with work.doing(), pytest.raises(client.Cancelled):
-        client.run_guarded(["/bin/true"], {})
-    assert client.run_guarded(["/bin/true"], {}).status == 0
+    with work.active(), pytest.raises(Cancelled):
+        run_supervised(["/bin/true"], {})
+    assert run_supervised(["/bin/true"], {}).status == 0

@@ -20,16 +20,18 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_bytes, parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
-from subquant.errors import CompilerError, EnvironmentProblem, Place, UnsupportedError, UsageError
-from subquant.isolation import client
-from subquant.isolation.client import (
-    ChildEnded,
-    Limits,
-    call,
+from subquant.errors import (
+    CompilerError,
+    EnvironmentProblem,
+    Place,
+    UnsupportedError,
+    UsageError,
     error_from_json,
     error_to_json,
-    time_limit,
 )
+from subquant.isolation import client
+from subquant.isolation.client import ChildEnded, call
+from subquant.isolation.limits import Limits, time_limit
 
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SPARSE = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
@@ -324,7 +326,7 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
     """Linux tells a reader of data after that has it, at any time: nobody may end of that."""
     (here / "waiting.py").write_text(WAITS)
     monkeypatch.syspath_prepend(here)
-    client.close_idle()
+    client.close_idle_children()
     asked = []
 
     def write(step: str) -> None:
@@ -343,7 +345,7 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
 
 
 def test_an_idle_child_dies_with_its_parent() -> None:
-    code = "from subquant.isolation.client import prepare; prepare(); print(flush=True); input()"
+    code = "from subquant.isolation import client as c; c.start_child(); print(flush=True); input()"
     pipe = subprocess.PIPE
     parent = subprocess.Popen([sys.executable, "-c", code], stdout=pipe, stdin=pipe)
     assert parent.stdout is not None
@@ -413,7 +415,7 @@ def test_threads_do_not_mix() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
-    assert len(client._POOL.idle) <= client.MOST
+    assert len(client._POOL.idle) <= client.MAX_CHILDREN
 
 
 def test_a_forked_process_has_a_child_of_its_own() -> None:

@@ -18,8 +18,8 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.core import files
 from subquant.core.files import write_whole
 from subquant.errors import CompilerError, EnvironmentProblem
-from subquant.isolation import client as processes
-from subquant.isolation.client import run_guarded
+from subquant.isolation import client
+from subquant.isolation.command import exit_on_signals, run_supervised
 
 PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SUBQUANT = str(Path(sys.executable).with_name("subquant"))
@@ -85,7 +85,7 @@ def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Pa
     process, pids = slow_compilation(folder)
     (made,) = (folder / "temporary").iterdir()
     assert sorted(path.name for path in made.iterdir()) == [
-        ".held", ".stderr", ".stdout", "module.mlirbc", "own"
+        ".held", ".stderr", "module.mlirbc", "own"
     ]  # fmt: skip
     process.send_signal(signal.Signals[name])
     _, errors = process.communicate(timeout=20)
@@ -137,7 +137,7 @@ def test_what_guards_the_compiler_is_told_to_end(folder: Path) -> None:
     os.kill(int(shown.stdout), signal.SIGTERM)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 1
-    assert errors == b"error: what ran 'slow' was ended (status 1)\n"
+    assert errors == b"error: the supervisor of 'slow' was ended (status 1)\n"
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
     assert not list((folder / "temporary").iterdir())
 
@@ -162,13 +162,13 @@ def test_what_all_were_killed_left_is_removed_by_the_next(
         if name[-1] != "2":  # one that has no lock yet
             (temporary / name / ".held").touch()
     before = {path.name for path in temporary.iterdir()}
-    run_guarded(["/bin/true"], {})
+    run_supervised(["/bin/true"], {})
     assert {path.name for path in temporary.iterdir()} == before  # it is held
     for pid in [*descendants_of(process.pid), process.pid]:
         os.kill(pid, signal.SIGKILL)
     process.communicate()
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
-    run_guarded(["/bin/true"], {})
+    run_supervised(["/bin/true"], {})
     assert {path.name for path in temporary.iterdir()} == before - {made.name}
     assert sorted(os.listdir(other)) == [".held", "kept"]
 
@@ -177,9 +177,9 @@ def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
     """Who makes one has it, although others look for what nobody holds."""
     script = "\n".join([
         "import os, sys",
-        "from subquant.isolation.supervisor import held_folder",
+        "from subquant.isolation.supervisor import locked_folder",
         "for _ in range(200):",
-        "    with held_folder(sys.argv[1]) as made:",
+        "    with locked_folder(sys.argv[1]) as made:",
         "        open(os.path.join(made, 'a'), 'x').close()",
         "        assert sorted(os.listdir(made)) == ['.held', 'a']",
     ])  # fmt: skip
@@ -192,24 +192,21 @@ def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
 def test_commands_that_are_guarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "cat; echo out; echo err >&2; cp $1 $2; exit 3"
     command = ["/bin/sh", "-c", script, "sh", {"file": "a"}, {"file": "b"}]
-    done = run_guarded(command, {"a": b"text"}, stdin="a", output="b")
-    assert (done.status, done.stdout, done.stderr) == (3, b"textout\n", b"err\n")
-    assert (done.output, done.in_time) == (b"text", True)
-    assert run_guarded(["/bin/sh", "-c", "kill -SEGV $$"], {}).status == -signal.SIGSEGV
-    late = run_guarded(["/bin/sleep", "100"], {}, seconds=0.1)
-    assert (late.in_time, late.output) == (False, None)
-    # One that closes all that it has, and works on.
-    script = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; sleep 0.2; echo done"
-    assert run_guarded(["/bin/bash", "-c", script], {}).stdout == b"done\n"
+    result = run_supervised(command, {"a": b"text"}, output="b")
+    assert (result.status, result.stderr, result.output) == (3, b"err\n", b"text")
+    assert run_supervised(["/bin/sh", "-c", "kill -SEGV $$"], {}).status == -signal.SIGSEGV
+    # A command that closes all inherited files and goes on.
+    script = "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; sleep 0.2; echo done >&2"
+    assert run_supervised(["/bin/bash", "-c", script], {}).stderr == b"done\n"
     with pytest.raises(EnvironmentProblem, match="'no' cannot be run: No such file"):
-        run_guarded(["/no"], {})
+        run_supervised(["/no"], {})
     with monkeypatch.context() as patch:
         patch.setattr("subprocess.Popen.__init__", no_process)
         with pytest.raises(EnvironmentProblem, match="'true' cannot be started: Too many open"):
-            run_guarded(["/bin/true"], {})
+            run_supervised(["/bin/true"], {})
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="'true' cannot be run: No such file or"):
-        run_guarded(["/bin/true"], {})
+        run_supervised(["/bin/true"], {})
     assert not list((folder / "temporary").iterdir())
 
 
@@ -220,7 +217,7 @@ def no_process(*_: object, **__: object) -> None:
 def test_no_place_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="a child process cannot be started: No such file"):
-        processes._Child("os")
+        client._Child("os")
 
 
 def test_a_compiler_that_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,7 +363,7 @@ def test_signals_that_are_ignored_stay_so() -> None:
     """``nohup`` ignores SIGHUP for what it starts."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with processes.ending_cleanly():
+        with exit_on_signals():
             assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
             with pytest.raises(SystemExit, match="143"):
                 signal.raise_signal(signal.SIGTERM)

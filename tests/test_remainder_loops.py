@@ -60,13 +60,13 @@ def test_the_compiler_is_told(
     cpu: str, flags: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, also where a flag says something else."""
-    commands, run = [], iree_driver.run_guarded
+    commands, run = [], iree_driver.run_supervised
 
     def recorded(command: list[str], *given: object, **others: object) -> object:
         commands.append(command)
         return run(command, *given, **others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(iree_driver, "run_guarded", recorded)
+    monkeypatch.setattr(iree_driver, "run_supervised", recorded)
     compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags), cache="")
     texts = [part for part in commands[-1] if isinstance(part, str)]
     assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
@@ -74,14 +74,14 @@ def test_the_compiler_is_told(
 
 def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is tried once, and what follows is the default."""
-    commands, run = [], iree_driver.run_guarded
+    commands, run = [], iree_driver.run_supervised
 
     def refusing(command: list[str], *given: object, **others: object) -> object:
         commands.append(command)
         flags = ["--nonsense"] if any("pproc" in str(part) for part in command) else []
         return run([*command, *flags], *given, **others)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(iree_driver, "run_guarded", refusing)
+    monkeypatch.setattr(iree_driver, "run_supervised", refusing)
     options = CompileOptions(target_cpu="haswell")
     assert compile_to_bytes(SUMS, options, cache="")
     assert sum("pproc" in " ".join(map(str, command)) for command in commands) == 1

@@ -8,7 +8,7 @@ from contextlib import closing
 from typing import Any
 
 from ..compiler.compile_options import CompileOptions, Emit
-from ..isolation.client import Limits
+from ..isolation.limits import Limits
 from .models import find_models, name_outputs
 from .run import Batch, CompiledModel
 

@@ -10,8 +10,7 @@ from typing import Any, get_args
 
 from ..compiler.compile_options import CompileOptions, Emit
 from ..core import reports
-from ..errors import InputError, Place, UsageError, printable, quoted
-from ..isolation.client import error_from_json
+from ..errors import InputError, Place, UsageError, error_from_json, printable, quoted
 from .report import show_table, summary_line, to_json, to_junit
 from .run import CompiledModel, Status
 

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from ..compiler.compile_options import CompileOptions, Emit
 from ..core import reports
-from ..errors import printable
-from ..isolation.client import error_to_json
+from ..errors import error_to_json, printable
 from .run import CompiledModel, Status
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from ..compiler.compile_options import CompileOptions, Emit
 from ..compiler.keys import Key, digest_of, is_for_host, key_of_source, machine_of
 from ..compiler.mlir_client import Input
 from ..core.files import read_input, reproducer_name, write_whole
-from ..errors import InputError, Place, Remark, SubquantError
-from ..isolation.client import Limits, error_from_json
+from ..errors import InputError, Place, Remark, SubquantError, error_from_json
+from ..isolation.limits import Limits
 from .engines import HOST_CPU, Done, Task, run_tasks
 from .engines.input_bundle import Parcel, read_flag_files
 from .manifest import Manifest, Record

@@ -24,7 +24,8 @@ from ..compiler.compilation import compile_to_bytes
 from ..compiler.compile_options import options_of_json
 from ..compiler.keys import machine_of
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
-from ..isolation.client import Limits, Steps
+from ..isolation.child import ReportStep
+from ..isolation.limits import Limits
 from .engines.input_bundle import unpacked
 
 __all__ = ["Clock", "compile_model"]
@@ -59,7 +60,7 @@ class Clock:
 
 
 def compile_model(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Compile a model: a function of a `subquant.batch.engines.Task`.
 

@@ -11,7 +11,7 @@ import click
 
 from ..compiler.compile_options import CompileOptions
 from ..errors import Remark, SubquantError, counted
-from ..isolation.client import prepare
+from ..isolation.client import start_child
 from .benching import Bench, bench_on_cluster
 from .console import reproducer_of, say, show_progress, shown_name, source_of
 from .options import (
@@ -136,7 +136,7 @@ def command(
             elif bench.is_executable:
                 found = bench.run(model, reproducer, progress, on_remark)
             else:
-                prepare()
+                start_child()
                 found = bench.run(source_of(model), reproducer, progress, on_remark)
         except SubquantError as error:
             raise error.in_file(shown_name(model)) from None

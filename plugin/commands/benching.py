@@ -18,8 +18,10 @@ from ..batch.engines import Done, Task, needs_of, run_tasks
 from ..batch.engines.input_bundle import Parcel, read_flag_files, unpacked
 from ..compiler.compile_options import options_of_json
 from ..compiler.mlir_client import Input
-from ..errors import Remark, SubquantError
-from ..isolation.client import Limits, Steps, call, error_from_json
+from ..errors import Remark, SubquantError, error_from_json
+from ..isolation.child import ReportStep
+from ..isolation.client import call
+from ..isolation.limits import Limits
 from .arrays import parse_input, split_name
 from .calls import Call
 from .console import read_model
@@ -224,7 +226,7 @@ def _task(bench: Bench, reproducer: Path) -> Task:
 
 
 def time_there(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Compile and time in a child process: a function of a `subquant.batch.engines.Task`.
 
@@ -266,7 +268,7 @@ def time_there(
 
 
 def time_in_child(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """What of `time_there` is done in the child process."""
     from ..runtime.machine import describe_machine

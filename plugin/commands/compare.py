@@ -11,7 +11,7 @@ import click
 
 from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError, counted
-from ..isolation.client import prepare
+from ..isolation.client import start_child
 from .console import read_model, say, show_progress, shown_name, write_output
 from .options import compile_options, limit_options, make_compile_options, plot_option, pop_limits
 
@@ -80,7 +80,7 @@ def command(
     subquant compare model.tflite --against float      where quantization costs precision
     subquant compare model.tflite --input @x.npy --json
     """
-    prepare()
+    start_child()
     from ..comparison.compared_models import compare_layers, model_of
     from ..comparison.layers import to_json, to_model_explorer
     from ..runtime import Device

@@ -12,7 +12,8 @@ import click
 from ..batch.models import is_list, is_pattern
 from ..compiler.compile_options import CompileOptions, Emit
 from ..errors import SubquantError, UsageError, quoted
-from ..isolation.client import Limits, prepare
+from ..isolation.client import start_child
+from ..isolation.limits import Limits
 from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
 from .options import (
     compile_options,
@@ -204,7 +205,7 @@ def _compile_many(
 def prepare_compiler() -> None:
     """Start the child that compiles, unless the cache may have what it would make."""
     if not os.environ.get("SUBQUANT_CACHE"):
-        prepare()
+        start_child()
 
 
 def compile_model(

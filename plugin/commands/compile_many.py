@@ -22,7 +22,8 @@ from ..compiler.compile_options import CompileOptions, Emit
 from ..core.reports import check_places, write_report
 from ..core.versions import installed_versions
 from ..errors import UsageError, printable, quoted
-from ..isolation.client import Limits, ending_cleanly
+from ..isolation.command import exit_on_signals
+from ..isolation.limits import Limits
 from .console import read_model, report_error, say
 
 __all__ = ["ManyOptions", "compile_models"]
@@ -91,7 +92,7 @@ def compile_models(
     display = _Display(models)
     try:
         with (
-            ending_cleanly(),
+            exit_on_signals(),
             display.shown(),
             contextlib.closing(
                 batch.run(jobs=many.jobs, cluster=many.cluster, on_begin=display.on_begin)

@@ -19,7 +19,8 @@ from ..errors import (
     near_names,
     quoted,
 )
-from ..isolation.client import ChildEnded, Limits, call, prepare
+from ..isolation.client import ChildEnded, call, start_child
+from ..isolation.limits import Limits
 from .console import read_model, reproducer_of, say, show_progress, shown_name
 from .options import limit_options, plot_option, pop_limits
 
@@ -66,7 +67,7 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
     if file.endswith(".vmfb"):
         _inspect_executable(file, as_json)
         return
-    prepare()
+    start_child()
     kind = _model_kind(file)
     if kind is not None:
         if tensor is not None:

@@ -9,7 +9,7 @@ import click
 
 from ..core.option_fields import Activations
 from ..errors import InputError
-from ..isolation.client import ending_cleanly
+from ..isolation.command import exit_on_signals
 from .console import read_model, shown_name
 from .options import stacked, threads_option
 
@@ -89,7 +89,7 @@ def load_model(
     """
     from ..models import load
 
-    with ending_cleanly():
+    with exit_on_signals():
         return load(
             find_model(model, progress),
             device=device,

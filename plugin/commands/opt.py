@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..errors import UsageError
-from ..isolation.client import prepare
+from ..isolation.client import start_child
 from .console import (
     read_model,
     report_error,
@@ -72,7 +72,7 @@ def command(
         raise UsageError("expected a MODEL; see 'subquant opt --help'")
     from ..compiler import mlir_client
 
-    prepare()
+    start_child()
     with show_progress(f"opt {model}") as progress:
         result = mlir_client.optimize(
             read_model(model),

@@ -12,7 +12,7 @@ import click
 from ..compiler.compile_options import CompileOptions
 from ..core.option_fields import Options, annotations_of, choices_of
 from ..errors import UsageError
-from ..isolation.client import Limits
+from ..isolation.limits import Limits
 
 __all__ = [
     "AliasedOption",

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import CompilerError, EnvironmentProblem, Place
-from ..isolation.client import ChildEnded, Limits, call
+from ..isolation.client import ChildEnded, call
+from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 
 __all__ = ["arrays_of", "ask", "described"]

@@ -18,7 +18,7 @@ from ..importers import onnx, tflite
 from ..importers.onnx.reading import model as onnx_format
 from ..importers.options import AS_IN_FILE, ImportOptions
 from ..importers.tflite.reading import model as tflite_format
-from ..isolation.client import Limits
+from ..isolation.limits import Limits
 from ..numerics.element_types import Array, ElementType
 from ..runtime import Device, Executable
 from . import litert_reference, onnxruntime_reference

@@ -12,7 +12,8 @@ import numpy as np
 
 from ..core.files import kind_of
 from ..importers.tflite.reading.model import Model
-from ..isolation.client import Limits, Steps
+from ..isolation.child import ReportStep
+from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from .child_runtime import arrays_of, ask, described
 
@@ -58,7 +59,9 @@ def reference(
     ]
 
 
-def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tuple[Any, list[bytes]]:
+def compute(
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
+) -> tuple[Any, list[bytes]]:
     """Run the model, in a child; a text is what LiteRT says where it refuses it."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 

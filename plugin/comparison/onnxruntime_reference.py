@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ..isolation.client import Limits, Steps
+from ..isolation.child import ReportStep
+from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from .child_runtime import arrays_of, ask, described
 
@@ -62,7 +63,9 @@ def reference(
     return list(results)
 
 
-def compute(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> tuple[Any, list[bytes]]:
+def compute(
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
+) -> tuple[Any, list[bytes]]:
     """Run the model, in a child; a text is what ONNX Runtime says where it refuses it."""
     import onnx
     import onnxruntime

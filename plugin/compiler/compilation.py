@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import InputError, Remark, SubquantError, UsageError
-from ..isolation.client import Limits
+from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, Made, description
 from .compile_options import CompileOptions, Emit

@@ -23,7 +23,8 @@ from ..errors import (
     quoted,
 )
 from ..iree_hooks import session
-from ..isolation.client import Finished, cores_of_work, run_guarded
+from ..isolation.cancellation import allowed_cores
+from ..isolation.command import CommandResult, run_supervised
 from .compile_options import CompileOptions
 from .mlir_client import text_of
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS, simulated_host_cpu
@@ -137,7 +138,7 @@ def _finished(
     options: CompileOptions,
     shared: str | dict[str, str],
     flags: Sequence[str],
-) -> Finished:
+) -> CommandResult:
     """Run IREE's compiler on a module.
 
     Args:
@@ -152,7 +153,7 @@ def _finished(
         command = [*session_command(), {"file": given}, {"file": made}, shared, *flags]
     else:
         command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
-    return run_guarded(command, files, output=made, variables=_variables())
+    return run_supervised(command, files, output=made, variables=_variables())
 
 
 def session_command() -> list[str]:
@@ -175,7 +176,7 @@ def compile_threads(options: CompileOptions) -> bytes:
     made = "threads.vmfb"
     command: list[str | dict[str, str]]
     command = [*session_command(), "", {"file": made}, "", *options.flags]
-    result = run_guarded(command, {}, output=made, variables=_variables())
+    result = run_supervised(command, {}, output=made, variables=_variables())
     return (result.output or b"") if result.status == 0 else b""
 
 
@@ -191,7 +192,7 @@ _MOST_TASKS = 12
 
 def _variables() -> dict[str, str]:
     """What has the compiler take the cores of this work only: others compile on the others."""
-    cores = cores_of_work()
+    cores = allowed_cores()
     if cores is None or cores >= _MOST_TASKS or _TASK_COUNT in os.environ:
         return {}
     return {_TASK_COUNT: str(cores)}
@@ -216,7 +217,7 @@ def _features_of_flags(options: CompileOptions, flags: tuple[str, ...]) -> froze
     command: list[str | dict[str, str]]
     command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
     command.append("--compile-to=executable-sources")
-    result = run_guarded(command, {given: b"module {}"}, output=made)
+    result = run_supervised(command, {given: b"module {}"}, output=made)
     unknown = _unknown_target(result.stderr.decode(errors="replace"), options)
     if unknown is not None:
         raise unknown
@@ -256,7 +257,7 @@ def _compiler_error(
     bytecode: bytes,
     options: CompileOptions,
     reproducer: str | os.PathLike[str] | None,
-    result: Finished,
+    result: CommandResult,
 ) -> SubquantError:
     """Say what happened; if it is not that a target is unknown, write a reproducer."""
     stderr = result.stderr.decode(errors="replace")

@@ -16,9 +16,10 @@ from typing import Any
 from ..core._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
 from ..core.files import read_input
 from ..dialects import create_context
-from ..errors import Remark, UnsupportedError
+from ..errors import Remark, UnsupportedError, error_to_json
 from ..importers.options import AS_IN_FILE, ImportOptions
-from ..isolation.client import Steps, error_to_json, limit_time, time_limit
+from ..isolation.child import ReportStep
+from ..isolation.limits import set_time_limit, time_limit
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
 from .compile_options import options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
@@ -31,7 +32,7 @@ Answer = tuple[Any, list[bytes]]
 do_without_operation_classes()  # only child processes import this module
 
 
-def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Parse a module and run the passes of a compilation; the blob is text or bytecode.
 
     The value has the remarks; with bytecode, what the module has to run; and how many bytes of
@@ -59,7 +60,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
 
         with program_archive(arguments["parameters"], arguments["weights"]) as archive:
             lower(module, options, _limiting(arguments, steps), on_remark)
-            limit_time(None)
+            set_time_limit(None)
             steps("parameters")
             described["parameter_bytes"] = archive.finish(module)
     described["remarks"] = [asdict(remark) for remark in remarks]
@@ -77,7 +78,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) ->
         return described, [bytecode_of(module)]
 
 
-def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Do what ``subquant opt`` does."""
     from .opt import run_opt
 
@@ -98,7 +99,7 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Ans
     return value, [(result.text or "").encode()]
 
 
-def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Describe the quantized tensors of a module."""
     from ..transforms.quantization.verify_quantization import VerifyQuantization
     from ..transforms.raising.raise_dequantization import RaiseDequantization
@@ -108,7 +109,7 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
     module = _parse(arguments, blobs, steps)
     passes = [VerifyQuantization(), RaiseDequantization()]
     run_pipeline(module, passes, _limiting(arguments, steps))
-    limit_time(None)
+    set_time_limit(None)
     steps("inspect")
     source = arguments["source"]
     data = read_input(source["path"]) if "path" in source else blobs[0]
@@ -120,7 +121,7 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
 _INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
 
 
-def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Write a module with what StableHLO's interpreter knows; the value has the signatures."""
     from ..transforms.iree_workarounds.check_hand_off import signature_of
 
@@ -146,7 +147,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -
         return signatures, [module.operation.get_asm(print_generic_op_form=True).encode()]
 
 
-def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Return the names of the files that an ONNX model has tensors in."""
     from ..importers.onnx.reading.model import external_files
 
@@ -156,7 +157,7 @@ def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) 
         return external_files(data, source["file"]), []
 
 
-def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answer:
+def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Return a module as text that IREE's parser reads.
 
     It does not read the alignment of a ``memref.alloca`` in MLIR's short form, so a module with
@@ -170,7 +171,7 @@ def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: Steps) -> Answ
 def _parse(
     arguments: dict[str, Any],
     blobs: list[bytes],
-    steps: Steps,
+    steps: ReportStep,
     options: ImportOptions = AS_IN_FILE,
     on_remark: Callable[[Remark], None] | None = None,
 ) -> ir.Module:
@@ -183,19 +184,19 @@ def _parse(
 
 
 @contextlib.contextmanager
-def _limited(step: str, arguments: dict[str, Any], steps: Steps) -> Iterator[None]:
+def _limited(step: str, arguments: dict[str, Any], steps: ReportStep) -> Iterator[None]:
     """Report a step of upstream's alone, and limit its time."""
     steps(step)
     with time_limit(arguments["parse_seconds"]):
         yield
 
 
-def _limiting(arguments: dict[str, Any], steps: Steps) -> Callable[[ModulePass], None]:
+def _limiting(arguments: dict[str, Any], steps: ReportStep) -> Callable[[ModulePass], None]:
     """Report each pass, its name and how to write it with its options, and limit its time."""
 
     def on_pass(step: ModulePass) -> None:
         text = text_of_pass(step)
         steps(f"pass {step.name or text}", text)
-        limit_time(arguments["pass_seconds"])
+        set_time_limit(arguments["pass_seconds"])
 
     return on_pass

@@ -21,8 +21,9 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..core.files import open_input, read_input, write_whole
-from ..errors import CompilerError, ParseError, Place, Remark, SubquantError
-from ..isolation.client import ChildEnded, Limits, call, error_from_json
+from ..errors import CompilerError, ParseError, Place, Remark, SubquantError, error_from_json
+from ..isolation.client import ChildEnded, call
+from ..isolation.limits import Limits
 from .compile_options import CompileOptions, Emit
 
 if TYPE_CHECKING:
@@ -383,7 +384,7 @@ def _crash(
     if ended.cause in ("SIGPROF", "SIGALRM") and seconds is not None:
         who = "the module" if option == "--pass-seconds" else "upstream's MLIR"
         what = f"{who} took more than {seconds:g} s {doing} ({option})"
-    elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.words):
+    elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.output_tail):
         size = (limits.memory_bytes or 0) / 2**30
         what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
     elif ended.exhausted == "stack":
@@ -391,7 +392,7 @@ def _crash(
     elif ended.cause == "SIGKILL":
         what = f"upstream's MLIR was killed {doing}, as a system does that is out of memory"
     else:
-        reason = _REASON.search(ended.words)
+        reason = _REASON.search(ended.output_tail)
         said = f": {reason.group(1).strip()}" if reason else ""
         what = f"upstream's MLIR crashed {doing} ({ended.cause}{said})"
     return CompilerError(f"{what}; {_reproduce(source, passes, reproducer)}", Place(source.file))

@@ -15,7 +15,7 @@ from typing import Any
 from ..core.files import read_input
 from ..dialects import create_context
 from ..errors import SubquantError
-from ..isolation.client import Steps
+from ..isolation.child import ReportStep
 from .compile_options import CompileOptions
 from .lowering import lower
 from .reading import parse_bytes
@@ -24,7 +24,7 @@ __all__ = ["served"]
 
 
 def served(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe a model, by request: of the path ``path``, named ``file``, of the kind ``kind``."""
     inspection = importlib.import_module(f"..importers.{arguments['kind']}.inspection", __package__)

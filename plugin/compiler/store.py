@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 from ..core.files import open_input, open_whole
 from ..errors import InputError, SubquantError
-from ..isolation.client import check_cancelled
+from ..isolation.cancellation import check_cancelled
 from .keys import Digest, digest_of, digest_of_file, digest_of_open
 
 __all__ = ["Held", "Record", "Store", "Stored"]

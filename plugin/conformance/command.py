@@ -23,7 +23,7 @@ from ..errors import (
     printable,
     quoted,
 )
-from ..isolation.client import ending_cleanly
+from ..isolation.command import exit_on_signals
 from .cases import Case, Outcome, programs_cases
 from .options import RunOptions
 from .replay import replay_command, save_case
@@ -89,7 +89,7 @@ def run(options: RunOptions) -> int:
             tuple(missing),
         )
 
-    with ending_cleanly():
+    with exit_on_signals():
         try:
             for device, chosen in plan.chosen.items():
                 with _progress(f"conformance on {device}", len(chosen)) as progress:

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..batch.engines import Task, needs_of, run_tasks
 from ..errors import SubquantError, UnsupportedError
-from ..isolation.client import ChildEnded, Steps, call, end_after
+from ..isolation.child import ReportStep
+from ..isolation.client import ChildEnded, call
+from ..isolation.limits import set_wall_time_limit
 from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
@@ -102,7 +104,7 @@ def _crashes(batch: Sequence[Case], device: str, message: str) -> list[Outcome]:
 
 
 def run_batch(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Run a batch in a child process: a function of a `subquant.batch.engines.Task`.
 
@@ -127,7 +129,7 @@ def run_batch(
                 one, _ = run_batch(arguments, [pickle.dumps((case,))], steps)
                 outcomes += one["outcomes"]
         else:
-            words = ended.words.strip().splitlines()
+            words = ended.output_tail.strip().splitlines()
             how = f"no more {ended.exhausted}" if ended.exhausted else ended.cause
             message = f"the process ended ({how}): {words[0] if words else 'no message'}"
             outcomes = [asdict(each) for each in _crashes(batch, arguments["device"], message)]
@@ -135,10 +137,10 @@ def run_batch(
 
 
 def batch_in_child(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """What of `run_batch` is done in the child process."""
-    end_after(BATCH_SECONDS)
+    set_wall_time_limit(BATCH_SECONDS)
     outcomes = _runner(arguments["device"]).run_safely(pickle.loads(blobs[0]))
     return [asdict(outcome) for outcome in outcomes], []
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from ..compiler.mlir_client import Source, interpretable
 from ..errors import UnsupportedError, UsageError, expected_name, quoted
-from ..isolation.client import Limits
+from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from ..runtime.arguments import array_of_result, arrays_of_arguments
 from ..signature import Signature, ValueType

@@ -21,7 +21,7 @@ from ..core._mlir import (
 from ..dialects import create_context
 from ..dialects.dense import array_of_dense, dense_of_array
 from ..errors import UnsupportedError
-from ..isolation.client import Steps
+from ..isolation.child import ReportStep
 from ..numerics.element_types import Array
 from ..transforms.base import walk
 from .interpreter_client import array_of, described
@@ -35,7 +35,7 @@ _FAILED = "StableHLO's interpreter does not know an operation or type of the pro
 
 
 def evaluate(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Evaluate a function with StableHLO's interpreter, which may end this process."""
     text, *data = blobs

@@ -50,7 +50,7 @@ def evaluate_apart(
     try:
         found, results = call("subquant.interpreter.interpreter_child:evaluate", request, blobs)
     except ChildEnded as ended:
-        reason = re.search(r"LLVM ERROR: (.*)", ended.words)
+        reason = re.search(r"LLVM ERROR: (.*)", ended.output_tail)
         said = reason.group(1).strip() if reason else ended.cause
         raise UnsupportedError(f"StableHLO's interpreter ended its process: {said}") from None
     return [array_of(each, data) for each, data in zip(found, results, strict=True)]

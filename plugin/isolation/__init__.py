@@ -1,1 +1,1 @@
-"""TODO."""
+"""Isolation of code that can crash: child processes, limits, cancellation, supervised commands."""

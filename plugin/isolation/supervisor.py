@@ -1,17 +1,16 @@
-"""Run a command in a temporary folder, and let neither outlive the process that asked for it.
+"""Supervisor: runs a command in a temporary folder, and ends both when the parent ends.
 
-A process that is killed cannot clean up after itself. So a command like ``iree-compile`` is started
-by this program, a process of its own between the two: it reads a request, makes the folder, writes
-the input files into it, and waits for the command, or for the end of its own standard input, which
-is the end of the parent. Then it ends the command and all that the command has started, and removes
-the folder, in which the command's own temporary files are too. Where it was killed as well, the
-next one removes the folder: each is locked, by who made it and what that started, as long as one of
-them is there.
+A process that is killed cannot clean up. A command such as ``iree-compile`` is therefore started by
+this program, a process between the two. It reads a request, creates the folder, writes the input
+files, and waits for the command, or for the end of its own standard input, which is the end of the
+parent. Then it kills the command and all that the command started, and removes the folder, which
+is ``TMPDIR`` of the command too. If the supervisor was killed as well, the next one removes the
+folder: a lock that the supervisor and its descendants hold shows whether it is in use.
 
-`subquant.isolation.client.run_guarded` is the parent's side. The program is run by its path, so
-that it starts within milliseconds: it imports little, and nothing of subquant. The form of requests
-and answers is here for both: the number of bytes of a JSON text and the number of blobs, the size
-of each blob, all as 8 bytes, then the JSON and the blobs.
+`subquant.isolation.command.run_supervised` is the client. The program runs by its path and imports
+little, and nothing of subquant, so that it starts within milliseconds. It also has the frames of
+`subquant.isolation.child`: the size of a JSON text and the number of blobs, then the size of each
+blob, all as 8 bytes, little-endian; then the JSON and the blobs.
 """
 
 from __future__ import annotations
@@ -22,30 +21,27 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-__all__ = ["Malformed", "held_folder", "receive", "send"]
+__all__ = ["Malformed", "locked_folder", "receive", "send"]
 
-_LARGEST_JSON = 1 << 31
-_CHUNK = 1 << 20
-_MOMENT = 0.01
-_NAME, _DIGITS, _LOCK = "subquant-", 16, ".held"
-"""Of a folder, how many hexadecimal digits follow, and what is locked in it."""
+_MAX_JSON_BYTES = 1 << 31
+_CHUNK_BYTES = 1 << 20
+_FOLDER_PREFIX, _FOLDER_DIGITS, _LOCK_FILE = "subquant-", 16, ".held"
 
 
 class Malformed(Exception):
-    """What was read is no frame, or no answer."""
+    """The data is no frame, or the frame no answer."""
 
 
 def send(stream: IO[bytes], value: Any, blobs: Sequence[bytes] = ()) -> None:
-    """Write a frame to a stream without a buffer."""
+    """Write a frame to an unbuffered stream."""
     text = json.dumps(value).encode()
     sizes = (len(text), len(blobs), *(len(blob) for blob in blobs))
     head = b"".join(size.to_bytes(8, "little") for size in sizes)
-    for part in (head + text, *blobs):
-        rest = memoryview(part)
+    for data in (head + text, *blobs):
+        rest = memoryview(data)
         while rest:
             rest = rest[stream.write(rest) :]
 
@@ -54,21 +50,17 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]] | None:
     """Read a frame; None at the end of the stream.
 
     Raises:
-        Malformed: anything else than a frame.
+        Malformed: the data is no frame.
     """
     first = stream.read(1)
     if not first:
         return None
-    head = first + _exactly(stream, 15)
-    size, count = (int.from_bytes(head[start : start + 8], "little") for start in (0, 8))
-    if size > _LARGEST_JSON or count > _LARGEST_JSON:
+    size, count = _integers(first + _read_exactly(stream, 15))
+    if size > _MAX_JSON_BYTES or count > _MAX_JSON_BYTES:
         raise Malformed
-    sizes = _exactly(stream, 8 * count)
-    text = _exactly(stream, size)
-    blobs = [
-        _exactly(stream, int.from_bytes(sizes[start : start + 8], "little"))
-        for start in range(0, 8 * count, 8)
-    ]
+    blob_sizes = _integers(_read_exactly(stream, 8 * count))
+    text = _read_exactly(stream, size)
+    blobs = [_read_exactly(stream, blob_size) for blob_size in blob_sizes]
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -78,35 +70,39 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], list[bytes]] | None:
     return value, blobs
 
 
-def _exactly(stream: IO[bytes], size: int) -> bytes:
-    """Read so many bytes, in pieces: a size that is wrong reserves no memory."""
-    parts = []
+def _integers(data: bytes) -> list[int]:
+    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+
+
+def _read_exactly(stream: IO[bytes], size: int) -> bytes:
+    """Read `size` bytes in chunks, so that a wrong size reserves no memory."""
+    chunks = []
     while size > 0:
-        part = stream.read(min(size, _CHUNK))
-        if not part:
+        chunk = stream.read(min(size, _CHUNK_BYTES))
+        if not chunk:
             raise Malformed
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+        chunks.append(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
 
 
 # -- folders --------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def held_folder(parent: str) -> Iterator[str]:
-    """A temporary folder for a block; those of processes that are no more are removed before.
+def locked_folder(parent: str) -> Iterator[str]:
+    """Create a temporary folder for a block, after a removal of folders that nobody has locked.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
-    _remove_abandoned(parent)
+    _remove_unlocked(parent)
     handle = None
-    while handle is None:  # until it is locked before another one finds it, and removes it
-        folder = os.path.join(parent, f"{_NAME}{os.urandom(_DIGITS // 2).hex()}")
+    while handle is None:  # until the lock is set before another process removes the folder
+        folder = os.path.join(parent, f"{_FOLDER_PREFIX}{os.urandom(_FOLDER_DIGITS // 2).hex()}")
         os.mkdir(folder, 0o700)
         try:
-            handle = _locked(folder, make=True)
+            handle = _lock(folder, create=True)
         except OSError:
             _remove(folder)
             raise
@@ -117,21 +113,21 @@ def held_folder(parent: str) -> Iterator[str]:
         os.close(handle)
 
 
-def _locked(folder: str, *, make: bool = False) -> int | None:
-    """Lock a folder, and return what holds it; None if it is another's, or is no more.
+def _lock(folder: str, *, create: bool = False) -> int | None:
+    """Lock a folder, and return the descriptor; None if it is locked or no longer there.
 
-    What a process starts inherits it, and holds it too.
+    Processes that this one starts inherit the descriptor, and with it the lock.
     """
     import fcntl
 
-    path = os.path.join(folder, _LOCK)
+    path = os.path.join(folder, _LOCK_FILE)
     try:
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if make else 0), 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
     except FileNotFoundError:
         return None
-    is_locked = make  # also where a file system has no locks
+    is_locked = create  # a file system without locks accepts it too
     with contextlib.suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if make else fcntl.LOCK_NB))
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if create else fcntl.LOCK_NB))
         is_locked = True
     with contextlib.suppress(FileNotFoundError):
         if is_locked and os.path.samestat(os.fstat(handle), os.lstat(path)):
@@ -141,22 +137,38 @@ def _locked(folder: str, *, make: bool = False) -> int | None:
     return None
 
 
-def _remove_abandoned(parent: str) -> None:
-    """Remove folders of this user that nobody holds."""
+def _remove_unlocked(parent: str) -> None:
+    """Remove folders of this user that no process has locked."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            digits = entry.name.removeprefix(_NAME)
-            is_one = entry.name.startswith(_NAME) and len(digits) == _DIGITS
-            if not is_one or not all(digit in "0123456789abcdef" for digit in digits):
+            digits = entry.name.removeprefix(_FOLDER_PREFIX)
+            if entry.name == digits or len(digits) != _FOLDER_DIGITS:
+                continue
+            if not all(digit in "0123456789abcdef" for digit in digits):
                 continue
             with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                if not entry.is_dir(follow_symlinks=False) or status.st_uid != os.geteuid():
-                    continue
-                handle = _locked(entry.path)
-                if handle is not None:
-                    _remove(entry.path)
-                    os.close(handle)
+                is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+                if is_own and entry.is_dir(follow_symlinks=False):
+                    handle = _lock(entry.path)
+                    if handle is not None:
+                        _remove(entry.path)
+                        os.close(handle)
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder and its lock, the lock last."""
+    lock = os.path.join(folder, _LOCK_FILE)
+    for path, folders, files in os.walk(folder, topdown=False):
+        for name in (*files, *folders):
+            entry = os.path.join(path, name)
+            with contextlib.suppress(OSError):
+                if name in folders and not os.path.islink(entry):
+                    os.rmdir(entry)
+                elif entry != lock:
+                    os.unlink(entry)
+    for remove, path in ((os.unlink, lock), (os.rmdir, folder)):
+        with contextlib.suppress(OSError):
+            remove(path)
 
 
 # -- the program ----------------------------------------------------------------------------------
@@ -170,109 +182,66 @@ def _main() -> None:
     with contextlib.suppress(Malformed, BrokenPipeError):
         frame = receive(requests)
         if frame is not None:
-            send(answers, *_run(*frame))
+            send(answers, *_answer(*frame))
 
 
-def _run(request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
-    """Do what is asked for; the blobs of the answer are its output, errors, and output file."""
+def _answer(request: dict[str, Any], blobs: list[bytes]) -> tuple[dict[str, Any], list[bytes]]:
+    """Run the command; the blobs of the answer are its standard error and its output file."""
     try:
-        with held_folder(request["folder"]) as folder:
+        with locked_folder(request["folder"]) as folder:
+            for name, blob in zip(request["files"], blobs, strict=True):
+                with open(os.path.join(folder, name), "wb") as file:
+                    file.write(blob)
             command = [
                 os.path.join(folder, word["file"]) if isinstance(word, dict) else word
                 for word in request["command"]
             ]
-            for name, blob in zip(request["files"], blobs, strict=True):
-                _write(os.path.join(folder, name), blob)
-            return _wait(command, folder, request)
+            variables = {**os.environ, **request["variables"], "TMPDIR": folder}
+            errors = os.path.join(folder, ".stderr")
+            status = _run(command, variables, errors)
+            results = [errors]
+            if request["output"] and os.path.isfile(os.path.join(folder, request["output"])):
+                results.append(os.path.join(folder, request["output"]))
+            blobs = []
+            for path in results:
+                with open(path, "rb") as file:
+                    blobs.append(file.read())
+            return {"status": status}, blobs
     except OSError as error:
         return {"error": f"{error.strerror}: '{error.filename}'"}, []
 
 
-def _wait(
-    command: list[str], folder: str, request: dict[str, Any]
-) -> tuple[dict[str, Any], list[bytes]]:
-    output, errors = os.path.join(folder, ".stdout"), os.path.join(folder, ".stderr")
-    stdin = os.path.join(folder, request["stdin"]) if request["stdin"] else os.devnull
-    write = os.O_WRONLY | os.O_CREAT
-    # Held by the command and all that it starts: it ends with the last of them.
-    life, held = os.pipe()
-    os.set_inheritable(held, True)
+def _run(command: list[str], variables: dict[str, str], errors: str) -> int:
+    """Run a command, and return its exit status; SystemExit if the parent ends."""
+    # SIGCHLD writes a byte to a pipe, so that `select` waits for the command and the parent.
+    child_ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
     process = os.posix_spawn(
         command[0],
         command,
-        {**os.environ, **request["variables"], "TMPDIR": folder},
+        variables,
         file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, stdin, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_OPEN, 1, output, write, 0o600),
-            (os.POSIX_SPAWN_OPEN, 2, errors, write, 0o600),
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 2, errors, os.O_WRONLY | os.O_CREAT, 0o600),
         ],
         setpgroup=0,
         setsigdef=[signal.SIGPIPE],
     )
-    os.close(held)
     try:
-        status, in_time = _status(process, life, request["seconds"])
-    finally:  # also when this process is told to end
+        while True:
+            ready, _, _ = select.select([0, child_ended], [], [])
+            if 0 in ready:
+                sys.exit(1)
+            os.read(child_ended, _CHUNK_BYTES)
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                return os.waitstatus_to_exitcode(status)
+    finally:  # also after a signal to this process
         with contextlib.suppress(OSError):
             os.killpg(process, signal.SIGKILL)
-    if status is None:
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    found = [_read(output), _read(errors)]
-    made = os.path.join(folder, request["output"]) if request["output"] else ""
-    if os.path.isfile(made):
-        found.append(_read(made))
-    return {"status": status, "in_time": in_time}, found
-
-
-def _status(process: int, life: int, seconds: float | None) -> tuple[int | None, bool]:
-    """Wait for the process; return its exit status, None if it runs yet and its time is over.
-
-    Raises:
-        SystemExit: the parent has ended.
-    """
-    end = None if seconds is None else time.monotonic() + seconds
-    watched = [0, life]
-    while True:
-        rest = None if end is None else max(end - time.monotonic(), 0)
-        if life not in watched:  # all is closed, so the process ends, or works on without it
-            rest = _MOMENT if rest is None else min(rest, _MOMENT)
-        ready, _, _ = select.select(watched, [], [], rest)
-        if 0 in ready:
-            sys.exit(1)  # nobody waits for an answer
-        if life in ready:
-            watched = [0]
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status), True
-        if end is not None and time.monotonic() >= end:
-            return None, False
-
-
-def _write(path: str, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-
-
-def _read(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return file.read()
-
-
-def _remove(folder: str) -> None:
-    """Remove a folder, what says whose it is last."""
-    lock = os.path.join(folder, _LOCK)
-    for path, folders, files in os.walk(folder, topdown=False):
-        for name in (*files, *folders):
-            inside = os.path.join(path, name)
-            with contextlib.suppress(OSError):
-                if name in folders and not os.path.islink(inside):
-                    os.rmdir(inside)
-                elif inside != lock:
-                    os.unlink(inside)
-    with contextlib.suppress(OSError):
-        os.unlink(lock)
-    with contextlib.suppress(OSError):
-        os.rmdir(folder)
 
 
 if __name__ == "__main__":

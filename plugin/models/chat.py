@@ -23,7 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..core.requirements import require
 from ..errors import InputError, UnsupportedError, printable, quoted
-from ..isolation.client import ChildEnded, Limits, Steps, call, time_limit
+from ..isolation.child import ReportStep
+from ..isolation.client import ChildEnded, call
+from ..isolation.limits import Limits, time_limit
 from .tokenizer import Tokenizer, check_text
 
 if TYPE_CHECKING:
@@ -148,7 +150,7 @@ class ChatTemplate:
 
 
 def serve_template(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Render a template, in a child process; the blob is the text."""
     del blobs

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..compiler.lowering import bytecode_of
 from ..errors import Place
-from ..isolation.client import Steps
+from ..isolation.child import ReportStep
 from ..weights.sources import open_weights
 from .configuration import Configuration
 from .interface import Shape
@@ -19,7 +19,7 @@ __all__ = ["program"]
 
 
 def program(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[None, list[bytes]]:
     """Write the program of the file ``path`` for so many tokens (``context``), as bytecode."""
     del blobs

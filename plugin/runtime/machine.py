@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..compiler.cpu_features import host_features
 from ..core.versions import installed_versions
-from ..isolation.client import available_cores
+from ..isolation.limits import available_cores
 
 __all__ = ["describe_machine"]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..core.files import kind_of, open_input, read_input
 from ..errors import InputError, quoted
-from ..isolation.client import Steps
+from ..isolation.child import ReportStep
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import ask_about
 from .large_pages import copied_to_large_pages
@@ -141,7 +141,7 @@ def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
 
 
 def served_signatures(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, str], list[bytes]]:
     """Read the signatures, as JSON, of the executable that the blob is: in a child process."""
     name = arguments["name"]
@@ -150,7 +150,7 @@ def served_signatures(
 
 
 def served_description(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, dict[str, list[str]]], list[bytes]]:
     """Read the types of arguments and results, as text, like `served_signatures`."""
     name = arguments["name"]

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from ..iree_hooks.worker_pool import MAILBOX_WORDS, SLOTS, THREADS
-from ..isolation.client import available_cores
+from ..isolation.limits import available_cores
 from .cpu_affinity import other_processors
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance

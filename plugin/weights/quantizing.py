@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.option_fields import check_choices, option
 from ..errors import InputError, UnsupportedError, UsageError, quoted
-from ..isolation.client import machine_memory
+from ..isolation.limits import machine_memory
 from ..layouts import (
     BlockAffineLayout,
     BlockScaledI4Layout,

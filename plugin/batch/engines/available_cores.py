@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...isolation.client import available_cores
+from ...isolation.limits import available_cores
 
 __all__ = ["available_cores", "cores_of_each"]
 

@@ -7,8 +7,8 @@ other worker, also to none that joins later, before the client has looked at it.
 
 **Cancellation.** Dask does not end a thread. When nobody wants a task any more, because its future
 was cancelled, or its client has ended, however that was, the worker's state of the task goes from
-executing to released, which a worker plugin is told (`_Children.transition`). It cancels the `Work`
-of the task, whose child processes end. They end with the worker too.
+executing to released, which a worker plugin is told (`_Children.transition`). It cancels the
+`CancellableWork` of the task, whose child processes end. They end with the worker too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distributed.comm.addressing import get_address_host
 from ...compiler.keys import code_digest, digest_of, host_cpu
 from ...core.versions import PINNED_VERSIONS, versions_of
 from ...isolation import client
-from ...isolation.client import Cancelled, Work
+from ...isolation.cancellation import CancellableWork, Cancelled
 from .available_cores import cores_of_each
 from .tasks import Answer, Task, perform
 
@@ -202,21 +202,21 @@ class _Children(WorkerPlugin):
     """The child processes of a worker's tasks: as many as its threads, and ended with them."""
 
     def __init__(self) -> None:
-        self.works: dict[str, Work] = {}
+        self.works: dict[str, CancellableWork] = {}
         self.threads_of_others = 0  # of the workers of this machine
         self._stack = contextlib.ExitStack()
         self._count = 0
 
     def setup(self, worker: Worker) -> None:
         self._loop = worker.loop
-        self._stack.enter_context(client.places(worker.state.nthreads))
+        self._stack.enter_context(client.extra_children(worker.state.nthreads))
 
     def transition(self, key: Any, start: str, finish: str, **_: Any) -> None:
         if not str(key).startswith(PREFIX):
             return
         if finish == "executing":
             self._count += 1
-            self.works[key] = Work()
+            self.works[key] = CancellableWork()
         elif start == "executing" and key in self.works:
             work = self.works.pop(key)
             if finish == "released":
@@ -224,7 +224,7 @@ class _Children(WorkerPlugin):
             if not self.works:
                 self._loop.call_later(_IDLE_SECONDS, self._close_idle, self._count)
 
-    def begin(self, key: str) -> Work | None:
+    def begin(self, key: str) -> CancellableWork | None:
         """Return the work of a task that begins; None if it was cancelled meanwhile."""
         work = self.works.get(key)
         if work is not None:
@@ -234,13 +234,13 @@ class _Children(WorkerPlugin):
     def _close_idle(self, count: int) -> None:
         """End the idle children, if nothing began in the meantime."""
         if count == self._count:
-            client.close_idle()
+            client.close_idle_children()
 
     def teardown(self, worker: Worker) -> None:
         for work in self.works.values():
             work.cancel()
         self._stack.close()
-        client.close_idle()
+        client.close_idle_children()
 
 
 def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple[str, Answer]:

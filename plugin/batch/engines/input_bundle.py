@@ -22,9 +22,8 @@ from ...compiler.flags import values_of, with_values
 from ...compiler.keys import files_beside
 from ...compiler.mlir_client import Input
 from ...core.files import read_input
-from ...errors import EnvironmentProblem, SubquantError, UsageError, quoted
-from ...isolation.client import error_to_json
-from ...isolation.supervisor import held_folder
+from ...errors import EnvironmentProblem, SubquantError, UsageError, error_to_json, quoted
+from ...isolation.supervisor import locked_folder
 
 __all__ = ["Parcel", "Unpacked", "read_flag_files", "unpacked"]
 
@@ -201,7 +200,7 @@ def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpac
     """
     with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(held_folder(tempfile.gettempdir()))
+            folder = stack.enter_context(locked_folder(tempfile.gettempdir()))
         except OSError as problem:
             raise EnvironmentProblem(
                 f"no temporary folder can be made: {problem.strerror}"

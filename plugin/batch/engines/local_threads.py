@@ -6,7 +6,8 @@ import queue
 from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ...isolation.client import Work, places
+from ...isolation.cancellation import CancellableWork
+from ...isolation.client import extra_children
 from .available_cores import cores_of_each
 from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of, perform
 
@@ -25,7 +26,7 @@ def run_locally(
         bugs: where tracebacks are added.
     """
     events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
-    running: dict[Future[Answer], tuple[Task, Work]] = {}
+    running: dict[Future[Answer], tuple[Task, CancellableWork]] = {}
 
     def has_room() -> bool:
         if len(running) < jobs:
@@ -42,16 +43,16 @@ def run_locally(
             if on_step is not None:
                 events.put((task, step))
 
-        def do(work: Work) -> Answer:
+        def do(work: CancellableWork) -> Answer:
             work.cores = cores_of_each(min(jobs, len(running)))
             return perform(task, steps, work)
 
-        work = Work()
+        work = CancellableWork()
         future = executor.submit(do, work)
         running[future] = task, work
         future.add_done_callback(events.put)
 
-    with places(jobs), ThreadPoolExecutor(jobs, "subquant") as executor:
+    with extra_children(jobs), ThreadPoolExecutor(jobs, "subquant") as executor:
         try:
             fill()
             while running:

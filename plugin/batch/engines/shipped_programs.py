@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ...isolation.client import Steps, run_guarded
+from ...isolation.child import ReportStep
+from ...isolation.command import run_supervised
 
 __all__ = ["run_archive"]
 
@@ -14,7 +15,7 @@ _ARCHIVE, _OUTPUT = "program.pyz", "output"
 
 
 def run_archive(
-    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: Steps
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Run an archive of Python (`zipapp`) as a process: a function of a `Task`.
 
@@ -30,6 +31,6 @@ def run_archive(
         The exit ``status`` and the ``errors`` that it wrote; and the file, if it wrote it.
     """
     command = [sys.executable, {"file": _ARCHIVE}, *arguments["arguments"], {"file": _OUTPUT}]
-    done = run_guarded(command, {_ARCHIVE: blobs[0]}, output=_OUTPUT)
+    done = run_supervised(command, {_ARCHIVE: blobs[0]}, output=_OUTPUT)
     made = [] if done.output is None else [done.output]
     return {"status": done.status, "errors": done.stderr.decode(errors="replace")}, made

@@ -15,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...errors import EnvironmentProblem, SubquantError, quoted
-from ...isolation.client import ChildEnded, Steps, Work, error_from_json, error_to_json
+from ...errors import EnvironmentProblem, SubquantError, error_from_json, error_to_json, quoted
+from ...isolation.cancellation import CancellableWork
+from ...isolation.child import ReportStep
+from ...isolation.client import ChildEnded
 
 __all__ = [
     "HOST_CPU",
@@ -45,9 +47,9 @@ class Task:
 
     Args:
         name: what people call it; no other of the run is named so.
-        function: ``subquant.module:name``. It is called with the arguments, the blobs and a `Steps`
-            in a thread, so that what may crash or hold Python's lock belongs into a child process
-            (`subquant.isolation.client.call`); it returns a JSON value and blobs.
+        function: ``subquant.module:name``. It is called with the arguments, the blobs and a
+            `ReportStep` in a thread, so that what may crash or hold Python's lock belongs into a
+            child process (`subquant.isolation.client.call`); it returns a JSON value and blobs.
         arguments: JSON values.
         blobs: bytes; those that several tasks have in common are the same object.
         needs: Dask resources that a worker must offer, such as ``{"vulkan": 1}``; here, what this
@@ -113,7 +115,7 @@ class Answer:
     seconds: float = 0.0
 
 
-def perform(task: Task, steps: Steps, work: Work) -> Answer:
+def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
     """Do a task in this thread.
 
     Args:
@@ -130,7 +132,7 @@ def perform(task: Task, steps: Steps, work: Work) -> Answer:
         return Answer(**fields, seconds=time.perf_counter() - start)
 
     try:
-        with work.doing():
+        with work.active():
             module, _, name = task.function.partition(":")
             function = getattr(importlib.import_module(module), name)
             value, blobs = function(task.arguments, task.blobs, steps)

@@ -16,7 +16,7 @@ from ...core._mlir import ir
 from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
-from ...isolation.client import Steps
+from ...isolation.child import ReportStep
 from ..options import ImportOptions
 from .call import Operand
 from .dynamic_sizes.bounded_tensor import BoundedTensor
@@ -28,7 +28,7 @@ __all__ = ["described", "served"]
 
 
 def served(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe a model, by request: of the path ``path``, named ``file``."""
     steps("inspect")

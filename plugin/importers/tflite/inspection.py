@@ -15,7 +15,7 @@ from ...core._mlir import ir
 from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
-from ...isolation.client import Steps
+from ...isolation.child import ReportStep
 from ...numerics.element_types import AnyArray, ElementType
 from ..options import AS_IN_FILE
 from .call import Call, Complex
@@ -27,7 +27,7 @@ __all__ = ["described", "served"]
 
 
 def served(
-    arguments: dict[str, Any], blobs: list[bytes], steps: Steps
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe a model, by request: of the path ``path``, named ``file``."""
     steps("inspect")
