@@ -244,15 +244,16 @@ def tiny(bench: Any, kind: str) -> Any:
     }[kind]()
 
 
-@pytest.mark.parametrize("weights_given", [False, True])
+@pytest.mark.parametrize("has_weight_argument", [False, True])
 @pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
 def test_quantized_programs_are_the_cases(
-    bench: Any, cpu: Device, kind: str, weights_given: bool
+    bench: Any, cpu: Device, kind: str, has_weight_argument: bool
 ) -> None:
     data = tiny(bench, kind)
-    text = bench.programs.quantized_integers(data.values, data.arrays, weights_given=weights_given)
-    given = [data.arrays["x"], data.arrays["w"]][: 1 + weights_given]
-    result = subquant.compile(text, device=cpu).main(*given)
+    write = bench.programs.quantized_integers
+    text = write(data.values, data.arrays, has_weight_argument=has_weight_argument)
+    arguments = [data.arrays["x"], data.arrays["w"]][: 1 + has_weight_argument]
+    result = subquant.compile(text, device=cpu).main(*arguments)
     assert bench.cases.check(data, result, {}) == bench.cases.Check(True, "exact")
 
 
@@ -500,7 +501,7 @@ def test_vulkan_is_measured_beside_its_product_of_floats(
     ours, floats, other = bench.measurement.measure(data, 1, peers, workers, 0.01)
     assert ours.check.is_right
     assert floats.check.is_right
-    assert floats.notes["path"] == "product of floats"
+    assert floats.notes["path"] == "f32 matmul"
     assert other.times is None
     assert "CPU" in other.failure
 

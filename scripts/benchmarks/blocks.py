@@ -1,8 +1,8 @@
-"""Weights as GGML's blocks, and as planes for peers that take them so.
+"""Random weights in GGML's blocks, and as separate planes for peers that need planes.
 
-Random blocks are good ones: what of a block is no 16-bit float may be any bits. The minimum of a
-``Q4_1`` block is drawn as a multiple of the scale, so that it is a zero point as well: for peers
-that know one of the two only, the weights are still the same.
+All bits of a block but its f16 scales may be random. The minimum of a ``Q4_1`` block is a multiple
+of the scale, so that it equals a zero point: peers with minima and peers with zero points get the
+same weights.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Format:
 
     Args:
         size: values in a block.
-        bytes: of a block.
-        scales: where its 16-bit floats are.
-        magnitude: about how large a value is, in scales.
+        bytes: the bytes of a block.
+        scales: byte offsets of the f16 scales in a block.
+        magnitude: the typical magnitude of a value, in scales.
     """
 
     size: int
@@ -50,8 +50,8 @@ def drawn(name: str, count: int, depth: int, rng: np.random.Generator) -> Array:
     blocks = rng.integers(0, 256, (count, depth // form.size, form.bytes), np.uint8)
     typical = 1 / (form.magnitude * depth**0.5)
     scales = rng.uniform(0.5 * typical, 1.5 * typical, blocks.shape[:2]).astype(np.float16)
-    for place in form.scales:
-        _floats(blocks, place)[...] = scales
+    for offset in form.scales:
+        _floats(blocks, offset)[...] = scales
     if name == "Q4_K":
         _floats(blocks, 2)[...] = scales * np.float16(7.5)  # minima in the middle of the range
     if name == "Q4_1":
@@ -63,10 +63,10 @@ def drawn(name: str, count: int, depth: int, rng: np.random.Generator) -> Array:
     return blocks.reshape(count, -1)
 
 
-def _floats(blocks: Array, place: int) -> Array:
-    """The 16-bit floats at a place of each block, as a view."""
+def _floats(blocks: Array, offset: int) -> Array:
+    """Return a view of the f16 values at a byte offset of each block."""
     whole = np.lib.stride_tricks.as_strided(
-        blocks[..., place : place + 2].view(np.float16), blocks.shape[:-1], blocks.strides[:-1]
+        blocks[..., offset : offset + 2].view(np.float16), blocks.shape[:-1], blocks.strides[:-1]
     )
     return whole
 
@@ -85,10 +85,10 @@ class Planes:
     """Weights as separate arrays: ``(storage - zero point) * scale``.
 
     Args:
-        bits: of a storage value, which is unsigned.
+        bits: the bits of an unsigned storage value.
         storage: ``[N, K]``.
         scales: ``[N, K / 32]``.
-        zero_points: ``[N, K / 32]``; None where it is half of the range.
+        zero_points: ``[N, K / 32]``; None if each is half of the range.
     """
 
     bits: int
@@ -98,7 +98,7 @@ class Planes:
 
 
 def planes_of(name: str, weights: Array) -> Planes | None:
-    """Return blocks of 32 as planes, or None for types that are no such planes."""
+    """Return blocks of 32 as planes, or None for types with other blocks."""
     if name not in ("Q4_0", "Q4_1", "Q8_0"):
         return None
     form, count = FORMATS[name], len(weights)

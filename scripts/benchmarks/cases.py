@@ -251,8 +251,7 @@ def int8_convolution(
 
 
 def window_sums(x: Array, w: Array, *, padding: Any, stride: int, groups: int) -> Array:
-    """Return the accumulators of a convolution: ``x [1, H, W, C]``, ``w [kh, kw, C / groups,
-    O]``."""
+    """Return a convolution's accumulators: ``x [1, H, W, C]``, ``w [KH, KW, C/groups, OC]``."""
     padded = np.pad(x[0], (*padding, (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, w.shape[:2], (0, 1))
     windows = windows[::stride, ::stride]  # [h, w, C, kh, kw]
@@ -285,9 +284,9 @@ def network(name: str, activations: str) -> Data:
     from subquant.importers.onnx import Interpreter
     from subquant.importers.onnx.reading.model import read_onnx
 
-    from .networks import PICTURE, mobile_network, quantized
+    from .networks import IMAGE_SHAPE, mobile_network, quantized
 
-    x = np.random.default_rng(6).normal(size=PICTURE).astype(np.float32)
+    x = np.random.default_rng(6).normal(size=IMAGE_SHAPE).astype(np.float32)
     file = quantized(mobile_network(), activations, x)
     [exact] = Interpreter(read_onnx(file)).run({"x": x})
     arrays = {"x": x, "model": np.frombuffer(file, np.uint8)}

@@ -1,4 +1,4 @@
-"""The language model that is timed and compared; what it says exactly, and with float weights."""
+"""Language model of the benchmark: its file, exact logits, and a copy with float weights."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Array = np.ndarray[Any, Any]
 
 
 def model_file() -> Path:
-    """Gemma 3 270M, put together in the cache if it is not there."""
+    """Return the file of Gemma 3 270M, which is assembled in the cache at the first use."""
     return path_of("gemma3-270m", default_cache())
 
 
 def exact_logits(source: Dataset, tokens: Sequence[int]) -> Callable[[int, int], Array]:
-    """Run a model in NumPy, with weights that are dequantized and activations that stay floats.
+    """Run a model in NumPy, with dequantized weights and float activations.
 
     Args:
-        source: the file.
-        tokens: what is read.
+        source: the model.
+        tokens: the tokens to read.
 
     Returns:
-        A function of a position and a number of positions, which gives their logits.
+        A function of a position and a number of positions that returns their logits.
     """
     configuration = Configuration.of(source.properties, source.theta.flatten())
     caches = empty_caches(configuration, len(tokens))
@@ -44,10 +44,7 @@ def exact_logits(source: Dataset, tokens: Sequence[int]) -> Callable[[int, int],
 
 
 def write_dequantized(source: Path, target: Path) -> None:
-    """Write a GGUF file again with all weights as floats of 32 bits, by the package ``gguf``.
-
-    The values are the same: what computes with them differs in what it rounds activations to.
-    """
+    """Write a GGUF file with all weights dequantized to f32, by the package ``gguf``."""
     reader = gguf.GGUFReader(source)
     writer = gguf.GGUFWriter(target, reader.fields["general.architecture"].contents())
     for name, read in reader.fields.items():

@@ -1,7 +1,7 @@
-"""Networks as ONNX Runtime quantizes them: MobileNet v2, of random weights.
+"""MobileNet v2 with random weights, quantized by ONNX Runtime.
 
-Its 52 convolutions of 224x224 pictures are those of the paper (arXiv:1801.04381, table 2), 300
-million products. What is drawn instead of trained is as fast, and as exact.
+Its 52 convolutions of 224x224 images follow arXiv:1801.04381, table 2: 300 million
+multiply-accumulates.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["PICTURE", "mobile_network", "quantized"]
+__all__ = ["IMAGE_SHAPE", "mobile_network", "quantized"]
 
 Array = np.ndarray[Any, Any]
 
-PICTURE = (1, 3, 224, 224)
+IMAGE_SHAPE = (1, 3, 224, 224)
 _STAGES = (
     (1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2),
     (6, 320, 1, 1),
 )  # fmt: skip
-"""Of each: how much its blocks widen, its channels, how many blocks, the stride of the first."""
+"""Stages: expansion factor, channels, number of blocks, stride of the first block."""
 
 
 class _Writer:
@@ -45,11 +45,11 @@ class _Writer:
         return name
 
     def convolution(
-        self, x: str, given: int, made: int, size: int = 1, stride: int = 1, groups: int = 1
+        self, x: str, inputs: int, outputs: int, size: int = 1, stride: int = 1, groups: int = 1
     ) -> str:
-        shape = (made, given // groups, size, size)
+        shape = (outputs, inputs // groups, size, size)
         weight = self._rng.normal(scale=(2 / np.prod(shape[1:])) ** 0.5, size=shape)
-        bias = self._rng.normal(scale=0.1, size=made)
+        bias = self._rng.normal(scale=0.1, size=outputs)
         return self.add(
             "Conv", x, self.constant(weight), self.constant(bias), strides=[stride] * 2,
             pads=[size // 2] * 4, group=groups,
@@ -57,51 +57,51 @@ class _Writer:
 
 
 def mobile_network() -> onnx.ModelProto:
-    """MobileNet v2 of floats, from ``x`` of `PICTURE` to 1,000 numbers."""
+    """Return MobileNet v2 in f32, from ``x`` of `IMAGE_SHAPE` to 1,000 logits."""
     w = _Writer()
     zero, six = w.constant(np.zeros(())), w.constant(np.full((), 6.0))
     channels = 32
     x = w.add("Clip", w.convolution("x", 3, channels, 3, 2), zero, six)
-    for widening, made, count, stride in _STAGES:
+    for expansion, outputs, count, stride in _STAGES:
         for number in range(count):
-            wide, y = channels * widening, x
-            if widening > 1:
+            wide, y = channels * expansion, x
+            if expansion > 1:
                 y = w.add("Clip", w.convolution(y, channels, wide), zero, six)
             step = stride if number == 0 else 1
             y = w.add("Clip", w.convolution(y, wide, wide, 3, step, wide), zero, six)
-            y = w.convolution(y, wide, made)
+            y = w.convolution(y, wide, outputs)
             x = w.add("Add", x, y) if number else y
-            channels = made
+            channels = outputs
     x = w.add("Clip", w.convolution(x, channels, 1280), zero, six)
     x = w.add("Flatten", w.add("GlobalAveragePool", x))
     weight = np.random.default_rng(1).normal(scale=1280**-0.5, size=(1000, 1280))
     x = w.add("Gemm", x, w.constant(weight), w.constant(np.zeros(1000)), transB=1)
     ends = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, PICTURE),
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, IMAGE_SHAPE),
         helper.make_tensor_value_info(x, TensorProto.FLOAT, [1, 1000]),
     ]
     graph = helper.make_graph(w.nodes, "mobilenet_v2", ends[:1], ends[1:], w.tensors)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def quantized(model: onnx.ModelProto, activations: str, picture: Array) -> bytes:
-    """Quantize a network with a scale for each channel, between QuantizeLinear and its inverse.
+def quantized(model: onnx.ModelProto, activations: str, image: Array) -> bytes:
+    """Quantize a network in QDQ form with a scale for each channel.
 
     Args:
-        model: of one input, ``x``.
+        model: a model with one input, ``x``.
         activations: ``int8`` or ``uint8``; weights are int8.
-        picture: what ranges are taken from.
+        image: the calibration input.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:
-            self._left = [{"x": picture}]
+            self._left = [{"x": image}]
 
         def get_next(self) -> dict[str, Array] | None:
             return self._left.pop() if self._left else None
 
-    logging.getLogger().setLevel(logging.ERROR)  # it recommends what is not meant here
+    logging.getLogger().setLevel(logging.ERROR)  # it recommends preprocessing
     kind = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8}[activations]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "model.onnx")

@@ -27,7 +27,7 @@ def _scales(values: Array) -> str:
 
 
 def _window(case: Case, w: Array, padding: Any) -> str:
-    """What of a convolution stands behind its operands."""
+    """Return the attributes of a convolution, as text."""
     pads = ", ".join(f"[{low}, {high}]" for low, high in padding)
     strides = ", ".join(map(str, case["strides"]))
     return (
@@ -37,22 +37,22 @@ def _window(case: Case, w: Array, padding: Any) -> str:
     )
 
 
-def quantized_integers(case: Case, arrays: dict[str, Array], *, weights_given: bool) -> str:
-    """A product or convolution of quantized types, with a bias if it is a convolution.
+def quantized_integers(case: Case, arrays: dict[str, Array], *, has_weight_argument: bool) -> str:
+    """Return a matmul or convolution of quantized types; a convolution has a bias.
 
     Args:
-        case, arrays: of `benchmarks.cases`.
-        weights_given: the weights are an argument, and no constant.
+        case, arrays: see `benchmarks.cases`.
+        has_weight_argument: the weights are an argument instead of a constant.
     """
     x, w, bias, w_scales = (arrays[name] for name in ("x", "w", "bias", "w_scales"))
     is_matmul = case["kind"] == "int8 matmul"
     axis = 0 if is_matmul else 3
-    sums = _scales(case["x_scale"] * w_scales.astype(np.float64))
+    accumulator_scales = _scales(case["x_scale"] * w_scales.astype(np.float64))
     y = _tensor(case["result"], "!y")
-    argument = f", %w: {_tensor(w.shape, '!w')}" if weights_given else ""
-    constant = "" if weights_given else (
-        f"  %stored = {_constant(w, 'i8')}\n"
-        f'  %w = "quant.scast"(%stored) : ({_tensor(w.shape, "i8")}) -> {_tensor(w.shape, "!w")}\n'
+    argument = f", %w: {_tensor(w.shape, '!w')}" if has_weight_argument else ""
+    constant = "" if has_weight_argument else (
+        f"  %storage = {_constant(w, 'i8')}\n"
+        f'  %w = "quant.scast"(%storage) : ({_tensor(w.shape, "i8")}) -> {_tensor(w.shape, "!w")}\n'
     )  # fmt: skip
     operands = f"({_tensor(x.shape, '!x')}, {_tensor(w.shape, '!w')})"
     if is_matmul:
@@ -64,19 +64,19 @@ def quantized_integers(case: Case, arrays: dict[str, Array], *, weights_given: b
         added = _tensor(bias.shape, "!b")
         total = _tensor(case["result"], "!s")
         body = (
-            f"  %sums = stablehlo.convolution(%x, %w) {_window(case, w, case['padding'])} "
+            f"  %accumulators = stablehlo.convolution(%x, %w) {_window(case, w, case['padding'])} "
             f": {operands} -> {total}\n"
             f"  %bias = {_constant(bias, 'i32')}\n"
             f'  %b = "quant.scast"(%bias) : ({_tensor(bias.shape, "i32")}) -> {added}\n'
             f"  %all = stablehlo.broadcast_in_dim %b, dims = [3] : ({added}) -> {total}\n"
-            f"  %biased = stablehlo.add %sums, %all : {total}\n"
+            f"  %biased = stablehlo.add %accumulators, %all : {total}\n"
             f"  %y = stablehlo.uniform_quantize %biased : ({total}) -> {y}\n"
         )
     return (
         f"!x = !quant.uniform<i8:f32, {case['x_scale']!r}:{case['x_zero_point']}>\n"
         f"!w = !quant.uniform<i8<-127:127>:f32:{axis}, {{{_scales(w_scales)}}}>\n"
-        f"!b = !quant.uniform<i32:f32:0, {{{sums}}}>\n"
-        f"!s = !quant.uniform<i32:f32:{axis}, {{{sums}}}>\n"
+        f"!b = !quant.uniform<i32:f32:0, {{{accumulator_scales}}}>\n"
+        f"!s = !quant.uniform<i32:f32:{axis}, {{{accumulator_scales}}}>\n"
         f"!y = !quant.uniform<i8:f32, {case['y_scale']!r}:{case['y_zero_point']}>\n"
         f"func.func @main(%x: {_tensor(x.shape, '!x')}{argument}) -> {y} {{\n"
         f"{constant}{body}  return %y : {y}\n}}\n"
@@ -135,8 +135,8 @@ def plain_integers(case: Case, arrays: dict[str, Array]) -> str:
     last = len(case["result"]) - 1
     stored = "f32" if case.get("groups", 1) > 1 else "i8"
     if case["kind"] == "int8 matmul":
-        sums = (
-            f"  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : "
+        contraction = (
+            f"  %accumulators = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1] : "
             f"({_tensor(x.shape, 'i8')}, {_tensor(w.shape, 'i8')}) -> {total}\n"
         )
     else:
@@ -150,25 +150,25 @@ def plain_integers(case: Case, arrays: dict[str, Array]) -> str:
             f": ({_tensor(x.shape, 'i8')}, tensor<i8>) -> {_tensor(padded, 'i8')}\n"
         )
         window = _window(case, w, [[0, 0], [0, 0]])
-        sums = (
-            f"{padding}  %sums = stablehlo.convolution(%padded, %w) {window} "
+        contraction = (
+            f"{padding}  %accumulators = stablehlo.convolution(%padded, %w) {window} "
             f": {operands} -> {total}\n"
         )
         if case["groups"] > 1:
-            # IREE 3.13 refuses depthwise ones of i8 whose sums are wider; in f32 they are exact.
+            # IREE 3.13 refuses depthwise i8 convolutions with i32 accumulators; f32 is exact here.
             real_x, real_w = _tensor(padded, "f32"), _tensor(w.shape, "f32")
-            sums = (
+            contraction = (
                 f"{padding}"
                 f"  %rx = stablehlo.convert %padded : ({_tensor(padded, 'i8')}) -> {real_x}\n"
                 f"  %reals = stablehlo.convolution(%rx, %w) {window} "
                 f": ({real_x}, {real_w}) -> {real}\n"
-                f"  %sums = stablehlo.convert %reals : ({real}) -> {total}\n"
+                f"  %accumulators = stablehlo.convert %reals : ({real}) -> {total}\n"
             )
     return (
         f"func.func @main(%x: {_tensor(x.shape, 'i8')}, %w: {_tensor(w.shape, stored)}, "
-        f"%bias: {bias}, %scales: {scales}) -> {y} {{\n{sums}"
+        f"%bias: {bias}, %scales: {scales}) -> {y} {{\n{contraction}"
         f"  %b = stablehlo.broadcast_in_dim %bias, dims = [{last}] : ({bias}) -> {total}\n"
-        f"  %biased = stablehlo.add %sums, %b : {total}\n"
+        f"  %biased = stablehlo.add %accumulators, %b : {total}\n"
         f"  %r = stablehlo.convert %biased : ({total}) -> {real}\n"
         f"  %s = stablehlo.broadcast_in_dim %scales, dims = [{last}] : ({scales}) -> {real}\n"
         f"  %m = stablehlo.multiply %r, %s : {real}\n"
@@ -176,8 +176,8 @@ def plain_integers(case: Case, arrays: dict[str, Array]) -> str:
         f"  %low = stablehlo.constant dense<-128.0> : {real}\n"
         f"  %high = stablehlo.constant dense<127.0> : {real}\n"
         f"  %shifted = stablehlo.add %m, %z : {real}\n"
-        f"  %near = stablehlo.round_nearest_even %shifted : {real}\n"
-        f"  %in = stablehlo.clamp %low, %near, %high : {real}\n"
+        f"  %rounded = stablehlo.round_nearest_even %shifted : {real}\n"
+        f"  %in = stablehlo.clamp %low, %rounded, %high : {real}\n"
         f"  %y = stablehlo.convert %in : ({real}) -> {y}\n"
         f"  return %y : {y}\n}}\n"
     )

@@ -1,4 +1,4 @@
-"""Peers that find less than this machine has: AVX2, beside our code for such a processor."""
+"""Hides CPU features from peers, so that they run their AVX2 code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["HIDDEN", "build"]
 
 HIDDEN = "SUBQUANT_HIDDEN"
-"""The environment variable that is set in a process that finds no more than AVX2."""
+"""The environment variable of a process whose `cpuid` reports no more than AVX2."""
 
 _SOURCE = Path(__file__).with_name("cpuid.c")
 _MORE = ("avx512f", "avxvnni")
@@ -17,14 +17,14 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 
 def build(features: Collection[str], folder: Path) -> Path | None:
-    """Compile what is preloaded to have a process find a processor with AVX2 and no more.
+    """Compile a preloaded library that makes `cpuid` report AVX2 and no more.
 
     Args:
-        features: of the processor to be found, by LLVM's names.
-        folder: where the library is written.
+        features: the features to report (LLVM's names).
+        folder: the folder of the library.
 
     Returns:
-        The library; None where it is for other features, or this machine cannot do it.
+        The library; None for other features, or if this machine cannot trap `cpuid`.
     """
     if "avx2" not in features or not {*_MORE}.isdisjoint(features):
         return None

@@ -80,62 +80,64 @@ class Products:
         self._backend = _ggml.ggml_backend_cpu_init()
         _ggml.ggml_backend_cpu_set_n_threads(self._backend, threads)
         self._shape = len(x), len(weights)
-        extents = _TYPES[kind], x.shape[1], len(weights)
-        place = self._place(extents, len(x))
+        shape_of_weights = _TYPES[kind], x.shape[1], len(weights)
+        buffer_type = self._buffer_type(shape_of_weights, len(x))
         self._contexts = [_context(), _context()]
-        tensors = [_ggml.ggml_new_tensor_2d(self._contexts[0], *extents) for _ in range(copies)]
-        given = _ggml.ggml_new_tensor_2d(self._contexts[1], _F32, x.shape[1], len(x))
-        self._results = [_ggml.ggml_mul_mat(self._contexts[1], each, given) for each in tensors]
+        tensors = [
+            _ggml.ggml_new_tensor_2d(self._contexts[0], *shape_of_weights) for _ in range(copies)
+        ]
+        operand = _ggml.ggml_new_tensor_2d(self._contexts[1], _F32, x.shape[1], len(x))
+        self._results = [_ggml.ggml_mul_mat(self._contexts[1], each, operand) for each in tensors]
         self._graphs = [_ggml.ggml_new_graph(self._contexts[1]) for _ in tensors]
         for graph, result in zip(self._graphs, self._results, strict=True):
             _ggml.ggml_build_forward_expand(graph, result)
         plain = _ggml.ggml_backend_get_default_buffer_type(self._backend)
         self._buffers = [
-            _ggml.ggml_backend_alloc_ctx_tensors_from_buft(context, buffer_type)
-            for context, buffer_type in zip(self._contexts, (place, plain), strict=True)
+            _ggml.ggml_backend_alloc_ctx_tensors_from_buft(context, kind_of_buffer)
+            for context, kind_of_buffer in zip(self._contexts, (buffer_type, plain), strict=True)
         ]
         _ggml.ggml_backend_buffer_set_usage(self._buffers[0], _FOR_WEIGHTS)
         for tensor in tensors:
             _write(tensor, weights)
-        _write(given, x)
+        _write(operand, x)
         form = FORMATS[kind]
         self.notes = {
-            "path": _ggml.ggml_backend_buft_name(place).decode(),
+            "path": _ggml.ggml_backend_buft_name(buffer_type).decode(),
             "activations": {"block": form.size, "steps": 254},
             "bytes": weights.nbytes,
         }
         self._last = 0
 
-    def _place(self, extents: tuple[int, int, int], rows: int) -> Any:
-        """The buffer type that llama.cpp puts such weights in."""
+    def _buffer_type(self, shape: tuple[int, int, int], rows: int) -> Any:
+        """Return the buffer type in which llama.cpp stores these weights."""
         device = _ggml.ggml_backend_get_device(self._backend)
-        for each in self._extra_places(device):
+        for each in self._extra_buffer_types(device):
             context = _context()
-            weights = _ggml.ggml_new_tensor_2d(context, *extents)
-            given = _ggml.ggml_new_tensor_2d(context, _F32, extents[1], rows)
-            product = _ggml.ggml_mul_mat(context, weights, given)
+            weights = _ggml.ggml_new_tensor_2d(context, *shape)
+            operand = _ggml.ggml_new_tensor_2d(context, _F32, shape[1], rows)
+            product = _ggml.ggml_mul_mat(context, weights, operand)
             buffer = _ggml.ggml_backend_buft_alloc_buffer(each, 0)
             # the second field of a tensor, as llama.cpp's loader sets it to ask
             ctypes.cast(weights, POINTER(c_void_p))[1] = buffer
-            is_taken = _ggml.ggml_backend_dev_supports_op(device, product)
+            is_supported = _ggml.ggml_backend_dev_supports_op(device, product)
             _ggml.ggml_backend_buffer_free(buffer)
             _ggml.ggml_free(context)
-            if is_taken:
+            if is_supported:
                 return each
         return _ggml.ggml_backend_get_default_buffer_type(self._backend)
 
-    def _extra_places(self, device: Any) -> list[Any]:
+    def _extra_buffer_types(self, device: Any) -> list[Any]:
         registry = _ggml.ggml_backend_dev_backend_reg(device)
         address = _ggml.ggml_backend_reg_get_proc_address(
             registry, b"ggml_backend_dev_get_extra_bufts"
         )
         if not address:
             return []
-        found = ctypes.CFUNCTYPE(POINTER(c_void_p), c_void_p)(address)(device)
-        places: list[Any] = []
-        while found and found[len(places)]:
-            places.append(found[len(places)])
-        return places
+        array = ctypes.CFUNCTYPE(POINTER(c_void_p), c_void_p)(address)(device)
+        types: list[Any] = []
+        while array and array[len(types)]:
+            types.append(array[len(types)])
+        return types
 
     def __del__(self) -> None:
         for buffer in self._buffers:
@@ -145,13 +147,13 @@ class Products:
         _ggml.ggml_backend_free(self._backend)
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """Compute the case once: see `Prepared`."""
         self._last = copy
         if _ggml.ggml_backend_graph_compute(self._backend, self._graphs[copy]):
             raise RuntimeError("ggml failed to compute the product")
 
     def result(self) -> Array:
-        """As of `Prepared`."""
+        """Return the result: see `Prepared`."""
         result = np.zeros(self._shape, np.float32)
         _ggml.ggml_backend_tensor_get(
             self._results[self._last], result.ctypes.data, 0, result.nbytes

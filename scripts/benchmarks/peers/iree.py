@@ -32,7 +32,7 @@ _TYPES = {
 
 
 def describe() -> dict[str, str]:
-    """The name and the version."""
+    """Return the name and the version."""
     return {"name": "IREE", "version": version("iree-base-compiler")}
 
 
@@ -95,32 +95,32 @@ class Program:
         return rt.HalBufferView(buffer, shape, int(element))
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """Compute the case once: see `Prepared`."""
         self._results = rt.VmVariantList(1)
         self._context.invoke(self._function, self._arguments[copy], self._results)
 
     def result(self) -> Array:
-        """As of `Prepared`."""
+        """Return the result: see `Prepared`."""
         view = self._results.get_as_object(0, rt.HalBufferView)
-        found: Array = rt.DeviceArray(self._device, view, implicit_host_transfer=True).to_host()
-        return found.astype(self._dtype, copy=True)
+        result: Array = rt.DeviceArray(self._device, view, implicit_host_transfer=True).to_host()
+        return result.astype(self._dtype, copy=True)
 
 
 def prepare(
     case: Case, arrays: dict[str, Array], threads: int, copies: int
 ) -> Program | Executables:
-    """As `benchmarks.peers` says."""
+    """Prepare a case: see `benchmarks.peers`."""
     x, cpu = arrays["x"], target_cpu(case)
     if case.get("target") == "vulkan":
         weights = dequantized(case["format"], arrays["weights"]).astype(np.float32)
         text = float_matmul(len(x), *weights.shape)
-        made = Executables(text, CompileOptions("vulkan"), x, threads, copies, [weights])
-        made.notes["path"] = "product of floats"
-        return made
+        executables = Executables(text, CompileOptions("vulkan"), x, threads, copies, [weights])
+        executables.notes["path"] = "f32 matmul"
+        return executables
     if case["kind"] == "block matmul":
         planes = planes_of(case["format"], arrays["weights"])
         if planes is None:
-            raise Unsupported("no plain program has such blocks")
+            raise Unsupported("no program in plain types has these blocks")
         (count, depth), bits = planes.storage.shape, planes.bits
         grid = (count, depth // 32)
         half = 1 << (bits - 1)
@@ -140,7 +140,7 @@ def prepare(
         )
         return Program(text, arguments, np.float32, threads, copies, target_cpu=cpu)
     if case["kind"] in ("model", "network"):
-        raise Unsupported("it does not read such models")
+        raise Unsupported("it reads neither .tflite nor .onnx")
     w = arrays["w"]
     axes = (1,) if case["kind"] == "int8 matmul" else (0, 1, 2)
     bias = arrays["bias"] - case["x_zero_point"] * w.sum(axes, dtype=np.int32)

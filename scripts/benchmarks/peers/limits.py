@@ -18,22 +18,22 @@ __all__ = ["HAS_TARGET_CPU", "calls_of", "describe", "prepare"]
 HAS_TARGET_CPU = True
 
 
-def calls_of(made: Kernel, given: Array, threads: int, copies: int, cpu: str = HOST) -> Calls:
-    """Calls of a kernel, each with a copy of the bytes that it reads."""
-    data = compile_to_bytes(made.text, CompileOptions(target_cpu=cpu))
+def calls_of(ceiling: Kernel, operand: Array, threads: int, copies: int, cpu: str = HOST) -> Calls:
+    """Return calls of a kernel, each with its own copy of the operand."""
+    data = compile_to_bytes(ceiling.text, CompileOptions(target_cpu=cpu))
     main = Executable(data, Device("llvm-cpu", threads=threads))["main"]
-    calls = [main.bind(main.put(0, given.view(np.int8))) for _ in range(copies)]
-    return Calls(calls, {"work": made.work, "path": made.name})
+    calls = [main.bind(main.put(0, operand.view(np.int8))) for _ in range(copies)]
+    return Calls(calls, {"work": ceiling.work, "path": ceiling.name})
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Calls:
-    """As `benchmarks.peers` says; `case` says which kernel."""
+    """Prepare the kernel of a ceiling: see `benchmarks.peers`."""
     features = features_of(case)
     if not request_tiles():
         features -= {"amx-int8"}
-    made = kernel(case["ceiling"], features)
-    if made is None:
+    ceiling = kernel(case["ceiling"], features)
+    if ceiling is None:
         raise Unsupported("no such instruction here")
-    given = np.resize(np.arange(251, dtype=np.uint8), made.size)
-    given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
-    return calls_of(made, given, threads, copies, target_cpu(case))
+    operand = np.resize(np.arange(251, dtype=np.uint8), ceiling.size)
+    operand[: len(ceiling.head)] = np.frombuffer(ceiling.head, np.uint8)
+    return calls_of(ceiling, operand, threads, copies, target_cpu(case))

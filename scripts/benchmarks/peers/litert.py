@@ -16,7 +16,7 @@ from . import Array, Case, Unsupported
 
 
 def describe() -> dict[str, str]:
-    """The name and the version."""
+    """Return the name and the version."""
     return {"name": "LiteRT", "version": version("ai-edge-litert")}
 
 
@@ -38,12 +38,12 @@ class Interpreters:
         self.notes = {**notes, "path": path, "bytes": len(model)}
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """Compute the case once: see `Prepared`."""
         self._last = self._interpreters[copy]
         self._last.invoke()
 
     def result(self) -> Array:
-        """As of `Prepared`."""
+        """Return the result: see `Prepared`."""
         result: Array = self._last.get_tensor(self._last.get_output_details()[0]["index"])
         return result
 
@@ -66,24 +66,24 @@ class Graph:
         data: Array | None = None,
     ) -> int:
         """Add a tensor; return its number."""
-        made = schema.TensorT()
-        made.shape, made.hasRank = [int(n) for n in shape], True
-        made.type = getattr(schema.TensorType, element)
-        made.name = f"tensor{len(self._graph.tensors)}".encode()
-        made.quantization = quantization
-        made.buffer = 0
+        tensor = schema.TensorT()
+        tensor.shape, tensor.hasRank = [int(n) for n in shape], True
+        tensor.type = getattr(schema.TensorType, element)
+        tensor.name = f"tensor{len(self._graph.tensors)}".encode()
+        tensor.quantization = quantization
+        tensor.buffer = 0
         if data is not None:
             buffer = schema.BufferT()
             buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
-            made.buffer = len(self._whole.buffers)
+            tensor.buffer = len(self._whole.buffers)
             self._whole.buffers.append(buffer)
-        self._graph.tensors.append(made)
+        self._graph.tensors.append(tensor)
         return len(self._graph.tensors) - 1
 
     def model(
         self, name: str, inputs: list[int], output: int, options: str, number: int, **values: Any
     ) -> bytes:
-        """Add the operator, of which version `number` is meant; return the file."""
+        """Add the operator in its version `number`; return the file."""
         code, operator = schema.OperatorCodeT(), schema.OperatorT()
         code.builtinCode = getattr(schema.BuiltinOperator, name)
         code.deprecatedBuiltinCode, code.version = min(code.builtinCode, 127), number
@@ -101,23 +101,23 @@ class Graph:
 
 
 def _affine(scales: Any, zero_point: int = 0, axis: int = 0) -> Any:
-    made = schema.QuantizationParametersT()
-    made.scale = np.atleast_1d(np.asarray(scales, np.float32))
-    made.zeroPoint = np.full(made.scale.shape, zero_point, np.int64)
-    made.quantizedDimension = axis
-    return made
+    quantization = schema.QuantizationParametersT()
+    quantization.scale = np.atleast_1d(np.asarray(scales, np.float32))
+    quantization.zeroPoint = np.full(quantization.scale.shape, zero_point, np.int64)
+    quantization.quantizedDimension = axis
+    return quantization
 
 
 def _blockwise(scales: int, size: int) -> Any:
-    made, blocks = schema.QuantizationParametersT(), schema.BlockwiseQuantizationT()
+    quantization, blocks = schema.QuantizationParametersT(), schema.BlockwiseQuantizationT()
     blocks.scales, blocks.zeroPoints, blocks.blockSize = scales, -1, size
-    made.detailsType = schema.QuantizationDetails.BlockwiseQuantization
-    made.details, made.quantizedDimension = blocks, 0
-    return made
+    quantization.detailsType = schema.QuantizationDetails.BlockwiseQuantization
+    quantization.details, quantization.quantizedDimension = blocks, 0
+    return quantization
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Interpreters:
-    """As `benchmarks.peers` says."""
+    """Prepare a case: see `benchmarks.peers`."""
     if case["kind"] == "network":
         raise Unsupported("it does not read ONNX")
     if case["kind"] == "model":
@@ -137,13 +137,13 @@ def _block_matmul(case: Case, arrays: dict[str, Array]) -> bytes:
         raise Unsupported("its blocks have 4 bits and no zero points")
     signed = planes.storage ^ 8  # two's complement of storage - 8
     graph, shape = Graph(), planes.storage.shape
-    given = graph.tensor(x.shape, "FLOAT32")
+    operand = graph.tensor(x.shape, "FLOAT32")
     scales = graph.tensor(planes.scales.shape, "FLOAT16", data=planes.scales)
     packed = signed[:, ::2] | signed[:, 1::2] << 4
     weights = graph.tensor(shape, "INT4", _blockwise(scales, 32), packed)
     result = graph.tensor((len(x), shape[0]), "FLOAT32")
     return graph.model(
-        "FULLY_CONNECTED", [given, weights, -1], result, "FullyConnectedOptions", 12,
+        "FULLY_CONNECTED", [operand, weights, -1], result, "FullyConnectedOptions", 12,
         asymmetricQuantizeInputs=True,
     )  # fmt: skip
 
@@ -162,11 +162,11 @@ def _integers(case: Case, arrays: dict[str, Array]) -> bytes:
             name, options, axis = "DEPTHWISE_CONV_2D", "DepthwiseConv2DOptions", 3
             w, values["depthMultiplier"] = w.transpose(3, 1, 2, 0), 1
     graph = Graph()
-    given = graph.tensor(x.shape, "INT8", _affine(case["x_scale"], case["x_zero_point"]))
+    operand = graph.tensor(x.shape, "INT8", _affine(case["x_scale"], case["x_zero_point"]))
     weights = graph.tensor(w.shape, "INT8", _affine(w_scales, axis=axis), w)
-    sums = _affine(w_scales * np.float32(case["x_scale"]))
-    added = graph.tensor(bias.shape, "INT32", sums, bias)
+    accumulator = _affine(w_scales * np.float32(case["x_scale"]))
+    bias_tensor = graph.tensor(bias.shape, "INT32", accumulator, bias)
     result = graph.tensor(
         tuple(case["result"]), "INT8", _affine(case["y_scale"], case["y_zero_point"])
     )
-    return graph.model(name, [given, weights, added], result, options, number, **values)
+    return graph.model(name, [operand, weights, bias_tensor], result, options, number, **values)

@@ -50,8 +50,8 @@ def _library(name: str) -> ctypes.CDLL:
     return ctypes.CDLL(os.path.join(os.environ["LLAMA_CPP_LIB_PATH"], name))
 
 
-def _use_blas(wanted: bool) -> None:
-    """Models that are loaded from now on compute products of `_ROWS` rows and more by OpenBLAS.
+def _use_blas(is_enabled: bool) -> None:
+    """Enable or disable OpenBLAS for GEMMs of at least `_ROWS` rows in models loaded later.
 
     Raises:
         Unsupported: llama.cpp was built without it.
@@ -59,32 +59,31 @@ def _use_blas(wanted: bool) -> None:
     try:
         backend = _library("libggml-blas.so").ggml_backend_blas_reg
     except OSError as error:
-        if wanted:
+        if is_enabled:
             raise Unsupported("llama.cpp was built without OpenBLAS") from error
         return
     backend.restype = ctypes.c_void_p
     registry = _library("libggml.so")
-    change = registry.ggml_backend_register if wanted else registry.ggml_backend_unload
+    change = registry.ggml_backend_register if is_enabled else registry.ggml_backend_unload
     change.argtypes = [ctypes.c_void_p]
     change(backend())
 
 
 def describe() -> dict[str, str]:
-    """The name and the version."""
+    """Return the name and the version."""
     return {"name": "llama.cpp", "version": _llama.__version__}
 
 
 class Reader:
-    """A model that reads tokens.
+    """Model of llama.cpp that reads tokens.
 
     Args:
-        path: of its file.
-        context: the room for tokens.
-        threads: for prompts and tokens.
-        repacked: weights lie as llama.cpp's fastest kernels read them.
-        blas: products are OpenBLAS's, of the file's weights as floats, so that activations are not
-            rounded. Tokens that are read are followed by others, which are forgotten, up to the
-            rows that this takes.
+        path: the GGUF file.
+        context: the maximum number of tokens.
+        threads: threads of prompt and token evaluation.
+        repacked: repack weights into the layout of llama.cpp's fastest kernels.
+        blas: multiply dequantized weights with float activations by OpenBLAS. A short batch is
+            padded with tokens to `_ROWS` rows; their cache entries are removed.
 
     Raises:
         Unsupported: llama.cpp was built without OpenBLAS, which `blas` needs.
@@ -100,55 +99,55 @@ class Reader:
         blas: bool = False,
     ) -> None:
         _use_blas(blas)
-        self._least = _ROWS if blas else 1
+        self._min_rows = _ROWS if blas else 1
         parameters = _llama.llama_model_default_params()
         parameters.use_extra_bufts = repacked and not blas
         self._model = _llama.llama_model_load_from_file(os.fsencode(path), parameters)
-        of_context = _llama.llama_context_default_params()
-        of_context.n_ctx = context
-        of_context.n_threads = of_context.n_threads_batch = threads
-        self._context = _llama.llama_init_from_model(self._model, of_context)
+        context_parameters = _llama.llama_context_default_params()
+        context_parameters.n_ctx = context
+        context_parameters.n_threads = context_parameters.n_threads_batch = threads
+        self._context = _llama.llama_init_from_model(self._model, context_parameters)
         self._memory = _llama.llama_get_memory(self._context)
         self._vocabulary = _llama.llama_model_get_vocab(self._model)
-        self._words = _llama.llama_vocab_n_tokens(self._vocabulary)
+        self._vocabulary_size = _llama.llama_vocab_n_tokens(self._vocabulary)
         self.position = self._last = 0
 
     def tokens(self, text: str) -> list[int]:
-        """Those of a text, after the one that begins it."""
+        """Return the tokens of a text, with the token for the beginning of a text first."""
         data = text.encode()
-        room = (_llama.llama_token * (len(data) + 2))()
+        buffer = (_llama.llama_token * (len(data) + 2))()
         count = _llama.llama_tokenize(
-            self._vocabulary, data, len(data), room, len(room), True, True
+            self._vocabulary, data, len(data), buffer, len(buffer), True, True
         )
-        return list(room[:count])
+        return list(buffer[:count])
 
-    def reset(self, kept: int = 0) -> None:
-        """Forget all tokens after so many."""
-        _llama.llama_memory_seq_rm(self._memory, 0, kept, -1)
-        self.position = kept
+    def reset(self, length: int = 0) -> None:
+        """Remove all tokens after the first `length` from the cache."""
+        _llama.llama_memory_seq_rm(self._memory, 0, length, -1)
+        self.position = length
 
     def read(self, tokens: Sequence[int], *, all_logits: bool = False) -> None:
         """Read the next tokens."""
-        given, following = len(tokens), max(0, self._least - len(tokens))
-        batch = _llama.llama_batch_init(given + following, 0, 1)
-        batch.n_tokens = given + following
-        for place, token in enumerate([*tokens, *[0] * following]):
-            batch.token[place], batch.pos[place] = token, self.position + place
-            batch.n_seq_id[place], batch.seq_id[place][0] = 1, 0
-            batch.logits[place] = all_logits or self._least > 1 or place == given - 1
+        count, padding = len(tokens), max(0, self._min_rows - len(tokens))
+        batch = _llama.llama_batch_init(count + padding, 0, 1)
+        batch.n_tokens = count + padding
+        for index, token in enumerate([*tokens, *[0] * padding]):
+            batch.token[index], batch.pos[index] = token, self.position + index
+            batch.n_seq_id[index], batch.seq_id[index][0] = 1, 0
+            batch.logits[index] = all_logits or self._min_rows > 1 or index == count - 1
         failed = _llama.llama_decode(self._context, batch)
         _llama.llama_batch_free(batch)
         if failed:
             raise RuntimeError("llama.cpp failed to compute the tokens")
-        self.position += given
-        self._last = given - 1
-        if following:
+        self.position += count
+        self._last = count - 1
+        if padding:
             _llama.llama_memory_seq_rm(self._memory, 0, self.position, -1)
 
-    def logits(self, place: int | None = None) -> Array:
-        """What the last reading says of the token after one of its places, the last by default."""
-        found = _llama.llama_get_logits_ith(self._context, self._last if place is None else place)
-        return np.ctypeslib.as_array(found, (self._words,)).copy()
+    def logits(self, index: int | None = None) -> Array:
+        """Return the logits after a token of the last batch, by default after the last one."""
+        row = _llama.llama_get_logits_ith(self._context, self._last if index is None else index)
+        return np.ctypeslib.as_array(row, (self._vocabulary_size,)).copy()
 
     def prompt(self, tokens: Sequence[int]) -> Array:
         """Read tokens, and return the logits of the next."""
@@ -162,45 +161,46 @@ class Reader:
     def all_logits(self, tokens: Sequence[int]) -> Array:
         """Read tokens, and return the logits after each."""
         self.read(tokens, all_logits=True)
-        return np.stack([self.logits(place) for place in range(len(tokens))])
+        return np.stack([self.logits(index) for index in range(len(tokens))])
 
 
 class LanguageModel:
-    """What is timed of a model: tokens that it reads after others.
+    """Timed evaluation of the tokens after a prompt.
 
     Args:
-        case: ``prompt`` tokens go before what is timed, ``context`` is the room for all.
-        tokens: those of the prompt, and after them those that are timed.
-        threads: for prompts and tokens.
+        case: ``prompt`` is the number of tokens before the timed ones, ``context`` the maximum.
+        tokens: the prompt and the timed tokens.
+        threads: threads of prompt and token evaluation.
     """
 
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
         self._reader = Reader(case["file"], case["context"], threads)
         self._last = case["context"]
-        self._kept = case["prompt"]
-        self._timed = [int(token) for token in tokens[self._kept :]]
-        if self._kept:
-            self._reader.read([int(token) for token in tokens[: self._kept]])
+        self._prompt_length = case["prompt"]
+        self._timed = [int(token) for token in tokens[self._prompt_length :]]
+        if self._prompt_length:
+            self._reader.read([int(token) for token in tokens[: self._prompt_length]])
         self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """See `Prepared`."""
         if self._reader.position + len(self._timed) > self._last:
-            self._reader.reset(self._kept)
+            self._reader.reset(self._prompt_length)
         self._reader.read(self._timed)
 
     def result(self) -> Array:
-        """As of `Prepared`."""
-        self._reader.reset(self._kept)
+        """See `Prepared`."""
+        self._reader.reset(self._prompt_length)
         self._reader.read(self._timed)
         return self._reader.logits()
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
-    """As `benchmarks.peers` says.
+    """Prepare a case: see `benchmarks.peers`.
 
     Raises:
-        Unsupported: it has no such operation, or was built with what the CPU of the case lacks.
+        Unsupported: llama.cpp has no such operation, or its build needs features that the CPU
+        lacks.
     """
     library, features = _library("libggml-cpu.so"), features_of(case)
     for ours, theirs in _FEATURES.items():

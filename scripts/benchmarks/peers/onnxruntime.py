@@ -25,7 +25,7 @@ _TYPES = {
 
 
 def describe() -> dict[str, str]:
-    """The name and the version."""
+    """Return the name and the version."""
     return {"name": "ONNX Runtime", "version": onnxruntime.__version__}
 
 
@@ -55,21 +55,21 @@ class Sessions:
                 model, options, providers=["CPUExecutionProvider"]
             )
             binding = session.io_binding()
-            given, result = map(onnxruntime.OrtValue.ortvalue_from_numpy, (x, y))
-            binding.bind_ortvalue_input(session.get_inputs()[0].name, given)
+            operand, result = map(onnxruntime.OrtValue.ortvalue_from_numpy, (x, y))
+            binding.bind_ortvalue_input(session.get_inputs()[0].name, operand)
             binding.bind_ortvalue_output(session.get_outputs()[0].name, result)
             self._sessions.append((session, binding, result))
         self._last = self._sessions[0]
         self.notes = {**notes, "bytes": len(model)}
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """Compute the case once: see `Prepared`."""
         self._last = self._sessions[copy]
         session, binding, _ = self._last
         session.run_with_iobinding(binding)
 
     def result(self) -> Array:
-        """As of `Prepared`, with signed values of 8 bits."""
+        """Return the result: see `Prepared`, with signed values of 8 bits."""
         result: Array = self._last[2].numpy()
         return _flipped(result).view(np.int8) if result.dtype == np.uint8 else result
 
@@ -96,10 +96,10 @@ def _model(node: NodeProto, x: Array, constants: dict[str, Array], y: Array) -> 
 def prepare(
     case: Case, arrays: dict[str, Array], threads: int, copies: int, *, is_exact: bool = False
 ) -> Sessions:
-    """As `benchmarks.peers` says.
+    """Prepare a case: see `benchmarks.peers`.
 
     Args:
-        is_exact: no sums of 8-bit products saturate.
+        is_exact: sums of 8-bit products do not saturate.
     """
     if case["kind"] == "network":
         result = np.zeros((1, 1000), np.float32)

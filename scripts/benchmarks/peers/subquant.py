@@ -30,16 +30,16 @@ HAS_VULKAN = READS_GGUF = HAS_TARGET_CPU = True
 
 
 def describe() -> dict[str, str]:
-    """The name and the version."""
+    """Return the name and the version."""
     return {"name": "subquant", "version": subquant.__version__}
 
 
 class Calls:
-    """Calls that are bound, one for each copy of what they read.
+    """Bound calls, one for each copy of the weights.
 
     Args:
-        calls: they may have results.
-        notes: as of `Prepared`.
+        calls: bound calls of one function.
+        notes: see `Prepared`.
     """
 
     def __init__(self, calls: Sequence[BoundCall], notes: dict[str, Any]) -> None:
@@ -48,11 +48,11 @@ class Calls:
         self.notes = notes
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """See `Prepared`."""
         self._result = self._calls[copy].invoke()
 
     def result(self) -> Array:
-        """As of `Prepared`."""
+        """See `Prepared`."""
         return np.asarray(self._result)
 
 
@@ -71,41 +71,41 @@ class Executables(Calls):
         data, seconds = _compiled(source, options)
         device = Device(options.target, threads=None if options.target == "vulkan" else threads)
         functions = [Executable(data, device)["main"] for _ in range(copies)]
-        given = [functions[0].put(n, each) for n, each in enumerate([x, *weights])]
-        super().__init__([each.bind(*given) for each in functions], {"bytes": len(data)})
+        operands = [functions[0].put(n, each) for n, each in enumerate([x, *weights])]
+        super().__init__([each.bind(*operands) for each in functions], {"bytes": len(data)})
         if seconds is not None:
             self.notes["seconds"] = seconds
 
 
 class LanguageModel:
-    """What is timed of a model: tokens that it reads after others, as of the peer ``llama``."""
+    """Timed evaluation of the tokens after a prompt, as in the peer ``llama``."""
 
     def __init__(self, case: Case, tokens: Array, threads: int) -> None:
         model = load(case["file"], context=case["context"], threads=threads)
         self._session = model.session()
         self._last = case["context"]
-        self._kept = case["prompt"]
-        self._timed = [int(token) for token in tokens[self._kept :]]
-        if self._kept:
-            self._session.prompt(tokens[: self._kept])
+        self._prompt_length = case["prompt"]
+        self._timed = [int(token) for token in tokens[self._prompt_length :]]
+        if self._prompt_length:
+            self._session.prompt(tokens[: self._prompt_length])
         self._result: Any = None
         self.notes: dict[str, Any] = {"bytes": os.path.getsize(case["file"])}
 
     def call(self, copy: int) -> None:
-        """As of `Prepared`."""
+        """See `Prepared`."""
         if self._session.position + len(self._timed) > self._last:
-            self._session.rewind(self._kept)
+            self._session.rewind(self._prompt_length)
         self._result = self._session.prompt(self._timed)
 
     def result(self) -> Array:
-        """As of `Prepared`."""
-        self._session.rewind(self._kept)
+        """See `Prepared`."""
+        self._session.rewind(self._prompt_length)
         self.call(0)
         return np.asarray(self._result)
 
 
 def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None]:
-    """An executable, and how long IREE took when it was compiled: now, or before it was cached."""
+    """Return an executable, and the seconds of its compilation (now, or before it was cached)."""
     steps: list[str] = []
     started = time.perf_counter()
     data = compile_to_bytes(source, options, progress=steps.append)
@@ -122,7 +122,7 @@ def _compiled(source: Any, options: CompileOptions) -> tuple[bytes, float | None
 
 
 def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> Prepared:
-    """As `benchmarks.peers` says."""
+    """Prepare a case: see `benchmarks.peers`."""
     cpu = target_cpu(case)
     if case["kind"] == "language model":
         if cpu != HOST:
@@ -130,22 +130,25 @@ def prepare(case: Case, arrays: dict[str, Array], threads: int, copies: int) -> 
         return LanguageModel(case, arrays["tokens"], threads)
     x = arrays["x"]
     if case["kind"] == "model":
-        # Where only weights are quantized, LiteRT rounds activations, too.
+        # LiteRT quantizes the activations of weight-only operators, too.
         options = CompileOptions(target_cpu=cpu, activations="int8")
         return Executables(Path(case["file"]), options, x, threads, copies)
     if case["kind"] == "network":
         options = CompileOptions(target_cpu=cpu)
         return Executables(arrays["model"].tobytes(), options, x, threads, copies)
     if case["kind"] != "block matmul":
-        source = quantized_integers(case, arrays, weights_given=False)
+        source = quantized_integers(case, arrays, has_weight_argument=False)
         return Executables(source, CompileOptions(target_cpu=cpu), x, threads, copies)
     shape = (len(arrays["weights"]), case["depth"])
     weights = GgmlTensor(arrays["weights"].reshape(-1), case["format"], shape)
-    module = trace_function(lambda given: linear(given, weights), x)
+    module = trace_function(lambda operand: linear(operand, weights), x)
     options = CompileOptions(case["target"], target_cpu=cpu, activations=case["activations"])
     if case["target"] == "vulkan":
         options = replace(options, vulkan_target=Device("vulkan").vulkan_target)
-    made = Executables(module, options, x, threads, copies)
+    executables = Executables(module, options, x, threads, copies)
     if case["activations"] == "int8":
-        made.notes["activations"] = {"block": 16 if case["format"] == "Q6_K" else 32, "steps": 254}
-    return made
+        executables.notes["activations"] = {
+            "block": 16 if case["format"] == "Q6_K" else 32,
+            "steps": 254,
+        }
+    return executables
