@@ -22,7 +22,7 @@ from subquant.compiler.cpu_features import host_features, recorded_features
 from subquant.compiler.targets import simulated_host_cpu
 from subquant.errors import UsageError
 from subquant.kernels.conv_geometry import ConvGeometry
-from subquant.kernels.cpu.amx_gemm import Runs
+from subquant.kernels.cpu.amx_gemm import KRuns
 from subquant.kernels.isa.registry import fastest_instruction_set
 from subquant.runtime import Device, Executable
 
@@ -274,7 +274,7 @@ def test_tiles_are_chosen_and_recorded():
 def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, pieces, piece):
     """What pieces read, times the weight where it is packed, is the sum over the window."""
     windows = ConvGeometry(1, 1, 1, 200, 200, 0, 1, taps)
-    runs = Runs(windows, channels)
+    runs = KRuns(windows, channels)
     assert (runs.length, runs.pieces, runs.piece) == (length, pieces, piece)
     x, w = drawn(200 * channels), drawn(3, windows.size * channels, seed=1)
     starts = np.zeros(1, np.int64)

@@ -79,7 +79,7 @@ def items_per_workgroup(parts: int, products: int, calls: int = 1) -> int:
     return -(-parts // max(1, MAX_LARGE_WORKGROUPS // calls))
 
 
-def workgroups_per_tile(products: int, tiles: int = 1, again: int = 0) -> int:
+def workgroups_per_tile(products: int, tiles: int = 1, halo_macs: int = 0) -> int:
     """Return how many workgroups share each of some tiles, with so many products of 8 bits in all.
 
     Of `n` workgroups, each of which costs a time `c`, the last keeps threads waiting for up to a
@@ -89,12 +89,12 @@ def workgroups_per_tile(products: int, tiles: int = 1, again: int = 0) -> int:
     Args:
         products: in all, of 8 bits.
         tiles: how many there are.
-        again: how many products take as long as what each workgroup does that others do, too. One
-            thread does it for nothing, so it counts more than the wait.
+        halo_macs: the products that take as long as what each workgroup does that others do,
+            too. One thread does it for nothing, so it counts more than the wait.
     """
     if products < _SHARED_PRODUCTS:
         return 1
-    most = math.isqrt(products // (_PRODUCTS_OF_A_START + _WEIGHT * again))
+    most = math.isqrt(products // (_PRODUCTS_OF_A_START + _WEIGHT * halo_macs))
     share, alike = max(1, most // tiles), _ALIKE // math.gcd(tiles, _ALIKE)
     while alike > share:
         alike //= 2
@@ -139,12 +139,12 @@ class Kernel:
         workgroups: how many there are.
         body: called with the memrefs, with the number of a workgroup, and with the extent that is
             known at run time only (the number where none is), writes what it does.
-        rows: the extent that None stands for in shapes, where it is known.
+        m: the extent that None stands for in shapes, where it is known.
         threads: of a workgroup, on devices that have such. Memrefs have one axis there, and there
             are as many workgroups along a further axis of the grid as it takes for all rows, the
             first: those that read the same weight run one after another, and find it in a cache.
-        at_once: with threads, how many rows a workgroup has.
-        products: how many products of 8 bits take about as long as a call; None where that is not
+        mr: with threads, how many rows a workgroup has.
+        macs: how many products of 8 bits take about as long as a call; None where that is not
             known: the kernel is called by itself then.
     """
 
@@ -152,10 +152,10 @@ class Kernel:
     bindings: Sequence[Binding]
     workgroups: int
     body: Callable[[Sequence[Value], Value, Extent], None]
-    rows: int | None
+    m: int | None
     threads: int | None = None
-    at_once: int = 1
-    products: int | None = None
+    mr: int = 1
+    macs: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,7 +227,7 @@ class KernelTable:
             kernel: the kernel, whose last bindings are results.
             operands: tensors, for the bindings before.
             results: types of tensors.
-            rows: the extent that None stands for in shapes.
+            m: the extent that None stands for in shapes.
         """
         if key not in self._executables:
             name = self._free_name(kernel.name)
@@ -285,7 +285,7 @@ class KernelTable:
         symbol, type_ = parameters.written[name]
         return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
 
-    def share(self) -> None:
+    def merge_equal_calls(self) -> None:
         """Have calls of one kernel with the same operands be one.
 
         Activations that several products read are rounded once.
@@ -303,9 +303,9 @@ class KernelTable:
                         old.replace_all_uses_with(new)
                     items_per_workgroup.append(calls[each])
                     each.erase()
-        self.forget(items_per_workgroup)
+        self.erase_calls(items_per_workgroup)
 
-    def forget(self, calls: Sequence[KernelCall]) -> None:
+    def erase_calls(self, calls: Sequence[KernelCall]) -> None:
         """Erase executables that these called, and no others do."""
         forgotten = dict.fromkeys(calls)
         self.calls = [call for call in self.calls if call not in forgotten]
@@ -337,15 +337,15 @@ class KernelTable:
             export = create("stream.executable.export", attributes=attributes, regions=1)
             inner = create("builtin.module", regions=1)
             create("stream.executable.end")
-        dynamic = [] if kernel.rows is not None else [index_type()]
+        dynamic = [] if kernel.m is not None else [index_type()]
         workload = dynamic if kernel.threads is not None else []
         counted = export.regions[0].blocks.append(*workload)
         with ir.InsertionPoint(counted):
             one = constant_index(1)
             grid = [constant_index(kernel.workgroups), one, one]
             if kernel.threads is not None:
-                rows = counted.arguments[0] if workload else kernel.rows
-                grid = [_groups(rows, kernel.at_once), grid[0], one]
+                rows = counted.arguments[0] if workload else kernel.m
+                grid = [_groups(rows, kernel.mr), grid[0], one]
             create("stream.return", grid)
         with ir.InsertionPoint(inner.regions[0].blocks.append()):
             binding = ir.Type.parse("!stream.binding")
@@ -360,7 +360,7 @@ class KernelTable:
         block = function.regions[0].blocks.append(*types)
         with ir.InsertionPoint(block), constants_of(block):
             arguments = list(block.arguments)
-            rows = arguments.pop() if dynamic else kernel.rows
+            rows = arguments.pop() if dynamic else kernel.m
             zero = constant_index(0)
             if kernel.threads is not None:
                 # Where pieces begin inside of a buffer, IREE 3.13 has types for a place that is
@@ -369,7 +369,7 @@ class KernelTable:
                 zero = (scalar(workgroup_id(2)) * _ALIGNMENT).value
             memories = []
             for given, each in zip(arguments, kernel.bindings, strict=True):
-                shape = [kernel.rows if extent is None else extent for extent in each.shape]
+                shape = [kernel.m if extent is None else extent for extent in each.shape]
                 missing = [rows] * sum(extent is None for extent in shape)
                 if kernel.threads is not None:
                     length = math.prod(extent for extent in shape if extent is not None)

@@ -7,7 +7,7 @@ What is computed is what `Int8Conv` computes, but activations are signed, as the
 A tile of activations has up to 16 windows of a line, and 64 integers of each, which are read from
 where they lie. Positions of a window that follow one another in memory are a *run*, which is read
 in equal *pieces*; the last of them may begin before the one before ends: the weight has zeros for
-what is read twice (`Runs.pack`). What is around pictures is put into memory of the workgroup, with
+what is read twice (`KRuns.pack`). What is around pictures is put into memory of the workgroup, with
 the lines that are inside, for the windows of some lines at a time, which are a *block*.
 
 Sums are written to memory of the workgroup too, from where they are read as vectors of columns:
@@ -58,7 +58,7 @@ from ..kernel_table import Binding, Kernel
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 
-__all__ = ["AmxGemm", "Runs"]
+__all__ = ["AmxGemm", "KRuns"]
 
 _ROWS, _BYTES, _REGISTERS = 16, 64, 8
 """Of a tile at most, and how many tiles there are."""
@@ -74,7 +74,7 @@ _LARGE, _MOST_LINES = 1 << 14, 8
 
 
 @dataclass(frozen=True)
-class Runs:
+class KRuns:
     """What is summed over, as it lies in memory.
 
     Args:
@@ -82,23 +82,23 @@ class Runs:
         channels: integers of a position; those of a run are a multiple of 4.
     """
 
-    windows: ConvGeometry
+    geometry: ConvGeometry
     channels: int
 
     @property
     def _is_joined(self) -> bool:
         """True if the positions of a window's last axis follow one another."""
-        return bool(self.windows.taps) and self.windows.taps[-1][1] == 1
+        return bool(self.geometry.taps) and self.geometry.taps[-1][1] == 1
 
     @property
     def length(self) -> int:
         """Integers of a run."""
-        return self.channels * (self.windows.taps[-1][0] if self._is_joined else 1)
+        return self.channels * (self.geometry.taps[-1][0] if self._is_joined else 1)
 
     @property
     def outer(self) -> list[tuple[int, int]]:
         """How many runs there are along each axis, and how many integers apart."""
-        taps = self.windows.taps[:-1] if self._is_joined else self.windows.taps
+        taps = self.geometry.taps[:-1] if self._is_joined else self.geometry.taps
         return [(count, apart * self.channels) for count, apart in taps]
 
     @property
@@ -132,14 +132,14 @@ class AmxGemm(ConvGemm):
     """A product by tiles, of which workgroups share the windows of all tiles of the weight."""
 
     @property
-    def runs(self) -> Runs:
+    def runs(self) -> KRuns:
         """What is summed over."""
-        return Runs(self.windows, self.channels)
+        return KRuns(self.geometry, self.channels)
 
     @cached_property
-    def block(self) -> int:
+    def rows_per_block(self) -> int:
         """How many lines of windows read what is written together: all if nothing is written."""
-        lines, images = self.windows.output_rows, self.windows.images
+        lines, images = self.geometry.output_rows, self.geometry.images
         if self.pad_copy is None:
             return lines * images
         most = next(n for n in range(lines, 0, -1) if self.room_of(n) <= ROOM)
@@ -150,30 +150,30 @@ class AmxGemm(ConvGemm):
         """How many blocks there are; the last one of an image may share lines with another."""
         if self.pad_copy is None:
             return 1
-        return -(-self.windows.output_rows // self.block) * self.windows.images
+        return -(-self.geometry.output_rows // self.rows_per_block) * self.geometry.images
 
     @property
     def room(self) -> int:
         """How many bytes the windows of a block read."""
-        return self.room_of(self.block)
+        return self.room_of(self.rows_per_block)
 
     @property
     def at_once(self) -> int:
         """How many tiles of windows are computed together: as many as there are registers for."""
         parts = self.tiles.parts
         most = (_REGISTERS - parts) // (parts + 1)
-        return min(most, -(-self.windows.output_columns // _ROWS) * self.block)
+        return min(most, -(-self.geometry.output_columns // _ROWS) * self.rows_per_block)
 
     @property
     def of_line(self) -> int:
         """How many tiles the windows of a line are."""
-        count = -(-self.windows.output_columns // _ROWS)
-        return -(-count // self.at_once) * self.at_once if self.block == 1 else count
+        count = -(-self.geometry.output_columns // _ROWS)
+        return -(-count // self.at_once) * self.at_once if self.rows_per_block == 1 else count
 
     @property
     def _every(self) -> int:
         """How many tiles the windows of a block are."""
-        return self.of_line * self.block
+        return self.of_line * self.rows_per_block
 
     @property
     def units(self) -> int:
@@ -191,7 +191,7 @@ class AmxGemm(ConvGemm):
         """
         if self.pad_copy is not None or self.units == 1:
             return False
-        of_all = self.windows.input_pixels * self.channels
+        of_all = self.geometry.input_pixels * self.channels
         of_tile = self.tiles.depth * self.tiles.width
         return (
             of_all + of_tile > _FIRST_CACHE
@@ -213,7 +213,7 @@ class AmxGemm(ConvGemm):
         """How many bytes of activations the tiles of windows read that are computed together."""
         runs = self.runs
         of_run = (self.rows - 1) * min(
-            self.windows.column_stride * self.channels, runs.length
+            self.geometry.column_stride * self.channels, runs.length
         ) + runs.length
         return self.at_once * math.prod(count for count, _ in runs.outer) * of_run
 
@@ -229,14 +229,14 @@ class AmxGemm(ConvGemm):
     @property
     def rows(self) -> int:
         """Windows of a tile; the last one of a line may share some with the one before."""
-        return -(-self.windows.output_columns // self.of_line)
+        return -(-self.geometry.output_columns // self.of_line)
 
     def kernel(self) -> Kernel:
         """The kernel.
 
         Its bindings are the weight, activations, tables of `epilogue`, and the result.
         """
-        tiles, windows, pad_copy = self.tiles, self.windows, self.pad_copy
+        tiles, windows, pad_copy = self.tiles, self.geometry, self.pad_copy
         given = windows.input_pixels * self.channels if pad_copy is None else pad_copy.given
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
@@ -244,7 +244,7 @@ class AmxGemm(ConvGemm):
             *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
         products = windows.output_pixels * tiles.depth * tiles.columns
-        return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, products=products)
+        return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, macs=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         has_tiles = request_permission()
@@ -307,15 +307,15 @@ class AmxGemm(ConvGemm):
             number, first = quotient(unit, self.units), remainder(unit, self.units) * self.at_once
             block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
         within = [self._within(first + index) for index in range(self.at_once)]
-        starts = [self.windows.first_tap(*each) * self.channels for each in within]
+        starts = [self.geometry.first_tap(*each) * self.channels for each in within]
         image, begin = scalar(constant_index(0)), scalar(constant_index(0))
         if self.pad_copy is not None:
-            of_image = -(-self.windows.output_rows // self.block)
+            of_image = -(-self.geometry.output_rows // self.rows_per_block)
             image = quotient(block, of_image)
-            begin = remainder(block, of_image) * self.block
-            if self.windows.output_rows % self.block:
-                begin = np.minimum(begin, self.windows.output_rows - self.block)
-        lines = [image * self.windows.output_rows + begin + line for line, _ in within]
+            begin = remainder(block, of_image) * self.rows_per_block
+            if self.geometry.output_rows % self.rows_per_block:
+                begin = np.minimum(begin, self.geometry.output_rows - self.rows_per_block)
+        lines = [image * self.geometry.output_rows + begin + line for line, _ in within]
         return _Place(image, begin, tile, lines, [row for _, row in within], starts, unit)
 
     def _within(self, number: Formula) -> tuple[Formula, Formula]:
@@ -326,8 +326,8 @@ class AmxGemm(ConvGemm):
         if self._every % self.at_once:
             number = np.minimum(number, self._every - 1)
         row = remainder(number, self.of_line) * self.rows
-        if self.of_line * self.rows > self.windows.output_columns:
-            row = np.minimum(row, self.windows.output_columns - self.rows)
+        if self.of_line * self.rows > self.geometry.output_columns:
+            row = np.minimum(row, self.geometry.output_columns - self.rows)
         return quotient(number, self.of_line), row
 
 
@@ -426,14 +426,14 @@ class _Work:
         product, pad_copy = self.product, self.product.pad_copy
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
-        axis = pad_copy.lines
+        axis = pad_copy.vertical
 
         def of_line(number: Value) -> None:
             line = place.begin * axis.stride + scalar(number)
             start = scalar(number) * (positions * channels)
             pad_copy.write_line(self.given, self.read, place.image, line, start)
 
-        loop(0, (product.block - 1) * axis.stride + axis.receptive_field, 1, of_line)
+        loop(0, (product.rows_per_block - 1) * axis.stride + axis.receptive_field, 1, of_line)
 
     # -- tiles ------------------------------------------------------------------------------------
 
@@ -458,7 +458,7 @@ class _Work:
         product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
         parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
         begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
-        step, apart = AmxAssembly(), _known(product.windows.column_stride * product.channels)
+        step, apart = AmxAssembly(), _known(product.geometry.column_stride * product.channels)
         stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
         for part, register in enumerate(self._of_weight):
             rows = TileMemory(stored, of_weight, part * _BYTES, product.is_weight_kept_out)
@@ -492,7 +492,7 @@ class _Work:
         An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
         """
         product, sums = self.product, self.writer.sums
-        tiles, apart = product.tiles, product.windows.column_stride * product.channels
+        tiles, apart = product.tiles, product.geometry.column_stride * product.channels
         lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
         half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)
         parts = range(0, tiles.width, lanes)

@@ -92,7 +92,7 @@ class BlockwiseGemm:
     instructions: str
     rows: int | None
     at_once: int
-    tiles_at_once: int
+    tiles_per_workgroup: int
     of_floats: bool = False
     batches: int = 1
     epilogue: FusedEpilogue | None = None
@@ -108,7 +108,7 @@ class BlockwiseGemm:
         return INSTRUCTION_SETS[self.instructions]
 
     @property
-    def sum_factor(self) -> int:
+    def row_sum_factor(self) -> int:
         """What sums of activations are multiplied by, for this kernel: zero points count less."""
         zero = self.stored.zero
         return -1 if zero is None else -zero or 1
@@ -116,8 +116,8 @@ class BlockwiseGemm:
     def kernel(self) -> Kernel:
         """The kernel.
 
-        Bindings are those of the weight; activations, and the scales and sums times `sum_factor`
-        of their blocks, as `QuantizeRows` gives them, or activations alone; and the result.
+        Bindings are those of the weight; activations, and scale and sum times `row_sum_factor` of
+        each of their blocks, as `QuantizeRows` gives them, or activations alone; and the result.
         """
         tiles = self.tiles
         blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
@@ -141,14 +141,12 @@ class BlockwiseGemm:
         if self.rows is not None:
             as_long = _AS_LONG_OF_FLOATS if self.of_floats else _AS_LONG
             products = as_long * self.rows * tiles.columns * tiles.depth
-        return Kernel(
-            "block_product", bindings, workgroups, self._body, self.rows, products=products
-        )
+        return Kernel("block_product", bindings, workgroups, self._body, self.rows, macs=products)
 
     @property
     def _workgroups(self) -> int:
         """How many share the tiles of a weight."""
-        return -(-self.tiles.count // self.tiles_at_once)
+        return -(-self.tiles.count // self.tiles_per_workgroup)
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
@@ -162,9 +160,9 @@ class BlockwiseGemm:
             batch = quotient(share, self._workgroups).value
             share = remainder(share, self._workgroups)
             rows = rows // self.batches if isinstance(rows, int) else self._rows_of_batch(rows)
-        first = share * self.tiles_at_once
-        last = first + self.tiles_at_once
-        if self.tiles.count % self.tiles_at_once:
+        first = share * self.tiles_per_workgroup
+        last = first + self.tiles_per_workgroup
+        if self.tiles.count % self.tiles_per_workgroup:
             last = np.minimum(last, self.tiles.count)
 
         def of_all(tile: Value) -> Value:
@@ -180,7 +178,7 @@ class BlockwiseGemm:
                 *(first.value, rest.value, together),
                 lambda tile: body([_plus(tile, number) for number in range(together)]),
             )
-            if self.tiles.count % together or self.tiles_at_once % together:
+            if self.tiles.count % together or self.tiles_per_workgroup % together:
                 loop(rest.value, last.value, 1, lambda tile: body([tile]))
 
         def numbered(row: Value, count: int) -> list[Value]:
@@ -231,7 +229,7 @@ class BlockwiseGemm:
             loop(self._whole(rows), rows, 1, lambda row: of_few(1, row))
 
     @property
-    def tiles_together(self) -> int:
+    def tiles_per_iteration(self) -> int:
         """How many tiles are multiplied with the same rows; with one, if rows are not known."""
         rows = 1 if self.rows is None else self.rows // self.batches
         if rows <= self.at_once:
@@ -451,7 +449,7 @@ class _Rows:
         totals = {}
         for row, scale in given.items():
             total = convert(self._total(row, place), F32)
-            totals[row] = broadcast(total * (1 / self.product.sum_factor) * scale, lanes)
+            totals[row] = broadcast(total * (1 / self.product.row_sum_factor) * scale, lanes)
         return [
             self.target.fma(offsets[part], totals[row], real)
             for (row, part), real in zip(pairs, found, strict=True)
@@ -462,7 +460,7 @@ class _Rows:
         return bits_of(self._of_activations(row, place, 0), F32)
 
     def _total(self, row: Value, place: Value) -> Formula:
-        """The sum of a block of a row of activations, times `sum_factor`."""
+        """The sum of a block of a row of activations, times `row_sum_factor`."""
         return self._of_activations(row, place, 1)
 
     def _of_activations(self, row: Value, place: Value, which: int) -> Formula:

@@ -35,7 +35,7 @@ class ConvGemm:
 
     tiles: Tiles
     instructions: str
-    windows: ConvGeometry
+    geometry: ConvGeometry
     channels: int
     workgroups: int
     epilogue: FusedEpilogue | None = None
@@ -49,11 +49,11 @@ class ConvGemm:
     @property
     def shape(self) -> tuple[int, int, int]:
         """The extents of the result: lines, windows, columns."""
-        windows = self.windows
+        windows = self.geometry
         return windows.images * windows.output_rows, windows.output_columns, self.tiles.columns
 
     @property
-    def accepts(self) -> bool:
+    def fits_scratch(self) -> bool:
         """True if the lines that a window reads fit where they are written with what is around."""
         return self.room_of(1) <= ROOM
 
@@ -69,5 +69,5 @@ class ConvGemm:
     def lines_read(self, lines: int) -> int:
         """How many lines of a picture the windows of some lines read."""
         assert self.pad_copy is not None
-        axis = self.pad_copy.lines
+        axis = self.pad_copy.vertical
         return (lines - 1) * axis.stride + axis.receptive_field

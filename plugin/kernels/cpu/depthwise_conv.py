@@ -75,8 +75,8 @@ class DepthwiseConv:
     """
 
     images: int
-    lines: ConvAxis
-    windows: ConvAxis
+    vertical: ConvAxis
+    horizontal: ConvAxis
     channels: int
     outside: int
     instructions: str
@@ -91,24 +91,26 @@ class DepthwiseConv:
     @cached_property
     def groups(self) -> TapGroups:
         """How the taps of a line of a window are multiplied."""
-        return TapGroups(self.windows, self.target.k_pack, self.lines.taps)
+        return TapGroups(self.horizontal, self.target.k_pack, self.vertical.taps)
 
     @property
-    def accepts(self) -> bool:
+    def fits_scratch(self) -> bool:
         """True if the lines that a window reads fit where they are gathered."""
         return self._plan is not None
 
     @property
-    def products(self) -> int:
+    def equivalent_macs(self) -> int:
         """About how many products of a contraction take as long."""
-        windows = self.images * self.lines.outputs * self.windows.outputs
-        return _TIME_OF_A_PRODUCT * windows * self.channels * self.lines.taps * self.windows.taps
+        windows = self.images * self.vertical.outputs * self.horizontal.outputs
+        return (
+            _TIME_OF_A_PRODUCT * windows * self.channels * self.vertical.taps * self.horizontal.taps
+        )
 
     @property
-    def again(self) -> int:
+    def halo_macs(self) -> int:
         """The same of what each block of lines gathers that the one before has gathered, too."""
-        lines = max(0, self.lines.receptive_field - self.lines.stride)
-        return _TIME_TO_GATHER * lines * self.windows.size * self.channels
+        lines = max(0, self.vertical.receptive_field - self.vertical.stride)
+        return _TIME_TO_GATHER * lines * self.horizontal.size * self.channels
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -117,21 +119,21 @@ class DepthwiseConv:
         result.
         """
         read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
-        positions = self.images * self.lines.size * self.windows.size
-        shape = self.images * self.lines.outputs, self.windows.outputs, self.channels
+        positions = self.images * self.vertical.size * self.horizontal.size
+        shape = self.images * self.vertical.outputs, self.horizontal.outputs, self.channels
         bindings = [
-            Binding((read * self.lines.taps, self.channels * self.target.k_pack), I8),
+            Binding((read * self.vertical.taps, self.channels * self.target.k_pack), I8),
             Binding((self.channels,), I32),
             Binding((positions, self.channels), I8),
             *epilogue_bindings(self.epilogue, self.channels, shape),
         ]
-        name, products = "depthwise_product", self.products
-        return Kernel(name, bindings, self.workgroups, self._body, 0, products=products)
+        name, products = "depthwise_product", self.equivalent_macs
+        return Kernel(name, bindings, self.workgroups, self._body, 0, macs=products)
 
     @cached_property
     def _plan(self) -> _Plan | None:
         """The most that fits, of what is better gathered together."""
-        target, count = self.target, self.windows.outputs
+        target, count = self.target, self.horizontal.outputs
         vectors = -(-self.channels // target.lanes)
         period = self.groups.period
         most = max(1, min(_MOST_AT_ONCE, target.max_accumulators // 2) // period)
@@ -181,7 +183,7 @@ class _Plan:
     @property
     def ring(self) -> int:
         """How many lines of the picture are gathered."""
-        lines = self.product.lines
+        lines = self.product.vertical
         return lines.receptive_field if lines.dilation == 1 else lines.taps
 
     @property
@@ -198,12 +200,12 @@ class _Plan:
     @property
     def of_strip(self) -> int:
         """How many groups the windows of a strip read."""
-        return self.product.groups.count(min(self.strip, self.product.windows.outputs))
+        return self.product.groups.count(min(self.strip, self.product.horizontal.outputs))
 
     @property
     def strips(self) -> int:
         """How many strips a line has."""
-        return -(-self.product.windows.outputs // self.strip)
+        return -(-self.product.horizontal.outputs // self.strip)
 
     @property
     def vectors(self) -> int:
@@ -219,7 +221,7 @@ class _Plan:
     def blocks(self) -> int:
         """In how many parts the lines of a picture are shared."""
         others = self.chunks * self.strips * self.product.images
-        return min(self.product.lines.outputs, -(-self.product.workgroups // others))
+        return min(self.product.vertical.outputs, -(-self.product.workgroups // others))
 
     @property
     def tasks(self) -> int:
@@ -261,7 +263,7 @@ class _Task:
 
     def write(self) -> None:
         """Write the loop over its lines."""
-        lines, ring = self.product.lines, self.plan.ring
+        lines, ring = self.product.vertical, self.plan.ring
         begin, end = workgroup_range(self.block, self.plan.blocks, lines.outputs)
         # Lines of the picture that the line before has gathered.
         kept = max(0, ring - lines.stride) if lines.dilation == 1 else 0
@@ -283,13 +285,13 @@ class _Task:
 
     def _slot(self, line: Formula, tap: Formula) -> Formula:
         """Where the line of the picture is gathered that is a tap of the windows of a line."""
-        lines = self.product.lines
+        lines = self.product.vertical
         return remainder(line * lines.stride + tap, self.plan.ring) if lines.dilation == 1 else tap
 
     # -- gathering ------------------------------------------------------------------------------
 
     def _gather(self, line: Formula, tap: Formula) -> None:
-        lines = self.product.lines
+        lines = self.product.vertical
         slot = self._slot(line, tap)
         source = line * lines.stride + tap * lines.dilation - lines.pad_low
 
@@ -318,9 +320,14 @@ class _Task:
 
     def _gather_line(self, at: Sequence[Value], source: Formula, vector: Value) -> None:
         """Gather a line of the picture: at its ends some positions are outside."""
-        axis, plan, target, every = self.product.windows, self.plan, self.target, self.groups.every
+        axis, plan, target, every = (
+            self.product.horizontal,
+            self.plan,
+            self.target,
+            self.groups.every,
+        )
         channel = self._channel(scalar(vector))
-        first = (self.image * self.product.lines.size + source) * axis.size
+        first = (self.image * self.product.vertical.size + source) * axis.size
         start = self.strip * (plan.strip * axis.stride) - axis.pad_low
 
         def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
@@ -356,7 +363,7 @@ class _Task:
 
     def _multiply(self, line: Formula, vector: Formula) -> None:
         """Write the windows of a line, of a vector of channels."""
-        plan, axis = self.plan, self.product.windows
+        plan, axis = self.plan, self.product.horizontal
         rest = axis.outputs % plan.at_once
         units = scalar(constant_index(min(plan.strip, axis.outputs) // plan.at_once))
         begin = self.strip * plan.strip
@@ -372,7 +379,7 @@ class _Task:
         self, line: Formula, vector: Formula, begin: Formula
     ) -> Callable[[Formula, int], None]:
         product, groups, target = self.product, self.groups, self.target
-        lines, lanes = product.lines, target.lanes
+        lines, lanes = product.vertical, target.lanes
         channel = self._channel(vector)
         which = [
             (window, place)
@@ -412,7 +419,7 @@ class _Task:
         first = load(self.first, [channel.value], lanes, I32)
 
         def of_windows(unit: Formula, count: int) -> None:
-            place = unit * (self.plan.at_once * product.windows.stride // groups.every)
+            place = unit * (self.plan.at_once * product.horizontal.stride // groups.every)
             sums = [first] * count
             if is_loop:
                 sums = loop(

@@ -220,7 +220,7 @@ class ElementwiseKernel:
         cost = self.formula.cost() + _AS_LONG * (self.fold is not None)
         name = FOLDS[self.fold][0] if self.fold else "formula"
         products = math.prod(self.shape) * cost
-        return Kernel(name, bindings, 1, self._body, 0, products=products)
+        return Kernel(name, bindings, 1, self._body, 0, macs=products)
 
     @property
     def _together(self) -> int:

@@ -76,7 +76,7 @@ class GatherRows:
         ]
         workgroups = -(-self.rows // _LEAST_ROWS)
         products = _AS_LONG * self.rows * tiles.depth
-        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, products=products)
+        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, macs=products)
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         first = scalar(number) * _LEAST_ROWS

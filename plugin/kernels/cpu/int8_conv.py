@@ -125,27 +125,27 @@ class Int8Conv(ConvGemm):
     """
 
     slices: int = 1
-    is_widening: bool = False
-    around: ConvAxis | None = None
+    converts_activations: bool = False
+    skipped_padding: ConvAxis | None = None
 
-    def leaves_out(self, lines: ConvAxis) -> bool:
+    def can_skip_padding(self, lines: ConvAxis) -> bool:
         """True if lines of taps that are around pictures can be left out, and are worth a loop.
 
         Args:
             lines: of the pictures.
         """
-        (taps, distance), *_ = (*self.windows.taps, (0, 0))
+        (taps, distance), *_ = (*self.geometry.taps, (0, 0))
         if taps != lines.taps or distance == 0 or lines.min_taps_inside == 0:
             return False
-        of_line = self.windows.tap_count // taps * self.groups // self.slices
+        of_line = self.geometry.tap_count // taps * self.groups // self.slices
         return lines.padding_share >= _LEAST_LEFT_OUT and of_line >= _WRITTEN_OUT
 
     @property
-    def begins(self) -> list[tuple[int, int]]:
+    def skipped_taps(self) -> list[tuple[int, int]]:
         """Of how many lines of taps before a picture, and behind it, sums have numbers."""
-        if self.around is None:
+        if self.skipped_padding is None:
             return [(0, 0)]
-        before, behind = self.around.max_padding_taps
+        before, behind = self.skipped_padding.max_padding_taps
         return list(itertools.product(range(before + 1), range(behind + 1)))
 
     @property
@@ -159,7 +159,7 @@ class Int8Conv(ConvGemm):
 
         What is read for them of the weight is read once; fewer than half are not worth that.
         """
-        count = self.windows.output_columns
+        count = self.geometry.output_columns
         most = self.target.pixels_per_tile(self.tiles.parts, is_pipelined=self._is_behind)
         most = min(most, count)
         choices = range((most + 1) // 2, most + 1)
@@ -171,9 +171,9 @@ class Int8Conv(ConvGemm):
 
         It is cut where windows have one position, whose words follow one another.
         """
-        windows = self.windows
+        windows = self.geometry
         of_workgroup = windows.output_pixels // self.workgroups
-        most = _MEMORY - self.room_of(self.block)
+        most = _MEMORY - self.room_of(self.rows_per_block)
         is_cut = windows.tap_count == self.slices == 1
         return widened_panels(self.tiles, self.target, of_workgroup, most, is_cut=is_cut)
 
@@ -188,9 +188,9 @@ class Int8Conv(ConvGemm):
         return self.panels.groups if self.panels and self._is_cut else self.groups
 
     @cached_property
-    def block(self) -> int:
+    def rows_per_block(self) -> int:
         """How many lines of windows read what is written together; there are enough to share."""
-        lines, images = self.windows.output_rows, self.windows.images
+        lines, images = self.geometry.output_rows, self.geometry.images
         most = max(1, lines * images // self.workgroups)
         choices = (n for n in range(min(most, lines), 0, -1) if lines % n == 0)
         return next(n for n in choices if n == 1 or self.room_of(n) <= ROOM)
@@ -201,17 +201,17 @@ class Int8Conv(ConvGemm):
         Its bindings are the weight, what sums begin with, activations, tables of `epilogue` and the
         result.
         """
-        tiles, windows = self.tiles, self.windows
+        tiles, windows = self.tiles, self.geometry
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((len(self.begins) * tiles.count, tiles.width), I32),
+            Binding((len(self.skipped_taps) * tiles.count, tiles.width), I32),
             self._given,
             *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
         ]
         count = tiles.count * self.workgroups
         rows = windows.output_pixels
         products = rows * tiles.depth * tiles.columns
-        return Kernel("integer_product", bindings, count, self._body, rows, products=products)
+        return Kernel("integer_product", bindings, count, self._body, rows, macs=products)
 
     @property
     def _given(self) -> Binding:
@@ -219,11 +219,11 @@ class Int8Conv(ConvGemm):
         if self.pad_copy is not None:
             return Binding((self.pad_copy.given,), I8)
         if self._is_spread_from_memory:
-            return Binding((self.windows.input_pixels * self.channels,), I8)
-        return Binding((self.windows.input_pixels * self.groups,), I32)
+            return Binding((self.geometry.input_pixels * self.channels,), I8)
+        return Binding((self.geometry.input_pixels * self.groups,), I32)
 
     @property
-    def widens(self) -> bool:
+    def can_convert_activations(self) -> bool:
         """True if activations can become factors when they are read, and are none."""
         factor, excess = self.target.multiplicand_type, self.target.sign_offset
         return self._is_spread_from_memory or (factor.bits == I8.bits and excess != 0)
@@ -244,10 +244,10 @@ class Int8Conv(ConvGemm):
         if self._is_spread_from_memory:
             factors = scratch([self.at_once * self._groups_at_once], I32)
         # The rows of a line in parts of `at_once`: the last one may share rows with the one before.
-        windows, of_line = self.windows, self._parts_of_line
+        windows, of_line = self.geometry, self._parts_of_line
         parts = of_line * windows.output_rows * windows.images
         tile = quotient(scalar(number), self.workgroups)
-        together = 1 if self.pad_copy is None else self.block * of_line
+        together = 1 if self.pad_copy is None else self.rows_per_block * of_line
         begin, end = (
             place * together
             for place in workgroup_range(
@@ -264,7 +264,7 @@ class Int8Conv(ConvGemm):
             panel, zero = self.panels.memory(), scalar(constant_index(0))
             self.panels.write(stored, tile, zero, panel)
             weight = _Weight(panel, zero, factor)
-        given, room = activations, self.room_of(self.block)
+        given, room = activations, self.room_of(self.rows_per_block)
         if self.pad_copy is not None:
             memory = scratch([room], I8)
             padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
@@ -279,7 +279,7 @@ class Int8Conv(ConvGemm):
             line, row = self._place(part)
             read_line = line
             if self.pad_copy is not None:
-                read_line = remainder(line, self.block)
+                read_line = remainder(line, self.rows_per_block)
                 is_first = remainder(part, together) == 0
                 when(is_first, lambda: self._write_lines(given, padded, line))
             before, is_later = np.maximum(part, begin + 1) - 1, part > begin
@@ -366,7 +366,7 @@ class Int8Conv(ConvGemm):
                 def add(number: Value) -> None:
                     at = wait_at(scalar(number))
                     line, row = self._place(scalar(number))
-                    start = self.windows.first_tap(line, row) * self.groups + panel * panels.groups
+                    start = self.geometry.first_tap(line, row) * self.groups + panel * panels.groups
                     read, start, apart = self._read_from(activations, start, factors)
                     sums = writer.kept(at, self.at_once)
                     operands = weight, first, read, tile, line, start, apart, None
@@ -393,11 +393,11 @@ class Int8Conv(ConvGemm):
     @property
     def _parts_of_line(self) -> int:
         """How many times `at_once` windows of a line are computed."""
-        return -(-self.windows.output_columns // self.at_once)
+        return -(-self.geometry.output_columns // self.at_once)
 
     def _place(self, part: Formula) -> tuple[Formula, Formula]:
         """The line of `at_once` windows, and the first one in it."""
-        windows = self.windows
+        windows = self.geometry
         line = quotient(part, self._parts_of_line)
         row = remainder(part, self._parts_of_line) * self.at_once
         if windows.output_columns % self.at_once:
@@ -427,10 +427,10 @@ class Int8Conv(ConvGemm):
             padded: memory of factors.
             line: the first line of windows, among those of all images.
         """
-        pad_copy, lines = self.pad_copy, self.windows.output_rows
+        pad_copy, lines = self.pad_copy, self.geometry.output_rows
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
-        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.stride
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.vertical.stride
 
         def write(number: Value) -> None:
             offset = scalar(number)
@@ -441,18 +441,18 @@ class Int8Conv(ConvGemm):
             else:
                 pad_copy.write_line(*line_of_picture)
 
-        loop(0, self.lines_read(self.block), 1, write)
+        loop(0, self.lines_read(self.rows_per_block), 1, write)
 
     @property
     def _length_beside(self) -> int:
         """How many integers of a line the next windows read that those before do not."""
-        return self.at_once * self.windows.column_stride * self.channels
+        return self.at_once * self.geometry.column_stride * self.channels
 
     @property
     def _first_length(self) -> int:
         """How many integers of a line of a picture the first windows read."""
         assert self.pad_copy is not None
-        axis = self.pad_copy.windows
+        axis = self.pad_copy.horizontal
         return (
             (self.at_once - 1) * axis.stride + axis.receptive_field - axis.pad_low
         ) * self.channels
@@ -465,9 +465,9 @@ class Int8Conv(ConvGemm):
         """
         if self.pad_copy is None or not self._is_behind:
             return False
-        most = self.pad_copy.windows.size * self.channels - self._length_beside
+        most = self.pad_copy.horizontal.size * self.channels - self._length_beside
         is_whole = self._length_beside % (self.target.lanes * self.target.k_pack) == 0
-        is_long = self.windows.output_columns >= _LEAST_BESIDE * self.at_once
+        is_long = self.geometry.output_columns >= _LEAST_BESIDE * self.at_once
         return is_whole and is_long and 0 < self._first_length <= most
 
     def _write_beside(
@@ -488,14 +488,14 @@ class Int8Conv(ConvGemm):
             is_wanted: if there are such.
             leaf, leaves: the place, and how many there are.
         """
-        pad_copy, lines, step = self.pad_copy, self.windows.output_rows, self._length_beside
+        pad_copy, lines, step = self.pad_copy, self.geometry.output_rows, self._length_beside
         assert pad_copy is not None
         *_, positions, channels = pad_copy.shape
         lanes = self.target.lanes * self.target.k_pack
-        of_line, every = step // lanes, step // lanes * self.lines_read(self.block)
+        of_line, every = step // lanes, step // lanes * self.lines_read(self.rows_per_block)
         of_leaf = -(-every // leaves)
-        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.lines.stride
-        most = pad_copy.windows.size * channels - step
+        image, first = quotient(line, lines), remainder(line, lines) * pad_copy.vertical.stride
+        most = pad_copy.horizontal.size * channels - step
         start = np.minimum((part - 1) * step + self._first_length, most)
 
         def write() -> None:
@@ -546,13 +546,13 @@ class Int8Conv(ConvGemm):
         """
         size = self.at_once * self._groups_at_once * I32.bits // 8
         are_factors = self.target.multiplicand_type == I8 and not self.target.sign_offset
-        is_small = self.windows.tap_count == 1 and size <= _MOST_FACTORS
-        return self.is_widening and is_small and not are_factors
+        is_small = self.geometry.tap_count == 1 and size <= _MOST_FACTORS
+        return self.converts_activations and is_small and not are_factors
 
     @property
     def _apart(self) -> int:
         """How many words a window is behind the one before."""
-        return self.windows.column_stride * self.groups
+        return self.geometry.column_stride * self.groups
 
     def _widen(self, activations: Value, place: Formula, factors: Value) -> None:
         """Write the factors of `at_once` windows one behind the other.
@@ -618,20 +618,25 @@ class Int8Conv(ConvGemm):
         """
         lanes, parts = self.tiles.lanes, self.tiles.parts
         groups, read = self.groups, self._groups_at_once // self.slices
-        loops = [(count, distance * groups) for count, distance in self.windows.taps]
+        loops = [(count, distance * groups) for count, distance in self.geometry.taps]
         loops.append((read, 1))
         every = math.prod(n for n, _ in loops)
         zero, row = scalar(constant_index(0)), tile
         number, place, lines = zero, start, scalar(constant_index(loops[0][0]))
         if self.slices > 1:
             place = place + quotient(tile, self.tiles.count // self.slices) * read
-        if self.around is not None:
-            taps, (_, most_behind) = self.around.taps, self.around.max_padding_taps
-            before, end = self.around.taps_inside(remainder(line, self.windows.output_rows))
+        if self.skipped_padding is not None:
+            taps, (_, most_behind) = (
+                self.skipped_padding.taps,
+                self.skipped_padding.max_padding_taps,
+            )
+            before, end = self.skipped_padding.taps_inside(
+                remainder(line, self.geometry.output_rows)
+            )
             row = tile + (before * (most_behind + 1) + taps - end) * self.tiles.count
             number, place = before * (every // taps), place + before * loops[0][1]
             lines = end - before
-            every = every // taps * self.around.min_taps_inside
+            every = every // taps * self.skipped_padding.min_taps_inside
         if not sums:
             of_row = [load(first, [row.value, part * lanes], lanes, I32) for part in range(parts)]
             sums = of_row * self.at_once
@@ -709,7 +714,7 @@ class Int8Conv(ConvGemm):
         for window in range(self.at_once):
             given = load_element(activations, [(place + window * apart).value])
             group = target.broadcast_k_pack(given, target.multiplicand_type)
-            if self.is_widening and not self._is_spread_from_memory:
+            if self.converts_activations and not self._is_spread_from_memory:
                 group = target.multiplicands(group)
             for part, column in enumerate(stored):
                 total = sums[window * parts + part]

@@ -40,8 +40,8 @@ class PadCopyKernel:
     """
 
     images: int
-    lines: ConvAxis
-    windows: ConvAxis
+    vertical: ConvAxis
+    horizontal: ConvAxis
     channels: int
     missing: int
     outside: int
@@ -52,23 +52,21 @@ class PadCopyKernel:
     @property
     def shape(self) -> list[int]:
         """The extents of the result."""
-        axes = self.lines, self.windows
+        axes = self.vertical, self.horizontal
         whole = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
         return [self.images, *whole, self.channels + self.missing]
 
     @property
     def given(self) -> int:
         """How many integers pictures have."""
-        return self.images * self.lines.size * self.windows.size * self.channels
+        return self.images * self.vertical.size * self.horizontal.size * self.channels
 
     def kernel(self) -> Kernel:
         """The kernel: its bindings are the pictures, and the result."""
         element = INSTRUCTION_SETS[self.instructions].multiplicand_type if self.is_widened else I8
         bindings = [Binding((self.given,), I8), Binding((int(np.prod(self.shape)),), element)]
         products = 8 * math.prod(self.shape)
-        return Kernel(
-            "padded_pictures", bindings, self.workgroups, self._body, 0, products=products
-        )
+        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0, macs=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         count = self.images * self.shape[1]
@@ -91,7 +89,7 @@ class PadCopyKernel:
             image, line: which one; lines outside of the picture are counted.
             start: where it is written to.
         """
-        axis, (_, _, positions, width) = self.windows, self.shape
+        axis, (_, _, positions, width) = self.horizontal, self.shape
 
         def copy(source: Formula) -> None:
             first = self._fill_around(result, start)
@@ -147,7 +145,7 @@ class PadCopyKernel:
             given, result, image, line, start: as of `write_line`.
             offset: its place in the line, without what is around.
         """
-        first = start + self.windows.pad_low * self.shape[-1] + offset
+        first = start + self.horizontal.pad_low * self.shape[-1] + offset
         target = INSTRUCTION_SETS[self.instructions]
         lanes = target.lanes * target.k_pack
         self._of_line(
@@ -163,7 +161,7 @@ class PadCopyKernel:
         Args:
             result, start: as of `write_line`.
         """
-        axis, width = self.windows, self.shape[-1]
+        axis, width = self.horizontal, self.shape[-1]
         first = start + axis.pad_low * width
         self._fill(result, start, axis.pad_low * width)
         self._fill(result, first + axis.size * width, axis.pad_high * width)
@@ -177,8 +175,8 @@ class PadCopyKernel:
         fill: Callable[[], None],
     ) -> None:
         """Do the one with where a line of a picture is, or the other where there is none."""
-        lines, line = self.lines, line - self.lines.pad_low
-        source = (image * lines.size + line) * (self.windows.size * self.channels)
+        lines, line = self.vertical, line - self.vertical.pad_low
+        source = (image * lines.size + line) * (self.horizontal.size * self.channels)
         if self.shape[1] == lines.size:
             copy(source)
         else:

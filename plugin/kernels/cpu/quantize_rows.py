@@ -78,7 +78,7 @@ class QuantizeRows:
         ]
         workgroups = 1 if self.rows is None else -(-self.rows // self._together)
         products = None if self.rows is None else _AS_LONG * self.rows * self.depth
-        return Kernel("round_rows", bindings, workgroups, self._body, self.rows, products=products)
+        return Kernel("round_rows", bindings, workgroups, self._body, self.rows, macs=products)
 
     @property
     def _together(self) -> int:

@@ -67,7 +67,7 @@ def fuse_dispatches(kernels: KernelTable, most: int) -> dict[KernelCall, int]:
     small = {
         call.operation: call
         for call in kernels.calls
-        if call.kernel.products is not None and call.kernel.products <= most
+        if call.kernel.macs is not None and call.kernel.macs <= most
     }
     joined: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):
@@ -213,7 +213,7 @@ class _Step:
     def bindings(self) -> list[Binding]:
         """Those of the kernel, whose extents are known."""
         return [
-            replace(each, shape=tuple(self.kernel.rows if n is None else n for n in each.shape))
+            replace(each, shape=tuple(self.kernel.m if n is None else n for n in each.shape))
             for each in self.kernel.bindings
         ]
 
@@ -370,7 +370,7 @@ def _join(kernels: KernelTable, group: _Group) -> bool:
         if operation not in inner or sources[operation.results[0]] in read:
             operation.move_after(after)
             after = operation
-    kernels.forget(group.calls)
+    kernels.erase_calls(group.calls)
     for operation in reversed(inner):
         if not any(map(is_used, operation.results)):
             operation.erase()

@@ -421,10 +421,10 @@ def _formulas_beside(calls: Sequence[KernelCall], block: ir.Block, lanes: int) -
     """
     kernels = [call.kernel for call in calls]
     own = [call.operation for call in calls]
-    if any(each.name == "round_rows" and each.rows == 1 for each in kernels):
+    if any(each.name == "round_rows" and each.m == 1 for each in kernels):
         return _connected(_formulas_of(block, lanes, (F32, F16)), own)
     products = [each for each in kernels if each.name != "padded_pictures"]
-    if not all(each.name == "integer_product" and each.rows == 1 for each in products):
+    if not all(each.name == "integer_product" and each.m == 1 for each in products):
         return []
     found = _connected(_formulas_of(block, lanes, (*_STORED, F16)), own)
     done = {op for each in found for op in each.absorbed}

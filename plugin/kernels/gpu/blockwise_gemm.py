@@ -67,9 +67,9 @@ from ..kernel_table import Binding, Kernel
 from ..pack.packed_weight import Scale
 from ..pack.tiles import Tiles
 
-__all__ = ["COLUMNS", "GpuBlockwiseGemm"]
+__all__ = ["THREAD_N", "GpuBlockwiseGemm"]
 
-COLUMNS = 4
+THREAD_N = 4
 """Of a tile, that a thread has: SPIR-V's vectors have at most so many elements."""
 
 
@@ -101,7 +101,7 @@ class GpuBlockwiseGemm:
     at_once: int
     threads: int
     is_rounded: bool
-    shares: int = 1
+    split_k: int = 1
 
     def kernel(self) -> Kernel:
         """The kernel.
@@ -113,7 +113,7 @@ class GpuBlockwiseGemm:
         tiles = self.tiles
         blocks = tiles.depth // tiles.block
         bindings = [
-            Binding((tiles.count, tiles.steps, tiles.step_bytes // 4), I32, COLUMNS),
+            Binding((tiles.count, tiles.steps, tiles.step_bytes // 4), I32, THREAD_N),
             *_bindings(self.scale, tiles),
             *([] if self.zero is not None else _bindings(Scale(U8), tiles)),
             *([] if self.offset is None else _bindings(self.offset, tiles)),
@@ -123,12 +123,12 @@ class GpuBlockwiseGemm:
                 else [Binding((None, tiles.depth), F32, 4)]
             ),
             Binding(
-                (None, self.shares, tiles.columns),
+                (None, self.split_k, tiles.columns),
                 F32,
-                1 if tiles.columns % COLUMNS else COLUMNS,
+                1 if tiles.columns % THREAD_N else THREAD_N,
             ),
         ]
-        workgroups = -(-tiles.count // self.most_tiles) * self.shares
+        workgroups = -(-tiles.count // self.most_tiles) * self.split_k
         return Kernel(
             "thread_product", bindings, workgroups, self._body, self.rows, self.threads,
             self.at_once,
@@ -137,7 +137,7 @@ class GpuBlockwiseGemm:
     @property
     def side(self) -> int:
         """How many threads have a tile together."""
-        return self.tiles.lanes // COLUMNS
+        return self.tiles.lanes // THREAD_N
 
     @property
     def most_tiles(self) -> int:
@@ -157,7 +157,7 @@ class GpuBlockwiseGemm:
         """
         tiles, kept = self.tiles, [self.scale, *([] if self.offset is None else [self.offset])]
         outer = [each.blocks * tiles.block for each in kept if each.outer is not None]
-        length = math.gcd(tiles.depth // self.shares, *outer)
+        length = math.gcd(tiles.depth // self.split_k, *outer)
         return max(1, length // tiles.step) if length % tiles.step == 0 else 1
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
@@ -179,8 +179,8 @@ class GpuBlockwiseGemm:
             last = scalar(rows) - 1 if not isinstance(rows, int) else rows - 1
             places = [np.minimum(place, last) for place in places]
         memory = _Memory(weight, scales, zeros, offsets, activations, row_scales, result)
-        group = quotient(scalar(number), self.shares)
-        share = remainder(scalar(number), self.shares)
+        group = quotient(scalar(number), self.split_k)
+        share = remainder(scalar(number), self.split_k)
 
         def of_thread(thread: Value) -> None:
             place = scalar(thread)
@@ -190,7 +190,7 @@ class GpuBlockwiseGemm:
             if not self.has_whole_tiles:
                 # The tiles after the last are the last again, and are not written.
                 numbers = [np.minimum(tile, self.tiles.count - 1) for tile in numbers]
-            words = self.tiles.steps * self.tiles.step_bytes // (4 * COLUMNS)
+            words = self.tiles.steps * self.tiles.step_bytes // (4 * THREAD_N)
             starts = [tile * words + own for tile in numbers]
             _Thread(self, memory, first, numbers, starts, own, places, share).write()
 
@@ -201,7 +201,7 @@ def _bindings(kept: Scale, tiles: Tiles) -> list[Binding]:
     """As of `Scale`, with the bytes of four columns as words, and floats of these as vectors."""
     blocks = tiles.depth // tiles.block
     return [
-        Binding((tiles.count, blocks // each.blocks, tiles.width), each.element, COLUMNS)
+        Binding((tiles.count, blocks // each.blocks, tiles.width), each.element, THREAD_N)
         if each.element.is_float
         else Binding((tiles.count, blocks // each.blocks, tiles.width // 4), I32)
         for each in kept.fields
@@ -264,8 +264,8 @@ class _Thread:
     def write(self) -> None:
         """Compute the sums, and store them."""
         parts, unit = self.product.parts, self.product.unit
-        count, steps = len(self.rows) * parts, self.product.tiles.steps // self.product.shares
-        zeros = [Vectors(COLUMNS).known(0.0, F32)] * count
+        count, steps = len(self.rows) * parts, self.product.tiles.steps // self.product.split_k
+        zeros = [Vectors(THREAD_N).known(0.0, F32)] * count
         begin = self.share * steps
         sums = loop(begin.value, (begin + steps).value, unit, self._of_unit, zeros)
         for index, total in enumerate(sums):
@@ -326,7 +326,7 @@ class _Thread:
         """
         if not self.product.is_rounded:
             return list(sums)
-        found = [Vectors(COLUMNS).known(0.0, F32)] * len(sums)
+        found = [Vectors(THREAD_N).known(0.0, F32)] * len(sums)
         if parameters.offsets is not None:
             found += [Scalars().known(0.0, F32)] * len(self.rows)
         return found
@@ -348,7 +348,7 @@ class _Thread:
                 for row, activations in enumerate(rows):
                     index = row * parts + part
                     for activation, real in zip(activations, reals, strict=True):
-                        found[index] = found[index] + broadcast(activation, COLUMNS) * real
+                        found[index] = found[index] + broadcast(activation, THREAD_N) * real
         for rows in read:
             for row, activations in enumerate(rows[: len(found) - count]):
                 for activation in activations:
@@ -398,12 +398,12 @@ class _Thread:
         found = []
         for row, place in enumerate(self.rows):
             scale = load_element(self.memory.row_scales, [(place * blocks + block).value])
-            spread = broadcast(scale, COLUMNS)
+            spread = broadcast(scale, THREAD_N)
             for part in range(parts):
                 index = row * parts + part
                 real = products[index] * convert(parameters.scales[part], F32)
                 if parameters.offsets is not None:
-                    total = broadcast(products[len(sums) + row], COLUMNS)
+                    total = broadcast(products[len(sums) + row], THREAD_N)
                     real = real + total * convert(parameters.offsets[part], F32)
                 found.append(sums[index] + real * spread)
         return found
@@ -452,7 +452,7 @@ class _Thread:
     def _bytes(self, memory: Value, block: Formula, part: int, element: ElementType) -> Formula:
         """Integers of a block as i32, a byte each in memory: those of four columns are a word."""
         word = load_element(memory, [self._place(block, part, 1).value])
-        spread = broadcast(word, COLUMNS)
+        spread = broadcast(word, THREAD_N)
         if element.kind == "int":
             return (spread << constant_vector([24, 16, 8, 0], I32)) >> 24
         return (spread >> constant_vector([0, 8, 16, 24], I32)) & 255
@@ -461,27 +461,27 @@ class _Thread:
         """Where what a block has of the thread's columns is; so many blocks have it together."""
         tiles = self.product.tiles
         count = tiles.depth // tiles.block // blocks
-        return (self.tiles[part] * count + block) * (tiles.width // COLUMNS) + self.number
+        return (self.tiles[part] * count + block) * (tiles.width // THREAD_N) + self.number
 
     def _store(self, total: Formula, row: Formula, part: int) -> None:
         """Write the thread's columns of a tile, of which some may be after the last."""
         tiles, result = self.product.tiles, self.memory.result
-        row = row * self.product.shares + self.share
-        number = (self.first + part) * (tiles.width // COLUMNS) + self.number
-        whole, rest = divmod(tiles.columns, COLUMNS)
+        row = row * self.product.split_k + self.share
+        number = (self.first + part) * (tiles.width // THREAD_N) + self.number
+        whole, rest = divmod(tiles.columns, THREAD_N)
 
         def write(count: int) -> None:
             if not rest:
                 store_element(total, result, [(row * whole + number).value])
                 return
-            place = row * tiles.columns + number * COLUMNS
+            place = row * tiles.columns + number * THREAD_N
             for lane in range(count):
                 store_element(element_at(total, lane), result, [(place + lane).value])
 
         if tiles.columns % tiles.width == 0 and self.product.has_whole_tiles:
-            write(COLUMNS)
+            write(THREAD_N)
             return
-        when(number < whole, lambda: write(COLUMNS))
+        when(number < whole, lambda: write(THREAD_N))
         if rest:
             when(number == whole, lambda: write(rest))
 
@@ -553,4 +553,4 @@ def _shifted(words: Formula, by: Formula | int) -> Formula:
     """Words, shifted to the right."""
     if isinstance(by, int):
         return words >> by if by else words
-    return words >> broadcast(convert(by, U32), COLUMNS)
+    return words >> broadcast(convert(by, U32), THREAD_N)

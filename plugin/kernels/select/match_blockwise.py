@@ -206,17 +206,17 @@ class Product:
             batches,
             self.epilogue,
         )
-        together = product.tiles_together
+        together = product.tiles_per_iteration
         parts = -(-tiles.count // together)
         products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
         product = replace(
-            product, tiles_at_once=items_per_workgroup(parts, products, batches) * together
+            product, tiles_per_workgroup=items_per_workgroup(parts, products, batches) * together
         )
         activations, extents = self._rows()
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if not self._of_floats:
-            given = self._integer_rows(activations, product.sum_factor, kernels, rows)
+            given = self._integer_rows(activations, product.row_sum_factor, kernels, rows)
         epilogue = self.epilogue
         tables = epilogue.operands(tiles.count * tiles.width) if epilogue else []
         sums = self._called(kernels, product, [*weight.operands, *given, *tables], rows)

@@ -15,7 +15,7 @@ from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ...numerics.parameters import StorageType
 from ...signature import MOST_ITERATIONS
-from ..gpu.blockwise_gemm import COLUMNS, GpuBlockwiseGemm
+from ..gpu.blockwise_gemm import THREAD_N, GpuBlockwiseGemm
 from ..gpu.quantize_rows import GpuQuantizeRows
 from ..kernel_table import KernelTable
 from ..pack.tiles import Tiles
@@ -118,7 +118,7 @@ class ThreadContraction(Product):
     @classmethod
     def of(cls, contraction: BlockContraction, instructions: str = SPIRV) -> Self | MatchFailure:
         """Plan a contraction, or say why the kernel does not compute it."""
-        planned = cls.planned(contraction, instructions, COLUMNS * _SIDE, lambda columns: 1)
+        planned = cls.planned(contraction, instructions, THREAD_N * _SIDE, lambda columns: 1)
         if isinstance(planned, MatchFailure):
             return planned
         if planned.batch:
@@ -154,7 +154,7 @@ class ThreadContraction(Product):
         )
         if self.instructions == SPIRV and self.rows is not None:
             workgroups = product.kernel().workgroups * -(-self.rows // at_once)
-            product = replace(product, shares=_shares(tiles, self.rows, workgroups))
+            product = replace(product, split_k=_shares(tiles, self.rows, workgroups))
         activations, extents = self._rows()
         # IREE runs what it knows all operands of on the CPU, which has no such threads.
         activations = linalg.apart(activations)
@@ -162,7 +162,7 @@ class ThreadContraction(Product):
         given = [activations]
         if is_rounded:
             given = self._rounded(kernels, activations, rows)
-        shares = [product.shares] if product.shares > 1 else []
+        shares = [product.split_k] if product.split_k > 1 else []
         sums = self._called(kernels, product, [*weight.operands, *given], rows, shares)
         if shares:
             sums = emit_stablehlo.reduce(sums, [1])

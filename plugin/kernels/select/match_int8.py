@@ -20,7 +20,7 @@ from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements, is_invariant
 from ..conv_geometry import ConvAxis, ConvGeometry
-from ..cpu.amx_gemm import AmxGemm, Runs
+from ..cpu.amx_gemm import AmxGemm, KRuns
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
@@ -338,15 +338,15 @@ class IntegerContraction:
             share,
             epilogue,
             slices=slices,
-            is_widening=self._is_widened_inside(windows, target, tiles.count, missing),
+            converts_activations=self._is_widened_inside(windows, target, tiles.count, missing),
         )
-        if not product.widens:
-            product = replace(product, is_widening=False)
+        if not product.can_convert_activations:
+            product = replace(product, converts_activations=False)
         if windows.output_rows > 1 and self._is_copied(missing):
             product = self._with_pad_copy(product, instructions, missing)
         lines, _ = self._axes()
-        if is_invariant(self.weight) and product.leaves_out(lines):
-            product = replace(product, around=lines)
+        if is_invariant(self.weight) and product.can_skip_padding(lines):
+            product = replace(product, skipped_padding=lines)
         rows = self._columns(missing, slices)
         operands = [
             self._laid_out(kernels, (tiles, missing), lambda: tiles.pack(rows), I8),
@@ -363,7 +363,7 @@ class IntegerContraction:
                 I32,
             ),
             self._in_order(self.activations)
-            if product.is_widening or product.pad_copy is not None
+            if product.converts_activations or product.pad_copy is not None
             else self._activations(kernels, instructions, missing, is_widened=True),
             *(epilogue.operands(tiles.count * tiles.width) if epilogue else ()),
         ]
@@ -371,8 +371,8 @@ class IntegerContraction:
 
     def _with_pad_copy(self, product: Int8Conv, instructions: str, missing: int) -> Int8Conv:
         """The same with what is around pictures written in the kernel, if that takes less."""
-        pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.windows
-        lines, (_, _, positions, channels) = pad_copy.lines, pad_copy.shape
+        pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.geometry
+        lines, (_, _, positions, channels) = pad_copy.vertical, pad_copy.shape
         products = windows.output_pixels * product.tiles.depth
         again = (
             max(0, lines.receptive_field - lines.stride)
@@ -382,14 +382,14 @@ class IntegerContraction:
         )
         share = workgroups_per_tile(products * product.tiles.columns, product.tiles.count, again)
         inside = replace(product, pad_copy=pad_copy, workgroups=share)
-        if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.accepts:
+        if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.fits_scratch:
             return product
-        blocks = windows.images * windows.output_rows // inside.block
+        blocks = windows.images * windows.output_rows // inside.rows_per_block
         return replace(inside, workgroups=blocks) if blocks < 2 * share else inside
 
     def _left_out(self, product: Int8Conv) -> list[object]:
         """What says of `_begins` what is left out; nothing where that is nothing."""
-        return [] if product.around is None else [product.around, self.outside]
+        return [] if product.skipped_padding is None else [product.skipped_padding, self.outside]
 
     def _begins(self, rows: AnyArray, product: Int8Conv) -> AnyArray:
         """What the sums of a product begin with, in rows of the columns of a tile.
@@ -403,14 +403,14 @@ class IntegerContraction:
         tiles, target, integers = product.tiles, product.target, convert(rows, I32)
         first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.epilogue)
         missing = tiles.count * tiles.width - tiles.columns
-        if product.around is not None:
-            taps = product.around.taps
+        if product.skipped_padding is not None:
+            taps = product.skipped_padding.taps
             of_lines = integers.reshape((1, tiles.columns, taps, -1)).sum(3, dtype=np.int32)
             tap = np.arange(taps)
-            is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.begins])
+            is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.skipped_taps])
             factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.sign_offset)
             first = first + (of_lines * factors).sum(2, dtype=np.int32)
-        first = first.reshape((len(product.begins), tiles.columns))
+        first = first.reshape((len(product.skipped_taps), tiles.columns))
         if missing:
             first = np.pad(first, [(0, 0), (0, missing)])
         return first.reshape((-1, tiles.width))
@@ -446,8 +446,8 @@ class IntegerContraction:
         target = INSTRUCTION_SETS[instructions]
         columns, channels = self._shape(1)[0], self._shape(0)[-1]
         windows = self._windows()
-        missing = -channels % 4 if Runs(windows, channels).length % 4 else 0
-        runs = Runs(windows, channels + missing)
+        missing = -channels % 4 if KRuns(windows, channels).length % 4 else 0
+        runs = KRuns(windows, channels + missing)
         parts = target.vectors_per_tile(columns, target.max_vectors_blockwise)
         tiles = Tiles(8, 4, columns, runs.depth, target.lanes, parts)
         every = windows.output_pixels
@@ -468,7 +468,7 @@ class IntegerContraction:
         ):
             pad_copy = self._pad_copy(instructions, missing, is_widened=False)
             inside = replace(product, pad_copy=pad_copy)
-            product = inside if inside.accepts else product
+            product = inside if inside.fits_scratch else product
         if product.pad_copy is None:
             given = self._activations(kernels, instructions, missing, is_widened=False)
         else:
@@ -525,11 +525,11 @@ class IntegerContraction:
     ) -> Value | MatchFailure:
         target = INSTRUCTION_SETS[instructions]
         product, missing = self._depthwise_product(instructions)
-        if not product.accepts:
+        if not product.fits_scratch:
             return MatchFailure("its windows are large")
         product = replace(product, epilogue=epilogue)
         weight = array_of(self.weight).transpose([*self.of_weight[1:], self.of_weight[0]])
-        shape = [product.lines.taps, product.windows.taps, product.channels]
+        shape = [product.vertical.taps, product.horizontal.taps, product.channels]
         weight = weight.reshape((*shape[:2], product.channels - missing))
         if missing:
             weight = np.pad(weight, [(0, 0), (0, 0), (0, missing)])
@@ -541,7 +541,7 @@ class IntegerContraction:
             given = repeated.value
         if missing:
             given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])
-        positions = product.images * product.lines.size * product.windows.size
+        positions = product.images * product.vertical.size * product.horizontal.size
         operands = [
             self._laid_out(
                 kernels, (product.groups, missing), lambda: product.groups.pack(weight), I8
@@ -555,7 +555,11 @@ class IntegerContraction:
             emit_stablehlo.reshape(given, [positions, product.channels]),
             *(epilogue.operands(product.channels) if epilogue else ()),
         ]
-        shape = [product.images * product.lines.outputs, product.windows.outputs, product.channels]
+        shape = [
+            product.images * product.vertical.outputs,
+            product.horizontal.outputs,
+            product.channels,
+        ]
         result = tensor_type(shape, mlir_type(epilogue.element if epilogue else I32))
         [made] = kernels.call(product, product.kernel(), operands, [result], 0)
         if missing:
@@ -573,7 +577,7 @@ class IntegerContraction:
         product = DepthwiseConv(
             images, lines, windows, channels + missing, self.outside, instructions, 1
         )
-        workgroups = workgroups_per_tile(product.products, again=product.again)
+        workgroups = workgroups_per_tile(product.equivalent_macs, halo_macs=product.halo_macs)
         return replace(product, workgroups=workgroups), missing
 
     def _activations(

@@ -158,7 +158,7 @@ class SelectKernels(ModulePass):
                 said = f"has no kernel: {refusal.reason}"
             if self.explain and not is_copy and (told or refusal is None):
                 remarks.append((replace(at, message=said), kernels.calls[before:]))
-        kernels.share()
+        kernels.merge_equal_calls()
         if not self._is_of_threads and self.joined_products:
             fuse_elementwise(kernels, INSTRUCTION_SETS[self.instructions].lanes)
         joined = fuse_dispatches(kernels, self.joined_products)
