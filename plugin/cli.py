@@ -1,7 +1,7 @@
-"""The command line: what is common to all commands of ``subquant``.
+"""Entry point of the command line ``subquant``: lists its commands and reports errors.
 
-Exit status: 0; 1 for an error in the input (located, no traceback); 2 for a wrong call. Anything
-else that is raised is a bug and keeps its traceback. A command is imported when it is called.
+Exit status: 0 for success, 1 for an error in the input (located, no traceback), 2 for a usage
+error. Any other exception is a bug and keeps its traceback. Commands are imported when called.
 """
 
 from __future__ import annotations
@@ -20,30 +20,28 @@ from .errors import InputError, SubquantError, near_names
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS = {
-    "compile": "Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE "
-    "executable.",
+    "compile": "Compile MODEL (.mlir, .tflite, .onnx; - for standard input) to an IREE executable.",
     "run": "Run a function of EXECUTABLE (.vmfb) on arrays.",
-    "exec": "Compile MODEL and run it at once.",
+    "exec": "Compile MODEL and run it.",
     "opt": "Run passes on MODEL (- for standard input) and print the result, like mlir-opt.",
-    "inspect": "Show what is quantized in FILE, how, and how big it is.",
-    "import": "Import weights from SOURCE as IREE parameters, with quantized tensors as planes.",
+    "inspect": "List the quantized tensors of FILE with their types, scales and sizes.",
+    "import": "Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.",
     "quantize": "Quantize the float weights of SOURCE and write them as IREE parameters.",
-    "generate": "Write what follows a text, with a language model (.gguf).",
-    "perplexity": "Measure how surprised a language model (.gguf) is by a text.",
+    "generate": "Generate text with a language model (.gguf).",
+    "perplexity": "Compute the perplexity of a text under a language model (.gguf).",
     "compare": "Compare MODEL (.tflite, .onnx) with a reference, layer by layer.",
-    "bench": "Time a function of MODEL, or of an executable (.vmfb), with resident arrays.",
-    "cache": "Show what the cache of compilations holds, and remove from it.",
-    "conformance": "Run programs with known results on devices; fail if one does worse than "
-    "expected.",
-    "report": "Show reports of runs (--json), put those of parts together, compare them.",
+    "bench": "Time a function of MODEL or of an executable (.vmfb), without copies of arrays.",
+    "cache": "List, check and remove entries of the compilation cache.",
+    "conformance": "Run programs with known results on devices; fail on regressions.",
+    "report": "Show, merge and compare JSON reports of compile and conformance.",
 }
-"""The first line of each command's help; `commands` has a file for each."""
+"""The first sentence of each command's help; `commands` has a module for each."""
 
 _OUTPUT_FAILED = (errno.ENOSPC, errno.EFBIG, errno.EIO, errno.EDQUOT, errno.EPIPE, errno.EBADF)
 
 
 class _Group(click.Group):
-    """The commands, imported when called; a `SubquantError` is a message and an exit status."""
+    """Command group that imports commands lazily and reports a `SubquantError` as a message."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -61,9 +59,9 @@ class _Group(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = near_names(args[0], COMMANDS)
-            meant = f" Did you mean '{near[0]}'?" if near else ""
-            raise click.UsageError(error.message + meant, ctx) from None
+            similar = near_names(args[0], COMMANDS)
+            hint = f" Did you mean '{similar[0]}'?" if similar else ""
+            raise click.UsageError(error.message + hint, ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -78,25 +76,25 @@ class _Group(click.Group):
             try:
                 return super().invoke(ctx)
             finally:
-                sys.stdout.flush()  # what fails at the end of Python is nobody's error
+                sys.stdout.flush()  # at the interpreter's exit an error could not be reported
         except SubquantError as error:
             report_error(error)
             ctx.exit(error.exit_status)
         except OSError as error:
-            if _is_nowhere():
-                report_error(InputError("the current folder is not there any more; go to another"))
+            if _is_cwd_removed():
+                report_error(InputError("the current folder was removed; change to another"))
                 ctx.exit(1)
             if error.errno not in _OUTPUT_FAILED:
                 raise
-            # Nothing more can be written there, the end of the process included.
+            # Later writes, and the flush at the interpreter's exit, must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             if not isinstance(error, BrokenPipeError):
                 report_error(InputError(f"cannot write the output: {error.strerror}"))
             ctx.exit(1)
 
 
-def _is_nowhere() -> bool:
-    """Whether the current folder was removed, so that relative paths lead nowhere."""
+def _is_cwd_removed() -> bool:
+    """Return whether the current folder was removed, so that no relative path resolves."""
     try:
         os.getcwd()
     except OSError:
@@ -104,7 +102,7 @@ def _is_nowhere() -> bool:
     return False
 
 
-def _versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+def _print_versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if not value:
         return
     from . import __version__
@@ -122,19 +120,19 @@ def _versions(ctx: click.Context, _parameter: click.Parameter, value: bool) -> N
 @click.option(
     "--version",
     is_flag=True,
-    callback=_versions,
+    callback=_print_versions,
     expose_value=False,
     is_eager=True,
     help="Show the versions of subquant, the bindings and IREE.",
 )
 def main() -> None:
-    """Compile quantized MLIR programs (sub-channel types too) with IREE, and run them.
+    """Compile quantized models (MLIR, TensorFlow Lite, ONNX, GGUF) with IREE, and run them.
 
     \b
-    subquant exec model.mlir --input @x.npy        compile and run at once
+    subquant exec model.mlir --input @x.npy        compile and run
     subquant compile model.mlir -o model.vmfb      compile
     subquant run model.vmfb --input 4xf32=1,2,3,4  run
-    subquant inspect model.mlir                    what is quantized, and how
-    subquant import model.gguf                     weights as IREE parameters
+    subquant inspect model.mlir                    list quantized tensors
+    subquant import model.gguf                     convert weights to IREE parameters
     subquant generate --model model.gguf --prompt "The capital of France is"
     """

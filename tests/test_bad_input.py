@@ -66,7 +66,7 @@ def npy(header: bytes, data: bytes = b"abcd") -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + data
 
 
-HEADER = "its header is not that of an array"
+HEADER = "its header does not describe an array"
 NO_NUMBERS = "it has elements of dtype {}, expected numbers"
 HEADERS: dict[str, tuple[bytes, str]] = {
     "open bracket": (b"{'descr': '<f4', (", HEADER),
@@ -125,13 +125,13 @@ SHORT = "'" + "9" * 80 + "...'"
     ("text", "message"),
     [
         (DIGITS, f"expected @file.npy or a literal such as 2x2xf32=1,2,3,4, got {SHORT} (5,000"),
-        (f"{DIGITS}xi8=1", f"the extent {SHORT} (5,000 characters) in"),
+        (f"{DIGITS}xi8=1", f"the size {SHORT} (5,000 characters) in"),
         (f"i{DIGITS}=1", "element type 'i999"),
         (f"2xi8={DIGITS}", "expected numbers of type i8 in '2xi8=999"),
         (f"2xi8=0x{DIGITS}", "expected numbers of type i8 in '2xi8=0x999"),
         ("1x" * 65 + "i8=1", "an array has at most 64 axes, got 65 in '1x1x"),
     ],
-    ids=["number", "extent", "element type", "decimal", "hexadecimal", "axes"],
+    ids=["number", "size", "element type", "decimal", "hexadecimal", "axes"],
 )
 def test_literals_of_thousands_of_digits(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:

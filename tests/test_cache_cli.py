@@ -149,7 +149,7 @@ def test_prune_by_what_is_none(cache: Cache, arguments: tuple[str, ...], message
 
 
 def test_clear(cache: Cache) -> None:
-    message = "error: nobody can be asked, since the input is no terminal; give --yes\n"
+    message = "error: cannot ask for confirmation: standard input is no terminal; add --yes\n"
     assert run("clear", status=2).stderr == message
     assert cache.find(PROGRAM)
     assert run("clear", "--yes").stdout.startswith("removed 7 files of ")
@@ -180,8 +180,8 @@ def test_verify(cache: Cache) -> None:
     shown = run("verify", status=1).stderr.splitlines()
     assert sorted(shown[:-1]) == sorted(f"{path} is damaged, and is removed" for path in broken)
     assert shown[-1] == (
-        f"error: of the cache '{cache.folder}' 2 files damaged, 5 whole; what was removed is "
-        "compiled again when it is needed"
+        f"error: the cache '{cache.folder}' has 2 files damaged, 5 whole; removed entries are "
+        "compiled again when needed"
     )
     assert run("verify").stdout == f"5 files of {cache.folder}, all whole\n"
 
@@ -197,5 +197,5 @@ def test_what_cannot_be_read_is_not_damaged(cache: Cache, monkeypatch: pytest.Mo
     monkeypatch.setattr("subquant.compiler.store.open_input", open_other)
     shown = run("verify", status=1).stderr.splitlines()
     assert shown[0] == f"{path} cannot be read, and stays"
-    assert f"'{cache.folder}' 1 file not to be read, 6 whole" in shown[1]
+    assert f"'{cache.folder}' has 1 file unreadable, 6 whole" in shown[1]
     assert path.exists()

@@ -738,7 +738,7 @@ def test_what_is_done_stays_done(here: Path, number: int) -> None:
         assert os.listdir("temporary") == []
         assert process.returncode == (1 if number == signal.SIGINT else 128 + number)
         assert "1 compiled, 2 not-run" in errors.decode()
-        assert "note: --resume goes on with the rest" in errors.decode()
+        assert "note: --resume compiles the rest" in errors.decode()
         report = json.loads(Path("r.json").read_text())
         assert [each["status"] for each in report["results"]] == ["compiled", "not-run", "not-run"]
     assert statuses(*given) == {

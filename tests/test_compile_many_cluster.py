@@ -161,7 +161,7 @@ def test_what_was_done_stays_done_where_the_scheduler_is_killed(
     done = report["summary"]["compiled"]
     assert 0 < done < COUNT
     assert report["summary"]["not-run"] > 0
-    assert "note: --resume goes on with the rest" in report["said"]
+    assert "note: --resume compiles the rest" in report["said"]
     assert "ended, or cannot be reached any more" in report["said"].splitlines()[-1]
     expected = files(models, "alone")
     made = files(models, "half")

@@ -314,7 +314,7 @@ def test_a_current_folder_that_was_removed() -> None:
     for arguments in ("compile a.mlir", "compile a.mlir -o out/", "compile '*.mlir' -o /tmp"):
         done = run(f"mkdir gone && cd gone && rmdir ../gone && subquant {arguments}")
         assert done.returncode == 1
-        assert done.stderr == "error: the current folder is not there any more; go to another\n"
+        assert done.stderr == "error: the current folder was removed; change to another\n"
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ func.func @main(%x: tensor<4096xf32>) -> tensor<f32> {
     status, output = run("exec", str(file), "--interpret", "--input", f"@{x}")
     assert status == 1
     assert "interpreter[0]: differs" in output
-    assert "error: result 0 is not what StableHLO's interpreter gives" in output
+    assert "error: result 0 differs from StableHLO's interpreter" in output
     status, output = run("exec", str(file), "--interpret", "--atol", "1e-3", "--input", f"@{x}")
     assert status == 0
     assert "interpreter[0]: the same" in output

@@ -293,12 +293,12 @@ WRONG_ARGUMENTS = [
     ),
     (
         ("--input", "2x3xi32=1", "--input", "4xui8=1"),
-        "argument 0 of 'main' must be of dtype float32 (f32), got int32; give it as 2x3xf32=..., "
+        "argument 0 of 'main' must be of dtype float32 (f32), got int32; pass it as 2x3xf32=..., "
         "or as @file.npy of float32",
     ),
     (
         ("--input", "2x3xf32=1", "--input", "4xi8=1"),
-        "argument 1 of 'main' must be of dtype uint8 (ui8), got int8; give it as ?xui8=..., or as "
+        "argument 1 of 'main' must be of dtype uint8 (ui8), got int8; pass it as ?xui8=..., or as "
         "@file.npy of uint8",
     ),
     (("--input", "2x3xf32=1"), "function 'main' takes 2 arguments, got 1"),

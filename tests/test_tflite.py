@@ -458,7 +458,7 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
                    ("b=@b.npy", "1x3xi8=10,20,30")):  # fmt: skip
         assert run(*inputs).stdout == "result[0]: 1x3xi8=[9 18 27]\n"
     assert "error: no argument is named 'd'; expected one of: a, b" in run("d=@b.npy").output
-    assert "error: argument 'b' is given twice" in run("b=@b.npy", "b=@b.npy").output
+    assert "error: argument 'b' is passed twice" in run("b=@b.npy", "b=@b.npy").output
     assert "error: argument 'a' is missing" in run("b=@b.npy").output
 
 

@@ -1,6 +1,6 @@
-"""The commands of ``subquant``, one file each, and what they share.
+"""The commands of ``subquant``: one module for each, and their shared options and output.
 
-`subquant.cli` imports a command's file when the command is called. The file imports what its
-options need; what does the work (the bindings, IREE) is imported when it runs, so that ``--help``
-and completion in a shell are quick.
+`subquant.cli` imports a command's module when the command is called. The module imports only the
+declarations of its options; the bindings and IREE are imported when the command runs, so that
+``--help`` and shell completion are quick.
 """

@@ -1,4 +1,4 @@
-"""Arrays on the command line: ``@file.npy``, ``2x2xf32=1,2,3,4``, and how results are shown."""
+"""Arrays on the command line: parsing, reading ``.npy`` files, formatting and comparison."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ __all__ = [
 
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
-_MOST_AXES = 64  # of NumPy's arrays
-_MOST_DIGITS = 60  # of an extent: numbers of thousands are slow, and Python prints none
+_MAX_RANK = 64  # of NumPy arrays
+_MAX_SIZE_DIGITS = 60  # Python neither parses nor prints integers of thousands of digits quickly
 _ELEMENTS = ("f32", "f16", "bf16", "f64", "i1", "i4", "i8", "i16", "i32", "i64", "ui8", "ui16")
 _LITERAL_EXAMPLE = "2x2xf32=1,2,3,4"
 
@@ -54,9 +54,9 @@ def parse_input(text: str) -> Array:
         return read_npy(text[1:])
     match = _LITERAL.fullmatch(text.strip())
     if match is None:
-        meant = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
+        hint = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
         raise UsageError(
-            f"expected @file.npy or a literal such as {_LITERAL_EXAMPLE}, got {quoted(text)}{meant}"
+            f"expected @file.npy or a literal such as {_LITERAL_EXAMPLE}, got {quoted(text)}{hint}"
         )
     dims, element, data = match.groups()
     try:
@@ -74,12 +74,12 @@ def parse_input(text: str) -> Array:
         numbers = [int(w, 0) if dtype.kind in "iu" else float(w) for w in words]
         if dtype.kind in "iu":
             info = np.iinfo(dtype)
-            outside = [n for n in numbers if not info.min <= n <= info.max]
-            if outside:
+            too_large = [n for n in numbers if not info.min <= n <= info.max]
+            if too_large:
                 raise UsageError(
-                    f"{quoted(str(outside[0]))[1:-1]} does not fit {element} in {quoted(text)}"
+                    f"{quoted(str(too_large[0]))[1:-1]} does not fit {element} in {quoted(text)}"
                 )
-        with np.errstate(over="ignore"):  # to infinity
+        with np.errstate(over="ignore"):  # large floats become infinite
             flat = np.array(numbers, dtype)
     except ValueError:
         raise UsageError(f"expected numbers of type {element} in {quoted(text)}") from None
@@ -97,29 +97,29 @@ def parse_input(text: str) -> Array:
 
 
 def literal_of(type_: ValueType) -> str:
-    """Return how `parse_input` takes an argument of a type: ``2x?xf32=...``."""
-    dims = "".join(f"{'?' if extent is None else extent}x" for extent in type_.shape or ())
+    """Return the literal that `parse_input` accepts for a type: ``2x?xf32=...``."""
+    dims = "".join(f"{'?' if size is None else size}x" for size in type_.shape or ())
     return f"{dims}{type_.element}=..."
 
 
 def _shape_of(dims: str, text: str) -> tuple[int, ...]:
-    """The extents of ``2x2x``; UsageError if they are too many or too long."""
-    extents = dims.split("x")[:-1]
-    if len(extents) > _MOST_AXES:
+    """Return the dimension sizes of ``2x2x``; UsageError for too many or too large ones."""
+    sizes = dims.split("x")[:-1]
+    if len(sizes) > _MAX_RANK:
         raise UsageError(
-            f"an array has at most {_MOST_AXES} axes, got {len(extents)} in {quoted(text)}"
+            f"an array has at most {_MAX_RANK} axes, got {len(sizes)} in {quoted(text)}"
         )
-    for extent in extents:
-        if len(extent) > _MOST_DIGITS:
-            raise UsageError(f"the extent {quoted(extent)} in {quoted(text)} is too large")
-    return tuple(map(int, extents))
+    for size in sizes:
+        if len(size) > _MAX_SIZE_DIGITS:
+            raise UsageError(f"the size {quoted(size)} in {quoted(text)} is too large")
+    return tuple(map(int, sizes))
 
 
 def read_npy(path: str | Path) -> Array:
     """Read a ``.npy`` file (no pickles; two-byte void elements are bf16).
 
-    The header is text of Python, and NumPy's reader lets the errors of all that reads it escape
-    (`tokenize`, `ast`, sorting, sizes beyond 64 bits). So whatever it raises is the file's fault.
+    The header is a Python literal, and NumPy lets each exception of parsing it escape (`tokenize`,
+    `ast`, sorting, sizes beyond 64 bits). Each is therefore reported as an error of the file.
 
     Raises:
         InputError: the file cannot be read.
@@ -148,13 +148,13 @@ def read_npy(path: str | Path) -> Array:
 
 
 def _npy_problem(error: Exception) -> str:
-    """What NumPy says where it checks, and else that the header is wrong."""
-    said = str(error).partition("\n")[0]
+    """Return NumPy's message if it is one of its checks, and else that the header is wrong."""
+    message = str(error).partition("\n")[0]
     if isinstance(error, MemoryError):
         return "the array does not fit in memory"
-    if isinstance(error, (ValueError, EOFError)) and said and "unpack" not in said:
-        return said if len(said) <= 200 else f"{said[:200]}..."
-    return "its header is not that of an array"
+    if isinstance(error, (ValueError, EOFError)) and message and "unpack" not in message:
+        return message if len(message) <= 200 else f"{message[:200]}..."
+    return "its header does not describe an array"
 
 
 def to_npy(array: Array) -> bytes:
@@ -165,7 +165,7 @@ def to_npy(array: Array) -> bytes:
 
 
 def format_array(array: Array, limit: int = 1024) -> str:
-    """Show an array as IREE's tools do: ``2x2xf32=[1 2][3 4]``, cut after `limit` elements."""
+    """Format an array as IREE's tools do: ``2x2xf32=[1 2][3 4]``, cut after `limit` elements."""
     try:
         name = ElementType.of_dtype(array.dtype).name
     except UsageError:
@@ -198,7 +198,7 @@ def format_array(array: Array, limit: int = 1024) -> str:
 
 
 def difference(got: Array, expected: Array, *, atol: float = 0.0, rtol: float = 0.0) -> str | None:
-    """Compare two arrays; return what differs, or None.
+    """Compare two arrays; return a description of the difference, or None.
 
     Args:
         got, expected: the arrays; shape and dtype must be the same.
@@ -216,8 +216,8 @@ def difference(got: Array, expected: Array, *, atol: float = 0.0, rtol: float = 
         both_nan = np.isnan(wide_got) & np.isnan(wide_expected)
         if atol or rtol:
             with np.errstate(invalid="ignore"):
-                near = np.abs(wide_got - wide_expected) <= atol + rtol * np.abs(wide_expected)
-            wrong = ~(near | both_nan | (wide_got == wide_expected))
+                is_close = np.abs(wide_got - wide_expected) <= atol + rtol * np.abs(wide_expected)
+            wrong = ~(is_close | both_nan | (wide_got == wide_expected))
         else:
             bits = np.dtype(f"u{got.dtype.itemsize}")
             wrong = (

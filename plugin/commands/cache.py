@@ -26,7 +26,8 @@ __all__ = ["command"]
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-_REMEMBERED = "remembered"
+_UNNAMED = "remembered"
+"""The kind of records without a description, which are not listed."""
 
 _folder = click.option(
     "--cache",
@@ -38,7 +39,7 @@ _folder = click.option(
 
 @click.group("cache")
 def command() -> None:
-    """Show what the cache of compilations holds, and remove from it.
+    """List, check and remove entries of the compilation cache.
 
     \b
     subquant cache show
@@ -52,90 +53,90 @@ def command() -> None:
 @_folder
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def show(folder: str | None, as_json: bool) -> None:
-    """Show each entry: what it is, its size, when it was last used, and how often it was found."""
+    """List the entries with size, time since the last use, and number of hits."""
     cache = _open(folder)
     entries = sorted(_entries(cache), key=lambda entry: entry.unused_seconds)
     size = sum(each.size for kind in ("records", "blobs") for each in cache.files(kind))
     if as_json:
-        found = {
+        listing = {
             "folder": os.fspath(cache.folder),
             "size": size,
             "limit": cache.limit or None,
             "entries": [entry.fields for entry in entries],
         }
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(listing, indent=2))
         return
-    shown = [entry for entry in entries if entry.kind != _REMEMBERED]
-    if shown:
-        _print(shown)
-    kinds = Counter(entry.kind for entry in shown)
-    listed = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
+    listed = [entry for entry in entries if entry.kind != _UNNAMED]
+    if listed:
+        _print_table(listed)
+    kinds = Counter(entry.kind for entry in listed)
+    summary = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
     limit = f"of {_bytes(cache.limit)}" if cache.limit else "no limit"
-    say(f"{listed or 'no entries'}; {_bytes(size)}, {limit}, in {cache.folder}")
+    say(f"{summary or 'no entries'}; {_bytes(size)}, {limit}, in {cache.folder}")
 
 
 @command.command("prune")
 @_folder
-@click.option("--size", metavar="SIZE", help="What may stay, such as 2GiB.")
-@click.option(
-    "--age", metavar="AGE", help="Remove what was not used for so long, such as 12h, 30d."
-)
+@click.option("--size", metavar="SIZE", help="Size to prune to, such as 2GiB.")
+@click.option("--age", metavar="AGE", help="Remove entries unused for this time, such as 12h, 30d.")
 def prune(folder: str | None, size: str | None, age: str | None) -> None:
-    """Remove what was used the longest time ago.
+    """Remove the least recently used entries.
 
-    By default what is beyond the limit of the cache, the variable SUBQUANT_CACHE_SIZE.
+    By default, down to the limit of the cache (the variable SUBQUANT_CACHE_SIZE).
     """
     cache = _open(folder)
     limit = cache.limit or None if size is None and age is None else None
     if size is not None:
         limit = parse_size(size, "--size")
-    _say_removed(cache, cache.prune(limit, None if age is None else _parse_age(age)))
+    _report_removed(cache, cache.prune(limit, None if age is None else _parse_age(age)))
 
 
 @command.command("clear")
 @_folder
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def clear(folder: str | None, yes: bool) -> None:
-    """Remove all that the cache holds, but what is used at this moment."""
+    """Remove all entries that are not in use."""
     cache = _open(folder)
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError("nobody can be asked, since the input is no terminal; give --yes")
+            raise UsageError(
+                "cannot ask for confirmation: standard input is no terminal; add --yes"
+            )
         click.confirm(f"Remove all of {printable(os.fspath(cache.folder))}?", abort=True, err=True)
-    _say_removed(cache, cache.clear())
+    _report_removed(cache, cache.clear())
 
 
 @command.command("verify")
 @_folder
 def verify(folder: str | None) -> None:
-    """Read all that the cache holds, and remove what is damaged; fail if anything is.
+    """Read each entry and remove the damaged ones; fail if there are any.
 
-    What cannot be read stays, and is a failure, too.
+    An entry that cannot be read is kept, and is a failure too.
     """
     cache = _open(folder)
-    said = {False: "is damaged, and is removed", None: "cannot be read, and stays"}
+    actions = {False: "is damaged, and is removed", None: "cannot be read, and stays"}
     counts = Counter[bool | None]()
     with show_progress(f"verify {cache.folder}") as progress:
         for path, is_whole in cache.verify():
             progress(path.name)
             counts[is_whole] += 1
             if not is_whole:
-                say(f"{path} {said[is_whole]}", err=True)
+                say(f"{path} {actions[is_whole]}", err=True)
     wrong = [
-        f"{counted(counts[is_whole], 'file')} {what}"
-        for is_whole, what in ((False, "damaged"), (None, "not to be read"))
+        f"{counted(counts[is_whole], 'file')} {state}"
+        for is_whole, state in ((False, "damaged"), (None, "unreadable"))
         if counts[is_whole]
     ]
     if wrong:
         raise InputError(
-            f"of the cache '{cache.folder}' {' and '.join(wrong)}, {counts[True]:,} whole; what "
-            "was removed is compiled again when it is needed"
+            f"the cache '{cache.folder}' has {' and '.join(wrong)}, {counts[True]:,} whole; "
+            "removed entries are compiled again when needed"
         )
     say(f"{counted(counts[True], 'file')} of {cache.folder}, all whole")
 
 
 def _open(folder: str | None) -> Cache:
-    """The cache; a folder that is not there is an empty one.
+    """Open the cache; the default folder may be missing, which is an empty cache.
 
     Raises:
         InputError: it is no folder, or cannot be read.
@@ -152,13 +153,13 @@ def _open(folder: str | None) -> Cache:
 
 
 def _parse_age(text: str) -> float:
-    found = _AGE.fullmatch(text.strip())
-    if found is None:
+    match = _AGE.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"--age must be an age such as 90m, 12h, 30d or 8w, got {quoted(text)}")
-    return float(found.group(1)) * _SECONDS[found.group(2)]
+    return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
-def _say_removed(cache: Cache, removed: tuple[int, int]) -> None:
+def _report_removed(cache: Cache, removed: tuple[int, int]) -> None:
     count, size = removed
     say(f"removed {counted(count, 'file')} of {cache.folder}, {_bytes(size)}")
 
@@ -168,7 +169,7 @@ def _say_removed(cache: Cache, removed: tuple[int, int]) -> None:
 
 @dataclass(frozen=True)
 class _Entry:
-    """A record, and what belongs to it."""
+    """A record with the total size of its blobs."""
 
     key: str
     about: dict[str, Any]
@@ -179,7 +180,7 @@ class _Entry:
 
     @property
     def kind(self) -> str:
-        return str(self.about.get("kind", _REMEMBERED))
+        return str(self.about.get("kind", _UNNAMED))
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -199,14 +200,14 @@ def _entries(cache: Cache) -> Iterable[_Entry]:
     now = cache.now()
 
     def entry(stored: Stored, record: Record) -> _Entry:
-        parts = [sizes.get(digest) for digest in record.blobs.values()]
+        blob_sizes = [sizes.get(digest) for digest in record.blobs.values()]
         return _Entry(
             stored.path.name,
             record.fields.get("about", {}),
-            stored.size + sum(size for size in parts if size is not None),
+            stored.size + sum(size for size in blob_sizes if size is not None),
             max(now - stored.used, 0.0),
             record.uses,
-            None not in parts,
+            None not in blob_sizes,
         )
 
     return [entry(stored, record) for stored, record in cache.records()]
@@ -217,12 +218,14 @@ _NUMBERS = (3, 4, 5)
 
 
 def _cells(entry: _Entry) -> list[str]:
-    """The row of an entry."""
-    options = {**entry.about.get("options", {}), **_context(entry)}
+    """Return the table row of an entry."""
+    options = dict(entry.about.get("options", {}))
+    if "context" in entry.about:
+        options["context"] = entry.about["context"]
     return [
         entry.kind,
         printable(str(entry.about.get("name", ""))),
-        printable(" ".join(f"{name}={_shown(value)}" for name, value in options.items())),
+        printable(" ".join(f"{name}={_option_text(value)}" for name, value in options.items())),
         _bytes(entry.size),
         _ago(entry.unused_seconds),
         f"{entry.uses:,}",
@@ -248,27 +251,23 @@ def _table(entries: Iterable[_Entry]) -> Table:
     return table
 
 
-def _context(entry: _Entry) -> dict[str, Any]:
-    return {"context": entry.about["context"]} if "context" in entry.about else {}
-
-
-def _shown(value: Any) -> str:
+def _option_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _print(entries: Sequence[_Entry]) -> None:
+def _print_table(entries: Sequence[_Entry]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)
     if console.is_terminal:
         console.print(_table(entries))
         return
-    lines = plain_table(_TITLES, [_cells(entry) for entry in entries], _NUMBERS, "─")
-    click.echo("\n".join(lines))
+    rows = [_cells(entry) for entry in entries]
+    click.echo("\n".join(plain_table(_TITLES, rows, _NUMBERS, "─")))
 
 
 def _bytes(size: int) -> str:
-    """A size in binary units, of three digits."""
+    """Return a size in binary units with three digits."""
     amount, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
     while amount >= 1000 and len(units) > 1:
         amount /= 1024

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError, counted
 from ..isolation.client import start_child
 from .console import read_model, say, show_progress, shown_name, write_output
-from .options import compile_options, limit_options, make_compile_options, plot_option, pop_limits
+from .options import (
+    compile_options,
+    device_option,
+    drawn_input_option,
+    limit_options,
+    make_compile_options,
+    plot_option,
+    pop_compile_options,
+    pop_limits,
+    seed_option,
+)
 
 if TYPE_CHECKING:
     from ..numerics.element_types import Array
@@ -27,30 +35,19 @@ __all__ = ["command"]
     "--against",
     type=click.Choice(("litert", "onnxruntime", "float")),
     default=None,
-    help="LiteRT's reference kernels, ONNX Runtime without optimizations, or the reals that the "
-    "model stands for.  [default: the model's own runtime]",
+    help="The reference: LiteRT's reference kernels, ONNX Runtime without optimizations, or the "
+    "model in float arithmetic.  [default: the model's own runtime]",
 )
-@click.option(
-    "--device",
-    default=None,
-    metavar="DEVICE",
-    help="llvm-cpu, vulkan, an IREE device URI, or numpy.  [default: the target's]",
-)
-@click.option(
-    "--input",
-    "inputs",
-    multiple=True,
-    metavar="VALUE",
-    help="An argument, as of run: @file.npy or 2x3xi8=1,2,...; drawn if there are none.",
-)
+@device_option(further="numpy, ")
+@drawn_input_option
 @click.option(
     "--calls",
     type=click.IntRange(1, 10_000),
     default=10,
     show_default=True,
-    help="How many calls with drawn arguments.",
+    help="Number of calls with random arguments.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, help="Of drawn arguments.")
+@seed_option
 @plot_option("SQNR of the layers")
 @click.option(
     "--model-explorer",
@@ -76,8 +73,8 @@ def command(
     """Compare MODEL (.tflite, .onnx) with a reference, layer by layer.
 
     \b
-    subquant compare model.tflite                      every value beside LiteRT's
-    subquant compare model.tflite --against float      where quantization costs precision
+    subquant compare model.tflite                      compare each value with LiteRT's
+    subquant compare model.tflite --against float      find the layers that lose precision
     subquant compare model.tflite --input @x.npy --json
     """
     start_child()
@@ -90,7 +87,7 @@ def command(
     if plot is not None:
         plots.check_plot(plot)
     data = read_model(model)
-    choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+    choices = pop_compile_options(options)
     where = None if device == "numpy" else Device(device or choices["target"])
     if where is not None and where.is_vulkan:
         choices["target"] = "vulkan"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["command", "compile_model", "prepare_compiler"]
 
 
-_MOST_JOBS = 1024
+_MAX_JOBS = 1024
 
 
 @click.command("compile")
@@ -39,56 +39,56 @@ _MOST_JOBS = 1024
     "output",
     default=None,
     metavar="FILE",
-    help="The output, - for standard output; or the folder of the outputs of several models.  "
-    "[default: MODEL.vmfb, or - for text]",
+    help="Output file, - for standard output; or output folder for several models.  [default: "
+    "MODEL.vmfb, or - for text]",
 )
 @click.option(
     "--emit",
     type=click.Choice(get_args(Emit)),
     default="vmfb",
     show_default=True,
-    help="Stop before IREE with mlir or mlirbc.",
+    help="Output format: IREE executable, or the module passed to IREE as text or bytecode.",
 )
 @click.option(
     "--parameters",
     default=None,
     metavar="FILE",
-    help="Write constants of 1 KiB and more to an .irpa file, not into the executable, which then "
-    "is run with --parameters model=FILE; of several models, to files in this folder.",
+    help="Write constants of 1 KiB and more to this .irpa file (for several models, to files in "
+    "this folder), not to the executable; run that with --parameters model=FILE.",
 )
 @click.option(
     "--weights",
     multiple=True,
     metavar="SCOPE=FILE",
-    help="Lay the parameters of a scope out for the kernels that read them: those of a file that "
-    "'subquant import' makes, or takes. They go to the file of --parameters; may be repeated.",
+    help="Prepack the weights of a parameter scope for the kernels, from a file that 'subquant "
+    "import' reads or writes, into the file of --parameters; may be repeated.",
 )
 @compile_options
 @click.option(
     "--jobs",
-    type=click.IntRange(1, _MOST_JOBS),
+    type=click.IntRange(1, _MAX_JOBS),
     metavar="N",
-    help="How many of several models are compiled at a time.  [default: one a core]",
+    help="Number of models to compile in parallel.  [default: one a core]",
 )
 @click.option(
     "--cluster",
     metavar="ADDRESS",
-    help="Compile several models on the workers of this Dask scheduler (tcp://HOST:PORT).",
+    help="Compile several models on the workers of a Dask scheduler (tcp://HOST:PORT).",
 )
 @click.option(
     "--resume",
     is_flag=True,
-    help="Leave the outputs alone that are up to date: by the contents of the model and of the "
-    "output, by options and versions.",
+    help="Skip outputs that are up to date, by the contents of model and output, options and "
+    "versions.",
 )
 @click.option(
     "--base",
     metavar="FOLDER",
-    help="The folder from which the outputs of several models are named.  [default: the current "
-    "one, or the one that all models share]",
+    help="Folder that output paths of several models are relative to.  [default: the current "
+    "folder, or the models' common parent]",
 )
-@click.option("--json", metavar="FILE", help="Write what became of several models as JSON.")
-@click.option("--junit", metavar="FILE", help="Write what became of several models as JUnit XML.")
+@click.option("--json", metavar="FILE", help="Write a JSON report about several models.")
+@click.option("--junit", metavar="FILE", help="Write a JUnit XML report about several models.")
 @limit_options
 def command(
     models: tuple[str, ...],
@@ -98,9 +98,9 @@ def command(
     weights: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Compile MODEL (.mlir text or bytecode, - for standard input) to an IREE executable.
+    """Compile MODEL (.mlir, .tflite, .onnx; - for standard input) to an IREE executable.
 
-    A .tflite model is taken too, and computed as LiteRT's reference kernels do; and an .onnx model.
+    A .tflite model is computed as by LiteRT's reference kernels (see --semantics).
 
     \b
     subquant compile examples/two_layer.mlir -o two_layer.vmfb
@@ -110,9 +110,9 @@ def command(
     subquant compile model.onnx --explain --parameters model.irpa
     subquant compile model.mlir --weights model=model.gguf --parameters model.irpa
 
-    Several models are compiled to a folder, where their outputs mirror their paths; one that fails
-    does not stop the others. Patterns may be quoted, and @FILE has a path or a pattern a line (@-
-    is standard input).
+    Outputs of several models mirror the models' paths in a folder; a model that fails does not stop
+    the others. Patterns may be quoted; @FILE lists a path or a pattern a line (@- is standard
+    input).
 
     \b
     subquant compile models/*.mlir "models/**/*.tflite" -o out/ --jobs 4
@@ -122,8 +122,8 @@ def command(
     """
     prepare_compiler()
     limits = pop_limits(options)
-    many = {name: options.pop(name) for name in _MANY}
-    if _are_many(models, output, many):
+    many = {name: options.pop(name) for name in _BATCH_OPTIONS}
+    if _is_batch(models, output, many):
         status = _compile_many(models, output, emit, parameters, weights, limits, many, options)
         click.get_current_context().exit(status)
     (model,) = models
@@ -136,16 +136,16 @@ def command(
         os.path.realpath, (model, output)
     ):
         raise UsageError(f"the parameters '{parameters}' are the input or the output too")
-    given = parse_parameters(weights, "--weights")
-    if given and parameters is None:
-        raise UsageError("--weights needs --parameters FILE, which they are written to")
+    weight_files = parse_parameters(weights, "--weights")
+    if weight_files and parameters is None:
+        raise UsageError("--weights needs --parameters FILE, the file to write them to")
     data = compile_model(
         model,
         make_compile_options(**options),
         emit=emit,
         output=output,
         parameters=parameters,
-        weights=given,
+        weights=weight_files,
         limits=limits,
     )
     if parameters is not None:
@@ -155,12 +155,12 @@ def command(
         say(f"wrote {output} ({len(data):,} bytes)", err=True)
 
 
-_MANY = ("base", "jobs", "cluster", "resume", "json", "junit")
-"""Options of several models."""
+_BATCH_OPTIONS = ("base", "jobs", "cluster", "resume", "json", "junit")
+"""The options that only apply to several models."""
 
 
-def _are_many(models: tuple[str, ...], output: str | None, many: Mapping[str, object]) -> bool:
-    """Whether outputs go to a folder."""
+def _is_batch(models: tuple[str, ...], output: str | None, many: Mapping[str, object]) -> bool:
+    """Return whether the outputs go to a folder."""
     if len(models) > 1 or any(many.values()):
         return True
     if output is not None and (output.endswith(("/", os.sep)) or os.path.isdir(output)):
@@ -169,7 +169,7 @@ def _are_many(models: tuple[str, ...], output: str | None, many: Mapping[str, ob
 
 
 def _compile_many(
-    given: tuple[str, ...],
+    patterns: tuple[str, ...],
     output: str | None,
     emit: Emit,
     parameters: str | None,
@@ -178,11 +178,13 @@ def _compile_many(
     many: dict[str, Any],
     options: dict[str, Any],
 ) -> int:
-    """Compile several models, and return the exit status."""
+    """Compile several models; return the exit status."""
     from .compile_many import ManyOptions, compile_models
 
     if output is None or output == "-":
-        named = next((f"--{name} needs" for name in _MANY if many[name]), "several models need")
+        named = next(
+            (f"--{name} needs" for name in _BATCH_OPTIONS if many[name]), "several models need"
+        )
         raise UsageError(f"{named} a folder for the outputs; give it with -o FOLDER/")
     if output.endswith(f".{emit}") and not os.path.isdir(output):
         raise UsageError(
@@ -190,9 +192,9 @@ def _compile_many(
             "--jobs, --cluster, --resume and --base, need a folder; give it with -o FOLDER/"
         )
     if weights:
-        raise UsageError("--weights are those of one model; compile it alone")
+        raise UsageError("--weights applies to one model; compile it alone")
     return compile_models(
-        given,
+        patterns,
         output,
         make_compile_options(**options),
         ManyOptions(**many),
@@ -203,7 +205,7 @@ def _compile_many(
 
 
 def prepare_compiler() -> None:
-    """Start the child that compiles, unless the cache may have what it would make."""
+    """Start the child process that compiles, unless the cache may have its result."""
     if not os.environ.get("SUBQUANT_CACHE"):
         start_child()
 
@@ -220,16 +222,14 @@ def compile_model(
     weights: Mapping[str, str] | None = None,
     limits: Limits | None = None,
 ) -> bytes:
-    """Compile a module and show progress and remarks; a reproducer goes beside the output.
+    """Compile a module with progress and remarks; a reproducer is written next to the output.
 
     Args:
         model: the path, or "-" for standard input.
-        options: what to compile for.
-        emit: as of `compile_to_bytes`.
-        output: where the result will be written, if it will.
-        source: what was read of the model already.
-        check, parameters, weights: as of `compile_to_bytes`.
-        limits: what MLIR may take.
+        options: target, arithmetic and import options.
+        emit, check, parameters, weights, limits: as for `compile_to_bytes`.
+        output: the path of the output, or None.
+        source: the model if it was read already.
     """
     from ..compiler.compilation import compile_to_bytes
 

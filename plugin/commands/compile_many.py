@@ -1,8 +1,7 @@
-"""What ``subquant compile`` does with several models: show how far it is, and report.
+"""Compile several models: progress, messages in the order of the models, and reports.
 
-Messages and errors are in the order of the models, whatever the order in which they end: what is
-known of a model is held back until all before it is said. On a terminal a bar tells how many are
-done meanwhile.
+Models finish in any order. The messages of a model are printed after those of all models before it;
+meanwhile a terminal shows a progress bar.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ __all__ = ["ManyOptions", "compile_models"]
 
 @dataclass(frozen=True)
 class ManyOptions:
-    """What only concerns several models.
+    """Options of the compilation of several models.
 
     Args:
-        base: the folder that outputs are named from.
-        jobs: how many at a time.
+        base: the folder that output paths are relative to.
+        jobs: the number of models to compile in parallel.
         cluster: the address of a Dask scheduler.
-        resume: leave alone what is up to date.
-        json, junit: files for the report.
+        resume: skip outputs that are up to date.
+        json, junit: files of the reports.
     """
 
     base: str | None = None
@@ -50,7 +49,7 @@ class ManyOptions:
 
 
 def compile_models(
-    given: Sequence[str],
+    patterns: Sequence[str],
     output: str,
     options: CompileOptions,
     many: ManyOptions,
@@ -59,22 +58,22 @@ def compile_models(
     parameters: str | None = None,
     limits: Limits | None = None,
 ) -> int:
-    """Compile models, report, and return the exit status.
+    """Compile models, write the reports, and return the exit status.
 
     Args:
-        given: paths, patterns and lists.
+        patterns: paths, patterns and ``@`` lists.
         output: the folder of the outputs.
-        options, emit, limits: of the compilations.
-        many: what else.
-        parameters: the folder of the archives.
+        options, emit, limits: options of each compilation.
+        many: options of the whole run.
+        parameters: the folder of the parameter archives.
 
     Raises:
-        SubquantError: there is nothing to compile, or nowhere to write it, or the cluster is lost.
+        SubquantError: there is no model, an output cannot be written, or the cluster is lost.
     """
     for folder in (output, parameters):
         if folder is not None and os.path.exists(folder) and not os.path.isdir(folder):
             raise UsageError(f"{quoted(folder)} is a file, and several models need a folder")
-    paths = find_models(given, output, lambda: read_model("-"))
+    paths = find_models(patterns, output, lambda: read_model("-"))
     if not paths:
         raise UsageError("the list names no model")
     models = name_outputs(paths, output, emit, many.base)
@@ -117,7 +116,7 @@ def _report(
         report.show_table(results)
         say(report.summary_line(results, seconds), err=True)
         if any(result.status == "not-run" for result in results):
-            say("note: --resume goes on with the rest", err=True)
+            say("note: --resume compiles the rest", err=True)
     if many.json is not None:
         versions = {"subquant": __version__, **installed_versions()}
         write_report(many.json, report.to_json(results, options, emit, seconds, versions))
@@ -126,11 +125,11 @@ def _report(
 
 
 class _Display:
-    """Says what becomes of models, in their order, and shows how far it is on a terminal."""
+    """Prints the messages of models in their order, and a progress bar on a terminal."""
 
     def __init__(self, models: Sequence[Model]) -> None:
         self.results: dict[str, CompiledModel] = {}
-        self._waiting = [model.path for model in reversed(models)]
+        self._pending = [model.path for model in reversed(models)]
         self._total = len(models)
         self._running: set[str] = set()
         self._failed = 0
@@ -139,12 +138,12 @@ class _Display:
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
-        """Show a bar while models are compiled, and say in the end what was held back."""
+        """Show a progress bar during the compilation, and print pending messages at its end."""
         if not self._is_terminal:
             try:
                 yield
             finally:
-                self._say_known(to_end=True)
+                self._print_ready(to_end=True)
             return
         from rich.console import Console
         from rich.progress import (
@@ -168,7 +167,7 @@ class _Display:
                 yield
             finally:
                 self._show = lambda: None
-                self._say_known(to_end=True)
+                self._print_ready(to_end=True)
 
     def _state(self) -> str:
         failed = f", [red]{self._failed} failed[/red]" if self._failed else ""
@@ -176,34 +175,34 @@ class _Display:
 
     @property
     def on_begin(self) -> Callable[[Model], None] | None:
-        """What is to be told of each model that is being compiled; None if nobody sees it."""
-        return self._begin if self._is_terminal else None
+        """The callback for each model that starts to compile; None without a terminal."""
+        return self._note_start if self._is_terminal else None
 
-    def _begin(self, model: Model) -> None:
+    def _note_start(self, model: Model) -> None:
         self._running.add(model.path)
         self._show()
 
     def add(self, model: Model, result: CompiledModel) -> None:
-        """Note what became of a model."""
+        """Note the result of a model."""
         self.results[model.path] = result
         self._running.discard(model.path)
         self._failed += result.error is not None
-        self._say_known()
+        self._print_ready()
         self._show()
 
-    def _say_known(self, to_end: bool = False) -> None:
-        """Say what is known of the models of which all before are said."""
-        while self._waiting and (to_end or self._waiting[-1] in self.results):
-            result = self.results.get(self._waiting.pop())
+    def _print_ready(self, to_end: bool = False) -> None:
+        """Print the messages of models whose predecessors are all printed."""
+        while self._pending and (to_end or self._pending[-1] in self.results):
+            result = self.results.get(self._pending.pop())
             if result is not None:
-                self._say(result)
+                self._print(result)
 
-    def _say(self, result: CompiledModel) -> None:
+    def _print(self, result: CompiledModel) -> None:
         for remark in result.remarks:
             say(str(remark), err=True)
         if result.error is not None:
             report_error(result.error)
-        elif self._is_terminal:  # which has the bar and the table
+        elif self._is_terminal:  # the bar and the table show it
             return
         elif result.status == "up-to-date":
             say(f"{printable(str(result.output))} is up to date", err=True)

@@ -19,7 +19,7 @@ __all__ = ["command"]
     jobs={"type": click.IntRange(1, MOST_JOBS)},
 )
 def command(**options: Any) -> None:
-    """Run programs with known results on devices; fail if one does worse than expected.
+    """Run programs with known results on devices; fail on regressions.
 
     \b
     subquant conformance

@@ -1,7 +1,7 @@
-"""What commands read, write and show: files or standard streams, errors, progress.
+"""Input and output of commands: files, standard streams, errors and progress.
 
-Results go to standard output, all else to standard error; colour and progress appear on a terminal
-only.
+Results go to standard output, everything else to standard error; color and progress appear on a
+terminal only.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ __all__ = [
 
 
 def open_standard_streams() -> None:
-    """Give this process the standard streams that it was started without, and text that fits them.
+    """Open standard streams that are closed, and make each able to print any character.
 
-    Otherwise the next file that is opened would be one of them. Reading the input, and writing the
-    output, then fails as on a file that cannot be; messages go nowhere. Characters that the
-    locale's encoding lacks are written as escapes.
+    Otherwise the next opened file would become a standard stream. Reading or writing a stream that
+    was closed then fails with an error; messages to it are dropped. Characters that the locale's
+    encoding lacks are written as escapes.
     """
     for handle, (name, mode, access) in enumerate(
         (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
@@ -44,16 +44,16 @@ def open_standard_streams() -> None:
         try:
             os.fstat(handle)
         except OSError:
-            os.open(os.devnull, access)  # takes the lowest number that is free: this one
+            os.open(os.devnull, access)  # gets the lowest free descriptor, this one
             setattr(sys, name, os.fdopen(handle, mode, closefd=False))
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if not isinstance(stream, io.TextIOWrapper):
             continue
         if isinstance(stream.buffer, io.RawIOBase):
-            # Without buffers (PYTHONUNBUFFERED) Python drops what a full disk does not take at
-            # once, and raises no error.
-            stream = open(  # noqa: SIM115 - it is open until Python ends
+            # Unbuffered (PYTHONUNBUFFERED), Python drops the rest of a partial write to a full disk
+            # and raises no error.
+            stream = open(  # noqa: SIM115 - open until the interpreter exits
                 stream.fileno(), "w", 1, stream.encoding, stream.errors, closefd=False
             )
             setattr(sys, name, stream)
@@ -62,7 +62,7 @@ def open_standard_streams() -> None:
 
 
 def report_error(error: SubquantError) -> None:
-    """Print an error as MLIR's tools do, in colour on a terminal."""
+    """Print an error as MLIR's tools do, in color on a terminal."""
     head, _, rest = str(error).partition("error: ")
     click.echo(
         click.style(head, bold=True)
@@ -73,13 +73,13 @@ def report_error(error: SubquantError) -> None:
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print a line or more in which names of files, tensors or functions may be."""
+    """Print text with names of files, tensors or functions; control characters are escaped."""
     click.echo(printable(text, keep="\n"), err=err)
 
 
 @contextlib.contextmanager
 def show_progress(title: str) -> Iterator[Callable[[str], None]]:
-    """Show a spinner, the current step and the time on standard error, on a terminal only."""
+    """Show a spinner, the current step and the elapsed time, on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda step: None
         return
@@ -94,12 +94,12 @@ def show_progress(title: str) -> Iterator[Callable[[str], None]]:
 
 
 def shown_name(path: str) -> str:
-    """The name of an input in errors."""
+    """Return the name of an input for errors."""
     return "<stdin>" if path == "-" else path
 
 
 def reproducer_of(model: str, folder: Path | None = None) -> Path:
-    """The file that replays what went wrong with a model."""
+    """Return the path of the reproducer of a model."""
     stem = Path("stdin" if model == "-" else model).stem
     return (folder or Path()) / reproducer_name(stem)
 
@@ -119,12 +119,12 @@ def read_model(path: str) -> bytes:
 
 
 def source_of(model: str) -> bytes | Path:
-    """The bytes of standard input for "-", which can be read once; else the path."""
+    """Return the path, or for "-" the bytes of standard input, which can be read only once."""
     return read_model(model) if model == "-" else Path(model)
 
 
 def write_output(path: str, data: bytes) -> None:
-    """Write a file whole, or standard output for "-".
+    """Write a file atomically, or standard output for "-".
 
     Raises:
         InputError: the file cannot be written.

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..compiler.compile_options import CompileOptions
 from ..errors import SubquantError
 from .compile import compile_model, prepare_compiler
 from .console import reproducer_of, shown_name, source_of
 from .options import (
     compile_options,
+    device_option,
     limit_options,
     make_compile_options,
     parse_parameters,
+    pop_compile_options,
     pop_limits,
     run_options,
 )
@@ -29,16 +29,11 @@ __all__ = ["command"]
 
 @click.command("exec")
 @click.argument("model")
-@click.option(
-    "--device",
-    default=None,
-    metavar="DEVICE",
-    help="llvm-cpu, vulkan, or an IREE device URI.  [default: the target's]",
-)
+@device_option()
 @click.option(
     "--interpret",
     is_flag=True,
-    help="Evaluate with StableHLO's reference interpreter too, and compare.",
+    help="Also evaluate with StableHLO's reference interpreter, and compare.",
 )
 @click.option(
     "--interpret-only",
@@ -57,20 +52,20 @@ def command(
     interpret_only: bool,
     **options: Any,
 ) -> None:
-    """Compile MODEL and run it at once.
+    """Compile MODEL and run it.
 
     \b
     subquant exec examples/two_layer.mlir --input @examples/two_layer_input.npy
     subquant exec model.mlir --target vulkan --input 4xf32=1,2,3,4
-    subquant exec model.mlir --interpret --input @x.npy    beside StableHLO's interpreter
+    subquant exec model.mlir --interpret --input @x.npy    compare with StableHLO
     """
     prepare_compiler()
     from ..runtime import Device, Executable
-    from .calls import Call
+    from .function_call import Call
 
     limits = pop_limits(options)
     source = source_of(model)
-    choices = {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+    choices = pop_compile_options(options)
     call = Call(**options)
     interpreted = None
     if interpret or interpret_only:
@@ -88,10 +83,10 @@ def command(
         choices["vulkan_target"] = where.vulkan_target
 
     def check(signatures: Mapping[str, Signature]) -> None:
-        if signatures:  # or IREE's operations define what there is to call
+        if signatures:  # none are known if IREE's own operations define the functions
             call.check(signatures)
 
     data = compile_model(
         model, make_compile_options(**choices), source=source, limits=limits, check=check
     )
-    call.run(Executable(data, where, parse_parameters(parameters)), beside=interpreted)
+    call.run(Executable(data, where, parse_parameters(parameters)), reference=interpreted)

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from ..errors import UsageError, counted
 from ..models.sampling import Sampling
 from .console import say, show_progress
-from .models import find_model, load_model, model_options, read_text
+from .language_model import find_model, load_model, model_options, read_text
 from .options import options_of
 
 if TYPE_CHECKING:
@@ -23,33 +23,31 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What a terminal would obey; line breaks and tabs are text."""
+"""Control characters of terminals, without line breaks and tabs."""
 
 
 @click.command("generate")
 @model_options
-@click.option(
-    "--prompt", metavar="TEXT", help="What the text begins with; - reads it from standard input."
-)
+@click.option("--prompt", metavar="TEXT", help="The prompt; - reads it from standard input.")
 @click.option(
     "--chat",
     is_flag=True,
-    help="The prompt is a question, written as the model's template says; the answer follows.",
+    help="Send the prompt as a user message, by the model's chat template, and print the answer.",
 )
-@click.option("--system", metavar="TEXT", help="What the model is told before, with --chat.")
+@click.option("--system", metavar="TEXT", help="The system message of --chat.")
 @click.option(
     "--max-tokens",
     type=click.IntRange(0),
     default=256,
     show_default=True,
     metavar="N",
-    help="The most tokens that are written.",
+    help="Maximum number of generated tokens.",
 )
 @options_of(Sampling)
 @click.option(
     "--emit",
     metavar="FOLDER",
-    help="Write model.mlir and model.irpa there, for compile and run, in place of a text.",
+    help="Write model.mlir and model.irpa to a folder, for compile and run, instead of text.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the text and the statistics as JSON.")
 def command(
@@ -62,11 +60,11 @@ def command(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Write what follows a text, with a language model (.gguf).
+    """Generate text with a language model (.gguf).
 
-    The model is compiled when it is used first, and kept in ~/.cache/subquant (or the folder that
-    the variable SUBQUANT_CACHE names). Text goes to standard output as it comes, statistics to
-    standard error. Ctrl-C ends the text.
+    The model is compiled on first use and cached in ~/.cache/subquant (or the folder in the
+    variable SUBQUANT_CACHE). Text is streamed to standard output, statistics go to standard error.
+    Ctrl-C ends the text.
 
     \b
     subquant generate --model model.gguf --prompt "The capital of France is" --max-tokens 16
@@ -76,34 +74,34 @@ def command(
     """
     sampling = Sampling.pop(options)
     if emit is not None:
-        _check_emitted()
+        _check_emit_options()
         _emit(model, emit, options["context"])
         return
     if prompt is None:
-        raise UsageError("there is no prompt; give --prompt TEXT, or --prompt - for standard input")
+        raise UsageError("there is no prompt; add --prompt TEXT, or --prompt - for standard input")
     if system is not None and not chat:
-        raise UsageError("--system is for conversations; add --chat")
+        raise UsageError("--system needs --chat")
     text = read_text("-") if prompt == "-" else prompt
-    begun: str | list[dict[str, str]] = text
+    input_: str | list[dict[str, str]] = text
     if chat:
-        begun = [{"role": "system", "content": system}] if system is not None else []
-        begun.append({"role": "user", "content": text})
+        input_ = [{"role": "system", "content": system}] if system is not None else []
+        input_.append({"role": "user", "content": text})
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, lambda found: found.encode(begun), **options)
-        generation = loaded.generate(begun, sampling=sampling, max_tokens=max_tokens)
-        loaded.tokenizer.rest()  # nothing is encoded any more
+        loaded = load_model(model, progress, lambda checked: checked.encode(input_), **options)
+        generation = loaded.generate(input_, sampling=sampling, max_tokens=max_tokens)
+        loaded.tokenizer.rest()  # frees its tables: nothing is encoded from here on
     pieces: list[str] = []
     try:
         for piece in generation:
             pieces.append(piece)
             if not as_json:
-                click.echo(_shown(piece), nl=False)
+                click.echo(_without_controls(piece), nl=False)
     except KeyboardInterrupt:
         generation.close()
-    written = "".join(pieces)
+    output = "".join(pieces)
     if as_json:
-        click.echo(json.dumps(_described(model, written, generation)))
-    elif not written.endswith("\n"):
+        click.echo(json.dumps(_to_json(model, output, generation)))
+    elif not output.endswith("\n"):
         click.echo()
     if not as_json:
         say(_summary(generation), err=True)
@@ -111,24 +109,23 @@ def command(
         click.get_current_context().exit(1)
 
 
-_EMITTED = {"model", "emit", "context"}
-"""Options that say what is emitted."""
-_LATER = {
+_EMIT_OPTIONS = {"model", "emit", "context"}
+_COMPILE_AND_RUN_OPTIONS = {
     "activations": "it is an option of subquant compile",
     "device": "it is an option of subquant run, and --target one of subquant compile",
     "threads": "it is an option of subquant run",
 }
 
 
-def _check_emitted() -> None:
-    """Raise UsageError for an option that changes nothing of what is emitted."""
+def _check_emit_options() -> None:
+    """Raise UsageError for an option that has no effect with --emit."""
     context = click.get_current_context()
     for each in context.command.params:
-        given = context.get_parameter_source(each.name or "")
-        if given is not ParameterSource.COMMANDLINE or each.name in _EMITTED:
+        source = context.get_parameter_source(each.name or "")
+        if source is not ParameterSource.COMMANDLINE or each.name in _EMIT_OPTIONS:
             continue
-        why = _LATER.get(each.name or "", "it writes no text")
-        raise UsageError(f"--emit does not take {each.opts[0]}: {why}; leave {each.opts[0]} out")
+        reason = _COMPILE_AND_RUN_OPTIONS.get(each.name or "", "it generates no text")
+        raise UsageError(f"--emit does not take {each.opts[0]}: {reason}; remove {each.opts[0]}")
 
 
 def _emit(model: str, emit: str, context: int | None) -> None:
@@ -148,15 +145,15 @@ def _emit(model: str, emit: str, context: int | None) -> None:
         say(f"wrote {file} ({file.stat().st_size:,} bytes)", err=True)
 
 
-def _shown(text: str) -> str:
-    """Text as it is; on a terminal without what that would obey."""
+def _without_controls(text: str) -> str:
+    """Return text, with control characters escaped if it goes to a terminal."""
     if not sys.stdout.isatty():
         return text
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 _ENDS = {
-    "end token": "the model ended it",
+    "end token": "ended by the model",
     "max tokens": "ended by --max-tokens",
     "context": "ended by the context",
     "closed": "ended by Ctrl-C",
@@ -166,27 +163,28 @@ _ENDS = {
 def _summary(generation: Generation) -> str:
     from ..models.memory import peak_memory
 
-    found, peak = generation.statistics, peak_memory()
+    statistics, peak = generation.statistics, peak_memory()
     memory = "" if peak is None else f"; {peak / 1e6:,.0f} MB of memory"
     return (
-        f"{counted(found.prompt_tokens, 'token')} read ({found.prompt_rate:,.1f} a second), "
-        f"{found.tokens} written ({found.rate:,.1f} a second), {_ENDS[found.end]}{memory}"
+        f"{counted(statistics.prompt_tokens, 'token')} read ({statistics.prompt_rate:,.1f} a "
+        f"second), {statistics.tokens} written ({statistics.rate:,.1f} a second), "
+        f"{_ENDS[statistics.end]}{memory}"
     )
 
 
-def _described(model: str, text: str, generation: Generation) -> dict[str, Any]:
+def _to_json(model: str, text: str, generation: Generation) -> dict[str, Any]:
     from ..models.memory import peak_memory
 
-    found = generation.statistics
+    statistics = generation.statistics
     return {
         "model": model,
         "text": text,
         "tokens": generation.tokens,
-        "end": found.end,
-        "prompt_tokens": found.prompt_tokens,
-        "prompt_seconds": found.prompt_seconds,
-        "prompt_tokens_per_second": found.prompt_rate,
-        "seconds": found.seconds,
-        "tokens_per_second": found.rate,
+        "end": statistics.end,
+        "prompt_tokens": statistics.prompt_tokens,
+        "prompt_seconds": statistics.prompt_seconds,
+        "prompt_tokens_per_second": statistics.prompt_rate,
+        "seconds": statistics.seconds,
+        "tokens_per_second": statistics.rate,
         "peak_memory_bytes": peak_memory(),
     }

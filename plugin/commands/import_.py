@@ -24,9 +24,10 @@ __all__ = ["command"]
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
 def command(source: str, output: str | None, as_json: bool) -> None:
-    """Import weights from SOURCE as IREE parameters, with quantized tensors as planes.
+    """Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.
 
     SOURCE is a .gguf, .safetensors or .irpa file, or a folder of safetensors with a config.json.
+    Each plane of a quantized tensor (storage, scales, ...) becomes a parameter.
 
     \b
     subquant import model.gguf -o model.irpa

@@ -43,7 +43,7 @@ __all__ = ["command"]
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @limit_options
 def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **limits: Any) -> None:
-    """Show what is quantized in FILE, how, and how big it is.
+    """List the quantized tensors of FILE with their types, scales and sizes.
 
     FILE is a module (.mlir), a model (.tflite, .onnx), an executable (.vmfb), or weights: .gguf,
     .irpa, .safetensors, or a folder of safetensors with a config.json.
@@ -78,21 +78,21 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
 
 
 def _model_kind(path: str) -> str | None:
-    """``tflite`` or ``onnx`` for a model of another tool."""
+    """Return ``tflite`` or ``onnx`` for such a model, and None for any other file."""
     if path == "-":
         return None
     try:
         with open_input(path) as file:
             kind = kind_of(file.read(8))
     except (InputError, OSError):
-        return None  # who reads it says what is wrong
+        return None  # the reader reports the error
     if path.lower().endswith(".onnx"):
         return "onnx"
     return kind if kind in ("tflite", "onnx") else None
 
 
 def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
-    """Show the operators of a model, and which of them would be refused."""
+    """List the operators of a model, and report unsupported ones."""
     arguments = {"file": path, "path": path, "kind": kind}
     with show_progress(f"inspect {path}") as progress:
         try:
@@ -104,7 +104,7 @@ def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
             )
         except ChildEnded as ended:
             raise CompilerError(
-                f"the process that looked into the model ended ({ended.cause})", Place(path)
+                f"the process that inspected the model ended ({ended.cause})", Place(path)
             ) from None
     if as_json:
         click.echo(json.dumps(model, indent=2))
@@ -129,7 +129,7 @@ def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
 def _inspect_module(
     file: str, name: str | None, plot: str | None, as_json: bool, limits: Limits
 ) -> None:
-    """Show the quantized tensors of a module, or the scales of one of them."""
+    """List the quantized tensors of a module, or plot the scales of one."""
     from ..compiler import inspected_tensors, mlir_client
 
     with show_progress(f"inspect {file}") as progress:
@@ -168,16 +168,16 @@ def _show_scales(tensor: InspectedTensor, plot: str | None) -> None:
 def _choose(tensors: list[InspectedTensor], name: str) -> InspectedTensor:
     if re.fullmatch(r"[0-9]{1,9}", name) and int(name) < len(tensors):
         return tensors[int(name)]
-    found = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
-    if not found:
+    matches = [tensor for tensor in tensors if tensor.name in (name, f"%{name}")]
+    if not matches:
         names = [tensor.name for tensor in tensors]
-        what = expected_name(name, near_names(name, names) or names[:20])
-        raise UsageError(f"no quantized tensor is named {quoted(name)}; {what}")
-    return found[0]
+        hint = expected_name(name, near_names(name, names) or names[:20])
+        raise UsageError(f"no quantized tensor is named {quoted(name)}; {hint}")
+    return matches[0]
 
 
 def _inspect_weights(path: str, as_json: bool) -> None:
-    """Show the properties and tensors of weights; no tensor is unpacked."""
+    """List the properties and tensors of weights, without unpacking tensors."""
     from rich.console import Console
 
     from ..weights import inspection, open_weights
@@ -188,16 +188,16 @@ def _inspect_weights(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(inspection.to_json(dataset), indent=2))
         return
-    lines = inspection.property_lines(dataset.properties)
-    for line in lines:
+    properties = inspection.property_lines(dataset.properties)
+    for line in properties:
         say(line)
-    if lines:
+    if properties:
         click.echo()
     Console().print(render_weights(dataset))
 
 
 def _inspect_executable(path: str, as_json: bool) -> None:
-    """Show the functions of an executable; it is not loaded on a device."""
+    """List the functions of an executable, without loading it on a device."""
     from ..runtime.descriptions import describe_executable
 
     functions = describe_executable(path)

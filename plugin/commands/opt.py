@@ -34,7 +34,7 @@ __all__ = ["command"]
 @click.option(
     "--split-input-file",
     is_flag=True,
-    help="Treat the parts between // ----- lines as modules of their own.",
+    help="Split the input at // ----- lines into separate modules.",
 )
 @click.option(
     "--verify-diagnostics",

@@ -1,4 +1,4 @@
-"""Options that commands share."""
+"""Options of several commands, as click decorators."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ __all__ = [
     "parameters_option",
     "parse_parameters",
     "plot_option",
+    "pop_compile_options",
     "pop_limits",
     "run_options",
+    "seed_option",
     "stacked",
     "threads_option",
 ]
@@ -129,6 +131,11 @@ compile_options = options_of(
 """The options of a compilation, for `make_compile_options`."""
 
 
+def pop_compile_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the values of `compile_options` from a command's options, and return them."""
+    return {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+
+
 def make_compile_options(**options: Any) -> CompileOptions:
     """Construct `CompileOptions`; the Vulkan target ``auto`` is this machine's device."""
     if options["vulkan_target"] == "auto":
@@ -174,6 +181,11 @@ drawn_input_option = click.option(
     help="An argument, as in run: @file.npy or 2x3xi8=1,2,...; without any, they are random.",
 )
 """The arguments of a command that otherwise draws them at random."""
+
+
+seed_option = click.option(
+    "--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of random arguments."
+)
 
 
 def plot_option(content: str) -> Callable[[Command], Command]:
@@ -252,7 +264,7 @@ run_options = stacked(
         click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
     ]
 )
-"""The options of a call, for `subquant.commands.calls`."""
+"""The options of a call, for `subquant.commands.function_call`."""
 
 
 def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:

@@ -10,7 +10,7 @@ import click
 
 from ..errors import counted
 from .console import show_progress
-from .models import load_model, model_options, read_text
+from .language_model import load_model, model_options, read_text
 
 __all__ = ["command"]
 
@@ -28,14 +28,15 @@ __all__ = ["command"]
     "--chunk",
     type=int,
     metavar="N",
-    help="Tokens that are read at once, of which the second half is scored.  [default: 512]",
+    help="Chunk length in tokens; the second half is scored.  [default: 512]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def command(model: str, path: str, chunk: int | None, as_json: bool, **options: Any) -> None:
-    """Measure how surprised a language model (.gguf) is by a text.
+    """Compute the perplexity of a text under a language model (.gguf).
 
-    The text is read in chunks, each with the model's start token; the perplexity is exp of the mean
-    surprise of the tokens in the second halves. It is that of llama.cpp's llama-perplexity.
+    The text is read in chunks that begin with the model's start token. The perplexity is exp of the
+    mean negative log likelihood of the tokens in the second halves, as in llama.cpp's
+    llama-perplexity.
 
     \b
     subquant perplexity --model model.gguf --text page.txt
@@ -43,10 +44,10 @@ def command(model: str, path: str, chunk: int | None, as_json: bool, **options: 
     """
     text = read_text(path)
     with show_progress(model) as progress:
-        loaded = load_model(model, progress, lambda found: found.tokenizer, **options)
+        loaded = load_model(model, progress, lambda loaded_model: loaded_model.tokenizer, **options)
         from ..models.perplexity import measure_perplexity
 
-        found = measure_perplexity(
+        result = measure_perplexity(
             loaded.session(),
             loaded.tokenizer,
             text,
@@ -56,9 +57,9 @@ def command(model: str, path: str, chunk: int | None, as_json: bool, **options: 
             ),
         )
     if as_json:
-        click.echo(json.dumps({"model": model, **asdict(found)}))
+        click.echo(json.dumps({"model": model, **asdict(result)}))
         return
     click.echo(
-        f"perplexity {found.value:.4f} +- {found.error:.4f} ({counted(found.scored, 'token')}, "
-        f"{counted(found.chunks, 'chunk')} of {found.chunk})"
+        f"perplexity {result.value:.4f} +- {result.error:.4f} ({counted(result.scored, 'token')}, "
+        f"{counted(result.chunks, 'chunk')} of {result.chunk})"
     )

@@ -33,7 +33,7 @@ from rich.text import Text
 from ..core.files import write_whole
 from ..errors import EnvironmentProblem, InputError, UsageError, printable
 from ..numerics.element_types import Array
-from .tables import extents_text
+from .tables import shape_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -114,17 +114,17 @@ class _ScaleGrid:
         rows, blocks = leading[-1], [parameters.block_size_of(axis) or 1 for axis in axes]
         blocks = [1, 1, *blocks][-2:]
         if len(leading) > 1:
-            sizes = extents_text(tuple(grid.shape[axis] for axis in axes[:-1]))
+            sizes = shape_text(tuple(grid.shape[axis] for axis in axes[:-1]))
             rows = f"axes {', '.join(map(str, axes[:-1]))} flattened, {sizes} blocks"
             blocks[0] = 1
         in_function = f" in @{printable(tensor.function)}" if tensor.function else ""
-        block = "" if tensor.block_shape is None else f" of {extents_text(tensor.block_shape)}"
+        block = "" if tensor.block_shape is None else f" of {shape_text(tensor.block_shape)}"
         return cls(
             logs.reshape(-1, grid.shape[axes[-1]] if axes else 1),
             (rows, last or "one scale for the whole tensor"),
             (blocks[0], blocks[1]),
             f"Scales of {name}{in_function}",
-            f"{'unranked' if shape is None else extents_text(shape)}, {parameters.storage}:"
+            f"{'unranked' if shape is None else shape_text(shape)}, {parameters.storage}:"
             f"{parameters.expressed.value}, {parameters.granularity}, {grid.size:,} "
             f"block{'' if grid.size == 1 else 's'}{block}"
             f"{f', {bad} not positive and finite' if bad else ''}",
@@ -318,7 +318,7 @@ def render_layers(layers: Sequence[Layer], width: int = 80) -> RenderableType:
         table.add_row(
             str(layer.operator),
             Text(printable(layer.name)),
-            f"{extents_text(layer.shape)} {layer.type.lower()}".rstrip(),
+            f"{shape_text(layer.shape)} {layer.type.lower()}".rstrip(),
             "all" if layer.equal == layer.elements else f"{math.floor(share * 1e4) / 100:.2f}%",
             ""
             if layer.steps is None

@@ -31,7 +31,7 @@ __all__ = ["command"]
     bits={"type": click.IntRange(2, 8)},
     block_size={"type": click.IntRange(min=1)},
 )
-@click.option("--select", default="", metavar="REGEX", help="Only tensors whose name has a match.")
+@click.option("--select", default="", metavar="REGEX", help="Only tensors whose name matches.")
 @plot_option("errors")
 @click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
 def command(
@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Quantize the float weights of SOURCE and write them as IREE parameters.
 
-    SOURCE is as of subquant import. Tensors of two axes or more are rounded to nearest; the others
-    are taken over. A table shows how far each layer is from its float values.
+    SOURCE is any source of subquant import. Tensors of rank 2 or more are rounded to nearest;
+    others are copied. A table lists the quantization error of each tensor.
 
     \b
     subquant quantize checkpoint/ --bits 4 --scales mse -o model.irpa
@@ -55,15 +55,15 @@ def command(
 
     from . import plots
 
-    how = WeightQuantization(**options)
-    output = default_output(source, f"-q{how.bits}.irpa") if output is None else output
+    quantization = WeightQuantization(**options)
+    output = default_output(source, f"-q{quantization.bits}.irpa") if output is None else output
     check_output(source, output)
     if plot is not None:
         plots.check_plot(plot)
     with show_progress(f"quantize {source}") as progress:
         dataset, errors = quantize_weights(
             open_weights(source),
-            how,
+            quantization,
             select,
             on_tensor=lambda number, count, name: progress(f"{number + 1} of {count}: {name}"),
         )

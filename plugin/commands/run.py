@@ -6,20 +6,14 @@ from typing import Any
 
 import click
 
-from .options import parse_parameters, run_options
+from .options import device_option, parse_parameters, run_options
 
 __all__ = ["command"]
 
 
 @click.command("run")
 @click.argument("executable")
-@click.option(
-    "--device",
-    default="llvm-cpu",
-    show_default=True,
-    metavar="DEVICE",
-    help="llvm-cpu, vulkan, or an IREE device URI.",
-)
+@device_option("llvm-cpu")
 @run_options
 def command(
     executable: str,
@@ -30,7 +24,7 @@ def command(
 ) -> None:
     """Run a function of EXECUTABLE (.vmfb) on arrays.
 
-    An executable is native code: trust it like a program.
+    An executable contains native code: run only files that you trust.
 
     \b
     subquant run model.vmfb --input @x.npy --output @y.npy
@@ -38,7 +32,7 @@ def command(
     subquant run wake_word.vmfb --stream --input @frames.npy --output @scores.npy
     """
     from ..runtime import Executable
-    from .calls import Call
+    from .function_call import Call
 
-    given = parse_parameters(parameters)
-    Call(**options).run(Executable(executable, device, given, threads=threads))
+    archives = parse_parameters(parameters)
+    Call(**options).run(Executable(executable, device, archives, threads=threads))

@@ -1,4 +1,4 @@
-"""Tables for terminals, by rich: quantized tensors of a module, and weights of a file."""
+"""Rich tables: quantized tensors of a module, weights of a file, operators of a model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from ..weights.inspection import WeightTensor
     from ..weights.theta import Dataset
 
-__all__ = ["extents_text", "render_model", "render_table", "render_weights"]
+__all__ = ["render_model", "render_table", "render_weights", "shape_text"]
 
 
-def extents_text(extents: Sequence[int | None]) -> str:
-    """Return extents as ``4x?``, ``scalar`` for none."""
-    return "x".join("?" if n is None else str(n) for n in extents) or "scalar"
+def shape_text(shape: Sequence[int | None]) -> str:
+    """Return a shape as ``4x?``, or ``scalar``."""
+    return "x".join("?" if n is None else str(n) for n in shape) or "scalar"
 
 
 def _table(columns: Sequence[tuple[str, str]], wrapped: int) -> Table:
-    """A table without edges; long text is folded in the first `wrapped` columns."""
+    """Return a table without edges; long text is folded in the first `wrapped` columns."""
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
     for number, (first, second) in enumerate(columns):
         table.add_column(
@@ -60,7 +60,7 @@ _TENSOR_COLUMNS = (
 
 
 def render_table(tensors: list[InspectedTensor]) -> RenderableType:
-    """Return a table for rich, two lines a tensor, grouped by function, with totals."""
+    """Return a table with two lines for each tensor, grouped by function, with totals."""
     if not tensors:
         return Text("no quantized tensors")
     table = _table(_TENSOR_COLUMNS, wrapped=2)
@@ -87,7 +87,7 @@ def _tensor_row(tensor: InspectedTensor) -> list[Text]:
         blocks = zip(parameters.axes, parameters.block_sizes, strict=True)
         shape, block = "unranked", ", ".join(f"axis {a}: {b}" for a, b in blocks) or "whole"
     else:
-        shape, block = extents_text(tensor.shape), extents_text(tensor.block_shape)
+        shape, block = shape_text(tensor.shape), shape_text(tensor.block_shape)
     return [
         _two_lines(printable(tensor.name), tensor.where.replace("'", "")),
         _two_lines(shape, block),
@@ -128,8 +128,8 @@ _WEIGHT_COLUMNS = (
 
 
 def render_weights(dataset: Dataset) -> RenderableType:
-    """Return a table for rich of the tensors of a data set, with totals by kind."""
-    from ..weights.inspection import by_kind, describe  # with the layouts, which modules have not
+    """Return a table of the tensors of a data set, with totals by kind."""
+    from ..weights.inspection import by_kind, describe  # imports the layouts
 
     tensors = [describe(tensor) for tensor in dataset.theta.flatten().values()]
     if not tensors:
@@ -151,7 +151,7 @@ def _weight_row(tensor: WeightTensor) -> list[Text]:
     arrays = ", ".join(f"{name} {array}" for name, array in tensor.arrays.items())
     return [
         _one_or_two_lines(shown(tensor.name, 200)[1:-1], arrays),
-        _one_or_two_lines(extents_text(tensor.shape), f"{tensor.elements:,}" if arrays else ""),
+        _one_or_two_lines(shape_text(tensor.shape), f"{tensor.elements:,}" if arrays else ""),
         Text(tensor.kind),
         Text("" if bits is None else f"{bits:.2f}"),
         Text(decimal(tensor.bytes)),
@@ -182,10 +182,10 @@ _OPERATOR_COLUMNS = (
 
 
 def render_model(model: Mapping[str, Any]) -> RenderableType:
-    """Return a table for rich of the operators of a TensorFlow Lite model, by graph.
+    """Return a table of the operators of an imported model, by graph.
 
     Args:
-        model: as `subquant.importers.tflite.inspection.described` describes it.
+        model: the description of `subquant.importers.tflite.inspection.described`.
     """
     table = _table(_OPERATOR_COLUMNS, wrapped=1)
     several = len(model["graphs"]) > 1
@@ -220,17 +220,17 @@ def _operator_row(operator: Mapping[str, Any]) -> list[Text]:
 
 
 def _typed(tensor: Mapping[str, Any]) -> str:
-    extents = [None if n == -1 else n for n in tensor["shape"]]
-    return f"{extents_text(extents)} {tensor['type'].lower()}"
+    shape = [None if size == -1 else size for size in tensor["shape"]]
+    return f"{shape_text(shape)} {tensor['type'].lower()}"
 
 
 def _scaled(tensor: Mapping[str, Any], before: str = "") -> str:
-    """How a tensor is quantized: ``0.0235:-128``, or how many scales it has along what."""
-    found = tensor["quantization"]
-    if found is None:
+    """Return the quantization of a tensor: ``0.0235:-128``, or its number of scales and axis."""
+    quantization = tensor["quantization"]
+    if quantization is None:
         return ""
-    if found["block_size"]:
-        return f"{before}blocks of {found['block_size']}"
-    if found["scales"] > 1:
-        return f"{before}{found['scales']} scales, axis {found['axis']}"
-    return f"{before}{found['scale_range'][0]:.3g}:{found['zero_point_range'][0]}"
+    if quantization["block_size"]:
+        return f"{before}blocks of {quantization['block_size']}"
+    if quantization["scales"] > 1:
+        return f"{before}{quantization['scales']} scales, axis {quantization['axis']}"
+    return f"{before}{quantization['scale_range'][0]:.3g}:{quantization['zero_point_range'][0]}"

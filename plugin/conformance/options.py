@@ -71,51 +71,49 @@ class RunOptions:
     """
 
     stablehlo: str | None = option(
-        None, "Also the quantized test data of this StableHLO checkout.", "PATH"
+        None, "Also run the quantized test data of this StableHLO checkout.", "PATH"
     )
     llvm: str | None = option(
-        None, "Also the tests of the quant dialect of this LLVM checkout.", "PATH"
+        None, "Also run the tests of the quant dialect of this LLVM checkout.", "PATH"
     )
-    random: int = option(
-        0, "Also the first N programs drawn at random (operations, types, shapes).", "N"
-    )
+    random: int = option(0, "Also run N random programs (operations, types, shapes).", "N")
     device: str = option(
         "llvm-cpu",
-        "Devices, with commas: llvm-cpu, vulkan, interpreter (StableHLO's own, on the float form: "
-        "it checks the goldens), or IREE device URIs.",
+        "Comma-separated devices: llvm-cpu, vulkan, IREE device URIs, or interpreter (StableHLO's, "
+        "on the float form of a program, to check the expected results).",
         "DEVICES",
     )
-    filter: str = option("", "Only cases whose name has a match.", "REGEX")
+    filter: str = option("", "Only cases whose name matches.", "REGEX")
     shard: str | None = option(
         None,
-        "Only part I of N, the same on every machine; `subquant report merge` puts them together.",
+        "Run shard I of N; `subquant report merge` merges the reports.",
         "I/N",
     )
-    jobs: int | None = option(None, "Processes.  [default: one a core]", "N")
+    jobs: int | None = option(None, "Number of processes.  [default: one a core]", "N")
     cluster: str | None = option(
-        None, "Have the workers of a Dask scheduler run them, in place of this machine.", "ADDRESS"
+        None, "Run on the workers of a Dask scheduler instead of this machine.", "ADDRESS"
     )
-    json: str | None = option(None, "Write JSON.", "FILE")
-    junit: str | None = option(None, "Write JUnit XML.", "FILE")
+    json: str | None = option(None, "Write a JSON report.", "FILE")
+    junit: str | None = option(None, "Write a JUnit XML report.", "FILE")
     expected: str | None = option(
-        None, "The expected results.  [default: those that come with subquant]", "FILE"
+        None, "File of expected results.  [default: those of the package]", "FILE"
     )
     update_expected: bool = option(
-        False, "Write what came out as the expected results of the cases that ran."
+        False, "Replace the expected results of the cases that ran by their results."
     )
     against: str | None = option(
         None,
-        "Show what changed since this report (--json), and fail if a case passed there.",
+        "Compare with this earlier report (--json); fail if a case no longer passes.",
         "FILE",
     )
     same_bits: bool = option(
-        False, "With --against: fail also if a result that passes has other bits."
+        False, "With --against: also fail if the bits of a passing result differ."
     )
-    strict: bool = option(False, "Fail also if a case passes that is not expected to.")
+    strict: bool = option(False, "Also fail if a case passes that is expected to fail.")
     save: str | None = option(
-        None, "Write the program and inputs of each case that does not pass.", "DIR"
+        None, "Write program and inputs of each failing case to this folder.", "DIR"
     )
-    list: bool = option(False, "Show the names of the cases.")
+    list: bool = option(False, "List the names of the cases.")
 
     def __post_init__(self) -> None:
         if not self.devices:
@@ -134,7 +132,7 @@ class RunOptions:
                     "the parts give together: subquant report merge ... --against FILE"
                 )
         if self.same_bits and self.against is None:
-            raise UsageError("--same-bits needs --against, the report that has the bits")
+            raise UsageError("--same-bits needs --against, the report to compare with")
 
     @property
     def devices(self) -> tuple[str, ...]:

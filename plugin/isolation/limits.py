@@ -37,18 +37,12 @@ class Limits:
         UsageError: a limit is not positive.
     """
 
-    parse_seconds: float = option(
-        20.0, "How long MLIR may take to read the module, in seconds of CPU time.", "SECONDS"
-    )
+    parse_seconds: float = option(20.0, "Limit of the CPU time of MLIR's parser.", "SECONDS")
     pass_seconds: float | None = option(
-        None,
-        "How long each pass may take, in seconds of CPU time.  [default: no limit]",
-        "SECONDS",
+        None, "Limit of the CPU time of each pass.  [default: no limit]", "SECONDS"
     )
     memory_gib: float | None = option(
-        None,
-        "How much memory MLIR may take, in GiB.  [default: three quarters of the machine's]",
-        "GIB",
+        None, "Memory limit of MLIR in GiB.  [default: three quarters of the machine's]", "GIB"
     )
 
     def __post_init__(self) -> None:

@@ -47,16 +47,18 @@ class Sampling:
     """
 
     temperature: float = option(
-        0.8, "How evenly tokens are drawn; 0 takes the likeliest.", "NUMBER"
+        0.8, "Sampling temperature; 0 takes the most likely token.", "NUMBER"
     )
-    top_k: int = option(40, "Draw from the K likeliest tokens; 0 for all.", "K")
+    top_k: int = option(40, "Sample from the K most likely tokens; 0 for all.", "K")
     top_p: float = option(
-        0.95, "Draw from the likeliest tokens that have this probability together.", "P"
+        0.95, "Sample from the most likely tokens with this total probability.", "P"
     )
     min_p: float = option(
-        0.05, "Draw from tokens that are at least this likely, beside the likeliest.", "P"
+        0.05,
+        "Sample from tokens of at least this probability relative to the most likely one.",
+        "P",
     )
-    seed: int | None = option(None, "What is drawn; the same again.  [default: random]", "N")
+    seed: int | None = option(None, "Seed, for reproducible text.  [default: random]", "N")
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < math.inf:

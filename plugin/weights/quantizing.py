@@ -70,14 +70,16 @@ class WeightQuantization:
         UsageError: a number out of its range, or an unknown granularity or search.
     """
 
-    bits: int = option(8, "Of storage.")
-    granularity: Literal["tensor", "axis", "block"] = option("block", "What shares a scale.")
-    axis: int = option(0, "Of --granularity axis.")
-    block_size: int = option(32, "Elements of the last axis, of --granularity block.")
-    scales: Literal["min-max", "mse"] = option(
-        "min-max", "From the range of values, or by the least square error."
+    bits: int = option(8, "Bits of the storage type.")
+    granularity: Literal["tensor", "axis", "block"] = option(
+        "block", "Elements that share a scale."
     )
-    asymmetric: bool = option(False, "With zero points.")
+    axis: int = option(0, "Axis of --granularity axis.")
+    block_size: int = option(32, "Block size along the last axis, of --granularity block.")
+    scales: Literal["min-max", "mse"] = option(
+        "min-max", "Scales from the range of values, or with the least mean square error."
+    )
+    asymmetric: bool = option(False, "Quantize with zero points.")
 
     def __post_init__(self) -> None:
         check_choices(self)

@@ -1,7 +1,8 @@
-"""What ``subquant bench`` does: compile, load and time, here or on a worker of a cluster.
+"""The measurement of ``subquant bench``: compile, load and time, here or on a cluster worker.
 
-`Bench.run` is the same on both. On a worker it runs in a child process, so that neither a crash nor
-a long call is the worker's, on files that are written there under their own names (`time_there`).
+`Bench.run` is the same on both. On a worker it runs in a child process, so that a crash or a long
+call does not take the worker down, on files that are unpacked there under their own names
+(`time_on_worker`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..batch.engines import Done, Task, needs_of, run_tasks
+from ..batch.engines import Task, needs_of, run_tasks
 from ..batch.engines.input_bundle import Parcel, read_flag_files, unpacked
 from ..compiler.compile_options import options_of_json
 from ..compiler.mlir_client import Input
@@ -23,32 +24,31 @@ from ..isolation.child import ReportStep
 from ..isolation.client import call
 from ..isolation.limits import Limits
 from .arrays import parse_input, split_name
-from .calls import Call
 from .console import read_model
+from .function_call import Call
 
 if TYPE_CHECKING:
     from ..runtime import Executable
     from ..runtime.timing import Times
     from ..signature import Signature
 
-__all__ = ["Bench", "bench_on_cluster", "time_in_child", "time_there"]
+__all__ = ["Bench", "bench_on_cluster", "time_in_child", "time_on_worker"]
 
-_ALONE = {"bench": 1.0}
-"""The resource of a worker that does one of these at a time."""
+_EXCLUSIVE = {"bench": 1.0}
+"""The Dask resource of workers that run one measurement at a time."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """What is timed, and how; all of it are JSON values.
+    """A measurement: model, device, function, arguments and duration, as JSON values.
 
     Args:
         model: the path, or "-" for standard input; an executable if it ends in ``.vmfb``.
-        device: as of a `Device`.
-        threads: the same.
+        device, threads: as for a `Device`.
         function, inputs, seed, parameters, seconds, repeat: the options of the command.
-        options: of `CompileOptions`.
-        is_for_device: code for Vulkan is for the device that there is, whatever `options` say.
-        limits: of `Limits`.
+        options: the fields of `CompileOptions`.
+        is_for_device: compile for the Vulkan device of the machine that runs the measurement.
+        limits: the fields of `Limits`.
     """
 
     model: str
@@ -66,12 +66,12 @@ class Bench:
 
     @property
     def is_executable(self) -> bool:
-        """Nothing is compiled."""
+        """Whether the model is an executable, which is not compiled."""
         return self.model.endswith(".vmfb")
 
     @property
     def call(self) -> Call:
-        """The call that is timed."""
+        """The timed call."""
         return Call(
             self.function, tuple(self.inputs), (), (), 0, 0,
             quantized_io=False, as_stream=False, as_json=False,
@@ -87,27 +87,26 @@ class Bench:
         """Compile, unless it is an executable, and time the calls on this machine.
 
         Args:
-            source: what is compiled, or the path of the executable.
-            reproducer: as of `compile_to_bytes`.
+            source: the source of the module, or the path of the executable.
+            reproducer: as for `compile_to_bytes`.
             steps: called with each step.
-            on_remark: called with what the options ask for.
+            on_remark: called with each remark.
 
         Raises:
-            SubquantError: something that was given is wrong, or fails.
+            SubquantError: an option or the model is wrong, or the compilation or a call fails.
         """
         from ..compiler.compilation import compile_to_bytes
         from ..runtime import Device, Executable
 
-        where = Device(self.device, threads=self.threads)
+        device = Device(self.device, threads=self.threads)
         compiled: dict[str, Any] = {}
         if not self.is_executable:
             options = options_of_json(self.options)
             if self.is_for_device:
-                options = replace(options, vulkan_target=where.vulkan_target)
-            called = self.call
+                options = replace(options, vulkan_target=device.vulkan_target)
 
             def check(signatures: Mapping[str, Signature]) -> None:
-                called.check(signatures) if self.inputs else called.name_among(signatures)
+                self._check_call(signatures)
 
             started = time.perf_counter()
             source = compile_to_bytes(
@@ -117,26 +116,25 @@ class Bench:
             seconds = round(time.perf_counter() - started, 3)
             compiled = {"compile_seconds": seconds, "bytes": len(source)}
         assert not isinstance(source, Input)
-        executable = Executable(source, where, self.parameters)
+        executable = Executable(source, device, self.parameters)
         steps("time")
-        name, times = self._timed(executable)
+        name, times = self._time(executable)
         return {
             "function": name,
-            "device": where.name,
+            "device": device.name,
             "threads": self.threads,
             "milliseconds": times.to_json(),
         } | compiled
 
-    def _timed(self, executable: Executable) -> tuple[str, Times]:
-        """The name of the function, and the times of its calls."""
+    def _time(self, executable: Executable) -> tuple[str, Times]:
+        """Return the name of the function, and the times of its calls."""
         from ..runtime.timing import Times, draw_arguments, time_calls
 
-        called = self.call
         signatures = {name: each.signature for name, each in executable.functions.items()}
-        name = called.check(signatures) if self.inputs else called.name_among(signatures)
+        name = self._check_call(signatures)
         function, signature = executable[name], signatures[name]
         if self.inputs or signature is None:
-            arguments = called.arranged(signature)
+            arguments = self.call.ordered_arguments(signature)
         else:
             arguments = draw_arguments(signature, self.seed)
         bound = function.bind(*arguments)
@@ -144,6 +142,10 @@ class Bench:
             lambda number: bound.invoke(), seconds=self.seconds, repeat=self.repeat
         )
         return name, Times.of(nanoseconds)
+
+    def _check_call(self, signatures: Mapping[str, Signature | None]) -> str:
+        """Check the function name, and the arguments if any are passed; return the name."""
+        return self.call.check(signatures) if self.inputs else self.call.choose(signatures)
 
 
 # -- on a cluster ---------------------------------------------------------------------------------
@@ -156,45 +158,41 @@ def bench_on_cluster(
     steps: Callable[[str], None],
     on_remark: Callable[[Remark], object],
 ) -> dict[str, Any]:
-    """Have a worker of a Dask scheduler do `Bench.run`.
+    """Run `Bench.run` on a worker of a Dask cluster.
 
-    All files are read here and travel as bytes. A worker that offers ``bench=1`` does one such task
-    at a time, and if there is one, no other worker is asked.
+    All files are read here and sent as bytes. A worker with the resource ``bench=1`` runs one such
+    task at a time; if there is one, no other worker is used.
 
     Args:
-        bench: what to time.
+        bench: the measurement.
         cluster: the address of the scheduler.
-        reproducer, steps, on_remark: as of `Bench.run`.
+        reproducer, steps, on_remark: as for `Bench.run`.
 
     Returns:
-        What that returns, with the ``worker``'s address and the description of its ``machine``.
+        The result of `Bench.run`, with the ``worker``'s address and the description of its
+        ``machine``.
 
     Raises:
-        SubquantError: as of `Bench.run`; or the cluster cannot be used, or was lost.
+        SubquantError: as `Bench.run`; or the cluster cannot be used, or was lost.
     """
     task = _task(bench, reproducer)
     run = run_tasks([task], cluster=cluster, on_step=lambda task, step: steps(step))
     with contextlib.closing(run):
         (done,) = run
-    return _taken(done, reproducer, on_remark)
-
-
-def _taken(done: Done, reproducer: Path, on_remark: Callable[[Remark], object]) -> dict[str, Any]:
-    """What a task has found; its error is raised."""
     if done.error is not None:
         raise done.error
     for fields in done.value["remarks"]:
         on_remark(Remark.from_json(fields))
     if done.value["error"] is not None:
         for data in done.blobs:
-            with contextlib.suppress(OSError):  # the error is what matters
+            with contextlib.suppress(OSError):  # the error below matters more
                 reproducer.write_bytes(data)
         raise error_from_json(done.value["error"])
-    return {**done.value["found"], "worker": done.worker}
+    return {**done.value["result"], "worker": done.worker}
 
 
 def _task(bench: Bench, reproducer: Path) -> Task:
-    """The task, whose paths are those in the parcel.
+    """Return the task, with paths relative to its input bundle.
 
     Raises:
         SubquantError: a file cannot be read or sent, or a value is wrong.
@@ -206,7 +204,7 @@ def _task(bench: Bench, reproducer: Path) -> Task:
     inputs = []
     for number, text in enumerate(bench.inputs):
         name, value = split_name(text)
-        parse_input(value)  # what is wrong with it is said before it travels
+        parse_input(value)  # reports errors before the value is sent
         if value.startswith("@"):
             value = f"@{parcel.add(value[1:], f'input{number}')}"
         inputs.append(f"{name}={value}" if name else value)
@@ -217,32 +215,31 @@ def _task(bench: Bench, reproducer: Path) -> Task:
     moved = replace(bench, inputs=inputs, parameters=parameters)
     return Task(
         f"bench {bench.model}",
-        f"{__name__}:{time_there.__name__}",
+        f"{__name__}:{time_on_worker.__name__}",
         {"bench": asdict(moved), "parcel": parcel.label},
         parcel.blobs,
         needs_of(bench.device),
-        _ALONE,
+        _EXCLUSIVE,
     )
 
 
-def time_there(
+def time_on_worker(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """Compile and time in a child process: a function of a `subquant.batch.engines.Task`.
+    """Compile and time in a child process: the function of a `subquant.batch.engines.Task`.
 
     Args:
-        arguments: ``bench``, the fields of a `Bench`; ``parcel``, the label of that in which the
-            model is.
-        blobs: of the parcel.
+        arguments: ``bench``, the fields of a `Bench`; ``parcel``, the label of the input bundle.
+        blobs: the blobs of the input bundle.
         steps: called with each step.
 
     Returns:
-        What was ``found``, and the ``remarks``; or the ``error``, with the reproducer as the blob.
+        The ``result`` and the ``remarks``; or the ``error``, with the reproducer as the blob.
     """
     bench = Bench(**arguments["bench"])
     with unpacked(arguments["parcel"], blobs) as parcel:
 
-        def placed(text: str) -> str:
+        def unpacked_input(text: str) -> str:
             name, value = split_name(text)
             value = f"@{parcel.path(value[1:])}" if value.startswith("@") else value
             return f"{name}={value}" if name else value
@@ -250,7 +247,7 @@ def time_there(
         options = bench.options
         moved = replace(
             bench,
-            inputs=[placed(text) for text in bench.inputs],
+            inputs=[unpacked_input(text) for text in bench.inputs],
             parameters={scope: parcel.path(path) for scope, path in bench.parameters.items()},
             options={**options, "iree_flags": parcel.flags(options["iree_flags"])},
         )
@@ -263,27 +260,31 @@ def time_there(
             value, _ = call(_IN_CHILD, request, steps=steps, is_quiet=True)
             return {**value, "error": None}, []
         except SubquantError as error:
-            made = parcel.read_reproducer()
-            return {"found": None, "remarks": [], "error": parcel.renamed(error)}, made
+            failure: dict[str, Any] = {
+                "result": None,
+                "remarks": [],
+                "error": parcel.renamed(error),
+            }
+            return failure, parcel.read_reproducer()
 
 
 def time_in_child(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """What of `time_there` is done in the child process."""
+    """Run the measurement of `time_on_worker` in the child process."""
     from ..runtime.machine import describe_machine
 
     bench = Bench(**arguments["bench"])
     path = arguments["path"]
     remarks: list[Remark] = []
-    found = bench.run(
+    result = bench.run(
         path if bench.is_executable else Input(bench.model, path),
         arguments["reproducer"],
         steps,
         remarks.append,
     )
-    found["machine"] = describe_machine()
-    return {"found": found, "remarks": [asdict(remark) for remark in remarks]}, []
+    result["machine"] = describe_machine()
+    return {"result": result, "remarks": [asdict(remark) for remark in remarks]}, []
 
 
 _IN_CHILD = f"{__name__}:{time_in_child.__name__}"

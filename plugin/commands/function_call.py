@@ -1,4 +1,4 @@
-"""A call of a function, as ``subquant run`` and ``subquant exec`` make it."""
+"""The function call of ``subquant run`` and ``subquant exec``: arguments, results, checks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["Call"]
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a function with what is wanted of its results: the values of `run_options`."""
+    """A function call with its expected results and output files: the values of `run_options`."""
 
     function: str | None
     inputs: tuple[str, ...]
@@ -45,27 +45,31 @@ class Call:
                 raise UsageError(f"--{name} must be 0 or more, got {value}")
 
     def run(
-        self, executable: Executable | InterpretedModule, *, beside: InterpretedModule | None = None
+        self,
+        executable: Executable | InterpretedModule,
+        *,
+        reference: InterpretedModule | None = None,
     ) -> None:
         """Call the function, and check, write and show its results.
 
         Args:
-            executable: where the function is.
-            beside: the same module for StableHLO's interpreter, to compare the results with.
+            executable: the executable with the function.
+            reference: the same module for StableHLO's interpreter, to compare the results with.
 
         Raises:
             SubquantError: a wrong argument or option, a failed run, or results that differ.
         """
         name = self.check({n: function.signature for n, function in executable.functions.items()})
         function = executable[name]
-        arguments, wanted, files = self.arranged(function.signature), self._wanted, self._files
+        arguments = self.ordered_arguments(function.signature)
+        expected, files = self._expected_arrays, self._files
         count = len(function.signature.outputs) if function.signature else len(files)
         with show_progress(f"run {name}") as progress:
             results = self._invoke(function, arguments, progress)
-        for number, (result, value) in enumerate(zip(results, wanted, strict=False)):
+        for number, (result, value) in enumerate(zip(results, expected, strict=False)):
             reason = difference(result, value, atol=self.atol, rtol=self.rtol)
             if reason is not None:
-                raise InputError(f"result {number} of '{name}' is not what --expect says: {reason}")
+                raise InputError(f"result {number} of '{name}' differs from --expect: {reason}")
         for file, result in zip(files, results, strict=False):
             if file is not None:
                 write_output(file, to_npy(result))
@@ -75,18 +79,18 @@ class Call:
             for number, result in enumerate(results):
                 if number >= len(files) or files[number] is None:
                     say(f"result[{number}]: {format_array(result)}")
-        if wanted:
-            say(f"{len(wanted)} of {count} results are as expected", err=True)
-        if beside is not None:
+        if expected:
+            say(f"{len(expected)} of {count} results are as expected", err=True)
+        if reference is not None:
             with show_progress(f"interpret {name}") as progress:
-                others = self._invoke(beside[name], arguments, progress)
-            _compare_with_interpreter(results, others, self.atol, self.rtol)
+                interpreted = self._invoke(reference[name], arguments, progress)
+            _compare_with_interpreter(results, interpreted, self.atol, self.rtol)
 
     def check(self, signatures: Mapping[str, Signature | None]) -> str:
-        """Check what is called with what, before it is, and before it is compiled.
+        """Check function name, arguments and options before the compilation and the call.
 
         Args:
-            signatures: of the functions there are, by name.
+            signatures: the signatures of the functions, by name.
 
         Returns:
             The name of the function to call.
@@ -94,16 +98,17 @@ class Call:
         Raises:
             SubquantError: a wrong argument or option.
         """
-        name = self.name_among(signatures)
+        name = self.choose(signatures)
         signature = signatures[name]
-        arguments, wanted, files = self.arranged(signature), self._wanted, self._files
+        arguments = self.ordered_arguments(signature)
+        expected, files = self._expected_arrays, self._files
         if signature is None:
             return name
         count = len(signature.outputs)
-        if len(files) > count or len(wanted) > count:
-            given = max(len(files), len(wanted))
+        if len(files) > count or len(expected) > count:
             raise UsageError(
-                f"function '{name}' has {counted(count, 'result')}, got {given} "
+                f"function '{name}' has {counted(count, 'result')}, got "
+                f"{max(len(files), len(expected))} "
                 f"{'--output' if len(files) > count else '--expect'} options"
             )
         inputs = signature.inputs
@@ -120,58 +125,65 @@ class Call:
             name,
             quantized_io=self.quantized_io,
             conversion=lambda type_, dtype: (
-                f"give it as {literal_of(type_)}, or as @file.npy of {dtype}"
+                f"pass it as {literal_of(type_)}, or as @file.npy of {dtype}"
             ),
         )
         return name
 
     @cached_property
     def _arguments(self) -> list[tuple[str, Array]]:
-        """The names and values that are given; "" for a value without a name."""
-        named = [split_name(text) for text in self.inputs]
-        return [(name, parse_input(text)) for name, text in named]
+        """The names and values of --input; "" for a value without a name."""
+        return [(name, parse_input(text)) for name, text in map(split_name, self.inputs)]
 
-    def arranged(self, signature: Signature | None) -> list[Array]:
-        """Return the values in the order of a function's arguments: named ones at their places.
+    def ordered_arguments(self, signature: Signature | None) -> list[Array]:
+        """Return the values of --input in the order of the function's arguments.
+
+        A named value goes to its argument; the others fill the rest in order.
 
         Raises:
             SubquantError: a value cannot be read, or a name is wrong.
         """
         inputs = signature.inputs if signature is not None else ()
-        places = {type_.name: place for place, type_ in enumerate(inputs) if type_.name}
-        arranged: dict[int, Array] = {}
-        for name, array in self._arguments:
-            if name and name not in places:
-                what = expected_name(name, places) if places else "arguments have no names here"
-                raise UsageError(f"no argument is named {quoted(name)}; {what}")
-            if name and places[name] in arranged:
-                raise UsageError(f"argument {quoted(name)} is given twice")
-            if name:
-                arranged[places[name]] = array
-        free = iter(n for n in itertools.count() if n not in arranged)
+        positions = {type_.name: index for index, type_ in enumerate(inputs) if type_.name}
+        arrays: dict[int, Array] = {}
         for name, array in self._arguments:
             if not name:
-                arranged[next(free)] = array
-        missing = [n for n in range(max(arranged, default=-1) + 1) if n not in arranged]
+                continue
+            if name not in positions:
+                hint = (
+                    expected_name(name, positions) if positions else "the arguments have no names"
+                )
+                raise UsageError(f"no argument is named {quoted(name)}; {hint}")
+            if positions[name] in arrays:
+                raise UsageError(f"argument {quoted(name)} is passed twice")
+            arrays[positions[name]] = array
+        free = iter(n for n in itertools.count() if n not in arrays)
+        for name, array in self._arguments:
+            if not name:
+                arrays[next(free)] = array
+        missing = [n for n in range(max(arrays, default=-1) + 1) if n not in arrays]
         if missing:
             raise UsageError(f"argument {quoted(inputs[missing[0]].name)} is missing")
-        return [arranged[place] for place in sorted(arranged)]
+        return [arrays[index] for index in sorted(arrays)]
 
     @cached_property
-    def _wanted(self) -> list[Array]:
+    def _expected_arrays(self) -> list[Array]:
         return [parse_input(text) for text in self.expected]
 
     @cached_property
     def _files(self) -> list[str | None]:
         return [_output_file(text) for text in self.outputs]
 
-    def name_among(self, functions: Mapping[str, object]) -> str:
-        """Return the name of the function to call; UsageError if that is none of these."""
+    def choose(self, functions: Mapping[str, object]) -> str:
+        """Return the name of the function to call; UsageError if there is none of that name."""
         name = self.function or ("main" if "main" in functions else None)
         if name is None and len(functions) == 1:
             name = next(iter(functions))
         if name is None:
-            raise UsageError(f"which function? give --function, one of: {', '.join(functions)}")
+            names = ", ".join(functions)
+            raise UsageError(
+                f"several functions, and none is main; choose with --function: {names}"
+            )
         if name not in functions:
             raise UsageError(
                 f"no function is named {quoted(name)}; {expected_name(name, functions)}"
@@ -195,28 +207,27 @@ class Call:
 
 
 def _compare_with_interpreter(
-    results: list[Array], others: list[Array], atol: float, rtol: float
+    results: list[Array], interpreted: list[Array], atol: float, rtol: float
 ) -> None:
-    """Say of each result whether the interpreter has the same; fail if one has not."""
+    """Report for each result whether the interpreter agrees; fail if one differs."""
     differ = []
-    for number, (result, other) in enumerate(zip(results, others, strict=True)):
-        reason = difference(result, other, atol=atol, rtol=rtol)
+    for number, (result, reference) in enumerate(zip(results, interpreted, strict=True)):
+        reason = difference(result, reference, atol=atol, rtol=rtol)
         if reason is None:
             say(f"interpreter[{number}]: the same", err=True)
         else:
             differ.append(number)
-            say(f"interpreter[{number}]: {format_array(other)}")
+            say(f"interpreter[{number}]: {format_array(reference)}")
             say(f"interpreter[{number}]: differs: {reason}", err=True)
     if differ:
-        which = ", ".join(str(number) for number in differ)
         raise InputError(
-            f"result {which} is not what StableHLO's interpreter gives; for floats, whose sums "
-            "may be reordered, give --rtol or --atol"
+            f"result {', '.join(map(str, differ))} differs from StableHLO's interpreter; for "
+            "floats, whose additions may be reordered, set --rtol or --atol"
         )
 
 
 def _json_lists(array: Array) -> object:
-    """An array as JSON lists; floats that JSON does not know become text."""
+    """Return an array as JSON lists; infinities and NaN, which JSON lacks, become text."""
     if array.dtype.kind in "iub":
         return array.tolist()
     wide = array.astype("f8")
@@ -229,8 +240,8 @@ def _output_file(text: str) -> str | None:
     if text == "-":
         return None
     if not text.startswith("@") or len(text) < 2:
-        meant = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
-        raise UsageError(f"expected @file.npy or - for --output, got {quoted(text)}{meant}")
+        hint = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
+        raise UsageError(f"expected @file.npy or - for --output, got {quoted(text)}{hint}")
     return text[1:]
 
 

@@ -1,4 +1,4 @@
-"""What commands of language models share: how one is chosen and loaded, and what text they read."""
+"""Options of commands for language models, loading of a model, and reading of texts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..core.option_fields import Activations
 from ..errors import InputError
 from ..isolation.command import exit_on_signals
 from .console import read_model, shown_name
-from .options import stacked, threads_option
+from .options import device_option, stacked, threads_option
 
 if TYPE_CHECKING:
     from ..models.loading import Model
@@ -25,29 +25,22 @@ model_options = stacked(
             "--model",
             required=True,
             metavar="FILE.gguf",
-            help="The model; gemma3-270m is that of the extra 'gemma'.",
+            help="The model; gemma3-270m is the one of the extra 'gemma'.",
         ),
-        click.option(
-            "--device",
-            default="llvm-cpu",
-            show_default=True,
-            metavar="DEVICE",
-            help="llvm-cpu, vulkan, or an IREE device URI.",
-        ),
+        device_option("llvm-cpu"),
         threads_option,
         click.option(
             "--context",
             type=int,
             metavar="N",
-            help="Tokens that there is room for, prompt and answer.  [default: the model's, "
-            "2048 at most]",
+            help="Context length in tokens, prompt and answer.  [default: the model's, up to 2048]",
         ),
         click.option(
             "--activations",
             type=click.Choice(get_args(Activations)),
             default="int8",
             show_default=True,
-            help="What is multiplied with weights in blocks.",
+            help="Activations of products with block-quantized weights.",
         ),
     ]
 )
@@ -55,7 +48,7 @@ model_options = stacked(
 
 
 def find_model(model: str, progress: Callable[[str], None]) -> str:
-    """Return the path of a model, that of a packaged one after it was put together.
+    """Return the path of a model; a packaged model is first assembled from its parts.
 
     Raises:
         SubquantError: as `subquant.models.packaged.path_of`.
@@ -81,8 +74,8 @@ def load_model(
     Args:
         model: a path or name.
         progress: called with each step.
-        check: as of `subquant.models.load`: what is wrong is said before a compilation.
-        device, threads, context, activations: as of `subquant.models.load`.
+        check: as for `subquant.models.load`: finds errors before the compilation.
+        device, threads, context, activations: as for `subquant.models.load`.
 
     Raises:
         SubquantError: as `subquant.models.load` and `find_model`.
@@ -102,7 +95,7 @@ def load_model(
 
 
 def read_text(path: str) -> str:
-    """Read a text file, or standard input for "-"; a line break at its end is left out.
+    """Read a text file, or standard input for "-", without a line break at the end.
 
     Raises:
         InputError: it cannot be read, or is not UTF-8.
