@@ -276,7 +276,7 @@ def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, piece
     windows = ConvGeometry(1, 1, 1, 200, 200, 0, 1, taps)
     runs = KRuns(windows, channels)
     assert (runs.length, runs.pieces, runs.piece) == (length, pieces, piece)
-    x, w = drawn(200 * channels), drawn(3, windows.size * channels, seed=1)
+    x, w = drawn(200 * channels), drawn(3, windows.tap_count * channels, seed=1)
     starts = np.zeros(1, np.int64)
     for count, apart in runs.outer:
         starts = (starts[:, None] + np.arange(count) * apart).reshape(-1)

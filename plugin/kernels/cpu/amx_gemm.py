@@ -160,7 +160,7 @@ class AmxGemm(ConvGemm):
     @property
     def at_once(self) -> int:
         """How many tiles of windows are computed together: as many as there are registers for."""
-        parts = self.tiles.parts
+        parts = self.tiles.vectors
         most = (_REGISTERS - parts) // (parts + 1)
         return min(most, -(-self.geometry.output_columns // _ROWS) * self.rows_per_block)
 
@@ -192,7 +192,7 @@ class AmxGemm(ConvGemm):
         if self.pad_copy is not None or self.units == 1:
             return False
         of_all = self.geometry.input_pixels * self.channels
-        of_tile = self.tiles.depth * self.tiles.width
+        of_tile = self.tiles.k * self.tiles.nr
         return (
             of_all + of_tile > _FIRST_CACHE
             and self._bytes_at_once <= _FIRST_CACHE
@@ -206,7 +206,7 @@ class AmxGemm(ConvGemm):
 
     @property
     def _weight_bytes(self) -> int:
-        return self.tiles.count * self.tiles.depth * self.tiles.width
+        return self.tiles.count * self.tiles.k * self.tiles.nr
 
     @property
     def _bytes_at_once(self) -> int:
@@ -220,8 +220,8 @@ class AmxGemm(ConvGemm):
     @property
     def lines_ahead(self) -> int:
         """How much of the next tile of a large weight is asked for with each piece of this one."""
-        of_piece = self.runs.piece * self.tiles.width
-        is_large = self.tiles.depth * self.tiles.width >= _LARGE and self._blocks == 1
+        of_piece = self.runs.piece * self.tiles.nr
+        is_large = self.tiles.k * self.tiles.nr >= _LARGE and self._blocks == 1
         is_large = is_large and not self.is_weight_passing
         is_read_once = is_large and self.workgroups <= self.tiles.count
         return min(of_piece // _BYTES // self.units, _MOST_LINES) if is_read_once else 0
@@ -241,9 +241,9 @@ class AmxGemm(ConvGemm):
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((given,), I8),
-            *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
+            *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.shape),
         ]
-        products = windows.output_pixels * tiles.depth * tiles.columns
+        products = windows.output_pixels * tiles.k * tiles.n
         return Kernel("matrix_product", bindings, self.workgroups, self._body, 0, macs=products)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
@@ -264,7 +264,7 @@ class AmxGemm(ConvGemm):
         when(has_tiles, release)
 
     def _configure(self) -> None:
-        piece, parts = self.runs.piece, self.tiles.parts
+        piece, parts = self.runs.piece, self.tiles.vectors
         shapes = [
             *[(self.rows, piece)] * self.at_once,
             *[(piece // 4, _BYTES)] * parts,
@@ -385,7 +385,7 @@ class _Work:
         room = remainder(unit, 2) * self.rows
         when(is_tiled, self._clear)
         when(is_there & ~self.has_tiles, lambda: self._words(place, room))
-        pieces = product.tiles.depth // product.runs.piece
+        pieces = product.tiles.k // product.runs.piece
         groups = -(-product.rows // writer.together(product.rows)) * product.at_once
         of_piece = -(-groups // pieces)
 
@@ -439,12 +439,12 @@ class _Work:
 
     @property
     def _of_weight(self) -> range:
-        return range(self.product.at_once, self.product.at_once + self.product.tiles.parts)
+        return range(self.product.at_once, self.product.at_once + self.product.tiles.vectors)
 
     @property
     def _summed(self) -> range:
         first = self._of_weight.stop
-        return range(first, first + self.product.at_once * self.product.tiles.parts)
+        return range(first, first + self.product.at_once * self.product.tiles.vectors)
 
     def _clear(self) -> None:
         """Begin the sums of a unit."""
@@ -456,8 +456,8 @@ class _Work:
     def _multiply(self, place: _Place, number: Formula, offset: Formula) -> None:
         """Add the products of a piece."""
         product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
-        parts, width, lines = tiles.parts, tiles.width, self.product.lines_ahead
-        begin = address(self.weight) + _wide(place.tile * (tiles.depth * width))
+        parts, width, lines = tiles.vectors, tiles.nr, self.product.lines_ahead
+        begin = address(self.weight) + _wide(place.tile * (tiles.k * width))
         step, apart = AmxAssembly(), _known(product.geometry.column_stride * product.channels)
         stored, of_weight = begin + _wide(number * (piece * width)), _known(parts * _BYTES)
         for part, register in enumerate(self._of_weight):
@@ -468,14 +468,14 @@ class _Work:
             for part, register in enumerate(self._of_weight):
                 step.multiply(self._summed[window * parts + part], window, register)
         if lines:
-            so_far = remainder(place.unit, product.units) * (tiles.depth // piece) + number
-            behind = begin + tiles.depth * width
+            so_far = remainder(place.unit, product.units) * (tiles.k // piece) + number
+            behind = begin + tiles.k * width
             step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
         step.emit()
 
     def _keep(self, room: Formula) -> None:
         """Write sums to memory, where there is room."""
-        parts, width = self.product.tiles.parts, self.product.tiles.width
+        parts, width = self.product.tiles.vectors, self.product.tiles.nr
         end, apart = AmxAssembly(), _known(width * 4)
         place = address(self.writer.sums) + _wide(room * (width * 4))
         for index, register in enumerate(self._summed):
@@ -495,7 +495,7 @@ class _Work:
         tiles, apart = product.tiles, product.geometry.column_stride * product.channels
         lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
         half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)
-        parts = range(0, tiles.width, lanes)
+        parts = range(0, tiles.nr, lanes)
 
         def begin(row: Value) -> None:
             for part in parts:

@@ -52,10 +52,10 @@ from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.base import Accumulator, InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel
-from ..pack.packed_weight import Block, PackedWeight, Reader
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import PackedWeight, Tiles
 from .n_tail import store_columns
 from .unpack_weight import Panel, Step
+from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
 __all__ = ["BlockwiseGemm"]
 
@@ -110,7 +110,7 @@ class BlockwiseGemm:
     @property
     def row_sum_factor(self) -> int:
         """What sums of activations are multiplied by, for this kernel: zero points count less."""
-        zero = self.stored.zero
+        zero = self.stored.zero_point
         return -1 if zero is None else -zero or 1
 
     def kernel(self) -> Kernel:
@@ -120,27 +120,25 @@ class BlockwiseGemm:
         each of their blocks, as `QuantizeRows` gives them, or activations alone; and the result.
         """
         tiles = self.tiles
-        blocks, count = tiles.depth // tiles.block, self.batches * tiles.count
-        every = replace(tiles, columns=count * tiles.width)
+        blocks, count = tiles.k // tiles.block_size, self.batches * tiles.count
+        every = replace(tiles, n=count * tiles.nr)
         bindings = [
-            *replace(self.stored, tiles=every).bindings(),
+            *weight_bindings(replace(self.stored, tiles=every)),
             *(
-                [Binding((None, tiles.depth), F32)]
+                [Binding((None, tiles.k), F32)]
                 if self.of_floats
                 else [
-                    Binding((None, tiles.depth // 4), I32),
+                    Binding((None, tiles.k // 4), I32),
                     Binding((None, 2 * blocks), I32),
                 ]
             ),
-            *epilogue_bindings(
-                self.epilogue, tiles.count * tiles.width, (None, tiles.columns), sums=F32
-            ),
+            *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, (None, tiles.n), sums=F32),
         ]
         workgroups = self.batches * self._workgroups
         products = None
         if self.rows is not None:
             as_long = _AS_LONG_OF_FLOATS if self.of_floats else _AS_LONG
-            products = as_long * self.rows * tiles.columns * tiles.depth
+            products = as_long * self.rows * tiles.n * tiles.k
         return Kernel("block_product", bindings, workgroups, self._body, self.rows, macs=products)
 
     @property
@@ -150,7 +148,7 @@ class BlockwiseGemm:
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
-        weight = self.stored.take(given)
+        weight = WeightReader.take(self.stored, given)
         activations, result = given[0], given[-1]
         first_table = 1 if self.of_floats else 2
         of_blocks, tables = given[1:first_table], given[first_table:-1]
@@ -201,7 +199,7 @@ class BlockwiseGemm:
         def of_few(count: int, row: Value) -> None:
             ahead = self.target.prefetch_bytes_gemv
             of_tiles(
-                self.target.tiles_per_gemv(count, self.tiles.parts),
+                self.target.tiles_per_gemv(count, self.tiles.vectors),
                 lambda tiles: of_rows(count, row, [[tile] for tile in tiles], ahead),
             )
 
@@ -233,7 +231,7 @@ class BlockwiseGemm:
         """How many tiles are multiplied with the same rows; with one, if rows are not known."""
         rows = 1 if self.rows is None else self.rows // self.batches
         if rows <= self.at_once:
-            return self.target.tiles_per_gemv(rows, self.tiles.parts)
+            return self.target.tiles_per_gemv(rows, self.tiles.vectors)
         return self.tiles_of_many
 
     @property
@@ -241,7 +239,7 @@ class BlockwiseGemm:
         """How many tiles many rows are multiplied with together."""
         if self.of_floats:
             return 1
-        return self.target.tiles_per_gemm(self.at_once, self.tiles.parts, self.stored.greatest)
+        return self.target.tiles_per_gemm(self.at_once, self.tiles.vectors, self.stored.max_integer)
 
     def _rows_of_batch(self, rows: Value) -> Value:
         """How many of the rows each weight is multiplied with."""
@@ -259,7 +257,7 @@ class _Memory:
     `tables` are what is read to finish sums.
     """
 
-    weight: Reader
+    weight: WeightReader
     activations: Value
     of_blocks: Sequence[Value]
     tables: Sequence[Value]
@@ -300,16 +298,16 @@ class _Rows:
     @property
     def parts(self) -> int:
         """How many vectors of columns the tiles have."""
-        return len(self.together) * self.tiles.parts
+        return len(self.together) * self.tiles.vectors
 
     def place(self, part: int) -> tuple[Value, Value, int]:
         """The tile of a part, as in `together`, and the first of its columns there."""
-        number, part = divmod(part, self.tiles.parts)
+        number, part = divmod(part, self.tiles.vectors)
         return *self.together[number], part * self.tiles.lanes
 
     def added(self, number: Value, reals: Sequence[Formula]) -> list[Formula]:
         """The sums, and those of a block or step."""
-        is_long = self.tiles.block > self.tiles.step
+        is_long = self.tiles.block_size > self.tiles.k_per_step
         return (self._of_block if is_long else self._of_step)(self.pairs, number, reals)
 
     def store(self, reals: Sequence[Formula]) -> None:
@@ -317,21 +315,21 @@ class _Rows:
         tiles, result = self.tiles, self.memory.result
         for (row, part), real in zip(self.pairs, reals, strict=True):
             _, tile, start = self.place(part)
-            column = scalar(tile) * tiles.width + start
+            column = scalar(tile) * tiles.nr + start
             if self.product.epilogue is not None:
                 real = self.product.epilogue.emit(self.memory.tables, real, column)
-            store_columns(real, result, [row], tiles.columns, column, tiles.width)
+            store_columns(real, result, [row], tiles.n, column, tiles.nr)
 
     def _of_step(
         self, pairs: Sequence[_Pair], step: Value, reals: Sequence[Formula]
     ) -> list[Formula]:
         """Add the blocks of a step, all of whose groups are written out."""
         tiles = self.tiles
-        blocks, groups = self.product.stored.turn_blocks, tiles.block // 4
+        blocks, groups = self.product.stored.blocks_per_record, tiles.block_size // 4
         weight = self._steps(step, 0, step)
         found = list(reals)
         for number in range(blocks):
-            block = Block(scalar(step), number)
+            block = BlockIndex(scalar(step), number)
             place = _plus(_times(step, blocks), number)
             own = range(number * groups, (number + 1) * groups)
             words = self._sums(pairs, block, place, weight, own)
@@ -341,7 +339,7 @@ class _Rows:
     def _sums(
         self,
         pairs: Sequence[_Pair],
-        block: Block,
+        block: BlockIndex,
         place: Value,
         weight: Sequence[Step],
         numbers: range,
@@ -360,13 +358,13 @@ class _Rows:
         self, pairs: Sequence[_Pair], turn: Value, reals: Sequence[Formula]
     ) -> list[Formula]:
         """Add a block of several steps."""
-        tiles, block = self.tiles, Block(scalar(turn), 0)
-        steps = self.product.stored.turn_steps
+        tiles, block = self.tiles, BlockIndex(scalar(turn), 0)
+        steps = self.product.stored.steps_per_record
         first = scalar(_times(turn, steps))
 
         def of_step(number: Value, *words: Formula) -> list[Formula]:
             weight = self._steps(turn, scalar(number), (first + scalar(number)).value)
-            groups = range(tiles.step // 4)
+            groups = range(tiles.k_per_step // 4)
             return self._groups(pairs, block, weight, groups, [Accumulator(w) for w in words])
 
         words = loop(0, steps, 1, of_step, [self._first(pair, block, turn) for pair in pairs])
@@ -388,27 +386,30 @@ class _Rows:
             for tile, _ in self.together
         ]
 
-    def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
+    def _first(self, pair: _Pair, block: BlockIndex, place: Value) -> Formula:
         """What the zero points take from the sum of a block's products."""
         row, part = pair
         lanes, (tile, _, column) = self.tiles.lanes, self.place(part)
-        if self.product.stored.zero == 0:
+        if self.product.stored.zero_point == 0:
             return Vectors(lanes).known(0, I32)
         total = broadcast(self._total(row, place), lanes)
-        zeros = self.memory.weight.zero(tile, block, column, lanes)
+        zeros = self.memory.weight.zero_point(tile, block, column, lanes)
         return total if zeros is None else convert(zeros, I32) * total
 
     def _groups(
         self,
         pairs: Sequence[_Pair],
-        block: Block,
+        block: BlockIndex,
         weight: Sequence[Step],
         numbers: range,
         sums: Sequence[Accumulator],
     ) -> list[Formula]:
         """Add the products of some groups of a step to the sums, which are i32 then."""
         tiles, target, totals = self.tiles, self.target, list(sums)
-        first, greatest = _times(weight[0].number, tiles.step // 4), self.product.stored.greatest
+        first, greatest = (
+            _times(weight[0].number, tiles.k_per_step // 4),
+            self.product.stored.max_integer,
+        )
         held_after = target.k_packs_per_barrier[len(tiles.plane_bits) - 1]
         for done, number in enumerate(numbers, 1):
             stored = self._group(weight, number)
@@ -424,12 +425,12 @@ class _Rows:
 
     def _group(self, weight: Sequence[Step], number: int) -> list[Formula]:
         """The integers of a group of a step, u8, of each part of the columns."""
-        return [each.group(part, number) for each in weight for part in range(self.tiles.parts)]
+        return [each.group(part, number) for each in weight for part in range(self.tiles.vectors)]
 
     def _scaled(
         self,
         pairs: Sequence[_Pair],
-        block: Block,
+        block: BlockIndex,
         place: Value,
         words: Sequence[Formula],
         reals: Sequence[Formula],
@@ -468,7 +469,7 @@ class _Rows:
         [of_blocks] = self.memory.of_blocks
         return load_element(of_blocks, [row, _plus(_times(place, 2), which)])
 
-    def _scales(self, block: Block) -> list[Formula]:
+    def _scales(self, block: BlockIndex) -> list[Formula]:
         """Scales of a block, for each part of the columns."""
         places = map(self.place, range(self.parts))
         return [
@@ -476,7 +477,7 @@ class _Rows:
             for tile, _, column in places
         ]
 
-    def _offsets(self, block: Block) -> list[Formula]:
+    def _offsets(self, block: BlockIndex) -> list[Formula]:
         """Offsets of a block in the same way, if there are such."""
         places = map(self.place, range(self.parts))
         found = [
@@ -494,19 +495,19 @@ class _FloatRows(_Rows):
     ``2**23`` and the zero point are subtracted at once, exactly.
     """
 
-    def _first(self, pair: _Pair, block: Block, place: Value) -> Formula:
+    def _first(self, pair: _Pair, block: BlockIndex, place: Value) -> Formula:
         return Vectors(self.tiles.lanes).known(0.0, F32)
 
     def _groups(
         self,
         pairs: Sequence[_Pair],
-        block: Block,
+        block: BlockIndex,
         weight: Sequence[Step],
         numbers: range,
         sums: Sequence[Accumulator],
     ) -> list[Formula]:
         tiles, lanes, found = self.tiles, self.tiles.lanes, [each.i32 for each in sums]
-        first = _times(weight[0].number, tiles.step)
+        first = _times(weight[0].number, tiles.k_per_step)
         zeros = [self._zero(part, block) for part in range(self.parts)]
         offsets = self._offsets(block)
         scales = self._scales(block) if offsets else []
@@ -528,19 +529,19 @@ class _FloatRows(_Rows):
                     found[index] = self.target.fma(reals[part], given[row], found[index])
         return found
 
-    def _zero(self, part: int, block: Block) -> Formula:
+    def _zero(self, part: int, block: BlockIndex) -> Formula:
         """``2**23`` and the zero point."""
-        lanes, zero = self.tiles.lanes, self.product.stored.zero
+        lanes, zero = self.tiles.lanes, self.product.stored.zero_point
         tile, _, column = self.place(part)
         if zero is not None:
             return Vectors(lanes).known(float(2**23 + zero), F32)
-        zeros = self.memory.weight.zero(tile, block, column, lanes)
+        zeros = self.memory.weight.zero_point(tile, block, column, lanes)
         return convert(zeros, F32) + float(2**23)
 
     def _scaled(
         self,
         pairs: Sequence[_Pair],
-        block: Block,
+        block: BlockIndex,
         place: Value,
         words: Sequence[Formula],
         reals: Sequence[Formula],
@@ -564,14 +565,14 @@ class _Panels:
         count, tiles = product.tiles_of_many, product.tiles
         self._product, self._memory = product, memory
         self._panel = Panel(product.stored, count, product.target)
-        self._sums = scratch([_ROWS, count * tiles.width], F32)
+        self._sums = scratch([_ROWS, count * tiles.nr], F32)
 
     @classmethod
     def of(cls, product: BlockwiseGemm, memory: _Memory, rows: Extent) -> _Panels | None:
         """None where rows are few, or floats, or there is nothing to unpack, or no room for it."""
         stored = product.stored
         is_few = isinstance(rows, int) and rows < _GROUPS * product.at_once
-        is_plain = stored.tiles.bits == 8 and stored.table is None
+        is_plain = stored.tiles.bits == 8 and stored.codebook is None
         if is_few or is_plain or product.of_floats:
             return None
         return cls(product, memory) if Panel.fits(stored, product.tiles_of_many) else None
@@ -605,8 +606,8 @@ class _Panels:
         numbered: Callable[[Value, int], list[Value]],
     ) -> None:
         product, panel, at_once = self._product, self._panel, self._product.at_once
-        lanes, turns = product.tiles.lanes, product.stored.turns
-        vectors = range(len(tiles) * product.tiles.parts)
+        lanes, turns = product.tiles.lanes, product.stored.records
+        vectors = range(len(tiles) * product.tiles.vectors)
         end = scalar(begin) + _ROWS
         if not isinstance(last, int) or last % _ROWS:
             end = np.minimum(end, last if isinstance(last, int) else scalar(last))
@@ -654,7 +655,7 @@ class _Panels:
 def _write(together: Sequence[_Rows]) -> None:
     """Compute the sums of tiles in one loop, and store them."""
     tiles, count = together[0].tiles, len(together[0].pairs)
-    turns = together[0].product.stored.turns
+    turns = together[0].product.stored.records
 
     def add(number: Value, *so_far: Formula) -> list[Formula]:
         found: list[Formula] = []

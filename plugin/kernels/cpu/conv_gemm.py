@@ -8,7 +8,7 @@ from ..conv_geometry import ConvGeometry
 from ..epilogue.matcher import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
 __all__ = ["ROOM", "ConvGemm"]
@@ -50,7 +50,7 @@ class ConvGemm:
     def shape(self) -> tuple[int, int, int]:
         """The extents of the result: lines, windows, columns."""
         windows = self.geometry
-        return windows.images * windows.output_rows, windows.output_columns, self.tiles.columns
+        return windows.images * windows.output_rows, windows.output_columns, self.tiles.n
 
     @property
     def fits_scratch(self) -> bool:

@@ -25,7 +25,7 @@ from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import Binding, Kernel
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 from .n_tail import store_columns
 
 __all__ = ["DynamicGemm"]
@@ -56,14 +56,14 @@ class DynamicGemm:
         tiles = self.tiles
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((tiles.count, tiles.width), I32),
+            Binding((tiles.count, tiles.nr), I32),
             Binding((None, tiles.steps), I32),
-            Binding((None, tiles.columns), I32),
+            Binding((None, tiles.n), I32),
         ]
         return Kernel("row_product", bindings, tiles.count, self._body, None)
 
     def _body(self, memories: Sequence[Value], tile: Value, rows: Extent) -> None:
-        mr = self.target.pixels_per_tile(self.tiles.parts)
+        mr = self.target.pixels_per_tile(self.tiles.vectors)
         whole = (quotient(scalar(rows), mr) * mr).value
         loop(0, whole, mr, lambda row: self._write_tile(memories, tile, row, mr))
         loop(whole, rows, 1, lambda row: self._write_tile(memories, tile, row, 1))
@@ -72,7 +72,7 @@ class DynamicGemm:
         """Compute ``mr`` rows of a tile of N and store them."""
         weight, first, activations, result = memories
         tiles, target = self.tiles, self.target
-        vectors, lanes, length = tiles.parts, tiles.lanes, tiles.lanes * target.k_pack
+        vectors, lanes, length = tiles.vectors, tiles.lanes, tiles.lanes * target.k_pack
         rows = [(scalar(row) + offset).value if offset else row for offset in range(mr)]
         initial = [load(first, [tile, n * lanes], lanes, I32) for n in range(vectors)]
         unroll = next(count for count in range(_MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
@@ -100,5 +100,5 @@ class DynamicGemm:
         accumulators = loop(0, tiles.steps, unroll, accumulate, initial * mr)
         for index, accumulator in enumerate(accumulators):
             m, n = divmod(index, vectors)
-            column = scalar(tile) * tiles.width + n * lanes
-            store_columns(accumulator, result, [rows[m]], tiles.columns, column, tiles.width)
+            column = scalar(tile) * tiles.nr + n * lanes
+            store_columns(accumulator, result, [rows[m]], tiles.n, column, tiles.nr)

@@ -1,6 +1,6 @@
 """The kernel that looks rows up in a table of few bits, which lies in tiles for products.
 
-A row of the table is a column of the tiles (`subquant.kernels.pack.tiles`)::
+A row of the table is a column of the tiles (`subquant.kernels.pack.packed_weight`)::
 
     result[m, k] = (weight[n, k] - zero[n, b]) * scale[n, b] + offset[n, b]
     n = min(max(index[m], 0), columns - 1)
@@ -37,7 +37,8 @@ from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel_table import Binding, Kernel
-from ..pack.packed_weight import Block, PackedWeight
+from ..pack.packed_weight import PackedWeight
+from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
 __all__ = ["GatherRows"]
 
@@ -70,12 +71,12 @@ class GatherRows:
         """
         tiles = self.stored.tiles
         bindings = [
-            *self.stored.bindings(),
+            *weight_bindings(self.stored),
             Binding((self.rows,), self.indices),
-            Binding((self.rows, tiles.depth), F32),
+            Binding((self.rows, tiles.k), F32),
         ]
         workgroups = -(-self.rows // _LEAST_ROWS)
-        products = _AS_LONG * self.rows * tiles.depth
+        products = _AS_LONG * self.rows * tiles.k
         return Kernel("take_rows", bindings, workgroups, self._body, self.rows, macs=products)
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
@@ -98,12 +99,12 @@ class _Row:
     def __init__(self, kernel: GatherRows, memories: Sequence[Value], row: Value) -> None:
         given, self.stored, self.row = list(memories), kernel.stored, row
         self.tiles = tiles = kernel.stored.tiles
-        self.weight = self.stored.take(given)
+        self.weight = WeightReader.take(self.stored, given)
         indices, self.result = given
         index = load_element(indices, [row])
-        inside = np.minimum(np.maximum(index, 0), tiles.columns - 1)
+        inside = np.minimum(np.maximum(index, 0), tiles.n - 1)
         place = scalar(value("arith.index_cast", [inside.value], index_type()))
-        self.tile, self.column = quotient(place, tiles.width).value, remainder(place, tiles.width)
+        self.tile, self.column = quotient(place, tiles.nr).value, remainder(place, tiles.nr)
         self.part, self.lane = (
             quotient(self.column, tiles.lanes),
             remainder(self.column, tiles.lanes),
@@ -112,26 +113,26 @@ class _Row:
     def write(self) -> None:
         """Compute the row, turn after turn."""
         stored = self.stored
-        steps, blocks = stored.turn_steps, stored.turn_blocks
+        steps, blocks = stored.steps_per_record, stored.blocks_per_record
 
         def of_turn(turn: Value) -> None:
             place = scalar(turn)
-            parameters = [self._parameters(Block(place, n)) for n in range(blocks)]
+            parameters = [self._parameters(BlockIndex(place, n)) for n in range(blocks)]
             loop(0, steps, 1, lambda n: self._write(place, scalar(n), parameters))
 
-        loop(0, stored.turns, 1, of_turn)
+        loop(0, stored.records, 1, of_turn)
 
     def _write(
         self, turn: Formula, number: Formula, parameters: Sequence[Sequence[Formula | None]]
     ) -> None:
         """Compute the integers of a step of a turn, whose blocks have such parameters."""
         tiles, loaded = self.tiles, dict[tuple[int, int], Formula]()
-        groups = tiles.step // tiles.group
-        start = (turn * self.stored.turn_steps + number) * tiles.step
+        groups = tiles.k_per_step // tiles.k_pack
+        start = (turn * self.stored.steps_per_record + number) * tiles.k_per_step
         memory, step = self.weight.step(turn, number)
         for group in range(groups):
             integers: Formula | None = None
-            for plane, vector, bits, stored, low in tiles.pieces(group):
+            for plane, vector, bits, stored, low in tiles.bit_fields(group):
                 if (plane, vector) not in loaded:
                     loaded[plane, vector] = self._read(memory, step, plane, vector)
                 piece = loaded[plane, vector]
@@ -141,25 +142,25 @@ class _Row:
                 integers = piece if integers is None else integers | piece
             scale, zero, offset = parameters[group * len(parameters) // groups]
             real = _CAST.dequantize(integers, scale, zero, offset)
-            store(real, self.result, [self.row, (start + group * tiles.group).value])
+            store(real, self.result, [self.row, (start + group * tiles.k_pack).value])
 
     def _read(self, memory: Value, step: Formula, plane: int, vector: int) -> Formula:
         """The bytes of the column in a vector of a plane of a step, i32."""
         tiles = self.tiles
-        number = tiles.place(plane, self.part + vector * tiles.parts)
-        place = step + (number * tiles.lanes + self.lane) * tiles.group
-        return convert(load(memory, [self.tile, place.value], tiles.group, U8), I32)
+        number = tiles.vector_index(plane, self.part + vector * tiles.vectors)
+        place = step + (number * tiles.lanes + self.lane) * tiles.k_pack
+        return convert(load(memory, [self.tile, place.value], tiles.k_pack, U8), I32)
 
-    def _parameters(self, block: Block) -> tuple[Formula, Formula | int, Formula | None]:
+    def _parameters(self, block: BlockIndex) -> tuple[Formula, Formula | int, Formula | None]:
         """The scale, the zero point and the offset of a block, for each integer of a group."""
         of_column, weight = (self.tile, block, self.column, 1), self.weight
 
         def spread(given: Formula | None) -> Formula | None:
-            return None if given is None else broadcast(element_at(given, 0), self.tiles.group)
+            return None if given is None else broadcast(element_at(given, 0), self.tiles.k_pack)
 
-        zero = spread(weight.zero(*of_column))
+        zero = spread(weight.zero_point(*of_column))
         return (
             spread(weight.scale(*of_column)),
-            self.stored.zero if zero is None else convert(zero, I32),
+            self.stored.zero_point if zero is None else convert(zero, I32),
             spread(weight.offset(*of_column)),
         )

@@ -160,7 +160,7 @@ class Int8Conv(ConvGemm):
         What is read for them of the weight is read once; fewer than half are not worth that.
         """
         count = self.geometry.output_columns
-        most = self.target.pixels_per_tile(self.tiles.parts, is_pipelined=self._is_behind)
+        most = self.target.pixels_per_tile(self.tiles.vectors, is_pipelined=self._is_behind)
         most = min(most, count)
         choices = range((most + 1) // 2, most + 1)
         return min(choices, key=lambda n: (-(-count // n) * (n + _COST_OF_A_WEIGHT), -n))
@@ -204,13 +204,13 @@ class Int8Conv(ConvGemm):
         tiles, windows = self.tiles, self.geometry
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
-            Binding((len(self.skipped_taps) * tiles.count, tiles.width), I32),
+            Binding((len(self.skipped_taps) * tiles.count, tiles.nr), I32),
             self._given,
-            *epilogue_bindings(self.epilogue, tiles.count * tiles.width, self.shape),
+            *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.shape),
         ]
         count = tiles.count * self.workgroups
         rows = windows.output_pixels
-        products = rows * tiles.depth * tiles.columns
+        products = rows * tiles.k * tiles.n
         return Kernel("integer_product", bindings, count, self._body, rows, macs=products)
 
     @property
@@ -231,7 +231,7 @@ class Int8Conv(ConvGemm):
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         stored, first, activations, *tables, result = memories
         factor = self.target.multiplicand_type
-        waiting = _WAITING // (self.at_once * self.tiles.width * I32.bits // 8)
+        waiting = _WAITING // (self.at_once * self.tiles.nr * I32.bits // 8)
         writer = SumWriter(
             self.tiles,
             self.at_once * waiting if self._is_cut else self.at_once,
@@ -346,7 +346,7 @@ class Int8Conv(ConvGemm):
         assert panels is not None
         weight = _Weight(panels.memory(), zero, self.target.multiplicand_type)
         groups = -(-self.at_once // writer.together(self.at_once))
-        lanes, parts = self.tiles.lanes, range(self.tiles.parts)
+        lanes, parts = self.tiles.lanes, range(self.tiles.vectors)
         begin_with = [load(first, [tile.value, part * lanes], lanes, I32) for part in parts]
 
         def of_block(number: Value) -> None:
@@ -514,9 +514,7 @@ class Int8Conv(ConvGemm):
     def _is_behind(self) -> bool:
         """True if sums are finished while the next ones are computed."""
         is_estimated = self.epilogue is not None and self.epilogue.vectors_per_estimate > 0
-        return (
-            is_estimated and self.target.max_accumulators_pipelined > 0 and self.tiles.depth < _DEEP
-        )
+        return is_estimated and self.target.max_accumulators_pipelined > 0 and self.tiles.k < _DEEP
 
     @property
     def _is_turned(self) -> bool:
@@ -616,7 +614,7 @@ class Int8Conv(ConvGemm):
             least: how many places there should be.
             sums: those of the panels before, which they begin with.
         """
-        lanes, parts = self.tiles.lanes, self.tiles.parts
+        lanes, parts = self.tiles.lanes, self.tiles.vectors
         groups, read = self.groups, self._groups_at_once // self.slices
         loops = [(count, distance * groups) for count, distance in self.geometry.taps]
         loops.append((read, 1))
@@ -700,7 +698,7 @@ class Int8Conv(ConvGemm):
         sums: Sequence[Formula],
     ) -> list[Formula]:
         """Add the products of a group of the weight with the activations at a place."""
-        target, parts = self.target, self.tiles.parts
+        target, parts = self.target, self.tiles.vectors
         length = self.tiles.lanes * target.k_pack
         stored = []
         for part in range(parts):

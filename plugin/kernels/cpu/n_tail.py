@@ -14,7 +14,7 @@ from ...emit.linalg import constant_index
 from ...emit.vectors import element_at, load, loop, scratch, slice_lanes, store, store_element, when
 from ...numerics.element_types import I32
 from ..epilogue.matcher import FusedEpilogue
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 
 __all__ = ["SumWriter", "store_columns"]
 
@@ -76,7 +76,7 @@ class SumWriter:
         self._tiles, self._rows, self._result = tiles, rows, result
         self._epilogue, self._tables = epilogue, tables
         if in_memory or (epilogue and epilogue.needs_fallback):
-            self.sums = scratch([rows, tiles.width], I32)
+            self.sums = scratch([rows, tiles.nr], I32)
 
     def write(self, sums: Sequence[Formula], line: Formula, row: Formula, tile: Formula) -> None:
         """Write sums.
@@ -87,7 +87,7 @@ class SumWriter:
             row: the first in the line.
             tile: the number of the tile.
         """
-        parts, lanes = self._tiles.parts, self._tiles.lanes
+        parts, lanes = self._tiles.vectors, self._tiles.lanes
         first = scalar(constant_index(0))
         if self._epilogue and self._epilogue.vectors_per_estimate:
             rows = [row + index for index in range(self._rows)]
@@ -118,12 +118,12 @@ class SumWriter:
 
     def kept(self, first: Formula, rows: int) -> list[Formula]:
         """The sums that are in memory, of some rows, as of `keep`."""
-        places = self._places(rows * self._tiles.parts, first)
+        places = self._places(rows * self._tiles.vectors, first)
         return [load(self.sums, at, self._tiles.lanes, I32) for at in places]
 
     def _places(self, count: int, first: Formula | None) -> list[list[Value | int]]:
         """Where so many vectors of sums are in memory."""
-        lanes, parts = self._tiles.lanes, self._tiles.parts
+        lanes, parts = self._tiles.lanes, self._tiles.vectors
         rows = [n if first is None else (first + n).value for n in range(count // parts)]
         return [[row, part * lanes] for row in rows for part in range(parts)]
 
@@ -131,7 +131,7 @@ class SumWriter:
         """How many rows of so many, that are in memory, are written together."""
         if not self._epilogue or not self._epilogue.vectors_per_estimate:
             return 1
-        return min(count, max(1, self._epilogue.vectors_per_estimate // self._tiles.parts))
+        return min(count, max(1, self._epilogue.vectors_per_estimate // self._tiles.vectors))
 
     def write_group(
         self,
@@ -151,7 +151,7 @@ class SumWriter:
             line, row: where it is in the result.
             tile: the number of the tile.
         """
-        together, parts, lanes = self.together(count), self._tiles.parts, self._tiles.lanes
+        together, parts, lanes = self.together(count), self._tiles.vectors, self._tiles.lanes
         first = group * together
         if count % together:
             first = np.minimum(first, count - together)
@@ -172,7 +172,7 @@ class SumWriter:
 
         None if it never is.
         """
-        epilogue, parts, lanes = self._epilogue, self._tiles.parts, self._tiles.lanes
+        epilogue, parts, lanes = self._epilogue, self._tiles.vectors, self._tiles.lanes
         assert epilogue is not None
         width = min(epilogue.vectors_per_estimate, parts)
         places = [
@@ -185,7 +185,7 @@ class SumWriter:
             group = places[at : at + many]
             given = [sums[row * parts + part] for row, of_row in group for part in of_row]
             columns = [
-                tile * self._tiles.width + part * lanes for _, of_row in group for part in of_row
+                tile * self._tiles.nr + part * lanes for _, of_row in group for part in of_row
             ]
             which = [part for _, of_row in group for part in of_row]
             made, is_near = epilogue.estimate(self._tables, given, columns, which)
@@ -214,7 +214,7 @@ class SumWriter:
                 if epilogue is None:
                     self._store(total, at, tile, scalar(offset))
                     return
-                column = tile * self._tiles.width + scalar(offset)
+                column = tile * self._tiles.nr + scalar(offset)
 
                 def write() -> None:
                     made = epilogue.emit(self._tables, total, column)
@@ -229,24 +229,24 @@ class SumWriter:
 
             loop(0, count, 1, of_row)
 
-        loop(0, self._tiles.width, lanes, of_part)
+        loop(0, self._tiles.nr, lanes, of_part)
 
     def _store(
         self, given: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int
     ) -> None:
         tiles, lanes = self._tiles, self._tiles.lanes
-        column, whole = tile * tiles.width + offset, given.form.lanes
+        column, whole = tile * tiles.nr + offset, given.form.lanes
 
         def write(part: int) -> None:
             vector = slice_lanes(given, part, lanes)
-            store_columns(vector, self._result, row, tiles.columns, column + part, tiles.width)
+            store_columns(vector, self._result, row, tiles.n, column + part, tiles.nr)
 
         def of_parts() -> None:
             for part in range(0, whole, lanes):
                 write(part)
 
-        if whole == lanes or tiles.columns % tiles.width == 0:
-            store_columns(given, self._result, row, tiles.columns, column, tiles.width)
+        if whole == lanes or tiles.n % tiles.nr == 0:
+            store_columns(given, self._result, row, tiles.n, column, tiles.nr)
         else:
-            is_whole = column + whole <= tiles.columns
+            is_whole = column + whole <= tiles.n
             when(is_whole, lambda: store(given, self._result, [*row, column.value]), of_parts)

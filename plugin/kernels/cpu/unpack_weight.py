@@ -26,7 +26,8 @@ from ...emit.linalg import constant_index
 from ...emit.vectors import bitcast, load, loop, prefetch, scratch, store
 from ...numerics.element_types import U8, U16, ElementType
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import Block, PackedWeight, Reader
+from ..pack.packed_weight import PackedWeight
+from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
 __all__ = ["Panel", "Step"]
 
@@ -62,9 +63,9 @@ class Step:
 
     def group(self, part: int, number: int) -> Formula:
         """The integers of a group of a part of the columns, u8."""
-        tiles, table, integer = self.stored.tiles, self.stored.table, None
-        for plane, vector, bits, stored, low in tiles.pieces(number):
-            piece = self._vector(tiles.place(plane, vector * tiles.parts + part))
+        tiles, table, integer = self.stored.tiles, self.stored.codebook, None
+        for plane, vector, bits, stored, low in tiles.bit_fields(number):
+            piece = self._vector(tiles.vector_index(plane, vector * tiles.vectors + part))
             if bits < 8:
                 # No target shifts bytes: bits of a neighbour come in, and are masked.
                 moved, by = bitcast(piece, U16), stored - low
@@ -102,27 +103,27 @@ class Panel:
         self.stored = _unpacked(stored, count)
         self._memories = [
             scratch([size for size in each.shape if size is not None], U8)
-            for each in self.stored.bindings()
+            for each in weight_bindings(self.stored)
         ]
 
     @staticmethod
     def fits(stored: PackedWeight, count: int) -> bool:
         """True if the memory is enough for some tiles of a weight."""
         tiles = _unpacked(stored, count).tiles
-        return count * tiles.width * tiles.depth <= _INTEGERS
+        return count * tiles.nr * tiles.k <= _INTEGERS
 
     @property
     def turns(self) -> int:
         """How many turns of the weight it has."""
-        return self.stored.tiles.depth // self._weight.turn
+        return self.stored.tiles.k // self._weight.record_k
 
     def number(self, turn: Formula) -> Formula:
         """That of the first of its own turns that is in a turn of the weight."""
-        return turn * (self._weight.turn // self.stored.turn)
+        return turn * (self._weight.record_k // self.stored.record_k)
 
     def unpack(
-        self, weight: Reader, tiles: Sequence[Value], start: Formula, stop: Formula
-    ) -> Reader:
+        self, weight: WeightReader, tiles: Sequence[Value], start: Formula, stop: Formula
+    ) -> WeightReader:
         """Unpack some turns of tiles, and return what reads them.
 
         Args:
@@ -133,14 +134,14 @@ class Panel:
         for place, tile in enumerate(tiles):
             of_tile = functools.partial(self._unpack_turn, weight, place, tile, start)
             loop(start.value, stop.value, 1, of_tile)
-        return Reader(self.stored, self._memories, self.number(start))
+        return WeightReader(self.stored, self._memories, self.number(start))
 
     def _unpack_turn(
-        self, weight: Reader, place: int, tile: Value, start: Formula, number: Value
+        self, weight: WeightReader, place: int, tile: Value, start: Formula, number: Value
     ) -> None:
         given, turn, behind = self._weight, scalar(number), scalar(number) - start
         ahead = self._target.prefetch_bytes_gemm
-        lanes, parts, width = given.tiles.lanes, given.tiles.parts, given.tiles.width
+        lanes, parts, width = given.tiles.lanes, given.tiles.vectors, given.tiles.nr
 
         def keep(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:
             size = element.bits // 8
@@ -149,20 +150,20 @@ class Panel:
 
         def of_step(step: Value) -> None:
             memory, begin = weight.step(turn, scalar(step))
-            numbered = behind * given.turn_steps + scalar(step)
+            numbered = behind * given.steps_per_record + scalar(step)
             read = Step(memory, given, self._target, tile, begin, numbered.value, ahead)
-            first = numbered * (given.tiles.step * width)
-            for group in range(given.tiles.step // 4):
+            first = numbered * (given.tiles.k_per_step * width)
+            for group in range(given.tiles.k_per_step // 4):
                 for part in range(parts):
                     column = first + (group * parts + part) * lanes * 4
                     keep(read.group(part, group), self._memories[0], column, U8)
 
-        loop(0, given.turn_steps, 1, of_step)
-        for each in range(given.turn_blocks):
-            first = (behind * given.turn_blocks + each) * width
+        loop(0, given.steps_per_record, 1, of_step)
+        for each in range(given.blocks_per_record):
+            first = (behind * given.blocks_per_record + each) * width
             for part in range(parts):
-                where = tile, Block(turn, each), part * lanes, lanes
-                found = [weight.scale(*where), weight.zero(*where), weight.offset(*where)]
+                where = tile, BlockIndex(turn, each), part * lanes, lanes
+                found = [weight.scale(*where), weight.zero_point(*where), weight.offset(*where)]
                 vectors = [vector for vector in found if vector is not None]
                 fields, memories = self.stored.fields, self._memories[1:]
                 for vector, one, memory in zip(vectors, fields, memories, strict=True):
@@ -170,6 +171,6 @@ class Panel:
 
 
 def _unpacked(stored: PackedWeight, count: int) -> PackedWeight:
-    unit = stored.unit_turns * stored.turn
-    most = max(1, _INTEGERS // (unit * count * stored.tiles.width))
-    return stored.unpacked(count, min(unit * most, stored.tiles.depth))
+    unit = stored.records_per_superblock * stored.record_k
+    most = max(1, _INTEGERS // (unit * count * stored.tiles.nr))
+    return stored.unpacked(count, min(unit * most, stored.tiles.k))

@@ -20,7 +20,7 @@ from ...emit.vectors import load, loop, scratch, store
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I16
 from ..isa.base import InstructionSet
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 
 __all__ = ["WidenedPanels", "widened_panels"]
 
@@ -64,7 +64,7 @@ class WidenedPanels:
 
         def of_group(number: Value) -> None:
             at = first + scalar(number)
-            for part in range(self.tiles.parts):
+            for part in range(self.tiles.vectors):
                 column = load(weight, [tile.value, at.value, part * length], length, I8)
                 store(
                     convert(column, self.target.multiplicand_type),

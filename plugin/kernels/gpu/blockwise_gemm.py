@@ -64,8 +64,7 @@ from ...numerics.array_functions import convert, is_zero
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, U32, ElementType
 from ..kernel_table import Binding, Kernel
-from ..pack.packed_weight import Scale
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import ScaleEncoding, Tiles
 
 __all__ = ["THREAD_N", "GpuBlockwiseGemm"]
 
@@ -95,9 +94,9 @@ class GpuBlockwiseGemm:
     parts: int
     cast: Cast
     rows: int | None
-    scale: Scale
+    scale: ScaleEncoding
     zero: int | None
-    offset: Scale | None
+    offset: ScaleEncoding | None
     at_once: int
     threads: int
     is_rounded: bool
@@ -111,21 +110,21 @@ class GpuBlockwiseGemm:
         blocks; and the result, with the sums of each share (``rows x shares x columns``).
         """
         tiles = self.tiles
-        blocks = tiles.depth // tiles.block
+        blocks = tiles.k // tiles.block_size
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes // 4), I32, THREAD_N),
             *_bindings(self.scale, tiles),
-            *([] if self.zero is not None else _bindings(Scale(U8), tiles)),
+            *([] if self.zero is not None else _bindings(ScaleEncoding(U8), tiles)),
             *([] if self.offset is None else _bindings(self.offset, tiles)),
             *(
-                [Binding((None, tiles.depth // 4), I32), Binding((None, blocks), F32)]
+                [Binding((None, tiles.k // 4), I32), Binding((None, blocks), F32)]
                 if self.is_rounded
-                else [Binding((None, tiles.depth), F32, 4)]
+                else [Binding((None, tiles.k), F32, 4)]
             ),
             Binding(
-                (None, self.split_k, tiles.columns),
+                (None, self.split_k, tiles.n),
                 F32,
-                1 if tiles.columns % THREAD_N else THREAD_N,
+                1 if tiles.n % THREAD_N else THREAD_N,
             ),
         ]
         workgroups = -(-tiles.count // self.most_tiles) * self.split_k
@@ -156,14 +155,14 @@ class GpuBlockwiseGemm:
         All steps where there are none; 1 where these change within a step.
         """
         tiles, kept = self.tiles, [self.scale, *([] if self.offset is None else [self.offset])]
-        outer = [each.blocks * tiles.block for each in kept if each.outer is not None]
-        length = math.gcd(tiles.depth // self.split_k, *outer)
-        return max(1, length // tiles.step) if length % tiles.step == 0 else 1
+        outer = [each.blocks * tiles.block_size for each in kept if each.outer is not None]
+        length = math.gcd(tiles.k // self.split_k, *outer)
+        return max(1, length // tiles.k_per_step) if length % tiles.k_per_step == 0 else 1
 
     def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
         given = list(memories)
 
-        def take(scale: Scale) -> list[Value]:
+        def take(scale: ScaleEncoding) -> list[Value]:
             return [given.pop(0) for _ in _bindings(scale, self.tiles)]
 
         weight, scales = given.pop(0), take(self.scale)
@@ -197,13 +196,13 @@ class GpuBlockwiseGemm:
         for_each_thread(self.threads, of_thread)
 
 
-def _bindings(kept: Scale, tiles: Tiles) -> list[Binding]:
-    """As of `Scale`, with the bytes of four columns as words, and floats of these as vectors."""
-    blocks = tiles.depth // tiles.block
+def _bindings(kept: ScaleEncoding, tiles: Tiles) -> list[Binding]:
+    """Bindings of scales: bytes of four columns are words, floats of four columns are vectors."""
+    blocks = tiles.k // tiles.block_size
     return [
-        Binding((tiles.count, blocks // each.blocks, tiles.width), each.element, THREAD_N)
+        Binding((tiles.count, blocks // each.blocks, tiles.nr), each.element, THREAD_N)
         if each.element.is_float
-        else Binding((tiles.count, blocks // each.blocks, tiles.width // 4), I32)
+        else Binding((tiles.count, blocks // each.blocks, tiles.nr // 4), I32)
         for each in kept.fields
     ]
 
@@ -277,7 +276,7 @@ class _Thread:
         tiles, unit, first = self.product.tiles, self.product.unit, scalar(number)
         if unit == 1:
             return self._of_step(first, None, sums)
-        outers = self._outers(quotient(first * tiles.step, tiles.block))
+        outers = self._outers(quotient(first * tiles.k_per_step, tiles.block_size))
 
         def of_step(step: Value, *so_far: Formula) -> list[Formula]:
             return self._of_step(scalar(step), outers, so_far)
@@ -295,10 +294,10 @@ class _Thread:
             sums: what is added to.
         """
         tiles = self.product.tiles
-        count = tiles.vectors[0]
-        if tiles.block >= tiles.step:
-            block = quotient(step, tiles.block // tiles.step)
-            fields = range(tiles.step // 4 // count)
+        count = tiles.plane_vectors[0]
+        if tiles.block_size >= tiles.k_per_step:
+            block = quotient(step, tiles.block_size // tiles.k_per_step)
+            fields = range(tiles.k_per_step // 4 // count)
 
             def of_words(place: Value, *so_far: Formula) -> list[Formula]:
                 words = _Words(self, step)
@@ -308,11 +307,11 @@ class _Thread:
             parameters = self._parameters(block, outers)
             found = loop(0, count, 1, of_words, self._started(parameters, sums))
             return self._scaled(block, parameters, found, sums)
-        words, found, blocks = _Words(self, step), list(sums), tiles.step // tiles.block
+        words, found, blocks = _Words(self, step), list(sums), tiles.k_per_step // tiles.block_size
         for number_ in range(blocks):
             block = step * blocks + number_
             parameters = self._parameters(block, outers)
-            own = range(number_ * tiles.block // 4, (number_ + 1) * tiles.block // 4)
+            own = range(number_ * tiles.block_size // 4, (number_ + 1) * tiles.block_size // 4)
             groups = [_Group(*divmod(group, count)) for group in own]
             started = self._started(parameters, found)
             products = self._products(words, groups, parameters, started)
@@ -358,9 +357,9 @@ class _Thread:
     def _activations(self, words: _Words, group: _Group) -> list[list[Formula]]:
         """Those that the integers of a group are multiplied by, of each row."""
         tiles = self.product.tiles
-        place = words.step * (tiles.step // 4) + group.number(tiles)
+        place = words.step * (tiles.k_per_step // 4) + group.number(tiles)
         found = [
-            load_element(self.memory.activations, [(row * (tiles.depth // 4) + place).value])
+            load_element(self.memory.activations, [(row * (tiles.k // 4) + place).value])
             for row in self.rows
         ]
         return [[self._activation(each, member) for member in range(4)] for each in found]
@@ -394,7 +393,7 @@ class _Thread:
         product, parts = self.product, self.product.parts
         if self.memory.row_scales is None:
             return list(products)
-        blocks = product.tiles.depth // product.tiles.block
+        blocks = product.tiles.k // product.tiles.block_size
         found = []
         for row, place in enumerate(self.rows):
             scale = load_element(self.memory.row_scales, [(place * blocks + block).value])
@@ -425,7 +424,7 @@ class _Thread:
         """Outer scales and offsets of a block, if there are such."""
         product, memory = self.product, self.memory
 
-        def read(kept: Scale | None, memories: Sequence[Value]) -> list[Formula]:
+        def read(kept: ScaleEncoding | None, memories: Sequence[Value]) -> list[Formula]:
             if kept is None or kept.outer is None:
                 return []
             place = quotient(block, kept.blocks)
@@ -437,7 +436,11 @@ class _Thread:
         return _Outers(read(product.scale, memory.scales), read(product.offset, memory.offsets))
 
     def _read(
-        self, kept: Scale, memories: Sequence[Value], block: Formula, outers: Sequence[Formula]
+        self,
+        kept: ScaleEncoding,
+        memories: Sequence[Value],
+        block: Formula,
+        outers: Sequence[Formula],
     ) -> list[Formula]:
         """Scales or offsets of a block, of each tile."""
         parts = range(self.product.parts)
@@ -460,25 +463,25 @@ class _Thread:
     def _place(self, block: Formula, part: int, blocks: int) -> Formula:
         """Where what a block has of the thread's columns is; so many blocks have it together."""
         tiles = self.product.tiles
-        count = tiles.depth // tiles.block // blocks
-        return (self.tiles[part] * count + block) * (tiles.width // THREAD_N) + self.number
+        count = tiles.k // tiles.block_size // blocks
+        return (self.tiles[part] * count + block) * (tiles.nr // THREAD_N) + self.number
 
     def _store(self, total: Formula, row: Formula, part: int) -> None:
         """Write the thread's columns of a tile, of which some may be after the last."""
         tiles, result = self.product.tiles, self.memory.result
         row = row * self.product.split_k + self.share
-        number = (self.first + part) * (tiles.width // THREAD_N) + self.number
-        whole, rest = divmod(tiles.columns, THREAD_N)
+        number = (self.first + part) * (tiles.nr // THREAD_N) + self.number
+        whole, rest = divmod(tiles.n, THREAD_N)
 
         def write(count: int) -> None:
             if not rest:
                 store_element(total, result, [(row * whole + number).value])
                 return
-            place = row * tiles.columns + number * THREAD_N
+            place = row * tiles.n + number * THREAD_N
             for lane in range(count):
                 store_element(element_at(total, lane), result, [(place + lane).value])
 
-        if tiles.columns % tiles.width == 0 and self.product.has_whole_tiles:
+        if tiles.n % tiles.nr == 0 and self.product.has_whole_tiles:
             write(THREAD_N)
             return
         when(number < whole, lambda: write(THREAD_N))
@@ -500,7 +503,7 @@ class _Group:
 
     def number(self, tiles: Tiles) -> Formula | int:
         """Of the group in its step."""
-        return self.word + self.field * tiles.vectors[0]
+        return self.word + self.field * tiles.plane_vectors[0]
 
 
 @dataclass(frozen=True)
@@ -520,7 +523,7 @@ class _Words:
     def integer(self, group: _Group, member: int, part: int) -> Formula:
         """One of the four integers of a group, i32, in the columns of a tile of the thread."""
         tiles, integer = self.thread.product.tiles, None
-        pieces = tiles.pieces(group.word, group.field, self._divided)
+        pieces = tiles.bit_fields(group.word, group.field, self._divided)
         for plane, number, bits, stored, low in pieces:
             piece = _shifted(self._word(plane, number, part), stored + member * 8)
             if bits < 8 or member < 3:
@@ -531,7 +534,7 @@ class _Words:
 
     def _divided(self, number: Formula | int, count: int) -> tuple[Formula | int, Formula | int]:
         """Quotient and remainder of the number of a word of the first plane."""
-        if count == self.thread.product.tiles.vectors[0]:
+        if count == self.thread.product.tiles.plane_vectors[0]:
             return 0, number
         if isinstance(number, int):
             return divmod(number, count)
@@ -542,7 +545,7 @@ class _Words:
         if key not in self.loaded:
             thread, product = self.thread, self.thread.product
             words_of_step = product.tiles.step_bytes // 4 // product.tiles.lanes
-            number = self.step * words_of_step + product.tiles.place(plane, word)
+            number = self.step * words_of_step + product.tiles.vector_index(plane, word)
             place = thread.starts[part] + number * product.side
             words = load_element(thread.memory.weight, [place.value])
             self.loaded[key] = words.form.emitted(words.value, U32)

@@ -1,57 +1,242 @@
-"""How a weight in blocks is given to a kernel: its integers, and what blocks have besides.
+"""Packed layout of weights: tiles of integers, and block records of a block-quantized weight.
 
-A weight that is known when a program is compiled lies in memory in the order in which a row of
-activations reads it, as a core reads one stream of bytes faster than several: one row of 4096 x
-4096 integers takes 0.28 ms where scales are with integers of 4 bits, and 0.33 where they are apart;
-of Q6_K 0.42 and 0.50 (Zen 4, one thread, weights in turn out of 200 MB and more).
+**Tiles.** A tile has NR columns of the weight, one for each lane of some vectors, and all of K. A
+*k-pack* is the number of consecutive ``k`` that an instruction multiplies in a lane (four in
+blockwise kernels); k-packs that are some distance apart share bytes, as bit fields. A *step* is the
+least part of K whose bit fields fill whole vectors. Of a plane of ``bits`` bits, field ``f`` of
+vector ``v`` of a step is the k-pack ``f * plane_vectors + v``::
 
-The bytes of a tile (`subquant.kernels.pack.tiles`) are those of its *turns*, one after another: a
-turn is a step, or all steps of a block if that is longer. After its integers there is what each of
-its blocks has, for all columns of the tile::
+    bytes[tile, step, v, vector, lane, i] = sum_f weight[n, k] << (bits * f)
+    n = tile * NR + vector * lanes + lane
+    k = step * k_per_step + (f * plane_vectors + v) * k_pack + i
 
-    turn = steps | scale, zero point, offset | those of the next block | ...
+A second plane has the higher bits and fewer vectors; each follows the vector of the first plane
+with its number. So vectors lie in the order in which a kernel reads them first: memory is read up
+to a third faster than where vectors or planes are apart (Zen 4; 8 and 5 bits). Columns after N are
+zeros.
 
-Outer scales, which several blocks have in common, are before the turns of these blocks. Where those
-of scales and of offsets are of different numbers of blocks, a *unit* has as many turns as are whole
-in both::
+**Block records.** A constant weight is one stream of bytes per tile, as a core reads one stream
+faster than several: a 4096 x 4096 int4 GEMV takes 0.28 ms where scales are interleaved with the
+integers and 0.33 where they are planar, of Q6_K 0.42 and 0.50 (Zen 4, one thread, from memory). A
+*record* has the steps of a block, or the blocks of a step if that is longer, and after them the
+fields of each block, for all columns::
 
-    unit = outer scales | outer offsets | turn | turn | ...
+    record = steps | scale, zero point, offset | those of the next block | ...
 
-Of other weights the integers, and each of what blocks have, are a tensor of their own, in the same
-order.
+Outer scales, which several blocks share, precede the records of these blocks. A *superblock* has as
+many records as are whole for the outer scales of scales and of offsets::
+
+    superblock = outer scales | outer offsets | record | record | ...
+
+**Planar (SoA) weights.** Where a weight is not constant, its integers and each field of its blocks
+are tensors of their own, fields as ``[tile, block, vector, lane]``.
+
+The pack functions take NumPy arrays and traced values alike.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
-from ...core._mlir import Value
-from ...emit import Formula
-from ...emit.vectors import bitcast, load, quotient, remainder
-from ...numerics.array_functions import convert
-from ...numerics.element_types import F32, I32, U8, Array, ElementType
-from ..kernel_table import Binding
-from .tiles import Tiles
+from ...numerics.element_types import F32, U8, AnyArray, Array, ElementType
+from ...numerics.packed_integers import PLANE_BITS
 
-__all__ = ["Block", "Field", "PackedWeight", "Reader", "Scale"]
+__all__ = ["BitField", "BlockField", "PackedWeight", "ScaleEncoding", "Tiles"]
 
-_AT_ONCE = 64
-"""Tiles that are packed together: in between they take memory twice."""
+_TILES_PER_COPY = 64
+"""Tiles that are packed at a time; a copy of their integers takes memory meanwhile."""
+_MAX_K_PER_STEP = 32
+"""Integers of a block beyond this number are in further steps."""
+
+_Index = TypeVar("_Index", int, Any)
+
+
+class BitField(NamedTuple):
+    """The bits of a k-pack in one plane.
+
+    Attributes:
+        plane: number of the plane.
+        vector: number of the vector among those of the plane.
+        bits: width of the field.
+        byte_shift: number of its lowest bit in the byte.
+        integer_shift: number of its lowest bit in the integer.
+    """
+
+    plane: int
+    vector: Any
+    bits: int
+    byte_shift: Any
+    integer_shift: int
 
 
 @dataclass(frozen=True)
-class Scale:
-    """How scales or offsets of blocks are stored.
+class Tiles:
+    """Tile layout of the integers of a weight.
 
     Args:
-        element: f16 or f32; u8 or i8 where they are integers times an outer scale.
-        outer: the element type of outer scales, or None.
-        blocks: how many blocks have one outer scale.
+        bits: width of an integer, 2 to 6 or 8.
+        block_size: consecutive integers that share a scale; four times a power of two.
+        n: columns of the weight.
+        k: integers of a column, a multiple of `block_size`.
+        lanes: columns in a vector.
+        vectors: vectors of columns in a tile.
+        k_pack: consecutive integers of a column in a lane.
+
+    Attributes:
+        VERSION: number of the layout; a change of the layout increments it, because parameter
+            archives contain packed weights.
+    """
+
+    VERSION: ClassVar[int] = 3
+
+    bits: int
+    block_size: int
+    n: int
+    k: int
+    lanes: int
+    vectors: int
+    k_pack: int = 4
+
+    def __str__(self) -> str:
+        """Return the label in names of parameters: lanes, vectors, k-pack, bits and block size."""
+        return f"{self.lanes}x{self.vectors}x{self.k_pack}-u{self.bits}-{self.block_size}"
+
+    @property
+    def plane_bits(self) -> tuple[int, ...]:
+        """Bits of an integer in each plane."""
+        return PLANE_BITS.get(self.bits, (8,))
+
+    @property
+    def k_per_step(self) -> int:
+        """Integers of a column in a step: they fill whole vectors."""
+        least = 8 * self.k_pack // min(self.plane_bits)
+        return max(least, min(self.block_size, _MAX_K_PER_STEP))
+
+    @property
+    def steps(self) -> int:
+        """Steps of a column."""
+        return self.k // self.k_per_step
+
+    @property
+    def plane_vectors(self) -> list[int]:
+        """Vectors of a step in each plane, for each vector of columns."""
+        return [self.k_per_step // self.k_pack * bits // 8 for bits in self.plane_bits]
+
+    @property
+    def nr(self) -> int:
+        """NR, the columns of a tile."""
+        return self.lanes * self.vectors
+
+    @property
+    def count(self) -> int:
+        """Number of tiles."""
+        return -(-self.n // self.nr)
+
+    @property
+    def step_bytes(self) -> int:
+        """Bytes of a step of a tile."""
+        return self.vectors * sum(self.plane_vectors) * self.lanes * self.k_pack
+
+    @property
+    def is_valid(self) -> bool:
+        """True if steps and blocks have whole k-packs, and one is whole in the other."""
+        step, block = self.k_per_step, self.block_size
+        nests = step % block == 0 or block % step == 0
+        return block % self.k_pack == 0 and nests and self.k % math.lcm(step, block) == 0
+
+    def vector_index(self, plane: int, vector: _Index) -> _Index:
+        """Return the number of a vector in a step.
+
+        Args:
+            plane: its plane.
+            vector: its number in the plane, times `vectors`, plus the vector of columns.
+        """
+        if plane:
+            return 2 * vector + 1
+        interleaved = self.vectors * sum(self.plane_vectors[1:])
+        if isinstance(vector, int):
+            return vector + min(vector, interleaved)
+        return vector + np.minimum(vector, interleaved) if interleaved else vector
+
+    def bit_fields(
+        self,
+        k_pack: _Index,
+        field: int = 0,
+        divided: Callable[[_Index, int], tuple[_Index, _Index]] = divmod,
+    ) -> list[BitField]:
+        """Return the bit field of a k-pack of a step in each plane.
+
+        Args:
+            k_pack: number of the k-pack, or of its vector in the first plane.
+            field: field of that vector that the k-pack is.
+            divided: returns the quotient and the remainder of a number.
+        """
+        fields, integer_shift, vectors = [], 0, self.plane_vectors
+        for plane, (bits, count) in enumerate(zip(self.plane_bits, vectors, strict=True)):
+            quotient, vector = divided(k_pack, count)
+            number = quotient + field * (vectors[0] // count)
+            fields.append(BitField(plane, vector, bits, number * bits, integer_shift))
+            integer_shift += bits
+        return fields
+
+    def pack(self, integers: AnyArray) -> AnyArray:
+        """Pack integers.
+
+        Args:
+            integers: uint8, ``N x K``, less than ``2**bits``.
+
+        Returns:
+            uint8, ``count x steps x step_bytes``.
+        """
+        padded = _with_rows(integers, self.count * self.nr)
+        shift, planes = 0, []
+        for bits, vectors in zip(self.plane_bits, self.plane_vectors, strict=True):
+            fields = 8 // bits
+            shape = (self.count, self.vectors, self.lanes, self.steps, fields, vectors, self.k_pack)
+            plane = padded if len(self.plane_bits) == 1 else (padded >> shift) & (2**bits - 1)
+            by_field = plane.reshape(shape).transpose((0, 3, 5, 1, 2, 6, 4))
+            bytes_ = by_field[..., 0]
+            for field in range(1, fields):
+                bytes_ = bytes_ | (by_field[..., field] << (bits * field))
+            size = self.lanes * self.k_pack
+            planes.append(bytes_.reshape((self.count, self.steps, vectors * self.vectors, size)))
+            shift += bits
+        packed = planes[0]
+        if len(planes) == 2:
+            paired = planes[1].shape[2]
+            pairs = np.stack([planes[0][:, :, :paired], planes[1]], axis=3)
+            pairs = pairs.reshape((self.count, self.steps, 2 * paired, -1))
+            packed = np.concatenate([pairs, planes[0][:, :, paired:]], axis=2)
+        return packed.reshape((self.count, self.steps, self.step_bytes))
+
+    def pack_block_parameters(self, parameters: AnyArray, blocks: int = 1) -> AnyArray:
+        """Pack scales, zero points or offsets.
+
+        Args:
+            parameters: ``N x K / (block_size * blocks)``.
+            blocks: consecutive blocks that share a parameter.
+
+        Returns:
+            ``count x K / (block_size * blocks) x NR``.
+        """
+        padded = _with_rows(parameters, self.count * self.nr)
+        by_tile = padded.reshape((self.count, self.nr, self.k // self.block_size // blocks))
+        return by_tile.transpose((0, 2, 1))
+
+
+@dataclass(frozen=True)
+class ScaleEncoding:
+    """Encoding of the scales or offsets of blocks.
+
+    Args:
+        element: f16 or f32; u8 or i8 where an integer is multiplied by an outer scale.
+        outer: element type of the outer scales, or None.
+        blocks: consecutive blocks that share an outer scale.
     """
 
     element: ElementType
@@ -59,303 +244,183 @@ class Scale:
     blocks: int = 1
 
     @property
-    def fields(self) -> list[Field]:
-        """What is stored, and outer scales."""
-        outer = [] if self.outer is None else [Field(self.outer, self.blocks)]
-        return [Field(self.element, 1), *outer]
+    def fields(self) -> list[BlockField]:
+        """The field of scales, and that of outer scales."""
+        outer = [] if self.outer is None else [BlockField(self.outer, self.blocks)]
+        return [BlockField(self.element, 1), *outer]
 
 
-class Field(NamedTuple):
-    """What blocks have besides integers.
+class BlockField(NamedTuple):
+    """A parameter of one or several blocks.
 
     Attributes:
-        element: the element type.
-        blocks: how many blocks have one.
+        element: its element type.
+        blocks: consecutive blocks that share it.
     """
 
     element: ElementType
     blocks: int
 
 
-class Block(NamedTuple):
-    """The place of a block.
-
-    Attributes:
-        turn: the number of its turn.
-        number: its own among the blocks of the turn.
-    """
-
-    turn: Formula
-    number: int
-
-
 @dataclass(frozen=True)
 class PackedWeight:
-    """How a weight is given to a kernel.
+    """Layout of a block-quantized weight.
 
     Args:
-        tiles: how its integers lie in memory.
-        scale: how scales are stored.
-        zero: the zero point of all blocks; None where each has its own.
-        offset: how offsets are stored; None where there are none.
-        is_apart: integers, and each of what blocks have, are tensors of their own.
-        table: the bytes that integers of 4 bits are the numbers of; None where they are integers.
-        limit: the greatest integer that there may be; None for what the bits hold.
+        tiles: layout of the integers.
+        scale: encoding of the scales.
+        zero_point: zero point of all blocks; None where each block has its own.
+        offset: encoding of the offsets; None where there are none.
+        is_planar: the integers and each field are tensors of their own.
+        codebook: 16 bytes that 4-bit integers are indices of; None where they are integers.
+        integer_bound: greatest integer; None for that of `bits`.
     """
 
     tiles: Tiles
-    scale: Scale
-    zero: int | None
-    offset: Scale | None
-    is_apart: bool
-    table: tuple[int, ...] | None = None
-    limit: int | None = None
+    scale: ScaleEncoding
+    zero_point: int | None
+    offset: ScaleEncoding | None
+    is_planar: bool
+    codebook: tuple[int, ...] | None = None
+    integer_bound: int | None = None
 
     @property
-    def greatest(self) -> int:
-        """The greatest integer that there may be."""
-        if self.limit is not None:
-            return self.limit
-        return 2**self.tiles.bits - 1 if self.table is None else max(self.table)
+    def max_integer(self) -> int:
+        """Greatest integer that is multiplied."""
+        if self.integer_bound is not None:
+            return self.integer_bound
+        return 2**self.tiles.bits - 1 if self.codebook is None else max(self.codebook)
 
-    def unpacked(self, count: int, depth: int) -> PackedWeight:
-        """How some tiles lie, up to a depth, when they are unpacked.
-
-        Integers are bytes, scales and offsets f32.
-        """
-        tiles = replace(self.tiles, bits=8, columns=count * self.tiles.width, depth=depth)
-        offset = None if self.offset is None else Scale(F32)
-        return PackedWeight(tiles, Scale(F32), self.zero, offset, True, limit=self.greatest)
-
-    @property
-    def fields(self) -> list[Field]:
-        """What blocks have: scales, zero points, and offsets, if there are such."""
-        zeros = [] if self.zero is not None else [Field(U8, 1)]
-        return [*self.scale.fields, *zeros, *([] if self.offset is None else self.offset.fields)]
-
-    def size(self, field: Field) -> int:
-        """The bytes of a field of the columns of a tile."""
-        return self.tiles.width * field.element.bits // 8
-
-    # -- turns ------------------------------------------------------------------------------------
+    def unpacked(self, tiles: int, k: int) -> PackedWeight:
+        """Return the layout of a panel of some tiles and part of K, as bytes and f32."""
+        layout = replace(self.tiles, bits=8, n=tiles * self.tiles.nr, k=k)
+        f32 = ScaleEncoding(F32)
+        offset = None if self.offset is None else f32
+        bound = self.max_integer
+        return PackedWeight(layout, f32, self.zero_point, offset, True, integer_bound=bound)
 
     @property
-    def turn(self) -> int:
-        """How many integers of a column a turn has."""
-        return max(self.tiles.step, self.tiles.block)
+    def fields(self) -> list[BlockField]:
+        """Fields of blocks: scales, zero points unless all are equal, and offsets if any."""
+        zero_points = [] if self.zero_point is not None else [BlockField(U8, 1)]
+        offsets = [] if self.offset is None else self.offset.fields
+        return [*self.scale.fields, *zero_points, *offsets]
+
+    def field_bytes(self, field: BlockField) -> int:
+        """Return the bytes of a field, for all columns of a tile."""
+        return self.tiles.nr * field.element.bits // 8
+
+    # -- records -----------------------------------------------------------------------------------
 
     @property
-    def turns(self) -> int:
-        """How many turns a tile has."""
-        return self.tiles.depth // self.turn
+    def record_k(self) -> int:
+        """Integers of a column in a record."""
+        return max(self.tiles.k_per_step, self.tiles.block_size)
 
     @property
-    def turn_blocks(self) -> int:
-        """How many blocks a turn has."""
-        return self.turn // self.tiles.block
+    def records(self) -> int:
+        """Records of a tile."""
+        return self.tiles.k // self.record_k
 
     @property
-    def turn_steps(self) -> int:
-        """How many steps a turn has."""
-        return self.turn // self.tiles.step
+    def blocks_per_record(self) -> int:
+        """Blocks of a record."""
+        return self.record_k // self.tiles.block_size
 
     @property
-    def block_bytes(self) -> int:
-        """The bytes that the fields of a block have, but for those of several blocks."""
-        return sum(self.size(each) for each in self.fields if each.blocks == 1)
+    def steps_per_record(self) -> int:
+        """Steps of a record."""
+        return self.record_k // self.tiles.k_per_step
 
     @property
-    def turn_bytes(self) -> int:
-        """The bytes of a turn."""
-        return self.turn_steps * self.tiles.step_bytes + self.turn_blocks * self.block_bytes
-
-    # -- units ------------------------------------------------------------------------------------
+    def block_field_bytes(self) -> int:
+        """Bytes of the fields of a block, without outer scales."""
+        return sum(self.field_bytes(each) for each in self.fields if each.blocks == 1)
 
     @property
-    def unit_turns(self) -> int:
-        """How many turns a unit has."""
-        whole = math.lcm(self.turn_blocks, *[each.blocks for each in self.fields])
-        return whole // self.turn_blocks
+    def record_bytes(self) -> int:
+        """Bytes of a record."""
+        integers = self.steps_per_record * self.tiles.step_bytes
+        return integers + self.blocks_per_record * self.block_field_bytes
+
+    # -- superblocks -------------------------------------------------------------------------------
 
     @property
-    def first_bytes(self) -> int:
-        """The bytes of a unit before its first turn."""
+    def records_per_superblock(self) -> int:
+        """Records of a superblock."""
+        blocks = math.lcm(self.blocks_per_record, *[each.blocks for each in self.fields])
+        return blocks // self.blocks_per_record
+
+    def _outer_bytes(self, field: BlockField) -> int:
+        blocks = self.records_per_superblock * self.blocks_per_record
+        return blocks // field.blocks * self.field_bytes(field)
+
+    @property
+    def superblock_header_bytes(self) -> int:
+        """Bytes of a superblock before its first record."""
         return sum(self._outer_bytes(each) for each in self.fields if each.blocks > 1)
 
-    def _outer_bytes(self, field: Field) -> int:
-        return self.unit_turns * self.turn_blocks // field.blocks * self.size(field)
-
     @property
-    def unit_bytes(self) -> int:
-        """The bytes of a unit."""
-        return self.first_bytes + self.unit_turns * self.turn_bytes
+    def superblock_bytes(self) -> int:
+        """Bytes of a superblock."""
+        return self.superblock_header_bytes + self.records_per_superblock * self.record_bytes
 
     @property
     def tile_bytes(self) -> int:
-        """The bytes of a tile."""
-        return self.turns // self.unit_turns * self.unit_bytes
+        """Bytes of a tile."""
+        return self.records // self.records_per_superblock * self.superblock_bytes
 
-    def start(self, number: int) -> int:
-        """Where a field begins: in a unit, or, after the integers, among those of a block."""
+    def field_offset(self, number: int) -> int:
+        """Return the offset of a field: in its superblock's header, or in its block's fields."""
         fields = self.fields
-        before = [
-            each for each in fields[:number] if (each.blocks > 1) == (fields[number].blocks > 1)
-        ]
-        return sum(
-            self.size(each) if each.blocks == 1 else self._outer_bytes(each) for each in before
-        )
+        is_outer = fields[number].blocks > 1
+        size = self._outer_bytes if is_outer else self.field_bytes
+        return sum(size(each) for each in fields[:number] if (each.blocks > 1) == is_outer)
 
-    # -- memory -----------------------------------------------------------------------------------
-
-    def bindings(self) -> list[Binding]:
-        """Of the bytes of all tiles: of integers and of each field, or of all that together."""
+    def binding_bytes(self) -> list[int]:
+        """Return the bytes of a tile in each tensor: in one, or of integers and each field."""
+        if not self.is_planar:
+            return [self.tile_bytes]
         tiles = self.tiles
-        if not self.is_apart:
-            return [Binding((tiles.count, self.tile_bytes), U8)]
-        blocks = tiles.depth // tiles.block
-        sizes = [tiles.steps * tiles.step_bytes]
-        sizes += [blocks // each.blocks * self.size(each) for each in self.fields]
-        return [Binding((tiles.count, size), U8) for size in sizes]
-
-    def take(self, memories: list[Value]) -> Reader:
-        """Take the memrefs of `bindings` from the begin of a list."""
-        return Reader(self, [memories.pop(0) for _ in self.bindings()])
+        blocks = tiles.k // tiles.block_size
+        fields = [blocks // each.blocks * self.field_bytes(each) for each in self.fields]
+        return [tiles.steps * tiles.step_bytes, *fields]
 
     def pack(self, integers: Array, fields: Sequence[Array]) -> Array:
-        """Lay a weight out together.
+        """Pack a constant weight into records.
 
         Args:
             integers: as for `Tiles.pack`.
-            fields: as of `Tiles.pack_parameters`, each with its element type.
+            fields: results of `Tiles.pack_block_parameters`, each with its element type.
 
         Returns:
             uint8, ``count x tile_bytes``.
         """
         tiles, count = self.tiles, self.tiles.count
-        units = self.turns // self.unit_turns
-        packed = np.empty((count, units, self.unit_bytes), np.uint8)
-        first = self.first_bytes
-        turns = packed[:, :, first:].reshape((count, units, self.unit_turns, self.turn_bytes))
-        of_blocks = self.turn_steps * tiles.step_bytes
-        shape = (count, units, self.unit_turns, of_blocks)
-        for start in range(0, count, _AT_ONCE):
-            columns = integers[start * tiles.width : (start + _AT_ONCE) * tiles.width]
-            some = replace(tiles, columns=len(columns)).pack(columns)
-            turns[start : start + _AT_ONCE, ..., :of_blocks] = some.reshape((-1, *shape[1:]))
-        blocks = turns[..., of_blocks:].reshape((*shape[:3], self.turn_blocks, self.block_bytes))
-        for number, (field, given) in enumerate(zip(self.fields, fields, strict=True)):
-            place, size = self.start(number), self.size(field)
-            stored = np.ascontiguousarray(given).view(np.uint8)
+        superblocks = self.records // self.records_per_superblock
+        packed = np.empty((count, superblocks, self.superblock_bytes), np.uint8)
+        record_shape = (count, superblocks, self.records_per_superblock)
+        records = packed[:, :, self.superblock_header_bytes :]
+        records = records.reshape((*record_shape, self.record_bytes))
+        size = self.steps_per_record * tiles.step_bytes
+        for first in range(0, count, _TILES_PER_COPY):
+            columns = integers[first * tiles.nr : (first + _TILES_PER_COPY) * tiles.nr]
+            steps = replace(tiles, n=len(columns)).pack(columns)
+            steps = steps.reshape((-1, *record_shape[1:], size))
+            records[first : first + _TILES_PER_COPY, ..., :size] = steps
+        blocks = records[..., size:]
+        blocks = blocks.reshape((*record_shape, self.blocks_per_record, self.block_field_bytes))
+        for number, (field, array) in enumerate(zip(self.fields, fields, strict=True)):
+            offset, size = self.field_offset(number), self.field_bytes(field)
+            bytes_ = np.ascontiguousarray(array).view(np.uint8)
             if field.blocks == 1:
-                blocks[..., place : place + size] = stored.reshape((*blocks.shape[:4], size))
+                blocks[..., offset : offset + size] = bytes_.reshape((*blocks.shape[:4], size))
             else:
-                outer = self._outer_bytes(field)
-                packed[:, :, place : place + outer] = stored.reshape((count, units, outer))
+                end = offset + self._outer_bytes(field)
+                packed[:, :, offset:end] = bytes_.reshape((count, superblocks, end - offset))
         return packed.reshape((count, self.tile_bytes))
 
 
-@dataclass(frozen=True)
-class Reader:
-    """Reads a weight.
-
-    Args:
-        stored: how it is given.
-        memories: the memrefs of its bindings.
-        first: the turn that they begin with; None for that of the weight.
-    """
-
-    stored: PackedWeight
-    memories: Sequence[Value]
-    first: Formula | None = None
-
-    def step(self, turn: Formula, number: Formula | int) -> tuple[Value, Formula]:
-        """The memref and the byte of a tile at which a step of a turn begins."""
-        stored, size = self.stored, self.stored.tiles.step_bytes
-        if stored.is_apart:
-            turn = _after(turn, self.first)
-            return self.memories[0], (_times(turn, stored.turn_steps) + number) * size
-        return self.memories[0], self._turn(turn) + number * size
-
-    def scale(self, tile: Value, block: Block, column: Formula | int, lanes: int) -> Formula:
-        """Scales of a block, f32, of so many columns of a tile from one on."""
-        return self._real(self.stored.scale, 0, tile, block, column, lanes)
-
-    def zero(self, tile: Value, block: Block, column: Formula | int, lanes: int) -> Formula | None:
-        """Zero points, u8, in the same way; None where all blocks have one."""
-        if self.stored.zero is not None:
-            return None
-        return self._read(len(self.stored.scale.fields), tile, block, column, lanes)
-
-    def offset(
-        self, tile: Value, block: Block, column: Formula | int, lanes: int
-    ) -> Formula | None:
-        """Offsets, f32, in the same way; None where there are none."""
-        kept = self.stored.offset
-        if kept is None:
-            return None
-        first = len(self.stored.fields) - len(kept.fields)
-        return self._real(kept, first, tile, block, column, lanes)
-
-    def _real(
-        self,
-        kept: Scale,
-        first: int,
-        tile: Value,
-        block: Block,
-        column: Formula | int,
-        lanes: int,
-    ) -> Formula:
-        stored = self._read(first, tile, block, column, lanes)
-        if kept.outer is None:
-            return convert(stored, F32)
-        outer = convert(self._read(first + 1, tile, block, column, lanes), F32)
-        return convert(convert(stored, I32), F32) * outer
-
-    def _read(
-        self, number: int, tile: Value, block: Block, column: Formula | int, lanes: int
-    ) -> Formula:
-        """Elements of a field, as they are stored."""
-        element = self.stored.fields[number].element
-        width = element.bits // 8
-        memory, start = self._place(number, block)
-        place = [tile, (start + column * width).value]
-        if width == 1:
-            return load(memory, place, lanes, element)
-        return bitcast(load(memory, place, lanes * width, U8), element)
-
-    def _place(self, number: int, block: Block) -> tuple[Value, Formula]:
-        """The memref of a field, and where what a block has begins in a tile."""
-        stored, field = self.stored, self.stored.fields[number]
-        size = stored.size(field)
-        if stored.is_apart:
-            place = _times(_after(block.turn, self.first), stored.turn_blocks) + block.number
-            return self.memories[number + 1], _divided(place, field.blocks) * size
-        [memory], start = self.memories, stored.start(number)
-        if field.blocks == 1:
-            start += stored.turn_steps * stored.tiles.step_bytes
-            return memory, self._turn(block.turn) + (start + block.number * stored.block_bytes)
-        unit = _divided(block.turn, stored.unit_turns) * stored.unit_bytes + start
-        if field.blocks == stored.unit_turns * stored.turn_blocks:
-            return memory, unit
-        turn = _times(remainder(block.turn, stored.unit_turns), stored.turn_blocks)
-        return memory, unit + _divided(turn + block.number, field.blocks) * size
-
-    def _turn(self, turn: Formula) -> Formula:
-        """Where a turn begins in a tile."""
-        stored = self.stored
-        if stored.unit_turns == 1:
-            return turn * stored.turn_bytes + stored.first_bytes
-        unit = _divided(turn, stored.unit_turns) * stored.unit_bytes + stored.first_bytes
-        return unit + remainder(turn, stored.unit_turns) * stored.turn_bytes
-
-
-def _after(position: Formula, first: Formula | None) -> Formula:
-    return position if first is None else position - first
-
-
-def _times(position: Formula, number: int) -> Formula:
-    return position if number == 1 else position * number
-
-
-def _divided(position: Formula, number: int) -> Formula:
-    return position if number == 1 else quotient(position, number)
+def _with_rows(array: AnyArray, count: int) -> AnyArray:
+    missing = count - array.shape[0]
+    return array if not missing else np.pad(array, ((0, missing), (0, 0)))

@@ -29,8 +29,7 @@ from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable, items_per_workgroup
 from ..pack.codebook import Codebook
-from ..pack.packed_weight import PackedWeight, Scale
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
 from .match_failure import MatchFailure
 from .operands import array_of, bytes_of, laid_out, stored_array
 
@@ -156,8 +155,10 @@ class Product:
         tiles = Tiles(
             stored_bits if stored_bits < 7 else 8, block, count, depth, lanes, parts(count)
         )
-        if not tiles.accepts():
-            return MatchFailure(f"its blocks of {block} are not whole in steps of {tiles.step}")
+        if not tiles.is_valid:
+            return MatchFailure(
+                f"its block size {block} does not nest in packing steps of {tiles.k_per_step}"
+            )
         zeros = contraction.zero_points
         if zeros is not None and contraction.storage_type.width != bits and not _fit(zeros, bits):
             return MatchFailure("its zero points have more bits than its integers")
@@ -208,7 +209,7 @@ class Product:
         )
         together = product.tiles_per_iteration
         parts = -(-tiles.count // together)
-        products = (rows_of_batch or 1) * together * tiles.width * tiles.depth
+        products = (rows_of_batch or 1) * together * tiles.nr * tiles.k
         product = replace(
             product, tiles_per_workgroup=items_per_workgroup(parts, products, batches) * together
         )
@@ -218,7 +219,7 @@ class Product:
         if not self._of_floats:
             given = self._integer_rows(activations, product.row_sum_factor, kernels, rows)
         epilogue = self.epilogue
-        tables = epilogue.operands(tiles.count * tiles.width) if epilogue else []
+        tables = epilogue.operands(tiles.count * tiles.nr) if epilogue else []
         sums = self._called(kernels, product, [*weight.operands, *given, *tables], rows)
         return self._result(sums, extents, result)
 
@@ -231,7 +232,7 @@ class Product:
         shares: Sequence[int] = (),
     ) -> Value:
         """Call the kernel, and return its sums ``rows x columns``, or those of shares of these."""
-        type_ = tensor_type([self.rows, *shares, self.tiles.columns], mlir_type(F32))
+        type_ = tensor_type([self.rows, *shares, self.tiles.n], mlir_type(F32))
         [sums] = kernels.call(product, product.kernel(), operands, [type_], rows)
         return sums
 
@@ -254,7 +255,7 @@ class Product:
         tiles = self.tiles
         if not self.batch:
             return tiles
-        return replace(tiles, columns=self.batches * tiles.count * tiles.width)
+        return replace(tiles, n=self.batches * tiles.count * tiles.nr)
 
     @property
     def _of_floats(self) -> bool:
@@ -271,10 +272,10 @@ class Product:
     ) -> list[Value]:
         """Activations of 8 bits; and of their blocks scales, and sums times a factor."""
         tiles = self.tiles
-        blocks, lanes = tiles.depth // tiles.block, INSTRUCTION_SETS[self.instructions].lanes
-        rounding = QuantizeRows(self.rows, tiles.depth, tiles.block, lanes, factor)
+        blocks, lanes = tiles.k // tiles.block_size, INSTRUCTION_SETS[self.instructions].lanes
+        rounding = QuantizeRows(self.rows, tiles.k, tiles.block_size, lanes, factor)
         types = [
-            tensor_type([self.rows, tiles.depth], mlir_type(I8)),
+            tensor_type([self.rows, tiles.k], mlir_type(I8)),
             tensor_type([self.rows, 2 * blocks], mlir_type(I32)),
         ]
         return kernels.call(rounding, rounding.kernel(), [activations], types, rows)
@@ -362,7 +363,7 @@ class Product:
         ]
         count = len(of_rows)
         if not count:
-            return emit_stablehlo.reshape(tensor, [1, self.tiles.depth]), extents
+            return emit_stablehlo.reshape(tensor, [1, self.tiles.k]), extents
         groups = [list(range(count)), list(range(count, len(wanted)))]
         return linalg.collapse(tensor, groups), extents
 
@@ -408,24 +409,24 @@ class Product:
         moved = array.transpose([order.index(loop) for loop in wanted])
         depth = math.prod(moved.shape[len(self.batch) + len(self.columns) :])
         if not self.batch:
-            return moved.reshape((self.tiles.columns, depth))
-        whole = self.tiles.count * self.tiles.width
-        moved = moved.reshape((self.batches, self.tiles.columns, depth))
-        if whole > self.tiles.columns:
-            moved = np.pad(moved, ((0, 0), (0, whole - self.tiles.columns), (0, 0)))
+            return moved.reshape((self.tiles.n, depth))
+        whole = self.tiles.count * self.tiles.nr
+        moved = moved.reshape((self.batches, self.tiles.n, depth))
+        if whole > self.tiles.n:
+            moved = np.pad(moved, ((0, 0), (0, whole - self.tiles.n), (0, 0)))
         return moved.reshape((self.batches * whole, depth))
 
-    def _scales(self, given: Value) -> tuple[Scale, list[_Part]]:
+    def _scales(self, given: Value) -> tuple[ScaleEncoding, list[_Part]]:
         """Scales or offsets as the kernel reads them: two parts where they are quantized."""
         inner = self._quantized(given)
         if inner is None:
             element = _float_of(given)
-            return Scale(element), [self._reals(given, element)]
+            return ScaleEncoding(element), [self._reals(given, element)]
         codes, outer, blocks = inner
         element = _float_of(outer)
         how = "scales", codes.element, codes.mask, codes.zero
         integers = _Part([codes.given], codes.element, how, lambda: self._laid_out(codes.bytes))
-        return Scale(codes.element, element, blocks), [
+        return ScaleEncoding(codes.element, element, blocks), [
             integers,
             self._reals(outer, element, blocks),
         ]
@@ -481,7 +482,7 @@ class Product:
         ):
             if terms[0][0] not in self.inner and size > 1:
                 array = np.repeat(array, size, axis)
-        return self._all_tiles.pack_parameters(self._as_columns(array), blocks)
+        return self._all_tiles.pack_block_parameters(self._as_columns(array), blocks)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from ..constant_values import is_invariant
 from ..cpu.dynamic_gemm import DynamicGemm
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
@@ -86,7 +86,7 @@ class RowContraction:
         tiles = Tiles(
             8, target.k_pack, columns, depth + missing, target.lanes, parts, target.k_pack
         )
-        width = tiles.count * tiles.width
+        width = tiles.count * tiles.nr
         how = (tiles, self.of_weight, target.sign_offset)
 
         def rows() -> AnyArray:
@@ -97,7 +97,7 @@ class RowContraction:
             sums = convert(rows(), I32).sum(1, dtype=np.int32) * np.int32(-target.sign_offset)
             if width != columns:
                 sums = np.pad(sums, [(0, width - columns)])
-            return sums.reshape((tiles.count, tiles.width))
+            return sums.reshape((tiles.count, tiles.nr))
 
         given = target.multiplicands(tensor(self.activations)).value
         given = emit_stablehlo.transpose(given, self.of_activations)

@@ -1,8 +1,8 @@
 """Look-ups of rows in a table that a contraction multiplies with, in the tiles of its kernel.
 
 A language model whose table of tokens is tied looks rows up in it, and multiplies with all of it
-for the logits. The product reads tiles (`subquant.kernels.pack.tiles`); as rows are read there as
-well, nothing reads the table as it was written, and no archive has it. Before::
+for the logits. The product reads tiles (`subquant.kernels.pack.packed_weight`); as rows are read
+there as well, nothing reads the table as it was written, and no archive has it. Before::
 
     %q = util.global.load @table : tensor<512x64xi8>
     %s = util.global.load @scales : tensor<512x2xf16>
@@ -109,7 +109,7 @@ class RowLookup:
                 element_of(self.indices.type),
             )
             indices = emit_stablehlo.reshape(self.indices, [self.count])
-            type_ = tensor_type([self.count, tiles.depth], mlir_type(F32))
+            type_ = tensor_type([self.count, tiles.k], mlir_type(F32))
             [rows] = kernels.call(
                 taking, taking.kernel(), [*weight.operands, indices], [type_], self.count
             )

@@ -18,7 +18,7 @@ from ...signature import MOST_ITERATIONS
 from ..gpu.blockwise_gemm import THREAD_N, GpuBlockwiseGemm
 from ..gpu.quantize_rows import GpuQuantizeRows
 from ..kernel_table import KernelTable
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 from .match_blockwise import Product
 from .match_failure import MatchFailure
 
@@ -102,7 +102,7 @@ def _shares(tiles: Tiles, rows: int, workgroups: int) -> int:
         _MOST_SHARES,
         _WORKGROUPS // workgroups,
         tiles.steps // _LEAST_STEPS,
-        tiles.depth // (2 * rows),
+        tiles.k // (2 * rows),
     )
     return next((n for n in range(most, 1, -1) if tiles.steps % n == 0), 1)
 
@@ -124,7 +124,7 @@ class ThreadContraction(Product):
         if planned.batch:
             return MatchFailure("it has batch dimensions")
         tiles = planned.tiles
-        if tiles.steps * (1 + tiles.vectors[0]) >= MOST_ITERATIONS:
+        if tiles.steps * (1 + tiles.plane_vectors[0]) >= MOST_ITERATIONS:
             return MatchFailure("its columns are longer than the loops of some devices")
         return planned
 
@@ -146,7 +146,7 @@ class ThreadContraction(Product):
             Cast(_CODES, contraction.expressed),
             self.rows,
             stored.scale,
-            stored.zero,
+            stored.zero_point,
             stored.offset,
             at_once,
             _THREADS,
@@ -170,7 +170,7 @@ class ThreadContraction(Product):
 
     def _rounded(self, kernels: KernelTable, activations: Value, rows: Extent) -> list[Value]:
         """Activations as bytes, four to a word, and the scales of their blocks."""
-        depth, block = self.tiles.depth, self.tiles.block
+        depth, block = self.tiles.k, self.tiles.block_size
         rounding = GpuQuantizeRows(self.rows, depth, block, _THREADS)
         types = [
             tensor_type([self.rows, depth // 4], mlir_type(I32)),

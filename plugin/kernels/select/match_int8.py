@@ -28,7 +28,7 @@ from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
-from ..pack.tiles import Tiles
+from ..pack.packed_weight import Tiles
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
@@ -365,7 +365,7 @@ class IntegerContraction:
             self._in_order(self.activations)
             if product.converts_activations or product.pad_copy is not None
             else self._activations(kernels, instructions, missing, is_widened=True),
-            *(epilogue.operands(tiles.count * tiles.width) if epilogue else ()),
+            *(epilogue.operands(tiles.count * tiles.nr) if epilogue else ()),
         ]
         return self._call(kernels, product, operands)
 
@@ -373,14 +373,14 @@ class IntegerContraction:
         """The same with what is around pictures written in the kernel, if that takes less."""
         pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.geometry
         lines, (_, _, positions, channels) = pad_copy.vertical, pad_copy.shape
-        products = windows.output_pixels * product.tiles.depth
+        products = windows.output_pixels * product.tiles.k
         again = (
             max(0, lines.receptive_field - lines.stride)
             * positions
             * channels
             * _COST_OF_A_POSITION
         )
-        share = workgroups_per_tile(products * product.tiles.columns, product.tiles.count, again)
+        share = workgroups_per_tile(products * product.tiles.n, product.tiles.count, again)
         inside = replace(product, pad_copy=pad_copy, workgroups=share)
         if missing or product.tiles.count > _MOST_WRITTEN_AGAIN or not inside.fits_scratch:
             return product
@@ -402,18 +402,18 @@ class IntegerContraction:
         """
         tiles, target, integers = product.tiles, product.target, convert(rows, I32)
         first = self._first(integers.sum(1, dtype=np.int32), product.instructions, product.epilogue)
-        missing = tiles.count * tiles.width - tiles.columns
+        missing = tiles.count * tiles.nr - tiles.n
         if product.skipped_padding is not None:
             taps = product.skipped_padding.taps
-            of_lines = integers.reshape((1, tiles.columns, taps, -1)).sum(3, dtype=np.int32)
+            of_lines = integers.reshape((1, tiles.n, taps, -1)).sum(3, dtype=np.int32)
             tap = np.arange(taps)
             is_left_out = np.array([(tap < n) | (tap >= taps - m) for n, m in product.skipped_taps])
             factors = is_left_out[:, None].astype(np.int32) * (self.outside + target.sign_offset)
             first = first + (of_lines * factors).sum(2, dtype=np.int32)
-        first = first.reshape((len(product.skipped_taps), tiles.columns))
+        first = first.reshape((len(product.skipped_taps), tiles.n))
         if missing:
             first = np.pad(first, [(0, 0), (0, missing)])
-        return first.reshape((-1, tiles.width))
+        return first.reshape((-1, tiles.nr))
 
     @staticmethod
     def _first(sums: AnyArray, instructions: str, epilogue: FusedEpilogue | None) -> AnyArray:
@@ -473,7 +473,7 @@ class IntegerContraction:
             given = self._activations(kernels, instructions, missing, is_widened=False)
         else:
             given = self._in_order(self.activations)
-        width = tiles.count * tiles.width
+        width = tiles.count * tiles.nr
         operands = [weight, given, *(epilogue.operands(width) if epilogue else ())]
         return self._call(kernels, product, operands)
 

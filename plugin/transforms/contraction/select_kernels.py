@@ -30,10 +30,10 @@ Activations of several products are rounded once. What is computed between produ
 a kernel, too (`subquant.kernels.fusion.elementwise_fusion`); calls of small kernels that follow one
 another become one (`subquant.kernels.fusion.dispatch_fusion`).
 
-The weight is laid out anew (`subquant.kernels.pack.tiles`): a constant here, and a parameter that
-the compilation is given (`subquant.kernels.pack.parameters`); an argument or another parameter by
-operations of the program. For weights that are arguments there is a copy of the function that takes
-them laid out (`subquant.kernels.pack.prepack_arguments`).
+The weight is laid out anew (`subquant.kernels.pack.packed_weight`): a constant here, and a
+parameter that the compilation is given (`subquant.kernels.pack.parameters`); an argument or another
+parameter by operations of the program. For weights that are arguments there is a copy of the
+function that takes them laid out (`subquant.kernels.pack.prepack_arguments`).
 """
 
 from __future__ import annotations
