@@ -54,7 +54,7 @@ from ...numerics.element_types import I8, I32, I64, U8, AnyArray
 from ..conv_geometry import ConvGeometry
 from ..epilogue.matcher import epilogue_bindings
 from ..isa.base import Accumulator
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 

@@ -52,7 +52,7 @@ from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 
 __all__ = ["AttentionKernel"]
 

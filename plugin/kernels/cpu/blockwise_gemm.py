@@ -51,7 +51,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.base import Accumulator, InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
 from .n_tail import store_columns
 from .unpack_weight import Panel, Step

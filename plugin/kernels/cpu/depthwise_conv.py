@@ -43,8 +43,9 @@ from ..conv_geometry import ConvAxis
 from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding, Kernel, workgroup_range
+from ..kernel import Binding, Kernel
 from ..pack.k_groups import TapGroups
+from ..workgroups import workgroup_range
 
 __all__ = ["DepthwiseConv"]
 

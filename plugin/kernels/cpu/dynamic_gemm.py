@@ -24,7 +24,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
 from .n_tail import store_columns
 

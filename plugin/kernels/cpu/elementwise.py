@@ -33,7 +33,7 @@ from ...emit.vectors import (
 )
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, U32, ElementType
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 
 __all__ = [
     "BITCAST",

@@ -36,7 +36,7 @@ from ...numerics.array_functions import convert
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight
 from .weight_reader import BlockIndex, WeightReader, weight_bindings
 

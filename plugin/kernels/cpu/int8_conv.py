@@ -56,7 +56,8 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..conv_geometry import ConvAxis
 from ..epilogue.matcher import epilogue_bindings
-from ..kernel_table import Binding, Kernel, workgroup_range
+from ..kernel import Binding, Kernel
+from ..workgroups import workgroup_range
 from .conv_gemm import ROOM, ConvGemm
 from .n_tail import SumWriter
 from .widened_panels import WidenedPanels, widened_panels

@@ -19,7 +19,8 @@ from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, whe
 from ...numerics.element_types import I8
 from ..conv_geometry import ConvAxis
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding, Kernel, workgroup_range
+from ..kernel import Binding, Kernel
+from ..workgroups import workgroup_range
 
 __all__ = ["PadCopyKernel"]
 

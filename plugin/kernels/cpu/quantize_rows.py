@@ -28,7 +28,8 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.block_contraction import activation_scale
 from ...numerics.element_types import F32, I8, I32, U32
 from ..isa.base import round_half_even
-from ..kernel_table import MAX_LARGE_WORKGROUPS, Binding, Kernel
+from ..kernel import Binding, Kernel
+from ..workgroups import MAX_LARGE_WORKGROUPS
 
 __all__ = ["QuantizeRows"]
 

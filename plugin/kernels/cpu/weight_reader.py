@@ -11,7 +11,7 @@ from ...emit import Formula
 from ...emit.vectors import bitcast, load, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8
-from ..kernel_table import Binding
+from ..kernel import Binding
 from ..pack.packed_weight import PackedWeight, ScaleEncoding
 
 __all__ = ["BlockIndex", "WeightReader", "weight_bindings"]

@@ -61,7 +61,7 @@ from ...numerics.requantization import Requantization, requantize
 from ..constant_values import constant_elements
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import Binding
+from ..kernel import Binding
 from ..select.operands import value_of
 from .f32_requant_check import Line
 from .requant_analysis import MonotoneRequant, monotone_requant

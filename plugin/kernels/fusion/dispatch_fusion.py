@@ -32,7 +32,8 @@ from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
 from ..constant_values import is_invariant
-from ..kernel_table import Binding, Kernel, KernelCall, KernelTable
+from ..kernel import Binding, Kernel
+from ..kernel_table import KernelCall, KernelTable
 
 __all__ = ["DEFAULT_FUSED_MACS", "fuse_dispatches"]
 

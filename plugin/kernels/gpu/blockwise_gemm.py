@@ -63,7 +63,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert, is_zero
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32, U8, U32, ElementType
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 from ..pack.packed_weight import ScaleEncoding, Tiles
 
 __all__ = ["THREAD_N", "GpuBlockwiseGemm"]

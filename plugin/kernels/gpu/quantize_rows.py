@@ -34,7 +34,7 @@ from ...numerics.block_contraction import activation_scale
 from ...numerics.casts import Cast
 from ...numerics.element_types import F32, I32
 from ...numerics.parameters import ExpressedType, StorageType
-from ..kernel_table import Binding, Kernel
+from ..kernel import Binding, Kernel
 
 __all__ = ["GpuQuantizeRows"]
 

@@ -27,9 +27,10 @@ from ..cpu.quantize_rows import QuantizeRows
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import KernelTable, items_per_workgroup
+from ..kernel_table import KernelTable
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
+from ..workgroups import items_per_workgroup
 from .match_failure import MatchFailure
 from .operands import array_of, bytes_of, laid_out, stored_array
 

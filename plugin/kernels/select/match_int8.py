@@ -27,8 +27,9 @@ from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
+from ..kernel_table import KernelTable
 from ..pack.packed_weight import Tiles
+from ..workgroups import MAX_LARGE_WORKGROUPS, workgroups_per_tile
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .operands import LEAST_PRODUCTS, array_of, has_elements, laid_out, matrix_axes
 
