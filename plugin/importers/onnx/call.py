@@ -246,6 +246,15 @@ class Call(BaseCall[Operand]):
             raise self.error(f"has no attribute {name!r}")
         return int(self.attribute(name, 0))
 
+    def element_type_name(self, number: int) -> str:
+        """ONNX's name of the element type of a number."""
+        from onnx import TensorProto
+
+        try:
+            return str(TensorProto.DataType.Name(number))
+        except ValueError:
+            raise self.error(f"is to the unknown type {number}") from None
+
     def array(self, index: int) -> AnyArray:
         """The value of an input, as floats if it is real."""
         return self.floats(self.input(index).value)

@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
-from ..contraction.contractions import matmul, per_row, summed_product
+from ..contraction.matrix_products import matmul, per_row, required_integer_matmul
 from ..elementwise.float_operands import (
     as_input_type,
     float_operand,
@@ -169,9 +169,7 @@ def attention(call: Call) -> list[AnyArray]:
 def quantized_attention(call: Call) -> list[AnyArray]:
     """``input, weight, bias, scales, mask, zero points, past``: of a product of integers."""
     left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
-    total = summed_product(call, left, right)
-    if total is None:
-        raise call.error("has scales along the dimension that is summed", UnsupportedError)
+    total = required_integer_matmul(call, left, right)
     whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)
     call.with_integers()
     return [as_input_type(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]

@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, put_slice
 from ....numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
 from ..call import Call
-from ..elementwise.float_operands import element, float_operand
+from ..elementwise.float_operands import element_type, float_operand
 from .attention import positions
 
 __all__ = ["CacheFormat", "present"]
@@ -52,7 +52,7 @@ class CacheFormat:
         kind = call.attribute(f"{letter}_quant_type", "NONE")
         bits = call.attribute("kv_cache_bit_width") or 8
         if kind == "NONE":
-            return CacheFormat(element(call, 0))
+            return CacheFormat(element_type(call, 0))
         counts = {"PER_TENSOR": 1, "PER_CHANNEL": groups * width}
         if kind not in counts or bits not in (8, 4) or (bits == 4 and width % 2):
             raise call.error(f"has {letter}_quant_type {kind!r} with {bits} bits", UnsupportedError)

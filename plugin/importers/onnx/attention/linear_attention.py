@@ -26,7 +26,7 @@ from ..call import Call, Typed, importer
 from ..elementwise.activations import sigmoid
 from ..elementwise.float_operands import (
     as_input_type,
-    element,
+    element_type,
     float_operand,
     optional_float_operand,
 )
@@ -159,7 +159,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
     (_, state), outputs = over_time(step, [start, state], sequences)
     scale = call.attribute("scale", 0.0) or 1 / math.sqrt(width)
     result = outputs.transpose(1, 0, 2, 3, 4).reshape((batch, length, heads * size))
-    target = element(call, 0 if call.optional(3) is None else 3)
+    target = element_type(call, 0 if call.optional(3) is None else 3)
     return [as_input_type(call, 0, result * np.float32(scale)), convert(state, target)]
 
 

@@ -19,7 +19,7 @@ from ..elementwise.float_operands import as_input_type, float_operand
 from ..elementwise.gated_activations import activated
 from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
-from .contractions import matmul, summed_product
+from .matrix_products import integer_matmul, matmul
 
 # -- products -------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ def fused_matmul(call: Call) -> Any:
     alpha = np.float32(call.attribute("alpha", 1.0))
     total = None
     if all(isinstance(side, Quantized) for side in sides) and alpha == 1:
-        total = summed_product(call, sides[0], sides[1])
+        total = integer_matmul(call, sides[0], sides[1])
     if total is not None:
         return total
     call.with_floats("an operand is float, or alpha is not 1")

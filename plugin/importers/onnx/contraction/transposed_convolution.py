@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convolve, dilate
 from ....numerics.element_types import AnyArray
 from ..call import Call, Typed, importer
-from .contractions import bias_of
+from .convolutions import bias_of
 
 
 @importer("ConvTranspose")

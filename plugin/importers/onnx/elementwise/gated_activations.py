@@ -16,7 +16,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
-from .activations import sigmoid
+from .activations import hard_sigmoid, sigmoid
 from .float_operands import as_input_type, float_operand, optional_float_operand
 
 __all__ = ["activated"]
@@ -91,12 +91,7 @@ _ACTIVATIONS: dict[str, tuple[int, Callable[..., AnyArray]]] = {
     "Sigmoid": (0, sigmoid),
     "LeakyRelu": (1, lambda x, alpha: np.where(x < x.dtype.type(0), x * alpha, x)),
     "Clip": (2, lambda x, low, high: np.minimum(np.maximum(x, low), high)),
-    "HardSigmoid": (
-        2,
-        lambda x, alpha, beta: np.minimum(
-            np.maximum(alpha * x + beta, x.dtype.type(0)), x.dtype.type(1)
-        ),
-    ),
+    "HardSigmoid": (2, hard_sigmoid),
 }
 """The number of parameters, and the function."""
 

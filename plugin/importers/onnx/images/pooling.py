@@ -21,14 +21,14 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, pool
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
 from ..call import Call, Typed, importer
-from ..contraction.contractions import padding
+from ..contraction.convolutions import padding
 from ..quantization.expressed import (
     ExpressedValue,
     Quantized,
     ScaledSum,
     ScaledTerm,
-    factor_of,
-    product_of,
+    scale_factor,
+    scale_product,
 )
 from ..quantization.quantize_linear import quantized, stored
 from ..reduction.reductions import greatest, reduced, reduction_axes
@@ -49,12 +49,14 @@ def _mean(operand: Quantized, axes: Sequence[int], *, keep: bool = True) -> Scal
 
 def _divided(operand: Quantized, total: AnyArray, bound: int, counts: Array) -> ScaledSum:
     """Sums of storage by how many elements each has."""
-    scale = factor_of(operand.scales.reshape((1,) * total.ndim))
+    scale = scale_factor(operand.scales.reshape((1,) * total.ndim))
     if scale.dtype == object:
         inverse = np.array([Fraction(1, int(n)) for n in counts.reshape(-1)], object)
     else:
         inverse = np.float32(1) / counts.astype(np.float32)
-    return ScaledSum((ScaledTerm(total, bound, product_of(scale, inverse.reshape(counts.shape))),))
+    return ScaledSum(
+        (ScaledTerm(total, bound, scale_product(scale, inverse.reshape(counts.shape))),)
+    )
 
 
 def _whole(call: Call) -> Quantized | None:
@@ -147,7 +149,7 @@ def reduce_mean(call: Call) -> ScaledSum | Typed:
     keep = bool(call.attribute("keepdims", 1))
     axes = reduction_axes(call, len(real.shape))
     if axes is None:
-        total = real.sum()
+        total = real.as_sum()
         return reduced(call) if total is None else total
     return _mean(real, axes, keep=keep)
 

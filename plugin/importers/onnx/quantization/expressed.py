@@ -1,8 +1,9 @@
-"""Reals as integers and scales, as long as that is exact: what DequantizeLinear gives.
+"""Expressed (dequantized) values as integers and scales, as long as that is exact.
 
-A `Quantized` is the storage with its parameters, a `ScaledSum` what products and sums of such are.
-Both become floats where an operator wants floats; QuantizeLinear rounds a `ScaledSum` from its
-integers, so that quantize-dequantize pairs around an operator are integer arithmetic.
+DequantizeLinear returns a `Quantized`: storage with its parameters. Products and sums of quantized
+operands are a `ScaledSum`. Both become floats where an operator needs floats. QuantizeLinear rounds
+a `ScaledSum` from its integers, so quantize-dequantize pairs around an operator are integer
+arithmetic.
 """
 
 from __future__ import annotations
@@ -29,29 +30,43 @@ __all__ = [
     "Quantized",
     "ScaledSum",
     "ScaledTerm",
-    "clamped",
+    "accumulator_type",
+    "add_zero_points",
     "requantize_sum",
-    "rounded",
+    "round_to_steps",
+    "scale_factor",
+    "scale_product",
 ]
 
 Lift: TypeAlias = Callable[[Array, ElementType], AnyArray]
-"""Makes an array a value of the program, if one is written."""
+"""The function makes an array a value of the program, if one is written."""
 
-_MOST_TERMS = 4
-_STEPS = StorageType(32, True, -(1 << 17), 1 << 17)
-"""Steps from the zero point: every storage type of up to 16 bits is inside."""
+_MAX_TERMS = 4
+_STEPS_LIMIT = 1 << 17
+_STEPS = StorageType(32, True, -_STEPS_LIMIT, _STEPS_LIMIT)
+"""The range of steps from the zero point contains every storage type of up to 16 bits."""
+
+
+def accumulator_type(bound: int) -> ElementType:
+    """The narrower of i32 and i64 that holds integers up to a magnitude."""
+    return I64 if bound >= 1 << 31 else I32
+
+
+def _storage_type(type_: str) -> StorageType:
+    element = element_of(type_)
+    return StorageType(element.bits, element.kind == "int")
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """``(storage - zero_point) * scale``, block by block.
+    """A quantized tensor, ``(storage - zero_point) * scale`` block by block.
 
     Args:
         storage: integers.
-        type: of them, ONNX's name.
+        type: ONNX's name of the storage type.
         scales: floats of the shape ``ceil(shape / block_sizes)``.
         zero_points: integers of the same shape; None for 0.
-        block_sizes: for each axis.
+        block_sizes: the block size along each axis.
     """
 
     storage: AnyArray
@@ -62,51 +77,49 @@ class Quantized:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """The dimension sizes."""
         return tuple(self.storage.shape)
 
     @property
     def dtype(self) -> DType:
-        """The dtype of the reals."""
-        found: DType = np.dtype(self.scales.dtype)
-        return found
+        """The expressed dtype."""
+        dtype: DType = np.dtype(self.scales.dtype)
+        return dtype
 
     @property
     def is_per_tensor(self) -> bool:
-        """There is one scale."""
+        """True for one scale."""
         return bool(math.prod(self.scales.shape) == 1)
 
     @property
     def broadcasts(self) -> bool:
-        """Each axis has one scale, or one for each index."""
-        extents = zip(self.scales.shape, self.shape, strict=True)
-        return all(n in (1, extent) for n, extent in extents)
+        """True if each axis has one scale, or one scale for each index."""
+        sizes = zip(self.scales.shape, self.shape, strict=True)
+        return all(n in (1, size) for n, size in sizes)
 
     def dequantize(self, lift: Lift) -> AnyArray:
-        """Floats."""
+        """Compute the expressed values as floats."""
         element = element_of(self.type)
-        is_signed = element.kind == "int"
-        if is_known(self.storage):
-            storage, held = lift(self.storage, element), StorageType(element.bits, is_signed)
+        storage, storage_type = self.storage, _storage_type(self.type)
+        if is_known(storage):
+            storage = lift(storage, element)
         else:  # a byte for each integer
-            low, high = StorageType(element.bits, is_signed).type_range
-            width = self.storage.dtype.itemsize * 8
-            storage, held = self.storage, StorageType(width, is_signed, low, high)
+            width = storage.dtype.itemsize * 8
+            storage_type = StorageType(width, storage_type.signed, *storage_type.type_range)
         zero_points = self.zero_points
         if zero_points is not None and is_known(zero_points):
-            zero_points = lift(zero_points, held.element) if zero_points.any() else None
-        if element.bits > 8 and self.dtype.itemsize < 4:  # differences that f16 cannot hold
-            form = BlockForm(
-                storage, held, self.block_sizes, convert(self.scales, F32), zero_points
-            )
-            wide = form.dequantize(ExpressedType.of_dtype(F32.dtype))
-            return convert(wide, ElementType.of_dtype(self.dtype))
-        form = BlockForm(storage, held, self.block_sizes, self.scales, zero_points)
-        return form.dequantize(ExpressedType.of_dtype(self.dtype))
+            zero_points = lift(zero_points, storage_type.element) if zero_points.any() else None
+        needs_f32 = element.bits > 8 and self.dtype.itemsize < 4  # f16 cannot hold the differences
+        scales = convert(self.scales, F32) if needs_f32 else self.scales
+        form = BlockForm(storage, storage_type, self.block_sizes, scales, zero_points)
+        if not needs_f32:
+            return form.dequantize(ExpressedType.of_dtype(self.dtype))
+        values = form.dequantize(ExpressedType.of_dtype(F32.dtype))
+        return convert(values, ElementType.of_dtype(self.dtype))
 
     def centered(self) -> tuple[AnyArray, int]:
-        """``storage - zero_point`` of what broadcasts, and its greatest magnitude."""
-        low, high = StorageType(*_form(self.type)).type_range
+        """``storage - zero_point`` and its greatest magnitude; the scales must broadcast."""
+        low, high = _storage_type(self.type).type_range
         if is_known(self.storage) and self.storage.size:
             low, high = int(self.storage.min()), int(self.storage.max())
         zero_points = self.zero_points
@@ -114,15 +127,15 @@ class Quantized:
             dtype = {"UINT8": np.int16, "UINT16": np.int32}.get(self.type)
             return self.storage if dtype is None else self.storage.astype(dtype), max(-low, high)
         bits = element_of(self.type).bits
-        wide = np.int16 if bits <= 8 else np.int32 if bits <= 16 else np.int64
+        signed = np.int16 if bits <= 8 else np.int32 if bits <= 16 else np.int64
         if is_known(zero_points):
             bound = max(int(zero_points.max()) - low, high - int(zero_points.min()), 0)
         else:
             bound = high - low if not is_known(self.storage) else 1 << bits
-        return self.storage.astype(wide) - zero_points.astype(wide), bound
+        return self.storage.astype(signed) - zero_points.astype(signed), bound
 
     def moved(self, move: Callable[[AnyArray], AnyArray]) -> Quantized | None:
-        """Elements in other places; None where they do not have one scale."""
+        """Move elements to other positions; None for several scales."""
         if not self.is_per_tensor:
             return None
         storage = move(self.storage)
@@ -132,7 +145,7 @@ class Quantized:
         return Quantized(storage, self.type, scales, zero_points, tuple(storage.shape))
 
     def transposed(self, order: Sequence[int]) -> Quantized:
-        """The axes in another order."""
+        """Reorder the axes."""
         planes = [self.storage, self.scales, self.zero_points]
         storage, scales, zero_points = (
             None if plane is None else plane.transpose(*order) for plane in planes
@@ -140,24 +153,19 @@ class Quantized:
         sizes = tuple(self.block_sizes[axis] for axis in order)
         return Quantized(storage, self.type, scales, zero_points, sizes)
 
-    def sum(self) -> ScaledSum | None:
-        """The same as a sum of one term; None where scales do not broadcast."""
+    def as_sum(self) -> ScaledSum | None:
+        """The same values as a sum of one term; None where scales do not broadcast."""
         if not self.broadcasts or self.dtype != np.float32:
             return None
         value, bound = self.centered()
-        return ScaledSum((ScaledTerm(value, bound, factor_of(self.scales)),))
+        return ScaledSum.of(value, bound, scale_factor(self.scales))
 
 
-def _form(type_: str) -> tuple[int, bool]:
-    element = element_of(type_)
-    return element.bits, element.kind == "int"
-
-
-def factor_of(scales: AnyArray) -> AnyArray:
-    """Scales as fractions if they are known, else as f32."""
+def scale_factor(scales: AnyArray) -> AnyArray:
+    """Constant scales as fractions, others as f32."""
     if not is_known(scales):
         return scales.astype(np.float32)
-    if not (np.isfinite(scales) & (scales != 0)).all():  # which are left to floats
+    if not (np.isfinite(scales) & (scales != 0)).all():  # float arithmetic handles these
         return np.asarray(scales, np.float32)
     return exact(scales)
 
@@ -166,24 +174,24 @@ def _is_exact(factor: AnyArray) -> bool:
     return is_known(factor) and factor.dtype == object
 
 
-def product_of(left: AnyArray, right: AnyArray) -> AnyArray:
-    """The product of two factors."""
+def scale_product(left: AnyArray, right: AnyArray) -> AnyArray:
+    """The product of two scale factors."""
     if _is_exact(left) and _is_exact(right):
         return np.asarray(left * right, object)
-    return _float(left) * _float(right)
+    return _as_float(left) * _as_float(right)
 
 
-def _float(factor: AnyArray) -> AnyArray:
+def _as_float(factor: AnyArray) -> AnyArray:
     return factor.astype(np.float32) if _is_exact(factor) else factor
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledTerm:
-    """``value * factor``.
+    """Scaled integers, ``value * factor``.
 
     Args:
         value: integers.
-        bound: their greatest magnitude.
+        bound: the greatest magnitude of the integers.
         factor: fractions, or f32; has as many axes as the value, and broadcasts.
     """
 
@@ -191,21 +199,21 @@ class ScaledTerm:
     bound: int
     factor: AnyArray
 
-    def real(self) -> AnyArray:
-        """As f32."""
-        return convert(self.value, F32) * _float(self.factor)
+    def as_f32(self) -> AnyArray:
+        """Compute the product as f32."""
+        return convert(self.value, F32) * _as_float(self.factor)
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledSum:
-    """A sum of scaled integers, between bounds.
+    """A sum of scaled integers, clamped to bounds.
 
-    Rounding keeps the order of reals, so that bounds are rounded apart from the sum.
+    Rounding is monotone, so the bounds are rounded separately from the sum.
 
     Args:
-        terms: of the sum.
-        dtype: of the reals.
-        low, high: f32; what is beyond is that one.
+        terms: the scaled integers.
+        dtype: the expressed dtype.
+        low, high: the f32 bounds that the sum is clamped to.
     """
 
     terms: tuple[ScaledTerm, ...]
@@ -213,178 +221,183 @@ class ScaledSum:
     low: float = -math.inf
     high: float = math.inf
 
+    @staticmethod
+    def of(value: AnyArray, bound: int, factor: AnyArray) -> ScaledSum:
+        """A sum of one term."""
+        return ScaledSum((ScaledTerm(value, bound, factor),))
+
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents."""
+        """The dimension sizes."""
         return np.broadcast_shapes(*(term.value.shape for term in self.terms))
 
     @property
     def is_exact(self) -> bool:
-        """All factors are known."""
+        """True if all factors are constant."""
         return all(_is_exact(term.factor) for term in self.terms)
 
+    @property
+    def is_unbounded(self) -> bool:
+        """True without bounds."""
+        return self.low == -math.inf and self.high == math.inf
+
+    @property
+    def _is_one_increasing_term(self) -> bool:
+        """True for one term without bounds whose value increases with its integer."""
+        is_one = len(self.terms) == 1 and self.is_exact and self.is_unbounded
+        return is_one and bool((self.terms[0].factor > 0).all())
+
     def broadcast_to(self, shape: tuple[int, ...]) -> ScaledSum:
-        """The same for each index of further axes."""
-        rank = len(shape)
+        """Repeat the sum for each index of further axes."""
         terms = []
         for term in self.terms:
-            padded = (1,) * (rank - len(term.value.shape))
-            value = term.value.reshape((*padded, *term.value.shape))
-            factor = term.factor.reshape((*padded, *term.factor.shape))
+            ones = (1,) * (len(shape) - len(term.value.shape))
+            value = term.value.reshape((*ones, *term.value.shape))
+            factor = term.factor.reshape((*ones, *term.factor.shape))
             terms.append(ScaledTerm(np.broadcast_to(value, shape), term.bound, factor))
         return replace(self, terms=tuple(terms))
 
-    @property
-    def is_plain(self) -> bool:
-        """There are no bounds."""
-        return self.low == -math.inf and self.high == math.inf
+    def channels_last(self) -> ScaledSum:
+        """Move axis 1 of a sum of one term to the end."""
+        (term,) = self.terms
+        order = (0, *range(2, len(term.value.shape)), 1)
+        return ScaledSum.of(term.value.transpose(order), term.bound, term.factor.transpose(order))
 
     def bounded(self, low: float | None, high: float | None) -> ScaledSum | None:
-        """What is beyond reals becomes these; None for one that is no number."""
-        found = [
-            -math.inf if low is None else float(low),
-            math.inf if high is None else float(high),
-        ]
-        if any(map(math.isnan, found)):
+        """Clamp to bounds, of which the upper one is applied last; None for a NaN."""
+        lower = -math.inf if low is None else float(low)
+        upper = math.inf if high is None else float(high)
+        if math.isnan(lower) or math.isnan(upper):
             return None
-        least, most = (max(bound, found[0]) for bound in (self.low, self.high))
-        return replace(self, low=min(least, found[1]), high=min(most, found[1]))
+        least, greatest = (max(bound, lower) for bound in (self.low, self.high))
+        return replace(self, low=min(least, upper), high=min(greatest, upper))
 
     def dequantize(self, lift: Lift) -> AnyArray:
-        """Floats: each term is rounded, and each sum."""
-        first, *others = (term.real() for term in self.terms)
-        for each in others:
-            first = first + each
+        """Compute floats; each term is rounded, and each partial sum."""
+        total, *further = (term.as_f32() for term in self.terms)
+        for each in further:
+            total = total + each
         if self.low > -math.inf:
-            first = np.maximum(first, np.float32(self.low))
-        return first if self.high == math.inf else np.minimum(first, np.float32(self.high))
+            total = np.maximum(total, np.float32(self.low))
+        return total if self.high == math.inf else np.minimum(total, np.float32(self.high))
 
     def plus(self, other: ScaledSum) -> ScaledSum | None:
-        """The sum of two; None for too many terms, or bounds.
+        """Add two sums; None for too many terms, or bounds.
 
-        A bias in the units of the other: ONNX has them equal, and files their product as f32.
+        Terms with equal f32 factors are one term: ONNX requires the scale of a bias to be the
+        product of the scales of its operands, and files have that product rounded to f32.
         """
-        if not self.is_plain or not other.is_plain:
+        if not self.is_unbounded or not other.is_unbounded:
             return None
         if len(self.terms) == len(other.terms) == 1:
             (left,), (right,) = self.terms, other.terms
             if _is_exact(left.factor) and _is_exact(right.factor):
-                near = np.broadcast_arrays(_float(left.factor), _float(right.factor))
-                if (near[0] == near[1]).all():
+                factors = np.broadcast_arrays(_as_float(left.factor), _as_float(right.factor))
+                if (factors[0] == factors[1]).all():
                     bound = left.bound + right.bound
-                    wide = I64 if bound >= 1 << 31 else I32
-                    value = convert(left.value, wide) + convert(right.value, wide)
-                    return ScaledSum((ScaledTerm(value, bound, left.factor),))
+                    type_ = accumulator_type(bound)
+                    value = convert(left.value, type_) + convert(right.value, type_)
+                    return ScaledSum.of(value, bound, left.factor)
         terms = (*self.terms, *other.terms)
-        return ScaledSum(terms) if len(terms) <= _MOST_TERMS else None
+        return ScaledSum(terms) if len(terms) <= _MAX_TERMS else None
 
     def times(self, other: ScaledSum) -> ScaledSum | None:
-        """The product of two; None for several terms, bounds, or beyond 31 bits."""
+        """Multiply two sums; None for several terms, bounds, or products beyond 31 bits."""
         if len(self.terms) != 1 or len(other.terms) != 1:
             return None
-        if not self.is_plain or not other.is_plain:
+        if not self.is_unbounded or not other.is_unbounded:
             return None
         (left,), (right,) = self.terms, other.terms
         bound = left.bound * right.bound
         if bound >= 1 << 31:
             return None
         value = convert(left.value, I32) * convert(right.value, I32)
-        return ScaledSum((ScaledTerm(value, bound, product_of(left.factor, right.factor)),))
+        return ScaledSum.of(value, bound, scale_product(left.factor, right.factor))
 
     def negated(self) -> ScaledSum:
-        """The sum of the negated terms."""
+        """Negate each term."""
         terms = []
         for term in self.terms:
-            wide = convert(term.value, I64 if term.bound >= 1 << 31 else I32)
-            terms.append(ScaledTerm(-wide, term.bound, term.factor))
+            value = convert(term.value, accumulator_type(term.bound))
+            terms.append(ScaledTerm(-value, term.bound, term.factor))
         return replace(self, terms=tuple(terms), low=-self.high, high=-self.low)
 
-    def clamped_below(self) -> ScaledSum | None:
-        """What is negative becomes 0: of the integers of one term, else of the reals."""
-        if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
+    def rectified(self) -> ScaledSum | None:
+        """Clamp negative values to 0: as integers for one term, else by a bound."""
+        if not self._is_one_increasing_term:
             return self.bounded(0.0, None)
         (term,) = self.terms
-        return ScaledSum((ScaledTerm(np.maximum(term.value, 0), term.bound, term.factor),))
+        return ScaledSum.of(np.maximum(term.value, 0), term.bound, term.factor)
 
     def leaky(self, alpha: float) -> ScaledSum | None:
-        """What is negative times ``alpha``: a term of its own; None for several terms or bounds."""
-        if len(self.terms) != 1 or not self.is_exact or not self.is_plain or not self._ascends:
+        """Multiply negative values by alpha, as a second term; None for several terms or bounds."""
+        if not self._is_one_increasing_term:
             return None
         slope = Fraction(float(np.float32(alpha))) if math.isfinite(alpha) else None
         if not slope:
-            return None if slope is None else self.clamped_below()
+            return None if slope is None else self.rectified()
         (term,) = self.terms
-        below = np.asarray(term.factor * slope, object)
+        negative_factor = np.asarray(term.factor * slope, object)
+        positive = ScaledTerm(np.maximum(term.value, 0), term.bound, term.factor)
         return ScaledSum(
-            (
-                ScaledTerm(np.maximum(term.value, 0), term.bound, term.factor),
-                ScaledTerm(np.minimum(term.value, 0), term.bound, below),
-            )
+            (positive, ScaledTerm(np.minimum(term.value, 0), term.bound, negative_factor))
         )
-
-    @property
-    def _ascends(self) -> bool:
-        """Greater integers are greater reals."""
-        return all((term.factor > 0).all() for term in self.terms if _is_exact(term.factor))
 
 
 ExpressedValue: TypeAlias = AnyArray
-"""An array, or a real as integers and scales: a `Quantized` or a `ScaledSum`."""
+"""The type is an array, or integers and scales: a `Quantized` or a `ScaledSum`."""
 
 
-def rounded(real: AnyArray, scales: AnyArray, block_sizes: Sequence[int]) -> AnyArray:
-    """``round_half_even(real / scale)`` as i32, saturating beyond every storage type."""
+def round_to_steps(real: AnyArray, scales: AnyArray, block_sizes: Sequence[int]) -> AnyArray:
+    """``round_half_even(real / scale)`` as i32, saturated beyond every storage type."""
     expressed = ExpressedType.of_dtype(real.dtype)
     return quantize(real, scales.astype(real.dtype), block_sizes, _STEPS, expressed)
 
 
-def clamped(steps: AnyArray, zero_points: AnyArray, type_: str) -> AnyArray:
-    """Steps plus zero points as a storage type; ONNX adds them after rounding."""
-    element = element_of(type_)
-    low, high = StorageType(*_form(type_)).type_range
+def add_zero_points(steps: AnyArray, zero_points: AnyArray, type_: str) -> AnyArray:
+    """Steps plus zero points, saturated to a storage type; ONNX adds zero points after rounding."""
+    low, high = _storage_type(type_).type_range
     if zero_points is not None and not (is_known(zero_points) and not np.any(zero_points)):
         steps = steps + convert(zero_points, I32)
-    return np.minimum(np.maximum(steps, low), high).astype(element.dtype)
+    return np.minimum(np.maximum(steps, low), high).astype(element_of(type_).dtype)
 
 
 def requantize_sum(total: ScaledSum, scale: AnyArray) -> AnyArray:
-    """``round_half_even(total / scale)``: from integers where all scales are known.
+    """``round_half_even(total / scale)``, from integers where all scales are constant.
 
     Args:
         total: the sum.
         scale: f32 of one element, or one for each axis.
 
     Returns:
-        Integers of 32 bits, saturating beyond every storage type.
+        Integers of 32 bits, saturated beyond every storage type.
     """
     rank = len(total.shape)
-    target = factor_of(scale.reshape((1,) * rank) if math.prod(scale.shape) == 1 else scale)
+    target = scale_factor(scale.reshape((1,) * rank) if math.prod(scale.shape) == 1 else scale)
     if not total.is_exact or not _is_exact(target):
-        whole = total.dequantize(lambda array, element: array)
-        grid = _float(target)
-        sizes = [n if extent == 1 else 1 for n, extent in zip(whole.shape, grid.shape, strict=True)]
-        return rounded(whole, grid, sizes)
+        real = total.dequantize(lambda array, element: array)
+        grid = _as_float(target)
+        sizes = [n if size == 1 else 1 for n, size in zip(real.shape, grid.shape, strict=True)]
+        return round_to_steps(real, grid, sizes)
     terms = [
-        Term(convert(term.value, I64 if term.bound >= 1 << 31 else I32), term.bound,
+        Term(convert(term.value, accumulator_type(term.bound)), term.bound,
              np.asarray(term.factor / target, object))
         for term in total.terms
     ]  # fmt: skip
-    found = requantize(terms, np.zeros((1,) * rank, np.int64), _STEPS)
-    limit = 1 << 17
-    if total.is_plain:
-        return convert(np.minimum(np.maximum(found.value, -limit), limit), I32)
+    steps = requantize(terms, np.zeros((1,) * rank, np.int64), _STEPS).value
+    if total.is_unbounded:
+        return convert(np.minimum(np.maximum(steps, -_STEPS_LIMIT), _STEPS_LIMIT), I32)
     ends = [
-        np.array(
-            [_steps(bound, step, limit) for step in target.reshape(-1)], found.value.dtype
-        ).reshape(target.shape)
+        np.array([_bound_in_steps(bound, step) for step in target.reshape(-1)], steps.dtype)
+        .reshape(target.shape)
         for bound in (total.low, total.high)
-    ]
-    least, most = np.minimum(*ends), np.maximum(*ends)
-    return convert(np.minimum(np.maximum(found.value, least), most), I32)
+    ]  # fmt: skip
+    least, greatest = np.minimum(*ends), np.maximum(*ends)
+    return convert(np.minimum(np.maximum(steps, least), greatest), I32)
 
 
-def _steps(bound: float, scale: Fraction, limit: int) -> int:
-    """A bound in steps of a scale, rounded to the nearest, ties to even, within limits."""
+def _bound_in_steps(bound: float, scale: Fraction) -> int:
+    """A bound in steps of a scale, rounded to nearest even, within `_STEPS_LIMIT`."""
     if math.isinf(bound):
-        return limit if (bound > 0) == (scale > 0) else -limit
-    return min(max(round(Fraction(bound) / scale), -limit), limit)
+        return _STEPS_LIMIT if (bound > 0) == (scale > 0) else -_STEPS_LIMIT
+    return min(max(round(Fraction(bound) / scale), -_STEPS_LIMIT), _STEPS_LIMIT)

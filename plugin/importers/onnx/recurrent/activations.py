@@ -17,7 +17,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call
-from ..elementwise.activations import sigmoid, softplus
+from ..elementwise.activations import hard_sigmoid, sigmoid, softplus
 
 __all__ = ["Function", "functions_of"]
 
@@ -28,11 +28,6 @@ Function: TypeAlias = Callable[[AnyArray], AnyArray]
 def _elu(x: AnyArray, alpha: Any, beta: Any) -> AnyArray:
     zero = x.dtype.type(0)
     return np.where(x >= zero, x, alpha * np.expm1(np.minimum(x, zero)))
-
-
-def _hard_sigmoid(x: AnyArray, alpha: Any, beta: Any) -> AnyArray:
-    kind = x.dtype.type
-    return np.minimum(np.maximum(alpha * x + beta, kind(0)), kind(1))
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,7 @@ _ACTIVATIONS = {
     "softplus": _Activation(lambda x, alpha, beta: softplus(x)),
     "affine": _Activation(lambda x, alpha, beta: alpha * x + beta, True, True),
     "scaledtanh": _Activation(lambda x, alpha, beta: alpha * tanh(beta * x), True, True),
-    "hardsigmoid": _Activation(_hard_sigmoid, True, True, 0.2, 0.5),
+    "hardsigmoid": _Activation(hard_sigmoid, True, True, 0.2, 0.5),
     "elu": _Activation(_elu, True, False, 1.0),
     "leakyrelu": _Activation(
         lambda x, alpha, beta: np.where(x >= x.dtype.type(0), x, alpha * x), True, False, 0.01

@@ -22,7 +22,7 @@ from ..call import Call, importer
 from ..elementwise.float_operands import (
     as_input_type,
     computing_type,
-    element,
+    element_type,
     float_operand,
     optional_float_operand,
 )
@@ -105,7 +105,7 @@ def _simplified(call: Call) -> list[AnyArray]:
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
     result = _affine(call, unscaled, float_operand(call, 1, target))
-    return [convert(result, element(call, 1)), convert(inverse, stash)]
+    return [convert(result, element_type(call, 1)), convert(inverse, stash)]
 
 
 @importer("com.microsoft.SkipLayerNormalization")

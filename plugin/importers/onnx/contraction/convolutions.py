@@ -1,0 +1,182 @@
+"""Convolutions: Conv and its integer forms.
+
+Products of storage less zero points are accumulated in 32 bits, or in 64 where 32 could overflow.
+The product of the scales becomes the scale of the accumulator. ConvInteger wraps in 32 bits, which
+the specification forbids models to reach.
+
+Sources: ONNX, ConvInteger 10, QLinearConv 10; ONNX Runtime, ``ContribOperators.md``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import convert, convolve
+from ....numerics.element_types import AnyArray, DType, ElementType
+from ..call import Call, Operand, Typed, importer
+from ..quantization.expressed import Quantized, ScaledSum, accumulator_type
+from ..quantization.quantize_linear import grid, quantized, stored
+from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
+
+__all__ = ["bias_of", "convolution", "padding"]
+
+
+def _geometry(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple[
+    list[tuple[int, int]], tuple[int, ...], tuple[int, ...], int
+]:  # fmt: skip
+    """Read and check padding, strides, dilations and groups."""
+    rank = len(images) - 2
+    if rank < 1 or len(kernels) != rank + 2:
+        raise call.error(
+            f"convolves images of shape {list(images)} with kernels of shape {list(kernels)}",
+            UnsupportedError,
+        )
+    groups = call.attribute("group", 1)
+    strides = tuple(call.attribute("strides", [1] * rank))
+    dilations = tuple(call.attribute("dilations", [1] * rank))
+    sizes = call.attribute("kernel_shape", list(kernels[2:]))
+    if list(sizes) != list(kernels[2:]):
+        raise call.error(f"has kernels of shape {list(kernels)}, and says {list(sizes)}")
+    has_channels = kernels[1] * groups == images[1] and not kernels[0] % groups
+    if not has_channels or len(strides) != rank or len(dilations) != rank:
+        raise call.error(
+            f"convolves images of shape {list(images)} with kernels of shape {list(kernels)} in "
+            f"{groups} groups, with the strides {list(strides)} and the dilations {list(dilations)}"
+        )
+    spans = [(n - 1) * d + 1 for n, d in zip(kernels[2:], dilations, strict=True)]
+    pads = padding(call, images[2:], spans, strides)
+    for size, pair, span in zip(images[2:], pads, spans, strict=True):
+        if size + sum(pair) < span:
+            raise call.error(f"has windows of {spans} in images of {list(images[2:])}")
+    return pads, strides, dilations, groups
+
+
+def bias_of(call: Call, index: int, channels: int) -> Operand | None:
+    """Return the bias of a convolution, which has an element for each output channel."""
+    bias = call.optional(index)
+    if bias is not None and bias.shape != (channels,):
+        raise call.error(f"adds {bias} of shape {list(bias.shape)} to {channels} channels")
+    return bias
+
+
+def padding(
+    call: Call, sizes: Sequence[int], spans: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Read the padding before and after each spatial axis, from ``pads`` or ``auto_pad``.
+
+    Args:
+        call: the node.
+        sizes: the spatial dimension sizes of the images.
+        spans: the dilated sizes of the kernels.
+        strides: the strides of the kernels.
+    """
+    rank, auto = len(sizes), call.attribute("auto_pad", "NOTSET")
+    if auto in ("SAME_UPPER", "SAME_LOWER"):
+        pairs = []
+        for size, span, stride in zip(sizes, spans, strides, strict=True):
+            total = max((-(-size // stride) - 1) * stride + span - size, 0)
+            less, more = total // 2, total - total // 2
+            pairs.append((less, more) if auto == "SAME_UPPER" else (more, less))
+        return pairs
+    pads = [0] * (2 * rank) if auto == "VALID" else call.attribute("pads", [0] * (2 * rank))
+    if len(pads) != 2 * rank or min(pads, default=0) < 0:
+        raise call.error(f"has the padding {list(pads)} ({auto})")
+    return [(int(pads[a]), int(pads[a + rank])) for a in range(rank)]
+
+
+def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -> AnyArray:
+    """Convolve ``[N, C, ...]`` with ``[OC, C / groups, ...]``; padding is 0."""
+    pads, strides, dilations, groups = _geometry(call, images.shape, kernels.shape)
+    is_1d = len(pads) == 1  # IREE has fast named operations of two spatial dimensions
+    if is_1d:
+        images = images.reshape((*images.shape[:2], 1, images.shape[2]))
+        kernels = kernels.reshape((*kernels.shape[:2], 1, kernels.shape[2]))
+        pads, strides, dilations = [(0, 0), *pads], (1, *strides), (1, *dilations)
+    if any(map(any, pads)):
+        images = np.pad(images, ((0, 0), (0, 0), *pads))
+    result = convolve(images, kernels, strides, dilations, groups, dtype)
+    return result.reshape((*result.shape[:2], result.shape[3])) if is_1d else result
+
+
+def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> ScaledSum | None:
+    """Convolve integers; None for images of several scales, or kernels not scaled by channel."""
+    reason = ""
+    if not images.is_per_tensor:
+        reason = "the images have more than one scale"
+    elif not kernels.broadcasts or math.prod(kernels.scales.shape[1:]) != 1:
+        reason = "the kernels have other scales than one for each feature"
+    elif images.dtype != np.float32:
+        reason = f"the scale of the images is {images.dtype.name}"
+    if reason:
+        call.with_floats(reason)
+        return None
+    (x, x_bound), (w, w_bound) = images.centered(), kernels.centered()
+    bound, dtype = accumulator(w, w_bound, x_bound, tuple(range(1, w.ndim)))
+    total = convolution(call, x, w, dtype)
+    rank = total.ndim
+    channel_scales = kernels.scales.reshape((1, -1, *(1,) * (rank - 2)))
+    factor = product_factor(images.scales.reshape((1,) * rank), channel_scales, rank)
+    return ScaledSum.of(total, bound, factor)
+
+
+@importer("ConvInteger")
+def conv_integer(call: Call) -> AnyArray:
+    """``x, w, x_zero_point, w_zero_point`` to int32."""
+    sides = []
+    for index in (0, 1):
+        operand = call.input(index)
+        ones = np.ones((1,) * len(operand.shape), np.float32)
+        zero_points = None
+        if call.optional(index + 2) is not None:
+            zero_points, _ = grid(call, call.input(index + 2), operand.shape, 0)
+        side = Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
+        sides.append(side.centered()[0])
+    call.with_integers()
+    return convolution(call, sides[0], sides[1], np.dtype(np.int32))
+
+
+@importer("QLinearConv", "com.microsoft.QLinearConv")
+def qlinear_conv(call: Call) -> Typed:
+    """``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``; B has the scale of x * w."""
+    images, kernels = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=0)
+    rank, is_last = len(images.shape), bool(call.attribute("channels_last", 0))
+    if is_last:
+        images = images.transposed((0, rank - 1, *range(1, rank - 1)))
+    total = _integer_convolution(call, images, kernels)
+    if total is None:
+        raise call.error("has scales other than one for each feature", UnsupportedError)
+    bias = bias_of(call, 8, kernels.shape[0])
+    if bias is not None:
+        (term,) = total.terms
+        bound = 1 << 31
+        if bias.is_constant:
+            bound = int(np.abs(np.asarray(bias.value, np.int64)).max(initial=0))
+        bound += term.bound
+        dtype = accumulator_type(bound).dtype
+        addend = bias.value.astype(dtype).reshape((1, -1, *(1,) * (len(images.shape) - 2)))
+        total = ScaledSum.of(term.value.astype(dtype) + addend, bound, term.factor)
+    return stored(call, total.channels_last() if is_last else total, 6, 7)
+
+
+@importer("Conv")
+def conv(call: Call) -> ScaledSum | AnyArray:
+    """``X * W + B``; a scaled integer convolution where both operands are quantized."""
+    images, kernels = call.input(0).value, call.input(1).value
+    bias = bias_of(call, 2, kernels.shape[0])
+    if isinstance(images, Quantized) and isinstance(kernels, Quantized):
+        total = _integer_convolution(call, images, kernels)
+        if total is not None:
+            return total if bias is None else add_bias(call, total, bias.value, axis=1)
+    call.with_floats(reason_for_floats(images, kernels))
+    x, w = call.floats(images), call.floats(kernels)
+    element = ElementType.of_dtype(np.dtype(x.dtype))
+    dtype = np.dtype(np.float32) if element.bits < 32 else element.dtype
+    result = convolution(call, x, w, dtype)
+    if bias is not None:
+        addend = convert(call.floats(bias.value), ElementType.of_dtype(dtype))
+        result = result + addend.reshape((1, -1, *(1,) * (result.ndim - 2)))
+    return convert(result, element)
