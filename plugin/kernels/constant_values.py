@@ -24,6 +24,7 @@ from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
 from ..emit import linalg, operation
 from ..emit.gathers import Taking
+from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
@@ -147,19 +148,6 @@ def _constant(op: Operation) -> Array:
     return array_of_dense(op.attributes["value"])
 
 
-def _reshape(op: Operation, array: Array) -> Array:
-    return array.reshape([int(extent) for extent in op.results[0].type.shape])
-
-
-def _slice(op: Operation, array: Array) -> Array:
-    bounds = (op.attributes[name] for name in ("start_indices", "limit_indices", "strides"))
-    return array[tuple(slice(*map(int, axis)) for axis in zip(*bounds, strict=True))]
-
-
-def _transpose(op: Operation, array: Array) -> Array:
-    return array.transpose([int(axis) for axis in op.attributes["permutation"]])
-
-
 def _convert(op: Operation, array: Array) -> Array:
     type_ = op.results[0].type.element_type
     if isinstance(type_, ir.IntegerType):
@@ -168,16 +156,9 @@ def _convert(op: Operation, array: Array) -> Array:
 
 
 def _wrapped(op: Operation, array: Array) -> Array:
-    """Integers without the bits that the type of a result has not; floats as they are."""
+    """Integers modulo ``2**bits`` of the result's type; floats unchanged."""
     type_ = op.results[0].type.element_type
-    if not isinstance(type_, ir.IntegerType) or type_.width == 64:
-        return array
-    if array.dtype == np.int8:
-        if type_.width == 8:
-            return array
-        if type_.width > 8:
-            return array.astype(np.int64)
-    return _signed(array & ((1 << type_.width) - 1), type_.width)
+    return wrapped(array, type_.width) if isinstance(type_, ir.IntegerType) else array
 
 
 def _takes_elements(op: Operation) -> bool:
@@ -193,7 +174,7 @@ def _unpack(op: Operation, *planes: Array) -> Array:
     width = op.results[0].type.element_type.width
     low, *high = (plane.astype(np.uint8) for plane in planes)
     codes = np.asarray(unpack_planes(low, [int(n) for n in op.attributes["bits"]], *high))
-    return codes.view(np.int8) if width == 8 else _signed(codes.view(np.int8), width)
+    return codes.view(np.int8) if width == 8 else wrapped(codes.view(np.int8), width)
 
 
 def _dequantize(op: Operation, *arrays: Array) -> Array:
@@ -214,30 +195,24 @@ def _dequantize(op: Operation, *arrays: Array) -> Array:
     )
 
 
-def _signed(codes: Array, width: int) -> Array:
-    """The numbers that codes of so many bits are."""
-    half = 1 << (width - 1)
-    return np.asarray((codes ^ half) - half)
-
-
 _GATHER = "stablehlo.gather"
 _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
 _INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
 _RULES: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(CONSTANTS, _constant),
     LOAD: loaded_elements,
-    linalg.BARRIER: lambda op, array: array,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
-    "stablehlo.reshape": _reshape,
-    "stablehlo.slice": _slice,
-    "stablehlo.transpose": _transpose,
+    **{
+        name: MOVEMENT[name]
+        for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
+    },
     "stablehlo.convert": _convert,
     _GATHER: _gather,
-    "stablehlo.and": lambda op, left, right: left & right,
-    "stablehlo.add": lambda op, left, right: _wrapped(op, left + right),
-    "stablehlo.multiply": lambda op, left, right: _wrapped(op, left * right),
-    "stablehlo.subtract": lambda op, left, right: _wrapped(op, left - right),
-    "stablehlo.xor": lambda op, left, right: left ^ right,
+    **{
+        name: lambda op, *arrays: _wrapped(op, ELEMENTWISE[op.name](*arrays))
+        for name in (*("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract"),)
+    },
+    **{name: EVALUATED[name] for name in ("stablehlo.and", "stablehlo.xor")},
     UNPACK: _unpack,
     "subquant.dequantize": _dequantize,
 }

@@ -20,7 +20,7 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import Formula, Scalars, scalar
 from ...emit.linalg import Extent, constant_index
-from ...emit.subnormals import floor
+from ...emit.stablehlo_semantics import COMPARISONS, ELEMENTWISE
 from ...emit.vectors import (
     Vectors,
     broadcast,
@@ -59,46 +59,21 @@ _AS_LONG, _AS_LONG_OF_FUNCTIONS = 8, 64
 _AT_ONCE = 4
 """Vectors of partial results: a sum takes four cycles, and one begins in each."""
 
-OF_FLOATS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.divide": np.divide,
-    "stablehlo.exponential": np.exp,
-    "stablehlo.floor": lambda given: floor(given, np.floor),
-    "stablehlo.logistic": lambda given: np.float32(1) / (np.float32(1) + np.exp(-given)),
-    "stablehlo.round_nearest_even": np.rint,
-    "stablehlo.sqrt": np.sqrt,
-    "stablehlo.tanh": np.tanh,
-}
-_OF_NUMBERS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.abs": np.abs,
-    "stablehlo.add": np.add,
-    "stablehlo.maximum": np.maximum,
-    "stablehlo.minimum": np.minimum,
-    "stablehlo.multiply": np.multiply,
-    "stablehlo.negate": np.negative,
-    "stablehlo.subtract": np.subtract,
-}
-OF_BITS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.and": np.bitwise_and,
-    "stablehlo.or": np.bitwise_or,
-    "stablehlo.xor": np.bitwise_xor,
-}
-SHIFTS: dict[str, Callable[..., Formula]] = {
-    "stablehlo.shift_left": np.left_shift,
-    "stablehlo.shift_right_arithmetic": np.right_shift,
-}
-_COMPARISONS: dict[str, Callable[..., Formula]] = {
-    "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
-    "LE": np.less_equal, "LT": np.less,
-}  # fmt: skip
+OF_FLOATS = (
+    *("stablehlo.divide", "stablehlo.exponential", "stablehlo.floor", "stablehlo.logistic"),
+    *("stablehlo.round_nearest_even", "stablehlo.sqrt", "stablehlo.tanh"),
+)
+_OF_NUMBERS = (
+    *("stablehlo.abs", "stablehlo.add", "stablehlo.maximum", "stablehlo.minimum"),
+    *("stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"),
+)
+OF_BITS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
+SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
 BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
 SELECT = "stablehlo.select"
 RULES: dict[str, Callable[..., Formula]] = {
-    **OF_FLOATS,
-    **_OF_NUMBERS,
-    **OF_BITS,
-    **SHIFTS,
-    **_COMPARISONS,
-    SELECT: np.where,
+    **{name: ELEMENTWISE[name] for name in (*OF_FLOATS, *_OF_NUMBERS, *OF_BITS, *SHIFTS, SELECT)},
+    **COMPARISONS,
 }
 """Operations, comparisons by their direction, and how formulas compute them; `_applied` has those
 that say what element they compute."""

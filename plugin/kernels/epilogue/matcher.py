@@ -48,12 +48,13 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...dialects.grids import zero_point_grid
 from ...dialects.integer_steps import RequantizedSum, read_requantize
-from ...dialects.quant import is_quantized, parameters_of
+from ...dialects.quant import parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import Formula
 from ...emit.operation import constants_of, create, element_of, tensor_type
+from ...emit.stablehlo_semantics import EVALUATED, storage_element, wrapped
 from ...emit.vectors import Vectors, load, reduce_lanes, vector, vector_type
-from ...numerics.array_functions import bits_of, convert, is_known, is_zero
+from ...numerics.array_functions import bits_of, convert, is_known
 from ...numerics.element_types import BOOL, F32, I8, I32, I64, U8, Array, ElementType
 from ...numerics.fixed_point import multiplier_and_shift, saturate
 from ...numerics.parameters import StorageType
@@ -66,7 +67,7 @@ from ..select.operands import value_of
 from .f32_requant_check import Line
 from .requant_analysis import MonotoneRequant, monotone_requant
 
-__all__ = ["EpilogueMatch", "FusedEpilogue", "compare", "epilogue_bindings"]
+__all__ = ["EpilogueMatch", "FusedEpilogue", "epilogue_bindings"]
 
 _MOST_OPERATIONS = 64
 _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
@@ -167,50 +168,6 @@ class _Refused(Exception):
 # -- operations -----------------------------------------------------------------------------------
 
 
-def _binary(function: Callable[..., Any]) -> Callable[..., Formula]:
-    return lambda op, left, right: function(left, right)
-
-
-def _convert(op: Operation, given: Formula) -> Formula:
-    return convert(given, element_of(op.results[0].type))
-
-
-def compare(op: Operation, left: Formula, right: Formula) -> Formula:
-    """What a ``stablehlo.compare`` gives of values or arrays."""
-    direction = str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
-    return _DIRECTIONS[direction](left, right)
-
-
-def _saturate(op: Operation, given: Formula) -> Formula:
-    low, high = (int(bound) for bound in op.attributes["range"])
-    return convert(np.clip(given, low, high), element_of(op.results[0].type))
-
-
-def _select(op: Operation, condition: Formula, yes: Formula, no: Formula) -> Formula:
-    if not is_known(condition) and is_known(yes) and is_known(no):
-        yes = condition.form.known(yes, _element(op.results[0].type))  # of what is compared, else
-    return np.where(condition, yes, no)
-
-
-def _shift_left(op: Operation, given: Formula, count: Formula) -> Formula:
-    is_beyond = _is_beyond(op, count)
-    if is_zero(is_beyond):
-        return np.left_shift(given, count)
-    return np.where(is_beyond, 0, np.left_shift(given, np.where(is_beyond, 0, count)))
-
-
-def _shift_right(op: Operation, given: Formula, count: Formula) -> Formula:
-    is_beyond, most = _is_beyond(op, count), element_of(op.results[0].type).bits - 1
-    signed = ElementType.parse(f"i{most + 1}")
-    given, count = (convert(each, signed) for each in (given, count))
-    return np.right_shift(given, count if is_zero(is_beyond) else np.where(is_beyond, most, count))
-
-
-def _is_beyond(op: Operation, count: Formula) -> Formula:
-    """Whether a shift is by all bits or more, which StableHLO defines, and a CPU does not."""
-    return (count < 0) | (count >= element_of(op.results[0].type).bits)
-
-
 def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
     type_ = op.operands[0].type
     parameters = parameters_of(type_)
@@ -222,35 +179,17 @@ def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _CASTS = ("quant.scast", "subquant.scast")
 _SIGNS = {"stablehlo.add": 1, "stablehlo.subtract": -1}
-_DIRECTIONS = {
-    "EQ": np.equal,
-    "NE": np.not_equal,
-    "LT": np.less,
-    "LE": np.less_equal,
-    "GT": np.greater,
-    "GE": np.greater_equal,
-}
 _RULES: dict[str, Callable[..., Formula]] = {
-    "stablehlo.abs": lambda op, given: np.abs(given),
-    "stablehlo.add": _binary(np.add),
-    "stablehlo.and": _binary(np.bitwise_and),
-    "stablehlo.clamp": lambda op, low, given, high: np.minimum(np.maximum(given, low), high),
-    "stablehlo.compare": compare,
-    "stablehlo.convert": _convert,
-    "stablehlo.maximum": _binary(np.maximum),
-    "stablehlo.minimum": _binary(np.minimum),
-    "stablehlo.multiply": _binary(np.multiply),
-    "stablehlo.negate": lambda op, given: -given,
-    "stablehlo.not": lambda op, given: ~given,
-    "stablehlo.or": _binary(np.bitwise_or),
-    "stablehlo.select": _select,
-    "stablehlo.shift_left": _shift_left,
-    "stablehlo.shift_right_arithmetic": _shift_right,
-    "stablehlo.subtract": _binary(np.subtract),
-    "stablehlo.xor": _binary(np.bitwise_xor),
-    "subquant.saturate": _saturate,
+    **{
+        f"stablehlo.{name}": EVALUATED[f"stablehlo.{name}"]
+        for name in (
+            *("abs", "add", "and", "clamp", "compare", "convert", "maximum", "minimum", "multiply"),
+            *("negate", "not", "or", "select", "shift_left", "shift_right_arithmetic"),
+            *("subtract", "xor"),
+        )
+    },
+    **{name: EVALUATED[name] for name in (*_CASTS, "subquant.saturate")},
     "subquant.subtract_zero_point": _subtract_zero_point,
-    **dict.fromkeys(_CASTS, lambda op, given: given),
 }
 """Operations, and how formulas compute them; requantization apart."""
 
@@ -270,7 +209,7 @@ def _is_computed(op: Operation, of_floats: bool) -> bool:
         not isinstance(value.type, ir.RankedTensorType) for value in (*op.operands, *op.results)
     ):
         return False
-    elements = [_element(value.type) for value in (*op.operands, *op.results)]
+    elements = [storage_element(value.type) for value in (*op.operands, *op.results)]
     if of_floats:
         return op.name in _OF_FLOATS and all(each == F32 for each in elements)
     return all(each is not None and not each.is_float for each in elements)
@@ -278,23 +217,6 @@ def _is_computed(op: Operation, of_floats: bool) -> bool:
 
 def _block_of(op: Operation) -> ir.Block:
     return ir.InsertionPoint(op).block
-
-
-def _element(type_: ir.Type) -> ElementType | None:
-    """How elements are read; None for those that no kernel computes with."""
-    if is_quantized(type_.element_type):
-        parameters = parameters_of(type_)
-        assert parameters is not None  # it is quantized
-        if parameters.granularity == "sub-channel":
-            return None
-        return parameters.storage.element
-    return element_of(type_)
-
-
-def _wrapped(numbers: Array, element: ElementType) -> Array:
-    """Integers modulo ``2**bits``, as signed ones."""
-    half = 1 << (element.bits - 1)
-    return np.asarray(((numbers.astype(object) + half) % (2 * half) - half).astype(np.int64))
 
 
 # -- epilogues ------------------------------------------------------------------------------------
@@ -350,7 +272,7 @@ class EpilogueMatch:
         operations: list[Operation] = []
         values, known = {sums}, dict[Value, Array]()
         waiting, block = [sums], _block_of(sums.owner)
-        of_floats = _element(sums.type) == F32
+        of_floats = storage_element(sums.type) == F32
         while waiting and len(operations) < _MOST_OPERATIONS:
             for use in waiting.pop(0).uses:
                 op = use.owner.operation
@@ -519,7 +441,7 @@ class EpilogueMatch:
             x = [each + form.known(added, I32) for form, each in zip(forms, sums, strict=True)]
         integers = asked.rounded(line, forms, x)
         first, last = self._head[-1].results[0], self.operations[len(self._head) :]
-        element = _element(first.type)
+        element = storage_element(first.type)
         assert element is not None  # it has 8 bits
         storage = StorageType(8, stairs.low < 0, stairs.low, stairs.high)
         result = bits_of(self._narrowed(integers, storage, target), element)
@@ -549,28 +471,28 @@ class EpilogueMatch:
     def _head(self) -> tuple[Operation, ...]:
         """The operations up to the first that gives 8 bits; none if there is no such."""
         for number, op in enumerate(self.operations):
-            if _element(op.results[0].type) in (I8, U8):
+            if storage_element(op.results[0].type) in (I8, U8):
                 return self.operations[: number + 1]
         return ()
 
     @cached_property
     def initial_accumulators(self) -> Array | None:
         """What sums begin with, which the operations would add; a grid, or None for nothing."""
-        if not self.folds_bias or _element(self.sums.type) != I32:
+        if not self.folds_bias or storage_element(self.sums.type) != I32:
             return None
         if not self._is_requantized and self._staircase and self._line_of_staircase:
-            return _wrapped(self._staircase.added, I32)
+            return wrapped(self._staircase.added.astype(np.int64), I32.bits)
         value, numbers = self.sums, np.zeros((), np.int64)
         for op in self.operations:
             if op.operands[0] != value or not self._is_added(op):
                 break
             numbers = numbers + _SIGNS[op.name] * self.known[op.operands[1]]
             value = op.results[0]
-        return _wrapped(numbers, I32) if numbers.any() else None
+        return wrapped(numbers, I32.bits) if numbers.any() else None
 
     def _is_added(self, op: Operation) -> bool:
         """True if a known number is added to integers: sums of floats are rounded."""
-        element = _element(op.results[0].type)
+        element = storage_element(op.results[0].type)
         assert element is not None  # `_is_computed`
         return op.name in _SIGNS and op.operands[1] in self.known and element.is_integer
 
@@ -656,7 +578,7 @@ class EpilogueMatch:
             self.sums,
             self.known,
             bounds,
-            lambda value: _element(value.type),
+            lambda value: storage_element(value.type),
             exact,
         )
 
@@ -682,7 +604,7 @@ class EpilogueMatch:
         added: dict[Value, tuple[Value | None, Array]] = {}  # known numbers that are not added yet
         if of is None and folds_bias and self.initial_accumulators is not None:
             made = {None: list(given)}
-            added[self.sums] = None, _wrapped(-self.initial_accumulators, I32)
+            added[self.sums] = None, wrapped(-self.initial_accumulators, I32.bits)
 
         def total(value: Value) -> list[Formula]:
             if value not in made:
@@ -693,13 +615,13 @@ class EpilogueMatch:
 
         for op in operations:
             (value,), operands = op.results, list(op.operands)
-            element = _element(value.type)
+            element = storage_element(value.type)
             assert element is not None  # `_is_computed`
             if self._is_added(op):
                 start, numbers = added.get(operands[0], (operands[0], np.zeros((), np.int64)))
                 if (value, start) not in self._added:
                     numbers = numbers + _SIGNS[op.name] * self.known[operands[1]]
-                    self._added[value, start] = _wrapped(numbers, element)
+                    self._added[value, start] = wrapped(numbers, element.bits)
                 added[value] = start, self._added[value, start]
                 continue
             read = [self.known[each] if each in self.known else total(each) for each in operands]
@@ -865,7 +787,7 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
         array = constant_elements(value)
     if array is None:
         return None
-    if _element(value.type) == BOOL:
+    if storage_element(value.type) == BOOL:
         array = array.astype(np.bool_)
     if array.ndim != len(shape):
         return array.reshape(()) if array.size == 1 else None

@@ -44,6 +44,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
+from ...emit.stablehlo_semantics import ABSTRACT, COMPARISONS, comparison_direction
 from ...numerics.element_types import BOOL, I8, Array, ElementType
 
 __all__ = ["MonotoneRequant", "monotone_requant"]
@@ -59,13 +60,7 @@ _GREATEST = 127
 _INEXACT = 2.0**-16
 """More than floats of 64 bits are off where sums are computed from steps: one further is taken."""
 _INEXACT_PARTS = 2.0**-46
-_COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "LT": operator.lt,
-    "LE": operator.le,
-    "GT": operator.gt,
-    "GE": operator.ge,
-}
-_COMPARISONS_OF_RESTS = {**_COMPARISONS, "EQ": operator.eq, "NE": operator.ne}
+_ORDERINGS = ("LT", "LE", "GT", "GE")
 _OF_TRUTHS: dict[str, Callable[..., Array]] = {
     "stablehlo.and": operator.and_,
     "stablehlo.not": lambda given: 1 - given,
@@ -246,8 +241,10 @@ class _Part:
             off=off,
         )
 
-    def shifted(self, count: _Part) -> _Part:
-        """To the right."""
+    def __lshift__(self, count: _Part) -> _Part:
+        raise _Unknown  # requantizations shift to the right
+
+    def __rshift__(self, count: _Part) -> _Part:
         if not count.is_number or not ((count.low >= 0) & (count.low < 64)).all():
             raise _Unknown
         by = 2.0 ** -count.low.astype(np.float64)
@@ -263,7 +260,15 @@ class _Part:
             is_whole=self.is_whole and not count.low.any(),
         )
 
-    def bounded(self, other: _Part, choose: Callable[..., Any]) -> _Part:
+    def maximum(self, other: _Part) -> _Part:
+        """The greater of two; see `_bounded`."""
+        return self._bounded(other, np.maximum)
+
+    def minimum(self, other: _Part) -> _Part:
+        """The lesser of two; see `_bounded`."""
+        return self._bounded(other, np.minimum)
+
+    def _bounded(self, other: _Part, choose: Callable[..., Any]) -> _Part:
         """The lesser or the greater of two, of which one is a number: the line is the other's."""
         value, number = _with_number(self, other)
         low, high = choose(value.low, number), choose(value.high, number)
@@ -474,7 +479,7 @@ class _Chain:
         if op.name == "subquant.saturate":
             [value] = parts
             low, high = (_Part.number(np.asarray(int(n))) for n in op.attributes["range"])
-            return value.bounded(low, np.maximum).bounded(high, np.minimum)
+            return value.maximum(low).minimum(high)
         if op.name not in _RULES:
             raise _Unknown
         return _RULES[op.name](*parts)
@@ -514,9 +519,8 @@ class _Chain:
         """What a comparison, or an operation on truth values, computes."""
         kinds = [each.kind for each in given if isinstance(each, _Rest)]
         if op.name == "stablehlo.compare" and len(kinds) == 1 and "found" not in kinds:
-            compare = _COMPARISONS_OF_RESTS.get(_direction(op))
-            if compare is not None:
-                return lambda *sides: np.asarray(compare(*sides)).astype(np.int64)
+            compare = COMPARISONS[comparison_direction(op)]
+            return lambda *sides: np.asarray(compare(*sides)).astype(np.int64)
         elif op.name in _OF_TRUTHS and {*kinds} == {"found"}:
             return _OF_TRUTHS[op.name]
         raise _Unknown
@@ -557,14 +561,11 @@ def _quotient(value: Value, values: Mapping[Value, _Part | _Rest]) -> tuple[Valu
     return op.operands[0], count.low
 
 
-def _direction(op: Operation) -> str:
-    return str(op.attributes["comparison_direction"]).rpartition(" ")[2].strip(">")
-
-
 def _compared(op: Operation, left: _Part, right: _Part) -> _Part:
-    compare = _COMPARISONS.get(_direction(op))
-    if compare is None:
+    direction = comparison_direction(op)
+    if direction not in _ORDERINGS:
         raise _Unknown
+    compare = COMPARISONS[direction]
     _together(left, -right)  # the difference has one direction
     low, high = (
         np.asarray(compare(*pair)).astype(np.int64)
@@ -573,24 +574,9 @@ def _compared(op: Operation, left: _Part, right: _Part) -> _Part:
     return replace(_Part.number(low), high=high, rises=(low != high).astype(int), off=None)
 
 
-def _same(given: _Part) -> _Part:
-    return given
-
-
 _RULES: dict[str, Callable[..., _Part]] = {
-    "quant.scast": _same,
-    "stablehlo.add": operator.add,
-    "stablehlo.clamp": lambda low, given, high: given.bounded(low, np.maximum).bounded(
-        high, np.minimum
-    ),
-    "stablehlo.convert": _same,
-    "stablehlo.maximum": lambda left, right: left.bounded(right, np.maximum),
-    "stablehlo.minimum": lambda left, right: left.bounded(right, np.minimum),
-    "stablehlo.multiply": operator.mul,
-    "stablehlo.negate": operator.neg,
-    "stablehlo.shift_right_arithmetic": _Part.shifted,
-    "stablehlo.subtract": lambda left, right: left + -right,
-    "subquant.scast": _same,
+    **ABSTRACT,
+    **dict.fromkeys(("quant.scast", "subquant.scast"), lambda value: value),
 }
 
 

@@ -29,6 +29,7 @@ from typing import Literal, TypeAlias
 from ...core._mlir import Operation, Value, ir
 from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
+from ...emit.stablehlo_semantics import reshape_source
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
 from ..constant_values import is_invariant
@@ -168,14 +169,7 @@ def _read_outside(call: KernelCall, inside: Collection[Operation]) -> list[Value
 def _given(calls: Sequence[KernelCall]) -> set[Value]:
     """What calls read that is no constant, from before it got its shape."""
     values = {each for call in calls for each in call.operands if not is_invariant(each)}
-    return set(map(_unshaped, values))
-
-
-def _unshaped(value: Value) -> Value:
-    """The value that has the same elements in the same order, from before it got its shape."""
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name == _RESHAPE:
-        value = value.owner.operation.operands[0]
-    return value
+    return set(map(reshape_source, values))
 
 
 def _inside(operation: Operation) -> Iterator[Operation]:

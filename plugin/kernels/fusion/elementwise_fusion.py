@@ -35,6 +35,7 @@ from dataclasses import dataclass, replace
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import element_of, erase_unused, is_dynamic, values_read
+from ...emit.stablehlo_semantics import comparison_direction, reshape_source
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
 from ..constant_values import is_invariant
 from ..cpu.elementwise import (
@@ -234,14 +235,8 @@ def _readers(value: Value) -> int:
 
 
 def _memory(value: Value) -> Value:
-    """The value that has the same elements in the same order, from before it got its shape."""
-    while not isinstance(value.owner, ir.Block):
-        op = value.owner.operation
-        is_whole = op.name == _SLICE and op.operands[0].type == value.type
-        if not is_whole and op.name != _RESHAPE:
-            break
-        value = op.operands[0]
-    return value
+    """The value whose buffer holds the elements of a value, in the same order."""
+    return reshape_source(value, through_whole_slices=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,7 +338,7 @@ class _Writer:
         given = tuple(self._node(operand, self._places[op], numbers) for operand in op.operands)
         name = op.name
         if name == _COMPARE:
-            name = str(op.attributes["comparison_direction"]).split()[-1].rstrip(">")
+            name = comparison_direction(op)
         return Apply(name, given, element_of(op.results[0].type))
 
     def _node(self, value: Value, place: _Place, numbers: Mapping[Operation, int]) -> Node:

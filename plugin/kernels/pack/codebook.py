@@ -20,6 +20,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import UNPACK
 from ...emit.gathers import Taking
+from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
@@ -27,8 +28,6 @@ from ..constant_values import constant_elements
 from ..select.operands import bytes_of
 
 __all__ = ["Codebook"]
-
-_RESHAPE = "stablehlo.reshape"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Codebook:
     @classmethod
     def of(cls, storage: Value) -> Codebook | None:
         """Read what a weight is made of, or return None if that is something else."""
-        gather = _made_by(storage)
+        gather = _producer(storage)
         if gather is None or gather.name != "stablehlo.gather":
             return None
         taking = Taking.of(gather)
@@ -81,19 +80,15 @@ class Codebook:
         return lookup(np.array(self.moved(zero), U8.dtype), self.numbers())
 
 
-def _made_by(value: Value) -> Operation | None:
-    """What makes a value that is reshaped then; None for an argument."""
-    while not isinstance(value.owner, ir.Block):
-        op = value.owner.operation
-        if op.name != _RESHAPE:
-            return op
-        value = op.operands[0]
-    return None
+def _producer(value: Value) -> Operation | None:
+    """The operation that computes a value before it is reshaped; None for an argument."""
+    owner = reshape_source(value).owner
+    return None if isinstance(owner, ir.Block) else owner.operation
 
 
 def _unpacked(indices: Value) -> Operation | None:
     """What unpacks the numbers of 4 bits that a gather takes, which are made wider at most."""
-    op = _made_by(indices)
+    op = _producer(indices)
     while op is not None and op.name in ("stablehlo.and", "stablehlo.convert"):
         element = op.results[0].type.element_type
         if not isinstance(element, ir.IntegerType) or element.width < 8:
@@ -102,7 +97,7 @@ def _unpacked(indices: Value) -> Operation | None:
             mask = constant_elements(op.operands[1])
             if mask is None or (~mask & ((1 << Codebook.BITS) - 1)).any():
                 return None
-        op = _made_by(op.operands[0])
+        op = _producer(op.operands[0])
     if (
         op is None
         or op.name != UNPACK

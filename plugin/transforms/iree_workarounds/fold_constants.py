@@ -38,6 +38,7 @@ from ...dialects.dense import dense_of_array, elements_of_resource
 from ...emit import linalg
 from ...emit.operation import byte_size, erase_unused, is_used, value
 from ...emit.stablehlo import transpose
+from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT
 from ...errors import Remark
 from ...numerics.element_types import Array, ElementType
 from ..base import UNCHANGED, ModulePass, named
@@ -175,23 +176,14 @@ def _computed(op: Operation) -> Array:
     return _RULES[op.name](op, _computed(op.operands[0].owner.operation))
 
 
-def _convert(op: Operation, array: Array) -> Array:
-    return array.astype(ElementType.parse(str(op.results[0].type.element_type)).dtype)
-
-
-def _transpose(op: Operation, array: Array) -> Array:
-    return array.transpose([int(axis) for axis in op.attributes["permutation"]])
-
-
-def _reshape(op: Operation, array: Array) -> Array:
-    return array.reshape([int(extent) for extent in op.results[0].type.shape])
-
-
 _RULES: dict[str, Callable[[Operation, Array], Array]] = {
-    "stablehlo.convert": _convert,
-    "stablehlo.transpose": _transpose,
-    "stablehlo.reshape": _reshape,
-    "stablehlo.optimization_barrier": lambda op, array: array,
-    linalg.BARRIER: lambda op, array: array,
+    "stablehlo.convert": EVALUATED["stablehlo.convert"],
+    **{
+        name: MOVEMENT[name]
+        for name in (
+            *("stablehlo.transpose", "stablehlo.reshape", "stablehlo.optimization_barrier"),
+            linalg.BARRIER,
+        )
+    },
 }
 """Operations, and what they compute from a constant."""

@@ -56,8 +56,8 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import known_integer
 from ...emit import tensor
 from ...emit.operation import element_of, erase_unused, is_used
+from ...emit.stablehlo_semantics import ABSTRACT, EVALUATED
 from ...errors import Remark
-from ...kernels.epilogue.matcher import compare
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, I64, U8, Array, ElementType
 from ..base import UNCHANGED, ModulePass, named
@@ -189,7 +189,7 @@ class _Computed:
             for op in self.operations[:-1]:
                 read = [values[v] if v in values else _constant(v) for v in op.operands]
                 result = op.results[0]
-                values[result] = convert(_RULES[op.name][0](op, *read), element_of(result.type))
+                values[result] = convert(EVALUATED[op.name](op, *read), element_of(result.type))
         table = values[self.operations[-1].operands[0]]
         return np.broadcast_to(table, (2 * _HALF, 2 * _HALF)).astype(np.int64)
 
@@ -198,10 +198,10 @@ class _Computed:
         values = {value: _Line.of_byte(number) for number, value in enumerate(self.bytes)}
         for op in self.operations[:-1]:
             read = [values[v] if v in values else _Line.of(_constant(v)) for v in op.operands]
-            found = _RULES[op.name][1](*read)
-            if found is None:
+            try:
+                values[op.results[0]] = _RULES[op.name](*read)
+            except _NotAffine:
                 return None
-            values[op.results[0]] = found
         return values[self.operations[-1].operands[0]]
 
 
@@ -230,6 +230,10 @@ def _constant(value: Value) -> Array | None:
 
 
 # -- lines -----------------------------------------------------------------------------------------
+
+
+class _NotAffine(Exception):
+    """The result of an operation is no affine function of the two bytes."""
 
 
 @dataclass(frozen=True)
@@ -267,24 +271,34 @@ class _Line:
     def __neg__(self) -> _Line:
         return self._times(Fraction(-1))
 
-    def __mul__(self, other: _Line) -> _Line | None:
+    def __mul__(self, other: _Line) -> _Line:
         if other.is_number:
             return self._times(other.offset)
-        return other._times(self.offset) if self.is_number else None
+        if not self.is_number:
+            raise _NotAffine
+        return other._times(self.offset)
 
     def _times(self, factor: Fraction) -> _Line:
         return _Line(tuple(each * factor for each in self.slopes), self.offset * factor)
 
-    def shifted(self, count: _Line, direction: int) -> _Line | None:
-        """Shifted by a known number of bits."""
+    def __lshift__(self, count: _Line) -> _Line:
+        return self._shifted(count, 1)
+
+    def __rshift__(self, count: _Line) -> _Line:
+        return self._shifted(count, -1)
+
+    def _shifted(self, count: _Line, direction: int) -> _Line:
         if not count.is_number or not 0 <= count.offset < I64.bits:
-            return None
+            raise _NotAffine
         return self._times(Fraction(2) ** (direction * int(count.offset)))
 
-    def bounded(self, *others: _Line) -> _Line | None:
-        """Whichever of these is no number."""
-        found = [each for each in (self, *others) if not each.is_number]
-        return found[0] if len(found) == 1 else None
+    def maximum(self, other: _Line) -> _Line:
+        """The operand that is no number: bounds are left out."""
+        if self.is_number == other.is_number:
+            raise _NotAffine
+        return other if self.is_number else self
+
+    minimum = maximum
 
     def masked(self, mask: _Line) -> _Line:
         """A byte without its sign; else a rest, of which roundings are made."""
@@ -385,39 +399,16 @@ class _Sum:
 
 # -- operations ------------------------------------------------------------------------------------
 
-_Rule = tuple[Callable[..., Array], Callable[..., "_Line | None"]]
 
-
-def _plain(function: Callable[..., Array]) -> Callable[..., Array]:
-    return lambda op, *given: function(*given)
-
-
-def _left_out(*given: _Line) -> _Line:
-    """Of what is there for roundings only."""
+def _rounding(*operands: _Line) -> _Line:
+    """The value of operations that only round: they are left out of the slopes."""
     return _Line()
 
 
-_RULES: dict[str, _Rule] = {
-    _CONVERT: (_plain(lambda given: given), lambda given: given),
-    "stablehlo.add": (_plain(np.add), operator.add),
-    _AND: (_plain(np.bitwise_and), _Line.masked),
-    "stablehlo.clamp": (
-        _plain(lambda low, given, high: np.minimum(np.maximum(given, low), high)),
-        _Line.bounded,
-    ),
-    "stablehlo.compare": (compare, _left_out),
-    "stablehlo.maximum": (_plain(np.maximum), _Line.bounded),
-    "stablehlo.minimum": (_plain(np.minimum), _Line.bounded),
-    "stablehlo.multiply": (_plain(np.multiply), operator.mul),
-    "stablehlo.negate": (_plain(np.negative), operator.neg),
-    "stablehlo.not": (_plain(np.invert), _left_out),
-    "stablehlo.or": (_plain(np.bitwise_or), _left_out),
-    "stablehlo.select": (_plain(np.where), lambda condition, yes, no: yes),
-    "stablehlo.shift_left": (_plain(np.left_shift), lambda given, n: given.shifted(n, 1)),
-    "stablehlo.shift_right_arithmetic": (
-        _plain(np.right_shift),
-        lambda given, n: given.shifted(n, -1),
-    ),
-    "stablehlo.subtract": (_plain(np.subtract), lambda left, right: left + -right),
+_RULES: dict[str, Callable[..., _Line]] = {
+    **ABSTRACT,
+    _AND: _Line.masked,
+    **dict.fromkeys(("stablehlo.compare", "stablehlo.not", "stablehlo.or"), _rounding),
+    "stablehlo.select": lambda condition, yes, no: yes,
 }
-"""Operations: what they compute, and of lines."""
+"""Operations on lines; `EVALUATED` has them on numbers."""

@@ -33,6 +33,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
+from ...emit.stablehlo_semantics import comparison_direction
 from ...numerics.parameters import ExpressedType, StorageType
 from ...numerics.views import View
 from ..base import NoMatch
@@ -267,7 +268,7 @@ class Arithmetic:
         field = self._fields.get(compared)
         if field is None or not field.is_narrow or field.signed or field.bias:
             return None
-        direction = str(comparison.attributes["comparison_direction"]).rstrip(">").split()[-1]
+        direction = comparison_direction(comparison)
         half, numbers = 1 << (field.width - 1), bound.numbers
         if numbers is None or numbers.size != 1 or direction not in _LEAST_ABOVE:
             return None

@@ -9,6 +9,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS, array_of_dense
 from ...emit.operation import is_dynamic
+from ...emit.stablehlo_semantics import ELEMENTWISE
 from ...numerics.element_types import Array
 from ...numerics.views import View
 from ..base import NoMatch
@@ -17,12 +18,8 @@ __all__ = ["VIEWS", "Part", "is_static", "moved", "part_of", "viewed"]
 
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 """Operations that move elements only."""
-_COMPUTED = {
-    "stablehlo.add": np.add,
-    "stablehlo.multiply": np.multiply,
-    "stablehlo.subtract": np.subtract,
-}
-"""What constants of integers are computed with."""
+_ARITHMETIC = ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
+"""Operations that are evaluated on constants of integers."""
 _DEEPEST = 4
 _MOST_NUMBERS = 1 << 16
 """Elements of a constant that are looked at."""
@@ -89,11 +86,11 @@ def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
             [-1 if n == axis else 1 for n in range(len(shape))]
         )
         numbers = np.broadcast_to(counted, shape)
-    elif op.name in _COMPUTED and depth < _DEEPEST:
+    elif op.name in _ARITHMETIC and depth < _DEEPEST:
         operands = [part_of(operand, depth + 1) for operand in op.operands]
         if any(part.numbers is None for part in operands):
             return None
-        numbers = _COMPUTED[op.name](*map(_elements, operands))
+        numbers = ELEMENTWISE[op.name](*map(_elements, operands))
     elif op.name == "stablehlo.convert" and depth < _DEEPEST:
         source = op.operands[0].type.element_type
         is_signed = isinstance(source, ir.IntegerType) and not source.is_unsigned
