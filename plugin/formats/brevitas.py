@@ -1,4 +1,4 @@
-"""Read what Brevitas exports: float weights, and ``quant_params.json`` that says how to quantize.
+"""Reader of Brevitas exports: float weights, and ``quant_params.json`` with quantizers.
 
 The file maps layers to arrays: NAME is the list of an array's elements, NAME_shape its shape, and
 NAME_dtype its type (``torch.int8``) where that is not fixed. For a layer L, with the scales of
@@ -9,8 +9,8 @@ MLIR's types (the step between two storage values, whose reciprocal sharktank ca
     input_scale               L.q_input, a quantizer; and L.bias becomes int32 with the scale
                               ``input_scale * weight_scale``, in which products are accumulated
     output_scale              L.q_output, a quantizer
-    smoothquant_mul           L.premul_input, what the input is multiplied with before it is
-                              quantized; the weight is taken as it is
+    smoothquant_mul           L.premul_input, the factor of the input before it is quantized;
+                              the weight is not changed
     act_scale                 L, a quantizer: of an activation that belongs to no weight
 
 The storage of weights with zero points is ``weight_zp_dtype``; other weights and inputs have
@@ -78,23 +78,25 @@ def read_brevitas(
     properties |= metadata_of([file])
     arrays = file.tensors
     layers = load_json(quant_params, "the quantization parameters")
-    place = Place(str(quant_params))
+    location = Place(str(quant_params))
     tensors: dict[str, InferenceTensor] = {
         name: PrimitiveTensor(array, name) for name, array in arrays.items()
     }
     for name, values in layers.items():
         if not isinstance(values, dict):
-            raise InputError(f"layer {shown(name)} must be an object, got {shown(values)}", place)
-        record = ReadRecord(place, f"layer {shown(name)}")
-        layer = _Layer(name, record.track("key", values, _IRRELEVANT), arrays, place)
+            raise InputError(
+                f"layer {shown(name)} must be an object, got {shown(values)}", location
+            )
+        record = ReadRecord(location, f"layer {shown(name)}")
+        layer = _Layer(name, record.track("key", values, _IRRELEVANT), arrays, location)
         try:
-            made = layer.tensors()
+            tensors_of_layer = layer.tensors()
         except UsageError as error:  # of a quantizer, which does not know the layer
             raise layer.error(error.message) from None
         record.finish("export the layer without")
         for replaced in layer.replaced:
             del tensors[replaced]
-        for tensor in made:
+        for tensor in tensors_of_layer:
             if tensor.name in tensors:
                 raise layer.error(f"tensor {shown(tensor.name)} is there already")
             tensors[tensor.name] = tensor
@@ -105,9 +107,9 @@ class _Layer:
     """A layer's quantization parameters, and the tensors that they make."""
 
     def __init__(
-        self, name: str, values: Mapping[str, Json], arrays: Mapping[str, Array], place: Place
+        self, name: str, values: Mapping[str, Json], arrays: Mapping[str, Array], location: Place
     ) -> None:
-        self.name, self.values, self.arrays, self.place = name, values, arrays, place
+        self.name, self.values, self.arrays, self.location = name, values, arrays, location
         self.replaced: list[str] = []
         """Names of arrays that the tensors replace."""
 
@@ -117,26 +119,26 @@ class _Layer:
             self.no_zero_points("act")
             return [self.quantizer("act", self.name, self.dtype("act_zp_dtype", None))]
         dtype = self.dtype("input_zp_dtype", "torch.int8")
-        made: list[InferenceTensor] = []
+        tensors_of_layer: list[InferenceTensor] = []
         premul = self.floats("smoothquant_mul")
         if premul is not None:
             with np.errstate(over="ignore"):
                 premul = premul.astype(self.weight().dtype)
             if not np.isfinite(premul).all():
                 raise self.error(f"'smoothquant_mul' has a number that {premul.dtype} cannot hold")
-            made.append(PrimitiveTensor(premul, f"{self.name}.premul_input"))
+            tensors_of_layer.append(PrimitiveTensor(premul, f"{self.name}.premul_input"))
         if "output_scale" in self.values:
             self.no_zero_points("output")
             output = self.dtype("output_zp_dtype", f"torch.{dtype.name}")
-            made.append(self.quantizer("output", f"{self.name}.q_output", output))
+            tensors_of_layer.append(self.quantizer("output", f"{self.name}.q_output", output))
         self.no_zero_points("input")
         if "input_scale" in self.values:
-            made.append(self.quantizer("input", f"{self.name}.q_input", dtype))
+            tensors_of_layer.append(self.quantizer("input", f"{self.name}.q_input", dtype))
         if "weight_scale" in self.values:
-            made += self.weights(dtype)
+            tensors_of_layer += self.weights(dtype)
         elif {"input_scale", "weight_zp"} & self.values.keys():
             raise self.error("there is no 'weight_scale', which a quantized layer must have")
-        return made
+        return tensors_of_layer
 
     def weights(self, dtype: DType) -> list[InferenceTensor]:
         """The quantized weight and bias, in parts if they are fused."""
@@ -180,29 +182,29 @@ class _Layer:
                 f"{weight.shape[0]} outputs of a fused weight cannot be split into {len(names)}"
             )
         size = weight.shape[0] // len(names)
-        made: list[InferenceTensor] = []
+        tensors_of_layer: list[InferenceTensor] = []
         for number, name in enumerate(names):
             part = slice(number * size, (number + 1) * size)
             split = part if axis == 0 else slice(None)
             d = scale[split] if scale.ndim else scale
             m = None if offset is None else offset[split] if offset.ndim else offset
             quantizer = StaticScaledQuantizer(reciprocal_scale=d, offset=m, axis=axis, dtype=dtype)
-            made.append(quantizer.quantize(weight[part], f"{name}.weight"))
+            tensors_of_layer.append(quantizer.quantize(weight[part], f"{name}.weight"))
             if bias is not None:
                 with np.errstate(over="ignore", under="ignore"):
                     steps = np.asarray(d * input_scale)
                 accumulated = StaticScaledQuantizer(
                     reciprocal_scale=steps, axis=axis, dtype=np.int32, disable_saturate=True
                 )
-                made.append(accumulated.quantize(bias[part], f"{name}.bias"))
-        return made
+                tensors_of_layer.append(accumulated.quantize(bias[part], f"{name}.bias"))
+        return tensors_of_layer
 
     def weight(self) -> Array:
         """The float weight."""
         weight = self.arrays.get(f"{self.name}.weight")
         if weight is None or not weight.ndim or weight.dtype.kind not in "fV":
-            found = "none" if weight is None else f"{weight.dtype.name}{list(weight.shape)}"
-            raise self.error(f"expected a weight of floats among the parameters, got {found}")
+            description = "none" if weight is None else f"{weight.dtype.name}{list(weight.shape)}"
+            raise self.error(f"expected a weight of floats among the parameters, got {description}")
         return weight
 
     def quantizer(self, kind: str, name: str, dtype: DType) -> StaticScaledQuantizer:
@@ -293,7 +295,7 @@ class _Layer:
 
     def error(self, message: str, kind: type[SubquantError] = InputError) -> SubquantError:
         """An error about the layer."""
-        return kind(f"layer {shown(self.name)}: {message}", self.place)
+        return kind(f"layer {shown(self.name)}: {message}", self.location)
 
 
 def _is_integer(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Read GGUF files: properties, and tensors whose bytes stay in the memory-mapped file.
 
-This reader is for any file: each count and length is compared with what is left of the file before
-it is used, so a bad one costs nothing and ends in an error that says where. Beyond the format, a
+This reader is for any file: each count and length is compared with the rest of the file before
+it is used, so a bad one costs nothing and ends in a located error. Beyond the format, a
 file has to keep to some bounds (`_LARGEST_HEADER` and below) that no model comes near; they keep
 memory and time in bounds whatever the file says.
 
@@ -43,7 +43,7 @@ from .gguf_splits import Contents, read_parts
 __all__ = ["MAGIC", "read_gguf", "read_gguf_file"]
 
 MAGIC = b"GGUF"
-"""What a GGUF file starts with."""
+"""The first bytes of a GGUF file."""
 
 _VERSIONS = (2, 3)
 _LARGEST_HEADER = 2**28  # bytes before the data
@@ -120,7 +120,7 @@ def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Conte
 
 
 class _Info(NamedTuple):
-    """What the header says of a tensor; offset and end in bytes from where the data starts."""
+    """Header entry of a tensor; offset and end are bytes from the start of the data."""
 
     name: str
     shape: tuple[int, ...]
@@ -213,10 +213,10 @@ class _Reader:
     def count(self, what: str, least: int, most: int) -> int:
         """A number of things of a least size each, which have to fit into the rest of the file."""
         number = self.integer("Q", f"the number of {what}")
-        room = (len(self.data) - self.offset) // least
-        if number > room:
+        available = (len(self.data) - self.offset) // least
+        if number > available:
             raise self.error(
-                f"is said to have {number} {what}, and there is room for at most {room} after "
+                f"is said to have {number} {what}, and there is room for at most {available} after "
                 f"byte {self.offset}"
             )
         if number > most:
@@ -300,25 +300,25 @@ class _Reader:
     def strings(self, count: int, what: str) -> list[Json]:
         """Some strings; a vocabulary has hundreds of thousands."""
         length_at, data, reads = struct.Struct("<Q").unpack_from, self.data, not self.passes_over
-        room = min(len(data), _LARGEST_HEADER)
-        found: list[Json] = []
+        available = min(len(data), _LARGEST_HEADER)
+        values_read: list[Json] = []
         offset, left = self.offset, count
         try:
             while left:
                 start = offset + 8
                 end = start + length_at(data, offset)[0]
-                if end > room:
+                if end > available:
                     break
                 if reads:
-                    found.append(data[start:end].decode())
+                    values_read.append(data[start:end].decode())
                 offset = end
                 left -= 1
         except (struct.error, UnicodeDecodeError):
             pass
         self.offset = offset
-        # What is wrong with the next one, if there is one, is said in one place.
-        found.extend(self.string(what) for _ in range(left))
-        return found
+        # `string` raises the error of the next one.
+        values_read.extend(self.string(what) for _ in range(left))
+        return values_read
 
     def scalars(self, kind: int, count: int, what: str) -> list[Json]:
         """Some numbers or truth values."""
@@ -329,11 +329,11 @@ class _Reader:
             if (values > 1).any():
                 raise self.error(f"{what} has a truth value of {values.max()}, expected 0 or 1")
             values = values.astype(np.bool_)
-        found: list[Json] = values.tolist()
-        return found
+        numbers: list[Json] = values.tolist()
+        return numbers
 
     def tensor_info(self, number: int) -> _Info:
-        """What is said of a tensor."""
+        """Read the header entry of a tensor."""
         name = self.name(f"the name of tensor {number}")
         what = f"tensor {_shown(name)}"
         axes = self.integer("I", f"the number of axes of {what}")
@@ -370,18 +370,18 @@ class _Reader:
 
     def check_ranges(self, infos: list[_Info], start: int, alignment: int) -> None:
         """Check that tensors lie in the file, aligned, and apart from each other."""
-        room = max(0, len(self.data) - start)
+        available = max(0, len(self.data) - start)
         for info in infos:
             if info.offset % alignment:
                 raise self.error(
                     f"tensor {_shown(info.name)} is at the offset {info.offset}, expected a "
                     f"multiple of the alignment {alignment}"
                 )
-            if info.end > room:
+            if info.end > available:
                 raise self.error(
                     f"tensor {_shown(info.name)} of {list(info.shape)} {info.kind} ends "
-                    f"{info.end} bytes into the data, which has {room}; the file is incomplete or "
-                    f"damaged"
+                    f"{info.end} bytes into the data, which has {available}; the file is "
+                    "incomplete or damaged"
                 )
         ordered = sorted(infos, key=lambda info: info.offset)
         for first, second in pairwise(ordered):

@@ -6,7 +6,7 @@ A checkpoint is a folder with ``config.json`` and ``model.safetensors``, or shar
 
 An index is checked both ways: each tensor it names is in the file it names, and the files have no
 others, so none is lost and none is there twice. Its ``total_size`` is not checked: writers disagree
-on what it counts. A shard without its index is refused. The ``__metadata__`` of the files goes to
+on its definition. A shard without its index is refused. The ``__metadata__`` of the files goes to
 the property ``metadata``, if it says more than the framework that wrote them.
 
 Where the configuration has a ``quantization_config`` (or the file ``quantize_config.json`` of
@@ -134,12 +134,12 @@ def _weights_of(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot read '{folder}': {error.strerror}") from None
     for suffix in (_INDEX, ".safetensors"):
-        found = [name for name in names if name.endswith(suffix)]
-        if len(found) == 1:
-            return folder / found[0]
-        if found:
+        matches = [name for name in names if name.endswith(suffix)]
+        if len(matches) == 1:
+            return folder / matches[0]
+        if matches:
             raise InputError(
-                f"'{folder}' holds {len(found)} files *{suffix}, the first {shown(found[0])}; "
+                f"'{folder}' holds {len(matches)} files *{suffix}, the first {shown(matches[0])}; "
                 "give the one to read"
             )
     raise InputError(f"'{folder}' holds no weights, expected model.safetensors or model{_INDEX}")
@@ -147,18 +147,18 @@ def _weights_of(folder: Path) -> Path:
 
 def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | None:
     """Return how weights are packed, as all configurations say; None if none does."""
-    place = Place(str(folder / "config.json"))
+    location = Place(str(folder / "config.json"))
     for key in _OTHER_KEYS:
         if config.get(key):
             raise UnsupportedError(
                 f"the key '{key}' says that weights are quantized in a way that is not supported; "
                 "expected GPTQ or AWQ, with a 'quantization_config'",
-                place,
+                location,
             )
     forms: dict[str, PackedInt4Form] = {}
     for label, settings in _quantizations(config, ""):
         if not isinstance(settings, dict):
-            raise InputError(f"{label} must be an object, got {shown(settings)}", place)
+            raise InputError(f"{label} must be an object, got {shown(settings)}", location)
         forms[label] = packed_int4_form(settings, str(folder / "config.json"))
     for name in _OLD_CONFIGURATIONS:
         if os.path.exists(folder / name):
@@ -173,7 +173,7 @@ def _packed_form(config: Mapping[str, Json], folder: Path) -> PackedInt4Form | N
             raise InputError(
                 f"{first} and {label} contradict each other about {', '.join(wrong)}; leave the "
                 "wrong one out",
-                place,
+                location,
             )
     return expected
 
@@ -189,8 +189,8 @@ def _quantizations(config: Mapping[str, Json], prefix: str) -> Iterator[tuple[st
 
 def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
     """Return the arrays of all files that an index names, in its order, and the files."""
-    place = Place(str(index))
-    record = ReadRecord(place, "the index")
+    location = Place(str(index))
+    record = ReadRecord(location, "the index")
     keys = record.track(
         "key",
         load_json(index, "the index"),
@@ -199,13 +199,13 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
     files = keys.get("weight_map")
     record.finish("write the index again without it")
     if not isinstance(files, dict) or not files:
-        raise InputError("the index has no 'weight_map' of tensors and files", place)
+        raise InputError("the index has no 'weight_map' of tensors and files", location)
     for name, file in files.items():
         if not _is_plain(file):
             raise InputError(
                 f"tensor {shown(name)} is said to be in {shown(file)}, expected the name of a "
                 ".safetensors file in the folder of the index",
-                place,
+                location,
             )
     arrays: dict[str, Array] = {}
     shards: list[SafetensorsFile] = []
@@ -214,10 +214,13 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
         shards.append(shard)
         for name, array in shard.tensors.items():
             if files.get(name) != file:
-                said = f"to be in {shown(files[name])}" if name in files else "nothing of it"
+                expected_file = (
+                    f"to be in {shown(files[name])}" if name in files else "nothing of it"
+                )
                 raise InputError(
-                    f"{shown(file)} holds the tensor {shown(name)}, and the index says {said}",
-                    place,
+                    f"{shown(file)} holds the tensor {shown(name)}, and the index says "
+                    f"{expected_file}",
+                    location,
                 )
             arrays[name] = array
     missing = [name for name in files if name not in arrays]
@@ -225,13 +228,13 @@ def _read_shards(index: Path) -> tuple[dict[str, Array], list[SafetensorsFile]]:
         name = missing[0]
         raise InputError(
             f"tensor {shown(name)} is not in {shown(files[name])}, where the index says it is",
-            place,
+            location,
         )
     return {name: arrays[name] for name in files}, shards
 
 
 def _is_plain(file: object) -> bool:
-    """Whether a file's name stays in its folder."""
+    """Return True if a file's name stays in its folder."""
     if not isinstance(file, str) or not file.endswith(".safetensors") or "\0" in file:
         return False
     return not any(mark in file for mark in ("/", "\\", ":"))

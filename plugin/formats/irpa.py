@@ -5,8 +5,8 @@ An archive is a list of named byte ranges. Integers are little-endian, nothing i
     header   magic "IRPA", u16 major, u16 minor, u64 size of the header (88), u64 offset of a
              further header or 0, u64 flags, u64 number of entries, then offset and length (u64) of
              three segments, from the start of the header: entries, metadata, storage
-    entry    u64 size, u32 type, u64 flags, offset and length of the name in the metadata, the same
-             of the entry's own metadata, u64 alignment; every entry starts at a multiple of 16
+    entry    u64 size, u32 type, u64 flags, offset and length of the name in the metadata, offset
+             and length of the entry's own metadata, u64 alignment; entries are aligned to 16
       splat  (1)  u64 length, 16 bytes of pattern, u8 length of the pattern (1, 2, 4, 8 or 16)
       data   (2)  offset and length in the storage
       others (0)  skipped; (3) is data in another file, which IREE's own reader refuses too
@@ -90,9 +90,9 @@ class Entry:
     Args:
         name: unique in the archive.
         length: in bytes.
-        metadata: what the archive says of it, undecoded.
+        metadata: the entry's metadata, undecoded.
         data: its bytes, as a view of the file; None for a splat.
-        pattern: what a splat repeats.
+        pattern: the bytes that a splat repeats.
         file: the archive, for errors.
     """
 
@@ -120,8 +120,8 @@ class Entry:
             InputError: the metadata is not a tensor's, or does not fit the length.
         """
         dtype, shape = self._type()
-        wanted = f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
-        wrong = f"{self} has {self.length} bytes, expected those of {wanted}"
+        expected_type = f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
+        wrong = f"{self} has {self.length} bytes, expected those of {expected_type}"
         count = 1
         for extent in shape:
             count *= extent
@@ -151,13 +151,17 @@ class Entry:
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")
             return dtype, (self.length // dtype.itemsize,)
         where = f"the metadata of {self}"
-        said = parse_json(self.metadata[len(_PREFIX) :], where, self.file, is_part=True)
-        said = said if isinstance(said, dict) else {}
-        kind, dtype_name, shape = said.get("type"), said.get("dtype"), said.get("shape")
+        description = parse_json(self.metadata[len(_PREFIX) :], where, self.file, is_part=True)
+        description = description if isinstance(description, dict) else {}
+        kind, dtype_name, shape = (
+            description.get("type"),
+            description.get("dtype"),
+            description.get("shape"),
+        )
         if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
-            raise InputError(f"{where} is not a tensor's: {shown(said)}", Place(self.file))
+            raise InputError(f"{where} is not a tensor's: {shown(description)}", Place(self.file))
         if not all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape):
-            raise InputError(f"{where} is not a tensor's: {shown(said)}", Place(self.file))
+            raise InputError(f"{where} is not a tensor's: {shown(description)}", Place(self.file))
         if dtype_name not in DTYPES:
             raise InputError(
                 f"{where} has the unknown dtype {shown(dtype_name)}; expected one of: "
@@ -215,7 +219,7 @@ class _Parser:
     headers: int = 0
 
     def entries(self) -> dict[str, Entry]:
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         base, budget, texts = 0, len(self.data) // _ENTRY.size, len(self.data)
         while True:
             following, count, segments = self.header(base)
@@ -225,16 +229,16 @@ class _Parser:
                 raise self.wrong(f"has {count} entries, more than its {len(self.data)} bytes hold")
             for entry in self.table(base, count, segments):
                 texts -= len(entry.name) + len(entry.metadata)
-                if entry.name in found:
+                if entry.name in entries:
                     raise self.wrong(f"has two entries named {shown(entry.name)}")
                 if texts < 0:
                     raise self.wrong("has names and metadata that overlap")
-                found[entry.name] = entry
+                entries[entry.name] = entry
             if not following:
                 break
             base += following
         self.check_overlap()
-        return found
+        return entries
 
     def header(self, base: int) -> tuple[int, int, list[tuple[int, int]]]:
         if base + _HEADER.size > len(self.data):
@@ -326,16 +330,16 @@ class _Parser:
 
     def check_overlap(self) -> None:
         """Entries may share data, or be a part of others'; anything else is a wrong offset."""
-        around: list[tuple[int, int]] = []
+        enclosing: list[tuple[int, int]] = []
         for start, end in sorted(self.spans, key=lambda span: (span[0], -span[1])):
-            while around and around[-1][1] <= start:
-                around.pop()
-            if around and end > around[-1][1]:
+            while enclosing and enclosing[-1][1] <= start:
+                enclosing.pop()
+            if enclosing and end > enclosing[-1][1]:
                 raise self.wrong(
-                    f"has the range {start} to {end}, which overlaps {around[-1][0]} to "
-                    f"{around[-1][1]}"
+                    f"has the range {start} to {end}, which overlaps {enclosing[-1][0]} to "
+                    f"{enclosing[-1][1]}"
                 )
-            around.append((start, end))
+            enclosing.append((start, end))
 
     def wrong(self, message: str) -> InputError:
         return InputError(f"the archive {message}", Place(self.path))
@@ -374,13 +378,13 @@ class ArchiveWriter:
             self._add(_SPLAT_TYPE, name, metadata, _SPLAT.pack(array.nbytes, pattern, len(pattern)))
             return
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        place = (flat.ctypes.data, array.nbytes)
-        if place in self._mapped:
-            offset, _ = self._mapped[place]
+        address_range = (flat.ctypes.data, array.nbytes)
+        if address_range in self._mapped:
+            offset, _ = self._mapped[address_range]
             self._add(_DATA_TYPE, name, metadata, _DATA.pack(offset, array.nbytes))
             return
         if array.nbytes and _is_mapped(flat):
-            self._mapped[place] = (self._at - self._storage, flat)
+            self._mapped[address_range] = (self._at - self._storage, flat)
         self._add_data(name, metadata, flat.data, array.nbytes)
 
     def add_blob(self, name: str, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Which format a file of weights has, by what it holds and by its name; imports no reader."""
+"""Detection of the format of a weights file, by its first bytes and name; imports no reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def weights_format(path: str | os.PathLike[str]) -> str | None:
         with open_input(path) as file:
             start = file.read(4)
     except (InputError, OSError):
-        start = b""  # the reader says what is wrong
+        start = b""  # the reader raises the error
     name = os.fspath(path).lower()
     by_name = (kind for suffix, kind in SUFFIXES.items() if name.endswith(suffix))
     return _MAGIC.get(start) or next(by_name, None)

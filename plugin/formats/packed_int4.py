@@ -22,7 +22,7 @@ consecutive, and a permuted weight would need permuted inputs, of which its user
 order of the groups other than ascending is fine, and a g_idx that is all zero says nothing, as for
 the loaders of these files.
 
-A tensor below a packed layer's name that is neither one of these nor its bias refuses the
+A tensor below a packed layer's name that is neither one of these four nor its bias refuses the
 checkpoint; so do zero points other than 8 where the configuration says symmetric (``sym``), which
 are stored in the other way.
 
@@ -81,8 +81,8 @@ def read_packed_int4(
         UnsupportedError: groups that are not consecutive, or an array that belongs to a packed
             layer and is not known.
     """
-    place = Place(file)
-    record = ReadRecord(place)
+    location = Place(file)
+    record = ReadRecord(location)
     tracked = record.track("tensor", arrays)
     layers = {name.removesuffix(".qweight") for name in arrays if name.endswith(".qweight")}
     tensors: dict[str, InferenceTensor] = {}
@@ -90,11 +90,11 @@ def read_packed_int4(
         layer, _, part = name.rpartition(".")
         if part == "qweight":
             if f"{layer}.weight" in arrays:
-                raise InputError(f"{shown(layer)} has both a weight and a qweight", place)
+                raise InputError(f"{shown(layer)} has both a weight and a qweight", location)
             planes = {part: tracked.get(f"{layer}.{part}") for part in _PARTS[form.method]}
-            tensors[f"{layer}.weight"] = _tensor(layer, planes, form, place)
+            tensors[f"{layer}.weight"] = _tensor(layer, planes, form, location)
         elif part == "qzeros" and layer not in layers:
-            raise InputError(f"{shown(layer)} has no qweight", place)
+            raise InputError(f"{shown(layer)} has no qweight", location)
         elif (layer in layers and part == "bias") or not _is_below(name, layers):
             tensors[name] = PrimitiveTensor(tracked[name], name)
     record.finish("quantize the model again without it")
@@ -102,7 +102,7 @@ def read_packed_int4(
         raise InputError(
             f"the configuration says that {form.method.upper()} packed the weights, and no tensor "
             "has the name of a qweight",
-            place,
+            location,
         )
     return tensors
 
@@ -144,7 +144,7 @@ class PackedInt4Tensor(QuantizedTensor):
 
     @property
     def size_in_bytes(self) -> int:
-        """Of the packed arrays."""
+        """The bytes of the packed arrays."""
         return int(self.qweight.nbytes + self.qzeros.nbytes + self.scales.nbytes)
 
     def unpack(self) -> BlockAffineLayout:
@@ -167,7 +167,7 @@ class PackedInt4Tensor(QuantizedTensor):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The planes, as of `to_planar`."""
+        """The planes of `to_planar`."""
         return self.to_planar().arrays
 
     @property
@@ -190,32 +190,36 @@ class PackedInt4Tensor(QuantizedTensor):
 
 
 def _tensor(
-    layer: str, found: Mapping[str, Array | None], form: PackedInt4Form, place: Place
+    layer: str, arrays_of_layer: Mapping[str, Array | None], form: PackedInt4Form, location: Place
 ) -> PackedInt4Tensor:
-    qweight, qzeros, scales = found["qweight"], found["qzeros"], found["scales"]
+    qweight, qzeros, scales = (
+        arrays_of_layer["qweight"],
+        arrays_of_layer["qzeros"],
+        arrays_of_layer["scales"],
+    )
     label = f"layer {shown(layer)}"
     if qweight is None or qzeros is None or scales is None:
-        missing = [part for part in ("qzeros", "scales") if found[part] is None]
-        raise InputError(f"{label} has a qweight and no {' and no '.join(missing)}", place)
+        missing = [part for part in ("qzeros", "scales") if arrays_of_layer[part] is None]
+        raise InputError(f"{label} has a qweight and no {' and no '.join(missing)}", location)
     for part, array in (("qweight", qweight), ("qzeros", qzeros)):
         if array.dtype != np.int32 or array.ndim != 2:
             raise UnsupportedError(
-                f"{label} has as its {part} {_text(array)}, expected a matrix of int32", place
+                f"{label} has as its {part} {_text(array)}, expected a matrix of int32", location
             )
     if scales.dtype.name not in _FLOATS or scales.ndim != 2:
-        raise InputError(f"{label} has as its scales {_text(scales)}, expected a matrix", place)
+        raise InputError(f"{label} has as its scales {_text(scales)}, expected a matrix", location)
     count, outputs = scales.shape
     inputs = qweight.shape[0] * (8 if form.method == "gptq" else 1)
     if not inputs or not outputs or outputs % 8:
         raise InputError(
-            f"{label} has {inputs} inputs and {outputs} outputs, expected a multiple of 8", place
+            f"{label} has {inputs} inputs and {outputs} outputs, expected a multiple of 8", location
         )
     size = min(form.group_size or inputs, inputs)
     if count != -(-inputs // size):
         raise InputError(
             f"{label} has scales of {count} groups, expected {-(-inputs // size)} for {inputs} "
             f"inputs in groups of {size}",
-            place,
+            location,
         )
     wide = (inputs // 8, outputs) if form.method == "gptq" else (inputs, outputs // 8)
     for part, array, shape in (
@@ -226,18 +230,18 @@ def _tensor(
             raise InputError(
                 f"{label} has as its {part} {_text(array)}, expected {list(shape)} for scales of "
                 f"{list(scales.shape)}",
-                place,
+                location,
             )
     if form.is_symmetric:
-        _check_symmetric(_zero_points(qzeros, form), form, label, place)
-    indices = found.get("g_idx")
+        _check_symmetric(_zero_points(qzeros, form), form, label, location)
+    indices = arrays_of_layer.get("g_idx")
     if form.has_act_order and count > 1 and (indices is None or not indices.any()):
         raise InputError(
             f"{label} has no g_idx that says which group each input belongs to, and 'desc_act' is "
             "true; set 'desc_act' to false if groups are of consecutive inputs",
-            place,
+            location,
         )
-    groups = _groups(indices, inputs, size, count, label, place)
+    groups = _groups(indices, inputs, size, count, label, location)
     return PackedInt4Tensor(qweight, qzeros, scales, groups, size, form, f"{layer}.weight")
 
 
@@ -249,7 +253,7 @@ def _zero_points(qzeros: Array, form: PackedInt4Form) -> Array:
     return _unpacked(zeros) if form.method == "gptq" else _in_order(_unpacked(zeros))
 
 
-def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, place: Place) -> None:
+def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, location: Place) -> None:
     """Check that each zero point is 8.
 
     Raises:
@@ -267,23 +271,23 @@ def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, place
     raise InputError(
         f"{label} has a zero point of {asymmetric.flat[0]}, and {says}, which means {_SYMMETRIC} "
         f"for each; {advice}",
-        place,
+        location,
     )
 
 
 def _groups(
-    indices: Array | None, inputs: int, size: int, count: int, label: str, place: Place
+    indices: Array | None, inputs: int, size: int, count: int, label: str, location: Place
 ) -> Array | None:
     """The group of each block of `size` inputs, None for ascending ones."""
     if indices is None:
         return None
     if indices.dtype.kind not in "iu" or indices.shape != (inputs,):
         raise InputError(
-            f"{label} has as its g_idx {_text(indices)}, expected {inputs} integers", place
+            f"{label} has as its g_idx {_text(indices)}, expected {inputs} integers", location
         )
     if indices.min() < 0 or indices.max() >= count:
         wrong = indices.min() if indices.min() < 0 else indices.max()
-        raise InputError(f"{label} has the group {wrong} in its g_idx, of {count} groups", place)
+        raise InputError(f"{label} has the group {wrong} in its g_idx, of {count} groups", location)
     if not indices.any():
         return None
     blocks = indices[::size].astype(np.int64)
@@ -291,7 +295,7 @@ def _groups(
         raise UnsupportedError(
             f"{label} has groups of inputs that are not consecutive (desc_act); quantize with "
             "desc_act=False or static_groups=True",
-            place,
+            location,
         )
     return None if (blocks == np.arange(count)).all() else blocks
 
@@ -305,8 +309,8 @@ def _unpacked(words: Array) -> Array:
 
 def _in_order(values: Array) -> Array:
     """The values of each 8 of the last axis in the order of the outputs, from AWQ's."""
-    places = np.argsort(AWQ_ORDER)
-    return values.reshape((*values.shape[:-1], -1, 8))[..., places].reshape(values.shape)
+    inverse_order = np.argsort(AWQ_ORDER)
+    return values.reshape((*values.shape[:-1], -1, 8))[..., inverse_order].reshape(values.shape)
 
 
 def _text(array: Array) -> str:

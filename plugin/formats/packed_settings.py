@@ -105,8 +105,8 @@ def packed_int4_form(config: Mapping[str, Any], file: str) -> PackedInt4Form:
 class _Settings:
     """The keys of a configuration, each checked when it is read."""
 
-    def __init__(self, config: Mapping[str, Any], place: Place) -> None:
-        self.config, self.place = config, place
+    def __init__(self, config: Mapping[str, Any], location: Place) -> None:
+        self.config, self.location = config, location
 
     def form(self) -> PackedInt4Form:
         """Return the form that the keys describe."""
@@ -115,14 +115,17 @@ class _Settings:
         method = self.text("quant_method", "method", default=old)
         if method not in ("gptq", "awq"):
             raise UnsupportedError(
-                f"the quantization method is {shown(method)}, expected 'gptq' or 'awq'", self.place
+                f"the quantization method is {shown(method)}, expected 'gptq' or 'awq'",
+                self.location,
             )
         bits = self.integer("bits", "w_bit")
         group_size = self.integer("group_size", "q_group_size")
         if bits != 4:
-            raise UnsupportedError(f"the weights have {bits} bits, expected 4", self.place)
+            raise UnsupportedError(f"the weights have {bits} bits, expected 4", self.location)
         if group_size < 1 and group_size != -1:
-            raise InputError(f"'group_size' must be positive or -1, got {group_size}", self.place)
+            raise InputError(
+                f"'group_size' must be positive or -1, got {group_size}", self.location
+            )
         groups = None if group_size == -1 else group_size
         if method == "awq":
             self.expect_packing(("version", "checkpoint_format", "format"), "gemm")
@@ -148,7 +151,7 @@ class _Settings:
             raise UnsupportedError(
                 f"the {kind} weights are packed as {shown(packing)}, expected "
                 f"{' or '.join(map(repr, known))}",
-                self.place,
+                self.location,
             )
         return packing
 
@@ -163,7 +166,7 @@ class _Settings:
                 raise InputError(
                     f"'{first}' is {shown(expected)} and '{key}' is {shown(value)}, which "
                     "contradict each other; leave the wrong one out",
-                    self.place,
+                    self.location,
                 )
         return expected
 
@@ -172,7 +175,7 @@ class _Settings:
         value = self.value(keys)
         value = default if value is None else value
         if not isinstance(value, str):
-            raise InputError(f"'{keys[0]}' must be a string, got {shown(value)}", self.place)
+            raise InputError(f"'{keys[0]}' must be a string, got {shown(value)}", self.location)
         return value.lower()
 
     def integer(self, *keys: str) -> int:
@@ -181,7 +184,7 @@ class _Settings:
         if not isinstance(value, int) or isinstance(value, bool):
             raise InputError(
                 f"'{keys[0]}' of the quantization must be an integer, got {shown(value)}",
-                self.place,
+                self.location,
             )
         return value
 
@@ -190,7 +193,7 @@ class _Settings:
         value = self.value((key,))
         value = default if value is None else value
         if not isinstance(value, bool):
-            raise InputError(f"'{key}' must be true or false, got {shown(value)}", self.place)
+            raise InputError(f"'{key}' must be true or false, got {shown(value)}", self.location)
         return value
 
 

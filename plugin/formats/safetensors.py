@@ -4,9 +4,9 @@ A file is the length of its header (8 bytes, little-endian), the header (JSON), 
 header maps names to ``{"dtype": "F16", "shape": [2, 3], "data_offsets": [0, 12]}``, with offsets
 from the start of the data; ``__metadata__`` maps strings to strings.
 
-PyPI's ``safetensors`` decides what is a file: it bounds the header (100 MB, which as metadata takes
+PyPI's ``safetensors`` validates a file: it bounds the header (100 MB, which as metadata takes
 2 GB of memory), and checks dtypes, shapes, and that the tensors cover the data, one after the
-other. What it lacks is done here (measured with version 0.8.0):
+other. Checks that it lacks are here (measured with version 0.8.0):
 
 * Arrays are views of the mapped file. The library copies: the last element of a tensor of 1 GB took
   2 GB of memory and 1.9 s through ``get_tensor``, and takes less than 64 MB here.
@@ -85,10 +85,10 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     """Map a file and check all of its header.
 
     Raises:
-        InputError: the file cannot be read, or is not what the format says.
+        InputError: the file cannot be read, or breaks the format.
         UnsupportedError: a tensor has elements that NumPy has no type for.
     """
-    place = Place(str(path))
+    location = Place(str(path))
     regular_file_size(path)
     try:
         with safe_open(path, framework="np"):
@@ -96,24 +96,25 @@ def read_safetensors(path: str | os.PathLike[str]) -> SafetensorsFile:
     except SafetensorError as error:
         reason = str(error).removeprefix("Error while deserializing header: ")
         raise InputError(
-            f"not a safetensors file, or truncated, or damaged: {shown(reason, 300)[1:-1]}", place
+            f"not a safetensors file, or truncated, or damaged: {shown(reason, 300)[1:-1]}",
+            location,
         ) from None
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
-    begin = 8 + int.from_bytes(mapped[:8].tobytes(), "little")
-    text = mapped[8:begin].tobytes()
+    data_start = 8 + int.from_bytes(mapped[:8].tobytes(), "little")
+    text = mapped[8:data_start].tobytes()
     if not text.startswith(b"{"):
-        raise InputError(f"the header begins with {shown(text[:1])}, expected '{{'", place)
+        raise InputError(f"the header begins with {shown(text[:1])}, expected '{{'", location)
     header = parse_object(text, "the header", str(path), is_part=True)  # no name is there twice
     metadata = header.pop("__metadata__", None) or {}
-    data = mapped[begin:]
-    tensors = {name: _array(name, entry, data, place) for name, entry in header.items()}
+    data = mapped[data_start:]
+    tensors = {name: _array(name, entry, data, location) for name, entry in header.items()}
     return SafetensorsFile(str(path), metadata, tensors)
 
 
-def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> Array:
+def _array(name: str, entry: Mapping[str, Json], data: Array, location: Place) -> Array:
     """The view of a tensor whose description the library has checked."""
-    record = ReadRecord(place, f"tensor {shown(name)}")
+    record = ReadRecord(location, f"tensor {shown(name)}")
     keys = record.track("key", entry)
     kind, shape, (start, end) = keys["dtype"], keys["shape"], keys["data_offsets"]
     record.finish()
@@ -121,16 +122,16 @@ def _array(name: str, entry: Mapping[str, Json], data: Array, place: Place) -> A
         raise UnsupportedError(
             f"tensor {shown(name)} has elements of {kind}, expected one of: {', '.join(DTYPES)}; "
             "store elements narrower than a byte as U8",
-            place,
+            location,
         )
     part = data[start:end]
     if kind == "BOOL" and part.size and part.max() > 1:
         raise InputError(
-            f"tensor {shown(name)} of BOOL has the byte {part.max()}, expected 0 or 1", place
+            f"tensor {shown(name)} of BOOL has the byte {part.max()}, expected 0 or 1", location
         )
     try:
         return part.view(DTYPES[kind]).reshape(shape)
     except ValueError:
         raise InputError(
-            f"tensor {shown(name)} has the shape {shown(shape)}, which no array has", place
+            f"tensor {shown(name)} has the shape {shown(shape)}, which no array has", location
         ) from None

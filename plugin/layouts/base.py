@@ -1,11 +1,11 @@
 """Layouts: how named arrays ("planes") hold the values of one quantized tensor.
 
-A layout says what the numbers mean, apart from how bits are packed in a file and apart from who
-computes with them. It has a shape, planes, and static metadata, and is written to an archive as
+A layout gives the meaning of the numbers, whatever file they come from and whatever code computes
+with them. It has a shape, planes, and static metadata, and is written to an archive as
 these three under the name of its class.
 
-Elements in blocks are described as a `BlockForm`, from which their reals follow, and what a program
-is given (`BlockLayout`). Arithmetic is the same for arrays and for traced ones
+Elements in blocks are described as a `BlockForm`, from which their values and the
+operands of a program follow (`BlockLayout`). Arithmetic is the same for arrays and for traced ones
 (`subquant.emit.trace`): `dequant` computes with the operators and functions that both have, so the
 program that is compiled does what runs in NumPy. It is done in float32 (float64 where a plane is
 float64), whatever the type of the scales is, and rounded to the wanted type at the end.
@@ -50,7 +50,7 @@ class QuantizedLayout(ABC):
     Args:
         shape: of the tensor that is stored.
         planes: the arrays (or traced values), by name.
-        metadata: what else has to be known, of types that JSON has.
+        metadata: further properties, of JSON's types.
 
     Attributes:
         PLANES: names of the planes; a name that ends in ``?`` may be left out.
@@ -100,14 +100,14 @@ class QuantizedLayout(ABC):
         """The values, of the layout's shape.
 
         Args:
-            dtype: what to round to at the end.
+            dtype: the type of the result.
         """
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values with the block structure of the planes as axes of their own.
 
         Args:
-            dtype: what to round to at the end.
+            dtype: the type of the result.
         """
         return self.dequant(dtype)
 
@@ -133,7 +133,7 @@ class QuantizedLayout(ABC):
         return np.dtype(np.float64 if wide else np.float32)
 
     def expressed(self) -> ExpressedType:
-        """What reals are computed in: f64 if a plane is, else f32."""
+        """The type of the arithmetic: f64 if a plane is f64, else f32."""
         return ExpressedType.of_dtype(self.compute_dtype())
 
     def __repr__(self) -> str:
@@ -145,7 +145,7 @@ class QuantizedLayout(ABC):
 
 
 class BlockLayout(QuantizedLayout):
-    """A layout whose elements are integers in blocks; what they stand for follows from its form."""
+    """Layout whose elements are integers in blocks; its block form gives their values."""
 
     @property
     @abstractmethod
@@ -162,7 +162,7 @@ class BlockLayout(QuantizedLayout):
 
 
 def integers_of(array: Any, bits: int | None = None) -> StorageType:
-    """The storage type of an array of integers, or of those of fewer bits that it holds."""
+    """Return the storage type of an array of integers, which may hold fewer bits than its dtype."""
     info = np.iinfo(array.dtype)
     narrow = StorageType(bits or info.bits, info.min < 0)
     return StorageType(info.bits, info.min < 0, narrow.minimum, narrow.maximum)
@@ -185,7 +185,7 @@ def packed_form(
         planes: by name.
         shape: of the tensor.
         block_size: along the last axis.
-        scales, offsets: as of `BlockForm`.
+        scales, offsets: see `BlockForm`.
     """
     stored = integers.packed(planes, shape)
     grid = (*shape[:-1], shape[-1] // block_size)

@@ -1,11 +1,11 @@
-"""Codebooks of GGML's types IQ1, IQ2 and IQ3: short rows of integers that numbers stand for.
+"""Codebooks of GGML's types IQ1, IQ2 and IQ3: short rows of integers, selected by an index.
 
 A number of 8 to 11 bits stands for 4 or 8 elements at once; their signs are bits of their own, or
 a delta is added. As layouts hold one number for each element, an element becomes the index of its
 integer among the few that a codebook has, which are `LEVELS`.
 
-The rows are those of PyPI's ``gguf``, which the extra ``gguf`` brings: they are many, and nothing
-but a list says what they are.
+The rows are those of PyPI's ``gguf``, which the extra ``gguf`` brings: they follow no rule, so
+they are not written again here.
 """
 
 from __future__ import annotations

@@ -39,8 +39,8 @@ from .tensors import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 
 __all__ = ["BLOCK_TYPES", "PRIMITIVE_TYPES", "GgmlBlockType", "GgmlTensor"]
 
-_ELEMENTS_AT_A_TIME = 2**20
-"""How many elements are unpacked at once: a few megabytes of temporary arrays."""
+_CHUNK_ELEMENTS = 2**20
+"""Elements that are unpacked in one step: a few megabytes of temporary arrays."""
 
 _IQ4_NL = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113]
 _TWICE_E2M1 = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12]
@@ -70,7 +70,7 @@ class GgmlBlockType:
         planes: the planes (without the axes before the blocks) of some blocks.
         metadata: of the layout.
         in_place: whether the planes are views of the blocks.
-        parts: how many blocks of the layout a block is; with more than one, the planes have an axis
+        layout_blocks: blocks of the layout in a block; with more than one, the planes have an axis
             of them after that of the blocks.
     """
 
@@ -80,13 +80,13 @@ class GgmlBlockType:
     planes: Callable[[Array], dict[str, Array]]
     metadata: Mapping[str, Any] = field(default_factory=dict)
     in_place: bool = False
-    parts: int = 1
+    layout_blocks: int = 1
 
     def unpack(self, blocks: Array) -> dict[str, Array]:
         """The planes of blocks ``[n]``, with the blocks as first axis."""
         if self.in_place:
             return self.planes(blocks)
-        step = max(1, _ELEMENTS_AT_A_TIME // self.size)
+        step = max(1, _CHUNK_ELEMENTS // self.size)
         planes = {
             name: np.empty((len(blocks), *part.shape[1:]), part.dtype)
             for name, part in self.planes(blocks[:0]).items()
@@ -139,19 +139,19 @@ class GgmlTensor(QuantizedTensor):
 
     @property
     def kind(self) -> GgmlBlockType:
-        """What is known of the type."""
+        """The properties of the type."""
         return BLOCK_TYPES[self.ggml_type]
 
     @property
     def size_in_bytes(self) -> int:
-        """Of its blocks."""
+        """The bytes of its blocks."""
         return int(self.raw.nbytes)
 
     def unpack(self) -> QuantizedLayout:
         """The layout, of planes that are made at each call."""
         kind = self.kind
-        grid = (*self.shape[:-1], self.shape[-1] // kind.size * kind.parts)
-        axes = 1 if kind.parts == 1 else 2
+        grid = (*self.shape[:-1], self.shape[-1] // kind.size * kind.layout_blocks)
+        axes = 1 if kind.layout_blocks == 1 else 2
         planes = {
             name: plane.reshape((*grid, *plane.shape[axes:]))
             for name, plane in kind.unpack(self.raw.view(kind.block)).items()
@@ -170,7 +170,7 @@ class GgmlTensor(QuantizedTensor):
 
     @property
     def arrays(self) -> dict[str, Array]:
-        """The planes, as of `to_planar`."""
+        """The planes of `to_planar`."""
         return self.to_planar().arrays
 
     @property
@@ -555,7 +555,7 @@ BLOCK_TYPES: dict[str, GgmlBlockType] = {
         LookupBlockScaledLayout,
         _nvfp4,
         {"table": _TWICE_E2M1},
-        parts=4,
+        layout_blocks=4,
     ),
     "TQ1_0": GgmlBlockType(
         256,

@@ -67,7 +67,7 @@ class LookupBlockScaledLayout(BlockScaledLayout):
 
     @property
     def storage(self) -> StorageType:
-        """That of the entries."""
+        """The storage type of the entries."""
         return StorageType(8, True)
 
     def values(self) -> Any:
@@ -103,7 +103,7 @@ class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as tho
 
     @property
     def storage(self) -> StorageType:
-        """That of the entries."""
+        """The storage type of the entries."""
         return StorageType(8, True)
 
     def values(self) -> Any:

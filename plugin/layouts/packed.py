@@ -22,7 +22,7 @@ _WIDTHS = (2, 3, 5, 6)
 
 
 class BlockScaledPackedLayout(BlockScaledLayout):
-    """`BlockScaledLayout` with integers that lie as `subquant.numerics.packed_integers` says.
+    """`BlockScaledLayout` with integers packed as in `subquant.numerics.packed_integers`.
 
     Planes, for a tensor of shape ``[..., K]`` and blocks of ``B``:
         d: scales ``[..., K / B, 1]``.
@@ -33,8 +33,8 @@ class BlockScaledPackedLayout(BlockScaledLayout):
 
     Metadata:
         bits: 2, 3, 5 or 6.
-        signed: whether half of the range is subtracted from what the planes hold.
-        zero: what is subtracted instead, from 1 to ``2**bits - 1``; only with ``signed``.
+        signed: True to subtract half of the range from the packed integers.
+        zero: the number to subtract instead, from 1 to ``2**bits - 1``; only with ``signed``.
     """
 
     PLANES: ClassVar = ("d", "qs?", "qs_low?", "qs_high?", "m?")
@@ -85,7 +85,7 @@ class BlockScaledPackedLayout(BlockScaledLayout):
 
     @property
     def storage(self) -> StorageType:
-        """Signed or unsigned, of so many bits; of 8 in which they are, with another zero."""
+        """The integers' type: of `bits` bits, or of 8 bits with another zero."""
         zero, bits = self.metadata.get("zero"), self.metadata["bits"]
         if zero is not None:
             return StorageType(8, True, -zero, 2**bits - 1 - zero)

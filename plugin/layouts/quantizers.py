@@ -73,14 +73,14 @@ class StaticScaledQuantizer(QuantizerTensor):
         if axis is not None and block_size is not None:
             raise UsageError("a quantizer has scales along an axis or for blocks, not both")
         with np.errstate(divide="ignore", over="ignore"):
-            given = None if scale is None else np.asarray(scale)
+            forward_scale = None if scale is None else np.asarray(scale)
             if reciprocal_scale is None:
-                assert given is not None  # one of the two is
-                reciprocal_scale = (1 / given.astype(np.float32)).astype(np.float32)
+                assert forward_scale is not None  # one of the two is
+                reciprocal_scale = (1 / forward_scale.astype(np.float32)).astype(np.float32)
             self.reciprocal_scale: Array = np.asarray(reciprocal_scale)
-            if given is None:
-                given = (1 / self.reciprocal_scale.astype(np.float32)).astype(np.float32)
-        self.scale: Array = given
+            if forward_scale is None:
+                forward_scale = (1 / self.reciprocal_scale.astype(np.float32)).astype(np.float32)
+        self.scale: Array = forward_scale
         self.offset: Array | None = None if offset is None else np.asarray(offset)
         self.axis, self.block_size = axis, block_size
         self.dtype = np.dtype(dtype)

@@ -162,8 +162,8 @@ class BlockAffineLayout(BlockLayout):
         if packed:
             planes = _integers(storage).pack(stored)
             metadata["packed"] = True
-        given = {"d": scales, **planes, "z": zero_points}
-        return cls(stored.shape, given, metadata)
+        arrays = {"d": scales, **planes, "z": zero_points}
+        return cls(stored.shape, arrays, metadata)
 
     @classmethod
     def of_quantized(
@@ -230,7 +230,7 @@ class BlockAffineLayout(BlockLayout):
 
     @property
     def is_packed(self) -> bool:
-        """Whether the storage lies in the bytes of planes."""
+        """True if the storage is packed into bytes."""
         return bool(self.metadata.get("packed", False))
 
     def stored(self) -> AnyArray:
@@ -240,9 +240,9 @@ class BlockAffineLayout(BlockLayout):
     @property
     def row_block(self) -> int | None:
         """The block size along the last axis, if it divides it and is 1 along the others."""
-        *others, last = self.metadata["block_shape"]
+        *leading, last = self.metadata["block_shape"]
         divides = last <= self.shape[-1] and self.shape[-1] % last == 0
-        return last if divides and all(size == 1 for size in others) else None
+        return last if divides and all(size == 1 for size in leading) else None
 
     def block_form(self) -> BlockForm:
         """The integers; zero points in the type of the storage, in whose range they are."""
@@ -281,7 +281,7 @@ class BlockAffineLayout(BlockLayout):
 
 
 def _integers(storage: StorageType) -> PackedIntegers:
-    """How packed storage lies in the planes of a `BlockAffineLayout`."""
+    """Packing of storage in the planes of a `BlockAffineLayout`."""
     return PackedIntegers.of("qs", storage.width, 2 ** (storage.width - 1) * storage.signed)
 
 
@@ -409,8 +409,8 @@ class BlockScaledI4Layout(BlockScaledLayout):
         super().check()
         self.expect("qs", tuple(self.planes["qs"].shape), "uint8")
         if not isinstance(self.metadata.get("signed"), bool):
-            found = self.metadata.get("signed")
-            raise InputError(f"'signed' of {self.name} must be true or false, got {found!r}")
+            flag = self.metadata.get("signed")
+            raise InputError(f"'signed' of {self.name} must be true or false, got {flag!r}")
 
     @property
     def storage(self) -> StorageType:

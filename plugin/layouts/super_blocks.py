@@ -47,7 +47,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 class SuperBlockLayout(BlockLayout):
-    """What the layouts with super-blocks share; each says how its integers lie in planes."""
+    """Base of the layouts with superblocks; each defines the packing of its integers."""
 
     QS: ClassVar[PackedIntegers]
     SCALES: ClassVar[PackedIntegers]

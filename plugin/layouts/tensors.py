@@ -68,7 +68,7 @@ class InferenceTensor(ABC):
     @property
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """What an archive says of the tensor, besides its arrays."""
+        """Return the tensor's record in an archive, without its arrays."""
 
     @classmethod
     @abstractmethod
@@ -83,7 +83,7 @@ class InferenceTensor(ABC):
 
     @property
     def size_in_bytes(self) -> int:
-        """Of all its arrays."""
+        """The bytes of all its arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def __repr__(self) -> str:

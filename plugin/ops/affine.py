@@ -1,4 +1,4 @@
-"""What the affine implementations share: integers, scales and offsets of tensor-scaled layouts."""
+"""Helpers of affine implementations: integers, scales and offsets of tensor-scaled layouts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def offsets(layout: QuantizedLayout, axis: int | None, dtype: npt.DTypeLike) -> 
 
 
 def accumulator(left: QuantizedLayout, right: QuantizedLayout, products: int) -> DType:
-    """int32, or int64 where sums of so many products of storage values may overflow it."""
+    """Return int32, or int64 if `products` multiply-accumulates of storage values may overflow."""
     reach = 1
     for layout in (left, right):
         info = np.iinfo(np.dtype(layout.planes["qs"].dtype))

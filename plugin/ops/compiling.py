@@ -20,10 +20,10 @@ __all__ = ["Compiled", "compile_function", "trace_function"]
 
 
 class Compiled:
-    """A function that is compiled for tensors of certain shapes and layouts.
+    """Function compiled for tensors of fixed shapes and layouts.
 
     Args:
-        function: what it became, of an array for each plane.
+        function: the compiled function of one array for each plane.
         write: writes the module that was compiled.
     """
 
@@ -53,7 +53,7 @@ def compile_function(
         **options: of `subquant.compile`.
 
     Raises:
-        UnsupportedError: the function does what cannot be traced.
+        UnsupportedError: an operation of the function cannot be traced.
     """
 
     def write() -> ir.Module:
@@ -66,22 +66,22 @@ def trace_function(function: Callable[..., AnyArray], *examples: Argument) -> ir
     """Write a function of arrays and tensors as a module whose function ``main`` takes planes.
 
     Args:
-        function: of as many arguments as there are examples; it may use the operators of arrays
+        function: its arguments correspond to the examples; it may use the operators of arrays
             and the operations of this package.
         *examples: an array or a tensor for each argument, of whose values only the constants of
             layouts are used.
 
     Raises:
-        UnsupportedError: the function does what cannot be traced.
+        UnsupportedError: an operation of the function cannot be traced.
     """
     counts = [len(_arrays(example)) for example in examples]
 
     def flat(*arrays: AnyArray) -> AnyArray:
-        given, place = [], 0
+        operands, position = [], 0
         for example, count in zip(examples, counts, strict=True):
-            given.append(_rebuilt(example, arrays[place : place + count]))
-            place += count
-        return function(*given)
+            operands.append(_rebuilt(example, arrays[position : position + count]))
+            position += count
+        return function(*operands)
 
     return trace(flat, [(a.shape, a.dtype) for example in examples for a in _arrays(example)])
 

@@ -47,7 +47,7 @@ class _Window:
 
     @property
     def pads(self) -> list[_Pair]:
-        """What is added before and after, along height and width."""
+        """The padding before and after, along height and width."""
         return [(p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in self.padding]
 
 
@@ -110,12 +110,12 @@ def _affine(x: Operand, w: Operand, bias: Operand = None, **options: Any) -> Any
     images = _padded(qx, window, 0 if mx is None else mx)
     acc = _convolve(images, qw.astype(dtype), window, dtype)
     if mx is not None:
-        sums = qw.astype(dtype).sum(axis=(1, 2, 3), dtype=dtype)
-        acc = acc - (mx * sums).reshape((-1, 1, 1))
+        accumulators = qw.astype(dtype).sum(axis=(1, 2, 3), dtype=dtype)
+        acc = acc - (mx * accumulators).reshape((-1, 1, 1))
     if mw is not None:
         ones = np.ones((window.groups, per_group, *sizes), dtype)
-        sums = _convolve(images, ones, window, dtype)
-        spread = np.repeat(sums, features // window.groups, axis=1)
+        accumulators = _convolve(images, ones, window, dtype)
+        spread = np.repeat(accumulators, features // window.groups, axis=1)
         acc = acc - spread * mw.reshape((-1, 1, 1))
     if mx is not None and mw is not None:
         acc = acc + (mx * mw * dtype.type(products)).reshape((-1, 1, 1))

@@ -42,10 +42,10 @@ class ThetaLayer:
 
     def quantizer(self, name: str) -> QuantizerTensor | None:
         """A quantizer that may be there; UsageError for another tensor of its name."""
-        found = self.theta.optional_tensor(name)
-        if found is not None and not isinstance(found, QuantizerTensor):
-            raise UsageError(f"tensor '{found.name}' is {found!r}, expected a quantizer")
-        return found
+        quantizer = self.theta.optional_tensor(name)
+        if quantizer is not None and not isinstance(quantizer, QuantizerTensor):
+            raise UsageError(f"tensor '{quantizer.name}' is {quantizer!r}, expected a quantizer")
+        return quantizer
 
     def _quantized_input(self, x: Argument) -> Argument:
         premultiplier, quantizer = self.optional("premul_input"), self.quantizer("q_input")
@@ -103,7 +103,7 @@ class RmsNorm(ThetaLayer):
 
     Args:
         theta: the node.
-        epsilon: what is added to the mean square.
+        epsilon: the number added to the mean square.
     """
 
     def __init__(self, theta: Theta, epsilon: float = 1e-6) -> None:

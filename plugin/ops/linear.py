@@ -74,8 +74,8 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     if mx is not None:
         acc = acc - mx * qw.astype(dtype).sum(axis=1, dtype=dtype)
     if mw is not None:
-        sums = qx.astype(dtype).sum(axis=axis, dtype=dtype, keepdims=True)
-        acc = acc - sums * mw
+        accumulators = qx.astype(dtype).sum(axis=axis, dtype=dtype, keepdims=True)
+        acc = acc - accumulators * mw
     if mx is not None and mw is not None:
         acc = acc + mx * mw * dtype.type(depth)
     scales = scales_along(x, None) * scales_along(w, 0)
@@ -98,11 +98,11 @@ def _blocks(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
     rows = real(x).reshape((-1, blocks, w.row_block))
     stored = form.storage.reshape((count, blocks, w.row_block)).astype(np.float32)
     # [blocks, rows, N]
-    sums = contract(rows, stored, ((2,), (2,)), ((1,), (1,)))
+    accumulators = contract(rows, stored, ((2,), (2,)), ((1,), (1,)))
     scales, offsets = form.real_scales(w.expressed()).astype(np.float32), None
     if form.offsets is not None:
         offsets = form.real_offsets(w.expressed()).astype(np.float32)
-    result = (sums * scales.T[:, None, :]).sum(axis=0, dtype=np.float32)
+    result = (accumulators * scales.T[:, None, :]).sum(axis=0, dtype=np.float32)
     if form.zero_points is not None:
         shift = scales * form.zero_points.astype(np.float32)
         offsets = -shift if offsets is None else offsets - shift

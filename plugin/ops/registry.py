@@ -25,10 +25,10 @@ from ..numerics.element_types import AnyArray
 __all__ = ["Argument", "Op", "Operand", "Ran", "operand", "operands", "real", "recorded"]
 
 Argument: TypeAlias = InferenceTensor | AnyArray
-"""What an operation is called with: a tensor, an array or a number."""
+"""Argument of an operation: a tensor, an array or a number."""
 
 Operand: TypeAlias = Any
-"""What an implementation takes: the layout of a quantized tensor, or an array."""
+"""Operand of an implementation: the layout of a quantized tensor, or an array."""
 
 
 @dataclass(frozen=True)
@@ -136,8 +136,8 @@ class Op:
             raise UsageError(f"{self.name} has an implementation named '{name}'")
 
         def register(function: Function) -> Function:
-            place = 0 if first else len(self._implementations)
-            self._implementations.insert(place, _Implementation(name, accepts, function))
+            index = 0 if first else len(self._implementations)
+            self._implementations.insert(index, _Implementation(name, accepts, function))
             return function
 
         return register

@@ -1,4 +1,4 @@
-"""What a file of weights holds: the engine of ``subquant inspect`` for archives and checkpoints.
+"""Contents of a weights file: the engine of ``subquant inspect`` for archives and checkpoints.
 
 `describe` makes one `WeightTensor` of each tensor, from which table and JSON are made. Sizes are
 those of the file: a packed tensor counts its blocks, a planar one its planes.
@@ -113,16 +113,16 @@ def to_json(dataset: Dataset) -> JsonObject:
 
 def property_lines(properties: Mapping[str, Json], prefix: str = "") -> list[str]:
     """Return one line for each property, nested ones with dots, long values shortened."""
-    lines = []
+    texts = []
     for name, value in properties.items():
         name = f"{prefix}{name}"
         if isinstance(value, dict) and value:
-            lines += property_lines(value, f"{name}.")
+            texts += property_lines(value, f"{name}.")
         elif isinstance(value, list) and len(value) > 8:
-            lines.append(f"{shown(name)[1:-1]} = {len(value):,} values")
+            texts.append(f"{shown(name)[1:-1]} = {len(value):,} values")
         else:
-            lines.append(f"{shown(name)[1:-1]} = {shown(value)}")
-    return lines
+            texts.append(f"{shown(name)[1:-1]} = {shown(value)}")
+    return texts
 
 
 def by_kind(tensors: list[WeightTensor]) -> dict[str, list[WeightTensor]]:

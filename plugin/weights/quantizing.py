@@ -1,8 +1,8 @@
-"""Quantize the float weights of a model to integers, and say how exact the result is.
+"""Quantize the float weights of a model to integers, and measure the error.
 
 Values are rounded to nearest (half to even). Scales come from the least and greatest value of each
-block (*min-max*), or from the clipping of these that has the least mean square error (*mse*): of
-`CLIPPINGS` the best, block by block. Symmetric quantization has no zero points and a range without
+block (*min-max*), or from the clipping in `CLIPPINGS` with the least mean square error, block by
+block (*mse*). Symmetric quantization has no zero points and a range without
 the least integer; asymmetric quantization uses the whole range, and 0 is exact.
 """
 
@@ -42,8 +42,8 @@ __all__ = ["CLIPPINGS", "LayerError", "WeightQuantization", "quantize_array", "q
 CLIPPINGS = tuple(1 - step / 40 for step in range(25))
 """The fractions of a block's range that *mse* tries, from all of it down to 0.4."""
 
-_ELEMENTS_AT_ONCE = 1 << 15
-"""How many elements are searched at a time: what fits a processor's cache."""
+_CHUNK_ELEMENTS = 1 << 15
+"""Elements that are searched in one step: they fit the L2 cache."""
 
 _BYTES_OF_ELEMENT = 60
 """Bytes that quantizing takes for an element, at most: measured, with the errors."""
@@ -56,7 +56,7 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 @dataclass(frozen=True)
 class WeightQuantization:
-    """How weights are quantized.
+    """Quantization of weights.
 
     Args:
         bits: 2 to 8.
@@ -99,7 +99,7 @@ class WeightQuantization:
 
 @dataclass(frozen=True)
 class LayerError:
-    """How far one quantized tensor is from its float values.
+    """Error of one quantized tensor against its float values.
 
     Attributes:
         name, shape: of the tensor.
@@ -131,7 +131,7 @@ def quantize_weights(
     """Quantize the float tensors of two axes or more.
 
     Args:
-        dataset: the model; what is not quantized is taken over, quantized tensors included.
+        dataset: the model; other tensors are copied, quantized ones included.
         how: storage, granularity and search.
         select: a regular expression; only tensors whose name has a match are quantized.
         on_tensor: called before each tensor with its number, from 0, their count, and its name.
@@ -281,9 +281,9 @@ def _block_scaled(
         packed = pack_bits(blocks.view(np.uint8) & 15, 4)
         return BlockScaledI4Layout(shape, {"d": scales, "qs": packed}, {"signed": True})
     if how.bits in (2, 3, 5, 6) and how.block_size % 8 == 0:
-        parts = BlockScaledPackedLayout.pack(blocks, how.bits, signed=True)
+        planes = BlockScaledPackedLayout.pack(blocks, how.bits, signed=True)
         few = {"bits": how.bits, "signed": True}
-        return BlockScaledPackedLayout(shape, {"d": scales, **parts}, few)
+        return BlockScaledPackedLayout(shape, {"d": scales, **planes}, few)
     return BlockScaledLayout(shape, {"d": scales, "qs": blocks})
 
 
@@ -294,17 +294,17 @@ def _search(groups: Array, how: WeightQuantization) -> tuple[Array, Array]:
     high = np.maximum(groups.max(axis=1, initial=0), 0).astype(np.float64)
     if how.scales == "min-max":
         return _scales_of_range(low, high, how.storage)
-    rows = max(_ELEMENTS_AT_ONCE // groups.shape[1], 1)
-    parts = (slice(start, start + rows) for start in range(0, len(groups), rows))
-    found = [_least_error(groups[part], low[part], high[part], how.storage) for part in parts]
-    scales, zero_points = zip(*found, strict=True)
+    count = max(_CHUNK_ELEMENTS // groups.shape[1], 1)
+    chunks = (slice(start, start + count) for start in range(0, len(groups), count))
+    results = [_least_error(groups[rows], low[rows], high[rows], how.storage) for rows in chunks]
+    scales, zero_points = zip(*results, strict=True)
     return np.concatenate(scales), np.concatenate(zero_points)
 
 
 def _least_error(
     groups: Array, low: Array, high: Array, storage: StorageType
 ) -> tuple[Array, Array]:
-    """Of the clippings of each row's range the one with the least square error."""
+    """Return scales and zero points of the clipping with the least square error of each row."""
     scales, zero_points = _scales_of_range(low, high, storage)
     least = _square_error(groups, scales, zero_points, storage)
     for clipping in CLIPPINGS[1:]:
@@ -339,7 +339,7 @@ def _with_finite_products(scales: Array, greatest: Array | int) -> Array:
 
 
 def _square_error(groups: Array, scales: Array, zero_points: Array, storage: StorageType) -> Array:
-    """The sum of squares of what quantizing changes in each row."""
+    """Return the sum of squared quantization errors of each row."""
     cast = Cast(storage, ExpressedType.F32)
     scale: Array = scales[:, None]
     zero_point = 0 if storage.signed else zero_points[:, None]  # symmetric quantization has none

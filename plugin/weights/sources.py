@@ -1,6 +1,6 @@
 """Weights of other tools' files, as a `Dataset`: the engine of ``subquant import``.
 
-The kind of a source is found by what it holds, and by its name where that says nothing. Readers
+The kind of a source is detected from its first bytes, else from its name. Readers
 are imported when they are needed, map their files, and leave packed tensors packed, so opening is
 quick; `Dataset.save` unpacks one tensor after the other.
 """
@@ -61,7 +61,7 @@ def open_weights(path: str | os.PathLike[str], *, lists: bool = True) -> Dataset
 
     Raises:
         InputError: the source is of no known format, cannot be read, or is not valid.
-        UnsupportedError: it holds what is not supported.
+        UnsupportedError: it has a type or layout that is not supported.
     """
     kind = weights_format(path)
     if kind == "irpa":
@@ -93,7 +93,7 @@ def _dataset(properties: Mapping[str, Json], tensors: Mapping[str, InferenceTens
 
 @dataclass
 class ImportedKind:
-    """What was written of one kind of tensors."""
+    """Tensors of one kind that were written."""
 
     tensors: int = 0
     elements: int = 0
@@ -109,17 +109,17 @@ def import_weights(
     """Read weights of any format and write them as an archive, whole or not at all.
 
     Args:
-        source: as of `open_weights`.
+        source: see `open_weights`.
         output: the ``.irpa`` file.
         on_tensor: called before a tensor is written with its number, from 0, the number of
             tensors, and its name.
 
     Returns:
-        What was written, by kind (`subquant.weights.inspection.describe`).
+        The tensors that were written, by kind (`subquant.weights.inspection.describe`).
 
     Raises:
-        UsageError: as of `check_output`.
-        InputError, UnsupportedError: as of `open_weights` and `Dataset.save`.
+        UsageError: see `check_output`.
+        InputError, UnsupportedError: see `open_weights` and `Dataset.save`.
     """
     from .inspection import describe
 

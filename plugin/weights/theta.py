@@ -40,7 +40,7 @@ _VERSION = "SHARK_DATASET_VERSION"
 _MOST_LEVELS = 100
 
 Transform = Callable[[InferenceTensor], InferenceTensor | Iterable[InferenceTensor] | None]
-"""What to put in the place of a tensor: another, several, or none."""
+"""Function from a tensor to its replacement: a tensor, several, or none."""
 
 Tree: TypeAlias = "dict[str, InferenceTensor | Tree]"
 """Tensors and parts of the tree by name."""
@@ -87,10 +87,10 @@ class Theta:
         Raises:
             InputError: nothing is there.
         """
-        found = self._find(path)
-        if found is None:
+        match = self._find(path)
+        if match is None:
             raise InputError(self._missing(path))
-        return found
+        return match
 
     def tensor(self, *path: str | int) -> InferenceTensor:
         """The tensor at a path.
@@ -98,15 +98,15 @@ class Theta:
         Raises:
             InputError: no tensor is there.
         """
-        found = self._find(path)
-        if not isinstance(found, InferenceTensor):
+        match = self._find(path)
+        if not isinstance(match, InferenceTensor):
             raise InputError(self._missing(path))
-        return found
+        return match
 
     def optional_tensor(self, *path: str | int) -> InferenceTensor | None:
         """The tensor at a path, None if there is none."""
-        found = self._find(path)
-        return found if isinstance(found, InferenceTensor) else None
+        match = self._find(path)
+        return match if isinstance(match, InferenceTensor) else None
 
     @property
     def keys(self) -> list[str]:
@@ -118,21 +118,21 @@ class Theta:
         return dict(_leaves(self._tree, ""))
 
     def transform(self, *functions: Transform) -> Theta:
-        """A tree of what functions make of each tensor, under the tensors' own names.
+        """Return the tree of transformed tensors, under their own names.
 
         Args:
             functions: applied one after the other, each to all that the one before made.
         """
         tensors: list[InferenceTensor] = list(self.flatten().values())
         for function in functions:
-            made: list[InferenceTensor] = []
+            outputs: list[InferenceTensor] = []
             for tensor in tensors:
                 result = function(tensor)
                 if isinstance(result, InferenceTensor):
-                    made.append(result)
+                    outputs.append(result)
                 elif result is not None:
-                    made.extend(result)
-            tensors = made
+                    outputs.extend(result)
+            tensors = outputs
         return Theta(tensors)
 
     def renamed(self) -> Theta:
@@ -287,21 +287,21 @@ def _blob(entries: Mapping[str, Entry], name: str, file: str) -> JsonObject:
 
 def _tensor(entries: Mapping[str, Entry], name: str, record: Json, file: str) -> InferenceTensor:
     raw = record.get("raw_tensors") if isinstance(record, dict) else None
-    what, place = f"tensor {shown(name)}", Place(file)
+    what, location = f"tensor {shown(name)}", Place(file)
     if not isinstance(raw, dict) or not isinstance(record.get("type_name"), str):
-        raise InputError(f"the record of {what} has no type or no arrays", place)
+        raise InputError(f"the record of {what} has no type or no arrays", location)
     for key in raw.values():
         if not isinstance(key, str) or key not in entries:
-            raise InputError(f"{what} has the array {shown(key)}, which is not there", place)
+            raise InputError(f"{what} has the array {shown(key)}, which is not there", location)
     arrays = {key: entries[key].array() for key in raw.values()}
-    unread = ReadRecord(place, what)
+    unread = ReadRecord(location, what)
     try:
         tensor = tensor_from_record(name, unread.track("key", record), arrays)
     except SubquantError as error:  # also the usage error of a layout that nobody has
         kind = InputError if isinstance(error, UsageError) else type(error)
         reason = error.message if error.message.isprintable() else shown(error.message, 1000)
         reason = reason if reason.startswith(what) else f"{what} is not valid: {reason}"
-        raise kind(reason, place) from None
+        raise kind(reason, location) from None
     unread.finish("write the archive again without")
     return tensor
 
