@@ -56,7 +56,7 @@ from ..epilogue.matcher import epilogue_bindings
 from ..isa.base import Accumulator
 from ..kernel import Binding, Kernel
 from .conv_gemm import ROOM, ConvGemm
-from .n_tail import SumWriter
+from .output_tile import OutputTile
 
 __all__ = ["AmxGemm", "KRuns"]
 
@@ -366,7 +366,7 @@ class _Work:
         self.product, self.has_tiles = product, has_tiles
         self.weight, self.given, *tables, result = memories
         self.rows = product.at_once * product.rows
-        self.writer = SumWriter(
+        self.writer = OutputTile(
             product.tiles, 2 * self.rows, product.epilogue, tables, result, in_memory=True
         )
         self.read = self.given
@@ -386,7 +386,7 @@ class _Work:
         when(is_tiled, self._clear)
         when(is_there & ~self.has_tiles, lambda: self._words(place, room))
         pieces = product.tiles.k // product.runs.piece
-        groups = -(-product.rows // writer.together(product.rows)) * product.at_once
+        groups = -(-product.rows // writer.pixels_per_group(product.rows)) * product.at_once
         of_piece = -(-groups // pieces)
 
         def body(number: Formula, offset: Formula) -> None:
@@ -411,7 +411,7 @@ class _Work:
     def _write_group(self, group: Formula, place: _Place, room: Formula) -> None:
         """Write the sums of some rows, which are in memory from `room` on."""
         product, writer = self.product, self.writer
-        of_tile = -(-product.rows // writer.together(product.rows))
+        of_tile = -(-product.rows // writer.pixels_per_group(product.rows))
         inner, line, row, first = group, place.lines[0], place.rows[0], room
         for number in range(1, product.at_once):
             is_of_tile = group >= number * of_tile
@@ -477,7 +477,7 @@ class _Work:
         """Write sums to memory, where there is room."""
         parts, width = self.product.tiles.vectors, self.product.tiles.nr
         end, apart = AmxAssembly(), _known(width * 4)
-        place = address(self.writer.sums) + _wide(room * (width * 4))
+        place = address(self.writer.accumulators) + _wide(room * (width * 4))
         for index, register in enumerate(self._summed):
             window, part = divmod(index, parts)
             offset = window * self.product.rows * width * 4 + part * _BYTES
@@ -491,7 +491,7 @@ class _Work:
 
         An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
         """
-        product, sums = self.product, self.writer.sums
+        product, sums = self.product, self.writer.accumulators
         tiles, apart = product.tiles, product.geometry.column_stride * product.channels
         lanes, groups, target = tiles.lanes, product.runs.piece // 4, product.target
         half, zero = Vectors(4 * lanes).known(128, U8), Vectors(lanes).known(0, I32)

@@ -10,7 +10,7 @@ where ``k`` are those of block ``b``. The sums over ``k`` are of integers, and e
 blocks are of f32. A workgroup has some tiles of the weight. For each it goes through the rows,
 several at once, whose sums over blocks stay in registers. Integers of the weight are shifted out of
 their bytes once for many rows, a panel of the tile after the other
-(`subquant.kernels.cpu.unpack_weight`), or where few rows use them. Where there are few rows in all,
+(`subquant.kernels.cpu.weight_panels`), or where few rows use them. Where there are few rows in all,
 it reads several tiles side by side.
 
 Where activations are floats, integers of the weight become f32 in registers, less their zero point,
@@ -53,8 +53,8 @@ from ..isa.base import Accumulator, InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
-from .n_tail import store_columns
-from .unpack_weight import Panel, Step
+from .output_tile import store_with_tail
+from .weight_panels import Panel, Step
 from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
 __all__ = ["BlockwiseGemm"]
@@ -318,7 +318,7 @@ class _Rows:
             column = scalar(tile) * tiles.nr + start
             if self.product.epilogue is not None:
                 real = self.product.epilogue.emit(self.memory.tables, real, column)
-            store_columns(real, result, [row], tiles.n, column, tiles.nr)
+            store_with_tail(real, result, [row], tiles.n, column, tiles.nr)
 
     def _of_step(
         self, pairs: Sequence[_Pair], step: Value, reals: Sequence[Formula]

@@ -26,7 +26,7 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
-from .n_tail import store_columns
+from .output_tile import store_with_tail
 
 __all__ = ["DynamicGemm"]
 
@@ -101,4 +101,4 @@ class DynamicGemm:
         for index, accumulator in enumerate(accumulators):
             m, n = divmod(index, vectors)
             column = scalar(tile) * tiles.nr + n * lanes
-            store_columns(accumulator, result, [rows[m]], tiles.n, column, tiles.nr)
+            store_with_tail(accumulator, result, [rows[m]], tiles.n, column, tiles.nr)

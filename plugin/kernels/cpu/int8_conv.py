@@ -59,7 +59,7 @@ from ..epilogue.matcher import epilogue_bindings
 from ..kernel import Binding, Kernel
 from ..workgroups import workgroup_range
 from .conv_gemm import ROOM, ConvGemm
-from .n_tail import SumWriter
+from .output_tile import OutputTile
 from .widened_panels import WidenedPanels, widened_panels
 
 __all__ = ["Int8Conv"]
@@ -233,7 +233,7 @@ class Int8Conv(ConvGemm):
         stored, first, activations, *tables, result = memories
         factor = self.target.multiplicand_type
         waiting = _WAITING // (self.at_once * self.tiles.nr * I32.bits // 8)
-        writer = SumWriter(
+        writer = OutputTile(
             self.tiles,
             self.at_once * waiting if self._is_cut else self.at_once,
             self.epilogue,
@@ -284,7 +284,7 @@ class Int8Conv(ConvGemm):
                 is_first = remainder(part, together) == 0
                 when(is_first, lambda: self._write_lines(given, padded, line))
             before, is_later = np.maximum(part, begin + 1) - 1, part > begin
-            groups = -(-self.at_once // writer.together(self.at_once))
+            groups = -(-self.at_once // writer.pixels_per_group(self.at_once))
 
             def beside(leaf: Formula, leaves: int) -> None:
                 if self._is_written_beside:
@@ -310,11 +310,11 @@ class Int8Conv(ConvGemm):
             if not self._is_behind:
                 writer.write(self._sums(*operands), line, row, tile)
                 return
-            writer.keep(self._sums(*operands, beside, groups))
+            writer.spill(self._sums(*operands, beside, groups))
 
         loop(begin.value, end.value, 1, of_part)
         if self._is_behind:
-            groups = -(-self.at_once // writer.together(self.at_once))
+            groups = -(-self.at_once // writer.pixels_per_group(self.at_once))
 
             def write_last(group: Value) -> None:
                 write_behind(end - 1, scalar(group))
@@ -327,7 +327,7 @@ class Int8Conv(ConvGemm):
     def _go_through_panels(
         self,
         memories: Sequence[Value],
-        writer: SumWriter,
+        writer: OutputTile,
         waiting: int,
         tile: Formula,
         begin: Formula,
@@ -346,7 +346,7 @@ class Int8Conv(ConvGemm):
         panels, zero = self.panels, scalar(constant_index(0))
         assert panels is not None
         weight = _Weight(panels.memory(), zero, self.target.multiplicand_type)
-        groups = -(-self.at_once // writer.together(self.at_once))
+        groups = -(-self.at_once // writer.pixels_per_group(self.at_once))
         lanes, parts = self.tiles.lanes, range(self.tiles.vectors)
         begin_with = [load(first, [tile.value, part * lanes], lanes, I32) for part in parts]
 
@@ -358,7 +358,7 @@ class Int8Conv(ConvGemm):
                 return (part - block) * self.at_once
 
             def begin_part(number: Value) -> None:
-                writer.keep(begin_with * self.at_once, wait_at(scalar(number)))
+                writer.spill(begin_with * self.at_once, wait_at(scalar(number)))
 
             def of_panel(number: Value) -> None:
                 panel = scalar(number)
@@ -369,9 +369,9 @@ class Int8Conv(ConvGemm):
                     line, row = self._place(scalar(number))
                     start = self.geometry.first_tap(line, row) * self.groups + panel * panels.groups
                     read, start, apart = self._read_from(activations, start, factors)
-                    sums = writer.kept(at, self.at_once)
+                    sums = writer.reload(at, self.at_once)
                     operands = weight, first, read, tile, line, start, apart, None
-                    writer.keep(self._sums(*operands, sums=sums), at)
+                    writer.spill(self._sums(*operands, sums=sums), at)
 
                 loop(block.value, stop.value, 1, add)
 
