@@ -120,7 +120,7 @@ def make_corpus() -> Corpus:
     from subquant.compiler.lowering import bytecode_of
     from subquant.core._mlir import ir
     from subquant.dialects import create_context
-    from subquant.formats.irpa import create_archive
+    from subquant.formats.irpa_writer import create_archive
 
     corpus = Corpus()
     files = [*(_ROOT / "examples").glob("*.mlir"), *(_ROOT / "tests").rglob("*.mlir")]

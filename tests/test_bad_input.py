@@ -23,7 +23,8 @@ from subquant.commands.console import show_progress
 from subquant.conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from subquant.core.option_fields import parse_option
 from subquant.errors import InputError, SignatureError, UsageError, printable
-from subquant.formats.irpa import Splat, create_archive
+from subquant.formats.irpa import Splat
+from subquant.formats.irpa_writer import create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.runtime.arguments import array_of_argument

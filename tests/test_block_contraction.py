@@ -19,7 +19,7 @@ from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.block_contraction import activation_blocks, terms_of
 from subquant.errors import Remark
-from subquant.formats.irpa import create_archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.numerics.block_contraction import contract_blocks
 from subquant.numerics.casts import dequantize, dequantize_blocks
 from subquant.numerics.packed_integers import PLANE_BITS, pack_planes

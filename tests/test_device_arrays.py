@@ -21,7 +21,7 @@ from devices import ON_DEVICES
 from subquant import DeviceArray
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.errors import ExecutionError, SignatureError, UsageError
-from subquant.formats.irpa import create_archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.isolation.limits import available_cores
 from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize

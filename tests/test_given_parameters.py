@@ -27,7 +27,8 @@ from subquant.emit.functions import write_function
 from subquant.emit.operation import create, mlir_type, tensor_type, value
 from subquant.emit.trace import traced
 from subquant.errors import ExecutionError, InputError, UsageError
-from subquant.formats.irpa import Archive, create_archive
+from subquant.formats.irpa import Archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from subquant.layouts import (
     GgmlTensor,

@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from subquant.cli import main
 from subquant.errors import InputError, UsageError
 from subquant.formats.gguf import read_gguf
-from subquant.formats.irpa import create_archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.formats.kinds import weights_format
 from subquant.layouts import (
     BlockScaledLayout,

@@ -25,13 +25,8 @@ import subquant
 from subquant.commands.tables import render_weights
 from subquant.core.strict_json import parse_json
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.formats.irpa import (
-    DTYPES,
-    Archive,
-    Splat,
-    check_mountable,
-    create_archive,
-)
+from subquant.formats.irpa import DTYPES, Archive, Splat, check_mountable
+from subquant.formats.irpa_writer import create_archive
 from subquant.layouts import PrimitiveTensor
 from subquant.runtime import Device
 from subquant.weights import Dataset, Theta

@@ -23,7 +23,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
-from subquant.formats.irpa import create_archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from subquant.kernels.pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
 from subquant.numerics.element_types import F16, F32, U8

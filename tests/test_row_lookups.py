@@ -19,7 +19,8 @@ import pytest
 
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.formats.irpa import Archive, create_archive
+from subquant.formats.irpa import Archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.packed_integers import PLANE_BITS, pack_planes
 from subquant.ops import embedding_lookup

@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.formats.irpa import DTYPES, Archive, create_archive
+from subquant.formats.irpa import DTYPES, Archive
+from subquant.formats.irpa_writer import create_archive
 from subquant.layouts import (
     LAYOUTS,
     BlockScaledI4Layout,

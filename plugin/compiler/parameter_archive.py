@@ -33,7 +33,8 @@ from ..core._mlir import Operation, in_context_of, ir
 from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit.operation import create, is_used, value
 from ..errors import InputError
-from ..formats.irpa import Archive, ArchiveWriter, create_archive
+from ..formats.irpa import Archive
+from ..formats.irpa_writer import ArchiveWriter, create_archive
 from ..kernels.pack.parameters import LOAD, GivenParameters, given, named_parameter, parameter_of
 from ..numerics.element_types import Array
 from ..transforms.base import named

@@ -1,4 +1,4 @@
-"""IREE parameter archives (``.irpa``), version 0: read without copying, written in one pass.
+"""IREE parameter archives (``.irpa``), version 0: the format, and a reader that does not copy.
 
 An archive is a list of named byte ranges. Integers are little-endian, nothing is padded inside:
 
@@ -16,9 +16,6 @@ JSON, as iree.turbine writes it: ``{"type": "Tensor", "dtype": "float16", "shape
 "dtype_desc": {"class_name": "dtype", "is_complex": false, "is_floating_point": true, "is_signed":
 true, "itemsize": 2}}``, with the names of PyTorch's types. Bytes without it are plain.
 
-The writer puts the storage first and the tables after it, which the format allows, so that tensors
-can be written while they are made. It pads storage to 64 bytes an entry and the file to 4096.
-
 The reader is our own, because ``iree.runtime.ParameterIndex`` adds offsets without a look at
 overflow. Measured with IREE 3.13: of 1,488 archives that each have one 8-byte number of the header
 or the entries replaced (by 2**64 - 1, 2**64 - 64, 2**64 - 4096, 2**63, 2**40, the file's size), it
@@ -30,19 +27,17 @@ Source: IREE's ``schemas/parameter_archive.h``; ``iree.turbine.aot.params`` 3.9.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from ..core.files import open_whole, regular_file_size
+from ..core.files import regular_file_size
 from ..core.strict_json import parse_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..numerics.element_types import Array, DType
@@ -50,24 +45,22 @@ from ..numerics.element_types import Array, DType
 __all__ = [
     "DTYPES",
     "Archive",
-    "ArchiveWriter",
     "Entry",
     "Splat",
     "check_mountable",
-    "create_archive",
 ]
 
 MAGIC = b"IRPA"
 DATA_ALIGNMENT = 64
 FILE_ALIGNMENT = 4096
 
-_HEADER = struct.Struct("<4sHHQQQQ6Q")
-_ENTRY = struct.Struct("<QIQ5Q")
-_DATA = struct.Struct("<QQ")
-_SPLAT = struct.Struct("<Q16sB")
-_SKIPPED, _SPLAT_TYPE, _DATA_TYPE, _EXTERNAL = range(4)
-_PREFIX = b"PYTORCH:"
-_LONGEST_NAME = 1 << 16
+HEADER = struct.Struct("<4sHHQQQQ6Q")
+ENTRY = struct.Struct("<QIQ5Q")
+DATA = struct.Struct("<QQ")
+SPLAT = struct.Struct("<Q16sB")
+_SKIPPED_TYPE, SPLAT_TYPE, DATA_TYPE, _EXTERNAL_TYPE = range(4)
+TENSOR_PREFIX = b"PYTORCH:"
+MAX_NAME_BYTES = 1 << 16
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),
@@ -146,12 +139,14 @@ class Entry:
         return f"entry {shown(self.name)}"
 
     def _type(self) -> tuple[DType, tuple[int, ...]]:
-        if not self.metadata.startswith(_PREFIX):
+        if not self.metadata.startswith(TENSOR_PREFIX):
             size = len(self.pattern) or 1
             dtype = np.dtype("complex128" if size == 16 else f"u{size}")
             return dtype, (self.length // dtype.itemsize,)
         where = f"the metadata of {self}"
-        description = parse_json(self.metadata[len(_PREFIX) :], where, self.file, is_part=True)
+        description = parse_json(
+            self.metadata[len(TENSOR_PREFIX) :], where, self.file, is_part=True
+        )
         description = description if isinstance(description, dict) else {}
         kind, dtype_name, shape = (
             description.get("type"),
@@ -220,7 +215,7 @@ class _Parser:
 
     def entries(self) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
-        base, budget, texts = 0, len(self.data) // _ENTRY.size, len(self.data)
+        base, budget, texts = 0, len(self.data) // ENTRY.size, len(self.data)
         while True:
             following, count, segments = self.header(base)
             self.headers += 1
@@ -241,11 +236,11 @@ class _Parser:
         return entries
 
     def header(self, base: int) -> tuple[int, int, list[tuple[int, int]]]:
-        if base + _HEADER.size > len(self.data):
+        if base + HEADER.size > len(self.data):
             raise self.wrong(
                 f"has a header at {base}, and only {len(self.data)} bytes; it may be truncated"
             )
-        magic, major, minor, size, following, _, count, *ranges = _HEADER.unpack_from(
+        magic, major, minor, size, following, _, count, *ranges = HEADER.unpack_from(
             self.data, base
         )
         if magic != MAGIC:
@@ -254,8 +249,8 @@ class _Parser:
             raise UnsupportedError(
                 f"the archive is of version {major}.{minor}; only 0.0 can be read", Place(self.path)
             )
-        if size != _HEADER.size:
-            raise self.wrong(f"has a header of {size} bytes, expected {_HEADER.size}")
+        if size != HEADER.size:
+            raise self.wrong(f"has a header of {size} bytes, expected {HEADER.size}")
         segments = [(ranges[i], ranges[i + 1]) for i in (0, 2, 4)]
         titles = ("entries", "metadata", "storage")
         for title, (offset, length) in zip(titles, segments, strict=True):
@@ -273,38 +268,38 @@ class _Parser:
         (at, length), metadata, storage = segments
         end = at + length
         for number in range(count):
-            if at + _ENTRY.size > end:
+            if at + ENTRY.size > end:
                 raise self.wrong(f"says that it has {count} entries, and has room for {number}")
-            size, kind, _, *fields = _ENTRY.unpack_from(self.data, at)
-            rest = size - _ENTRY.size
+            size, kind, _, *fields = ENTRY.unpack_from(self.data, at)
+            rest = size - ENTRY.size
             if rest < 0 or at + size > end:
                 raise self.wrong(f"has an entry {number} of {size} bytes at {at}")
             name_range, metadata_range = (fields[0], fields[1]), (fields[2], fields[3])
-            if kind != _SKIPPED:
+            if kind != _SKIPPED_TYPE:
                 name = self.name(self.range(metadata, name_range, f"the name of entry {number}"))
                 about = self.range(metadata, metadata_range, f"the metadata of {shown(name)}")
-                yield self.entry(kind, name, about, at + _ENTRY.size, rest, storage)
+                yield self.entry(kind, name, about, at + ENTRY.size, rest, storage)
             at += -(-size // 16) * 16
 
     def entry(
         self, kind: int, name: str, about: memoryview, at: int, rest: int, storage: tuple[int, int]
     ) -> Entry:
-        if kind == _EXTERNAL:
+        if kind == _EXTERNAL_TYPE:
             raise UnsupportedError(f"entry {shown(name)} is in another file", Place(self.path))
-        if kind not in (_SPLAT_TYPE, _DATA_TYPE):
+        if kind not in (SPLAT_TYPE, DATA_TYPE):
             raise self.wrong(f"has an entry {shown(name)} of the unknown type {kind}")
-        fields = _SPLAT if kind == _SPLAT_TYPE else _DATA
+        fields = SPLAT if kind == SPLAT_TYPE else DATA
         if rest < fields.size:
             raise self.wrong(f"has an entry {shown(name)} that is too small for its type")
-        if kind == _SPLAT_TYPE:
-            length, pattern, size = _SPLAT.unpack_from(self.data, at)
+        if kind == SPLAT_TYPE:
+            length, pattern, size = SPLAT.unpack_from(self.data, at)
             if size not in (1, 2, 4, 8, 16) or length % size:
                 raise self.wrong(
                     f"has a splat {shown(name)} of {size} bytes, {length} bytes in all; "
                     "expected a pattern of 1, 2, 4, 8 or 16 bytes that divides them"
                 )
             return Entry(name, length, about.tobytes(), None, pattern[:size], self.path)
-        offset, length = _DATA.unpack_from(self.data, at)
+        offset, length = DATA.unpack_from(self.data, at)
         data = self.range(storage, (offset, length), f"the data of {shown(name)}")
         if length:
             self.spans.append((storage[0] + offset, storage[0] + offset + length))
@@ -321,8 +316,8 @@ class _Parser:
         return self.data[start + offset : start + offset + size]
 
     def name(self, data: memoryview) -> str:
-        if len(data) > _LONGEST_NAME:
-            raise self.wrong(f"has a name of {len(data)} bytes, expected at most {_LONGEST_NAME}")
+        if len(data) > MAX_NAME_BYTES:
+            raise self.wrong(f"has a name of {len(data)} bytes, expected at most {MAX_NAME_BYTES}")
         try:
             return data.tobytes().decode()
         except UnicodeDecodeError:
@@ -345,109 +340,6 @@ class _Parser:
         return InputError(f"the archive {message}", Place(self.path))
 
 
-class ArchiveWriter:
-    """Writes entries one after the other; made by `create_archive`.
-
-    Args:
-        file: a file that can seek, at its start.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._table = bytearray()
-        self._metadata = bytearray()
-        self._names: set[str] = set()
-        # Offsets by address and size; the arrays are kept so that their addresses stay theirs.
-        self._mapped: dict[tuple[int, int], tuple[int, Array]] = {}
-        self._storage = _aligned(_HEADER.size, DATA_ALIGNMENT)
-        self._at = self._storage
-        file.write(bytes(self._at))
-
-    def add_tensor(self, name: str, array: Array) -> None:
-        """Write an array; one that was read from a splat as such.
-
-        Arrays that are the same bytes of a mapped file share them in the archive, too.
-
-        Raises:
-            InputError: the name is taken, or the element type is none that archives have.
-        """
-        array = np.asanyarray(array)
-        metadata = _metadata_of(name, array)
-        if isinstance(array, Splat) and not any(array.strides) and array.size:
-            pattern = np.asarray(array).reshape(-1)[:1].tobytes()
-            self._add(_SPLAT_TYPE, name, metadata, _SPLAT.pack(array.nbytes, pattern, len(pattern)))
-            return
-        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        address_range = (flat.ctypes.data, array.nbytes)
-        if address_range in self._mapped:
-            offset, _ = self._mapped[address_range]
-            self._add(_DATA_TYPE, name, metadata, _DATA.pack(offset, array.nbytes))
-            return
-        if array.nbytes and _is_mapped(flat):
-            self._mapped[address_range] = (self._at - self._storage, flat)
-        self._add_data(name, metadata, flat.data, array.nbytes)
-
-    def add_blob(self, name: str, data: bytes) -> None:
-        """Write plain bytes.
-
-        Raises:
-            InputError: the name is taken.
-        """
-        self._add_data(name, b"", data, len(data))
-
-    def finish(self) -> None:
-        """Write the tables and the header."""
-        storage_length, metadata = self._at - self._storage, bytes(self._metadata)
-        self._file.write(metadata)
-        table = _aligned(self._at + len(metadata), 16)
-        end = table + len(self._table)
-        self._file.write(bytes(table - self._at - len(metadata)))
-        self._file.write(self._table)
-        self._file.write(bytes(_aligned(end, FILE_ALIGNMENT) - end))
-        self._file.seek(0)
-        segments = (table, len(self._table), self._at, len(metadata), self._storage, storage_length)
-        count = len(self._names)
-        self._file.write(_HEADER.pack(MAGIC, 0, 0, _HEADER.size, 0, 0, count, *segments))
-
-    def _add_data(self, name: str, metadata: bytes, data: bytes | memoryview, length: int) -> None:
-        self._add(_DATA_TYPE, name, metadata, _DATA.pack(self._at - self._storage, length))
-        self._file.write(data)
-        end = _aligned(self._at + length, DATA_ALIGNMENT)
-        self._file.write(bytes(end - self._at - length))
-        self._at = end
-
-    def _add(self, kind: int, name: str, metadata: bytes, rest: bytes) -> None:
-        if name in self._names:
-            raise InputError(f"two entries of the archive would be named {shown(name)}")
-        encoded = name.encode(errors="replace")
-        if encoded.decode() != name:
-            raise InputError(f"the name {shown(name)} cannot be written as UTF-8")
-        if len(encoded) > _LONGEST_NAME:
-            raise InputError(f"the name {shown(name)} has more than {_LONGEST_NAME} bytes")
-        self._names.add(name)
-        ranges = []
-        for data in (encoded, metadata):
-            ranges += [len(self._metadata), len(data)]
-            self._metadata += data
-        alignment = DATA_ALIGNMENT if kind == _DATA_TYPE else 0
-        size = _ENTRY.size + len(rest)
-        self._table += _ENTRY.pack(size, kind, 0, *ranges, alignment) + rest
-        self._table += bytes(-len(self._table) % 16)
-
-
-@contextlib.contextmanager
-def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
-    """Write an archive, which is there at the end of the block, or not at all if that raises.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    with open_whole(path) as file:
-        writer = ArchiveWriter(file)
-        yield writer
-        writer.finish()
-
-
 def check_mountable(path: str | os.PathLike[str]) -> None:
     """Check an archive before IREE's runtime opens it.
 
@@ -465,37 +357,3 @@ def check_mountable(path: str | os.PathLike[str]) -> None:
             "not open; write one with: subquant import",
             Place(archive.path),
         )
-
-
-def _metadata_of(name: str, array: Array) -> bytes:
-    dtype = array.dtype
-    if DTYPES.get(dtype.name) != dtype:
-        raise InputError(
-            f"tensor {shown(name)} has elements of {dtype}, which archives do not have; expected "
-            f"one of: {', '.join(DTYPES)}"
-        )
-    is_float = dtype.kind == "f" or dtype.name.startswith(("float", "bfloat"))
-    described = {
-        "type": "Tensor",
-        "dtype": dtype.name,
-        "shape": list(array.shape),
-        "dtype_desc": {
-            "class_name": "dtype",
-            "is_complex": dtype.kind == "c",
-            "is_floating_point": is_float,
-            "is_signed": dtype.kind in "ic" or is_float,
-            "itemsize": dtype.itemsize,
-        },
-    }
-    return _PREFIX + json.dumps(described).encode()
-
-
-def _is_mapped(array: Array) -> bool:
-    base: Any = array
-    while isinstance(base, np.ndarray | memoryview):
-        base = base.base if isinstance(base, np.ndarray) else base.obj
-    return isinstance(base, mmap.mmap)
-
-
-def _aligned(offset: int, alignment: int) -> int:
-    return -(-offset // alignment) * alignment

@@ -28,7 +28,8 @@ from typing import Any, TypeAlias
 from ..core.read_record import ReadRecord
 from ..core.strict_json import Json, JsonObject, is_deep, parse_object, shown
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..formats.irpa import Archive, Entry, create_archive
+from ..formats.irpa import Archive, Entry
+from ..formats.irpa_writer import create_archive
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
 __all__ = ["Dataset", "Theta"]

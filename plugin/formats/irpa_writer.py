@@ -1,0 +1,175 @@
+"""Writer of IREE parameter archives (``.irpa``), in one pass: see `irpa` for the format.
+
+The writer puts the storage first and the tables after it, which the format allows, so that tensors
+can be written while they are made. It pads storage to 64 bytes an entry and the file to 4096.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+from collections.abc import Iterator
+from typing import IO, Any
+
+import numpy as np
+
+from ..core.files import open_whole
+from ..core.strict_json import shown
+from ..errors import InputError
+from ..numerics.element_types import Array
+from .irpa import (
+    DATA,
+    DATA_ALIGNMENT,
+    DATA_TYPE,
+    DTYPES,
+    ENTRY,
+    FILE_ALIGNMENT,
+    HEADER,
+    MAGIC,
+    MAX_NAME_BYTES,
+    SPLAT,
+    SPLAT_TYPE,
+    TENSOR_PREFIX,
+    Splat,
+)
+
+__all__ = ["ArchiveWriter", "create_archive"]
+
+
+class ArchiveWriter:
+    """Writes entries one after the other; made by `create_archive`.
+
+    Args:
+        file: a file that can seek, at its start.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._table = bytearray()
+        self._metadata = bytearray()
+        self._names: set[str] = set()
+        # Offsets by address and size; the arrays are kept so that their addresses stay theirs.
+        self._mapped: dict[tuple[int, int], tuple[int, Array]] = {}
+        self._storage = _aligned(HEADER.size, DATA_ALIGNMENT)
+        self._at = self._storage
+        file.write(bytes(self._at))
+
+    def add_tensor(self, name: str, array: Array) -> None:
+        """Write an array; one that was read from a splat as such.
+
+        Arrays that are the same bytes of a mapped file share them in the archive, too.
+
+        Raises:
+            InputError: the name is taken, or the element type is none that archives have.
+        """
+        array = np.asanyarray(array)
+        metadata = _metadata_of(name, array)
+        if isinstance(array, Splat) and not any(array.strides) and array.size:
+            pattern = np.asarray(array).reshape(-1)[:1].tobytes()
+            self._add(SPLAT_TYPE, name, metadata, SPLAT.pack(array.nbytes, pattern, len(pattern)))
+            return
+        flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        address_range = (flat.ctypes.data, array.nbytes)
+        if address_range in self._mapped:
+            offset, _ = self._mapped[address_range]
+            self._add(DATA_TYPE, name, metadata, DATA.pack(offset, array.nbytes))
+            return
+        if array.nbytes and _is_mapped(flat):
+            self._mapped[address_range] = (self._at - self._storage, flat)
+        self._add_data(name, metadata, flat.data, array.nbytes)
+
+    def add_blob(self, name: str, data: bytes) -> None:
+        """Write plain bytes.
+
+        Raises:
+            InputError: the name is taken.
+        """
+        self._add_data(name, b"", data, len(data))
+
+    def finish(self) -> None:
+        """Write the tables and the header."""
+        storage_length, metadata = self._at - self._storage, bytes(self._metadata)
+        self._file.write(metadata)
+        table = _aligned(self._at + len(metadata), 16)
+        end = table + len(self._table)
+        self._file.write(bytes(table - self._at - len(metadata)))
+        self._file.write(self._table)
+        self._file.write(bytes(_aligned(end, FILE_ALIGNMENT) - end))
+        self._file.seek(0)
+        segments = (table, len(self._table), self._at, len(metadata), self._storage, storage_length)
+        count = len(self._names)
+        self._file.write(HEADER.pack(MAGIC, 0, 0, HEADER.size, 0, 0, count, *segments))
+
+    def _add_data(self, name: str, metadata: bytes, data: bytes | memoryview, length: int) -> None:
+        self._add(DATA_TYPE, name, metadata, DATA.pack(self._at - self._storage, length))
+        self._file.write(data)
+        end = _aligned(self._at + length, DATA_ALIGNMENT)
+        self._file.write(bytes(end - self._at - length))
+        self._at = end
+
+    def _add(self, kind: int, name: str, metadata: bytes, rest: bytes) -> None:
+        if name in self._names:
+            raise InputError(f"two entries of the archive would be named {shown(name)}")
+        encoded = name.encode(errors="replace")
+        if encoded.decode() != name:
+            raise InputError(f"the name {shown(name)} cannot be written as UTF-8")
+        if len(encoded) > MAX_NAME_BYTES:
+            raise InputError(f"the name {shown(name)} has more than {MAX_NAME_BYTES} bytes")
+        self._names.add(name)
+        ranges = []
+        for data in (encoded, metadata):
+            ranges += [len(self._metadata), len(data)]
+            self._metadata += data
+        alignment = DATA_ALIGNMENT if kind == DATA_TYPE else 0
+        size = ENTRY.size + len(rest)
+        self._table += ENTRY.pack(size, kind, 0, *ranges, alignment) + rest
+        self._table += bytes(-len(self._table) % 16)
+
+
+@contextlib.contextmanager
+def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
+    """Write an archive, which is there at the end of the block, or not at all if that raises.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with open_whole(path) as file:
+        writer = ArchiveWriter(file)
+        yield writer
+        writer.finish()
+
+
+def _metadata_of(name: str, array: Array) -> bytes:
+    dtype = array.dtype
+    if DTYPES.get(dtype.name) != dtype:
+        raise InputError(
+            f"tensor {shown(name)} has elements of {dtype}, which archives do not have; expected "
+            f"one of: {', '.join(DTYPES)}"
+        )
+    is_float = dtype.kind == "f" or dtype.name.startswith(("float", "bfloat"))
+    described = {
+        "type": "Tensor",
+        "dtype": dtype.name,
+        "shape": list(array.shape),
+        "dtype_desc": {
+            "class_name": "dtype",
+            "is_complex": dtype.kind == "c",
+            "is_floating_point": is_float,
+            "is_signed": dtype.kind in "ic" or is_float,
+            "itemsize": dtype.itemsize,
+        },
+    }
+    return TENSOR_PREFIX + json.dumps(described).encode()
+
+
+def _is_mapped(array: Array) -> bool:
+    base: Any = array
+    while isinstance(base, np.ndarray | memoryview):
+        base = base.base if isinstance(base, np.ndarray) else base.obj
+    return isinstance(base, mmap.mmap)
+
+
+def _aligned(offset: int, alignment: int) -> int:
+    return -(-offset // alignment) * alignment
