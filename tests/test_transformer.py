@@ -143,8 +143,8 @@ def test_rotations_of_late_tokens(pairs: Pairs, position: int) -> None:
     """Within 2**-33 of a turn for each position, and the roundings of f32."""
     rotation = Rotation(1e6, 48, 0.25, pairs)
     x = np.random.default_rng(4).normal(size=(9, 3, 64)).astype(np.float32)
-    turns = transformer.turns_of(rotation, np.int32(position), 9)
-    found = transformer.rotate(x, turns, rotation)
+    tables = transformer.rotary_tables(rotation, np.int32(position), 9)
+    found = transformer.rotate(x, tables, rotation)
     expected = x.astype(np.float64)
     for pair in range(24):
         one, two = (pair, pair + 24) if pairs == "halves" else (2 * pair, 2 * pair + 1)

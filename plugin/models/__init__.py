@@ -1,4 +1,4 @@
-"""Language models from GGUF files: programs, sessions, and the text that they give.
+"""Language models from GGUF files: programs, sessions and text generation.
 
 >>> from subquant.models import load
 >>> model = load("gemma.gguf")                             # doctest: +SKIP
@@ -6,9 +6,9 @@
 ...     print(piece, end="", flush=True)
  Paris...
 
-`configuration` reads what a model is, `transformer` is its forward pass, `module` writes that as a
-program, and `loading` keeps what was made of a model. `tokenizer` and `chat` turn text into tokens,
-`sampling` chooses the next, and `generation` and `perplexity` do so for whole texts.
+`configuration` reads the hyperparameters, `transformer` is the forward pass, `module` writes it as
+a program, and `loading` compiles and caches it. `tokenizer` and `chat` turn text into tokens,
+`sampling` draws the next token, `generation` and `perplexity` process whole texts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 r"""Vocabularies of the kind ``gpt2``: pairs of bytes, merged in the order of a list.
 
-Text is split by regular expressions, each splitting what the one before left, matches and what lies
-between them alike; then bytes, written as characters of a table, become pieces: of all neighbours
-that are a pair of the list, the one that comes first there becomes one, until none is. The
-``tokenizers`` package does this.
+Text is split by regular expressions, one after the other: each splits the pieces of the previous
+one into its matches and the text between them. Bytes are then written as characters of a table, and
+neighbors are merged: the pair that comes first in the list of merges becomes one piece, until no
+neighbors are in the list. The ``tokenizers`` package does this.
 
-``tokenizer.ggml.pre`` names the expressions; they are in no file, and those of llama.cpp here.
+``tokenizer.ggml.pre`` names the expressions. No file contains them; llama.cpp's are here.
 
 Source: llama.cpp, ``llama-vocab.cpp``; the table of bytes is GPT-2's ``bytes_to_unicode``.
 """
@@ -22,7 +22,7 @@ __all__ = ["SPLITS", "BytePairs"]
 
 
 class _Split(NamedTuple):
-    """How text is split: by expressions, or not at all where it is a piece already."""
+    """Splitting of text: by expressions, or not at all if a text may be one piece."""
 
     patterns: tuple[str, ...]
     whole_pieces: bool = False
@@ -77,7 +77,7 @@ class BytePairs:
         if len(numbers) != len(vocabulary.pieces):
             raise InputError("two tokens of the model's vocabulary have the same piece")
         merges = vocabulary.merges()
-        # The package panics where such a piece would be longer than all others.
+        # The package panics if a merge gives a piece longer than all pieces.
         for left, right in merges:
             if left + right not in numbers:
                 raise InputError(
@@ -103,20 +103,20 @@ class BytePairs:
         return tokens
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token that is no special one stands for."""
+        """Return the bytes of a token that is not special."""
         piece: str = self._tokenizer.id_to_token(token)
         return b"".join(_BYTES.get(character) or character.encode() for character in piece)
 
     def rest(self) -> None:
-        """Give back nothing: to make it again would take a second."""
+        """Release nothing: building the tokenizer again would take a second."""
 
 
 def _bytes_by_character() -> dict[str, bytes]:
-    """Characters that are shown stand for themselves; the other bytes, in order, for U+0100 on."""
+    """Return GPT-2's table: visible characters are themselves, other bytes U+0100 and following."""
     shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in shown]
+    hidden = [byte for byte in range(0x100) if byte not in shown]
     table = {chr(byte): bytes([byte]) for byte in shown}
-    return table | {chr(0x100 + place): bytes([byte]) for place, byte in enumerate(others)}
+    return table | {chr(0x100 + index): bytes([byte]) for index, byte in enumerate(hidden)}
 
 
 _BYTES = _bytes_by_character()

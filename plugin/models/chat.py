@@ -1,8 +1,8 @@
-"""Conversations as text, by the template that the model's file has.
+"""Chat templates: conversations as text.
 
 ``tokenizer.chat_template`` is a Jinja template, a program that comes with the weights. It is run in
-a child process with limits of time, memory and what it writes, and there in Jinja's sandbox, in
-which names of Python's insides are errors; it sees what transformers gives it: ``messages`` (each
+a child process with limits of time, memory and output length, in Jinja's sandbox, which forbids
+Python's internal names; it has the variables of transformers: ``messages`` (each
 with ``role`` and ``content``), ``add_generation_prompt``, ``tools`` and ``documents`` (none),
 ``bos_token``, ``eos_token``, ``raise_exception``, ``strftime_now``, ``tojson`` and the tags
 ``break``, ``continue`` and ``generation``.
@@ -64,14 +64,14 @@ _GEMMA = """\
 """
 
 _BY_ARCHITECTURE = dict.fromkeys(("gemma", "gemma2", "gemma3"), _GEMMA)
-"""What stands for a template that is missing."""
+"""The template of an architecture whose file has none."""
 
 
 class ChatTemplate:
-    """How a model writes conversations.
+    """Chat template of a model.
 
     Args:
-        properties: of its GGUF file.
+        properties: the properties of its GGUF file.
         tokenizer: of it.
 
     Raises:
@@ -186,7 +186,7 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
         )
 
     class Generation(Extension):
-        """``{% generation %}`` is around what a model wrote, for who trains it."""
+        """Tag ``{% generation %}``, which marks the model's text for training."""
 
         tags = {"generation"}  # noqa: RUF012 - so Jinja has it
 
@@ -200,18 +200,18 @@ def _render(template: str, values: Mapping[str, Any]) -> str:
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(str(form))
-    parts, size = [], 0
+    pieces, size = [], 0
     try:
-        for part in environment.from_string(template).generate(**values):
-            size += len(part)
+        for piece in environment.from_string(template).generate(**values):
+            size += len(piece)
             if size > _LONGEST:
                 raise jinja2.TemplateError(f"it writes more than {_LONGEST:,} characters")
-            parts.append(part)
+            pieces.append(piece)
     except (MemoryError, RecursionError):
         raise
     except Exception as error:  # a template's expression may raise anything
-        said = printable(str(error)[:300]) or type(error).__name__
-        raise InputError(f"the model's template for conversations fails: {said}") from None
-    text = "".join(parts)
+        reason = printable(str(error)[:300]) or type(error).__name__
+        raise InputError(f"the model's template for conversations fails: {reason}") from None
+    text = "".join(pieces)
     check_text(text)
     return text

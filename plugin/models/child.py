@@ -21,7 +21,7 @@ __all__ = ["program"]
 def program(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[None, list[bytes]]:
-    """Write the program of the file ``path`` for so many tokens (``context``), as bytecode."""
+    """Write the program of the file ``path`` for ``context`` tokens, as bytecode."""
     del blobs
     steps("write the program")
     source = open_weights(arguments["path"], lists=False)

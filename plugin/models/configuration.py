@@ -32,30 +32,30 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Configuration:
-    """A model.
+    """Hyperparameters of a model.
 
     Attributes:
         architecture: a name of `ARCHITECTURES`.
-        blocks: how many there are.
-        width: of what goes from block to block.
-        hidden: of the feed-forward layers.
+        blocks: the number of transformer blocks.
+        width: the size of the hidden state.
+        hidden: the inner size of the feed-forward layers.
         vocabulary: the number of tokens.
-        heads, kv_heads: of queries, and of keys and values; the second divides the first.
-        size: of a head.
-        context: the most tokens that the model was made for.
-        epsilon: of the normalizations.
-        activation: of the gate.
-        rotation: of blocks that attend to all tokens.
-        window_rotation: of blocks with a window.
+        heads, kv_heads: heads of queries, and of keys and values; `kv_heads` divides `heads`.
+        size: the size of a head.
+        context: the maximum number of tokens of the training.
+        epsilon: the epsilon of the normalizations.
+        activation: the activation of the gate.
+        rotation: RoPE of blocks that attend to all tokens.
+        window_rotation: RoPE of blocks with a window.
         window: the number of tokens that a block with a window attends to; 0 for all.
-        windowed_blocks: whether each block has the window.
+        windowed_blocks: True for each block with the window.
         attention_scale: the factor of products of queries and keys.
         embedding_scale: the factor of embeddings.
-        logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for as they are.
+        logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for no cap.
         qk_norms, post_norms: True if there are norms of queries and keys, and after attention and
             feed-forward.
         optional_tensors: the names of biases and scales of linear layers that the file has.
-        tied: the table of embeddings gives the logits, too.
+        tied: True if the embedding table is the output weight, too.
     """
 
     architecture: str
@@ -86,15 +86,15 @@ class Configuration:
         cls,
         properties: Mapping[str, Any],
         tensors: Mapping[str, InferenceTensor],
-        place: Place | None = None,
+        location: Place | None = None,
     ) -> Configuration:
         """Read the properties of a file.
 
         The vocabulary's properties (``tokenizer.*``) are left to `subquant.models.vocabulary`.
 
         Args:
-            properties: by GGUF's keys.
-            tensors: of the file, by name; what is optional is found there.
+            properties: the properties by GGUF's keys.
+            tensors: the file's tensors by name, which tell the optional ones.
             place: of the file, for errors.
 
         Raises:
@@ -107,7 +107,7 @@ class Configuration:
         try:
             return cls._accounted(properties, tensors)
         except SubquantError as error:
-            raise error.located(place) from None
+            raise error.located(location) from None
 
     @classmethod
     def _accounted(

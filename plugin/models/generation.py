@@ -12,40 +12,40 @@ from ..numerics.element_types import Array
 from .sampling import Sampler, Sampling
 from .tokenizer import Tokenizer
 
-__all__ = ["Generation", "Reads", "Statistics"]
+__all__ = ["Generation", "Statistics", "TokenReader"]
 
 End = Literal["", "end token", "max tokens", "context", "closed"]
-"""Why a text ended: the model said so, or a limit was reached; before that, nothing."""
+"""Reason for the end of a text: the end token, or a limit; empty before the end."""
 
 
-class Reads(Protocol):
-    """What of a session is used here."""
+class TokenReader(Protocol):
+    """Interface of a session that reads tokens."""
 
     @property
     def position(self) -> int:
-        """How many tokens were read."""
+        """The number of tokens in the cache."""
 
     @property
     def context(self) -> int:
-        """How many tokens there is room for."""
+        """The maximum number of tokens."""
 
     def prompt(self, tokens: Sequence[int], /) -> Array:
-        """Read tokens, and return the logits of what follows."""
+        """Read tokens, and return the logits of the next token."""
 
     def next(self, token: int, /) -> Array:
-        """Read one token, and return the logits of what follows."""
+        """Read one token, and return the logits of the next token."""
 
 
 @dataclass
 class Statistics:
-    """What it took to write a text.
+    """Counts and times of a generation.
 
     Attributes:
-        prompt_tokens: that were read at first.
-        prompt_seconds: for them.
-        tokens: that were written, the end token included.
-        seconds: from the first of these, which the prompt has given, to the last.
-        end: why the text ended.
+        prompt_tokens: tokens of the prompt.
+        prompt_seconds: seconds of the prompt's evaluation.
+        tokens: generated tokens, the end token included.
+        seconds: seconds from the first generated token to the last.
+        end: the reason for the end of the text.
     """
 
     prompt_tokens: int = 0
@@ -66,14 +66,14 @@ class Statistics:
 
 
 class Generation(Iterator[str]):
-    """An iterator over pieces of text, each as soon as its characters are whole.
+    """Iterator over pieces of generated text, each as soon as its UTF-8 characters are complete.
 
-    It begins when the first piece is asked for. What asks for no more may stop at any time; the
-    session then has read what was written so far.
+    The prompt is read at the first step. The iteration may stop at any time; the session then has
+    read the text so far.
 
     Args:
-        session: that reads the tokens, after what it has read before.
-        tokenizer: of its model.
+        session: the session; it continues after its tokens.
+        tokenizer: the tokenizer of its model.
         tokens: the prompt.
         sampling: how tokens are chosen.
         max_tokens: how many at most; None for as many as the context has room for.
@@ -84,7 +84,7 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        session: Reads,
+        session: TokenReader,
         tokenizer: Tokenizer,
         tokens: Sequence[int],
         *,
@@ -97,7 +97,7 @@ class Generation(Iterator[str]):
             raise UsageError(f"the most tokens are {max_tokens}, expected 0 or more")
         self.statistics = Statistics(prompt_tokens=len(tokens))
         self.tokens: list[int] = []
-        """What was written so far, the end token included."""
+        """The generated tokens, the end token included."""
         self._session = session
         self._prompt = tokens
         self._stream = tokenizer.stream()
@@ -118,7 +118,7 @@ class Generation(Iterator[str]):
         self.statistics.end = self.statistics.end or "closed"
 
     def _step(self) -> str:
-        """Read what is to be read, write a token, and return the text that is whole with it."""
+        """Read the pending tokens, draw a token, and return the text that it completes."""
         statistics = self.statistics
         start = time.perf_counter()
         if self._logits is None:

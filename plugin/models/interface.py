@@ -1,7 +1,4 @@
-"""What a program is written for, and what it keeps between calls.
-
-It takes no MLIR to know: a model that was compiled before runs without it.
-"""
+"""Interface of a model's program: sizes, and the key-value cache. Needs no MLIR."""
 
 from __future__ import annotations
 
@@ -28,8 +25,8 @@ class Shape:
     """The sizes that are chosen when a program is written.
 
     Attributes:
-        context: for how many tokens there is room in the caches.
-        pieces: how many tokens are read together, descending.
+        context: the maximum number of tokens in the caches.
+        pieces: batch sizes of prompt evaluation, descending.
     """
 
     context: int
@@ -37,25 +34,25 @@ class Shape:
 
     @classmethod
     def of_context(cls, context: int) -> Shape:
-        """The usual pieces, without those of which no prompt fills more than a half."""
-        longest, *others = cls.pieces
-        return cls(context, (longest, *others) if longest < 2 * context else tuple(others))
+        """Return the default batch sizes, without those that no prompt fills by half."""
+        longest, *shorter = cls.pieces
+        return cls(context, (longest, *shorter) if longest < 2 * context else tuple(shorter))
 
     @property
     def rows(self) -> int:
-        """The rows of a cache: the last piece of a prompt may be filled up."""
+        """Rows of a cache: the context, and padding of a prompt's last batch."""
         return self.context + self.pieces[0]
 
 
 class Cache(NamedTuple):
-    """What a block keeps of the tokens so far, ``[context, kv_heads, size]`` each."""
+    """Key-value cache of a block, ``[context, kv_heads, size]`` each."""
 
     keys: AnyArray
     values: AnyArray
 
 
 def empty_caches(configuration: Configuration, context: int) -> list[Cache]:
-    """The caches of all blocks before the first token, in NumPy: a zero that is repeated."""
+    """Return the caches of all blocks before the first token: NumPy broadcasts of one zero."""
     c = configuration
     zeros = np.broadcast_to(np.float16(0), (context, c.kv_heads, c.size))
     return [Cache(zeros, zeros)] * c.blocks

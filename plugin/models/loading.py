@@ -1,10 +1,9 @@
-"""Models ready to run: programs compiled, with their weights in the kernels' order, both kept.
+"""Loading of language models: compiled programs with prepacked weights, both cached.
 
-What is made of a model, an executable and the archive that it maps, is an entry of the cache, like
-those of compilations (`subquant.compiler.cache`): under the key of what it is made of, the bytes of
-the file, the sizes that were chosen, the options, the versions and the code. What is there is
-loaded: nothing is written or laid out again. A model that is loaded holds its archive, which is not
-removed to make room meanwhile.
+The executable of a model and its parameter archive are one entry of the cache
+(`subquant.compiler.cache`). The key is a hash of the file, the sizes, the options, the versions and
+the code. A cached model is loaded without writing or prepacking anything. A loaded model pins its
+archive, so that the cache does not evict it.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ class Model:
         configuration: Configuration,
         properties: dict[str, Any],
         shape: Shape,
-        place: Place | None = None,
+        location: Place | None = None,
     ) -> None:
         self.configuration = configuration
-        self._place = place
+        self._place = location
         self.properties = dict(properties)
         self._shape = shape
         self._executable: Executable | None = None  # until `load` returns
@@ -67,15 +66,15 @@ class Model:
 
     @property
     def context(self) -> int:
-        """How many tokens a session has room for."""
+        """The maximum number of tokens of a session."""
         return self._shape.context
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """What turns text into tokens; the vocabulary in `properties` goes with it, to save memory.
+        """The tokenizer; the vocabulary in `properties` is dropped, to save memory.
 
         Raises:
-            SubquantError: as `Tokenizer`.
+            SubquantError: see `Tokenizer`.
         """
         try:
             tokenizer = Tokenizer.from_properties(self.properties)
@@ -87,10 +86,10 @@ class Model:
 
     @functools.cached_property
     def chat(self) -> ChatTemplate:
-        """How the model writes conversations.
+        """The chat template of the model.
 
         Raises:
-            SubquantError: as `ChatTemplate`.
+            SubquantError: see `ChatTemplate`.
         """
         try:
             return ChatTemplate(self.properties, self.tokenizer)
@@ -124,7 +123,7 @@ class Model:
         max_tokens: int | None = None,
         sampling: Sampling | None = None,
     ) -> Generation:
-        """Write what follows a text, in a session of its own.
+        """Continue a text, in a session of its own.
 
         Args:
             prompt: a text, or messages of a conversation, whose answer is written; as `encode`.
@@ -149,7 +148,7 @@ class Model:
         return Session(self._executable, self.configuration, self._shape)
 
     def logits(self, tokens: list[int]) -> Array:
-        """What follows each of some tokens, ``[T, vocabulary]``; as `Session.all_logits`."""
+        """Return the logits after each token, ``[T, vocabulary]``: see `Session.all_logits`."""
         return self.session().all_logits(tokens)
 
 
@@ -164,23 +163,23 @@ def load(
     progress: Progress | None = None,
     check: Callable[[Model], object] | None = None,
 ) -> Model:
-    """Load a model, and compile it if that was not done before.
+    """Load a model, and compile it at the first time.
 
     Args:
         path: a ``.gguf`` file, or an archive that ``subquant import`` made of one.
         device: a `Device` or its name.
-        threads: how many threads of a CPU run it, as for a `Device`.
-        context: for how many tokens a session has room; by default what the model was made for,
-            but at most `DEFAULT_CONTEXT`.
-        activations: what is multiplied with weights in blocks; ``int8`` is the fastest.
-        cache: the folder of what is kept; by default `subquant.compiler.cache.default_cache`.
-        progress: called with a line about each step.
+        threads: the number of CPU threads, as for a `Device`.
+        context: the maximum number of tokens of a session; by default the model's, at most
+            `DEFAULT_CONTEXT`.
+        activations: the type of activations in blockwise GEMMs; ``int8`` is the fastest.
+        cache: the folder of the cache; by default `subquant.compiler.cache.default_cache`.
+        progress: called with one line for each step.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
-            what it raises ends the call.
+            its exceptions end the call.
 
     Raises:
         UnsupportedError: the architecture, or the type of a tensor, is not supported.
-        InputError: the file cannot be read, or is not valid; or what is kept cannot be written.
+        InputError: the file cannot be read, or is not valid; or the cache cannot be written.
         SubquantError: the compilation failed, or there is no device.
     """
     notify = progress or (lambda step: None)
@@ -188,10 +187,10 @@ def load(
     folder = Path(cache) if cache is not None else default_cache()
     source = open_weights(path)
     tensors = source.theta.flatten()
-    place = Place(os.fspath(path))
-    configuration = Configuration.of(source.properties, tensors, place)
+    location = Place(os.fspath(path))
+    configuration = Configuration.of(source.properties, tensors, location)
     shape = _shape(configuration, context)
-    model = Model(configuration, source.properties, shape, place)
+    model = Model(configuration, source.properties, shape, location)
     if check is not None:
         check(model)
     options = CompileOptions(
@@ -199,19 +198,19 @@ def load(
         vulkan_target=where.vulkan_target if where.is_vulkan else "generic",
         activations=activations,
     )
-    made = _made(Path(path), shape, options, folder, notify)
-    archive = made.parameters
+    result = _cached_or_compiled(Path(path), shape, options, folder, notify)
+    archive = result.parameters
     assert archive is not None
     notify("load")
-    model._executable = Executable(made.executable, where, {SCOPE: archive.path})
+    model._executable = Executable(result.executable, where, {SCOPE: archive.path})
     model._archive = archive
     return model
 
 
-def _made(
+def _cached_or_compiled(
     path: Path, shape: Shape, options: CompileOptions, folder: Path, notify: Progress
 ) -> Made:
-    """The executable and the archive of a model, which are made if they are not there."""
+    """Return the executable and the archive of a model from the cache, compiled if missing."""
     cache = Cache(folder, notify)
     key = key_of_source(
         f"a language model, {shape}".encode(),
@@ -220,22 +219,22 @@ def _made(
         weights={SCOPE: path},
         memo=cache,
     )
-    made = cache.find(key.text)
-    if made is None:
+    result = cache.find(key.text)
+    if result is None:
         with cache.reserved(key.text, lambda: notify("wait for the same compilation elsewhere")):
-            made = cache.find(key.text)
-            if made is None:
-                _make(path, shape, options, cache, key, notify)
-                made = cache.find(key.text)
-    if made is None:
+            result = cache.find(key.text)
+            if result is None:
+                _compile(path, shape, options, cache, key, notify)
+                result = cache.find(key.text)
+    if result is None:
         raise InputError(
-            f"what was made of '{path}' is no longer in '{folder}'; name another folder by "
-            "SUBQUANT_CACHE, or a greater SUBQUANT_CACHE_SIZE"
+            f"the compiled model of '{path}' was evicted from '{folder}'; set SUBQUANT_CACHE to "
+            "another folder, or raise SUBQUANT_CACHE_SIZE"
         )
-    return made
+    return result
 
 
-def _make(
+def _compile(
     path: Path, shape: Shape, options: CompileOptions, cache: Cache, key: Key, notify: Progress
 ) -> None:
     from ..compiler.compilation import compile_to_bytes
@@ -270,10 +269,10 @@ def emit(
     """Write a model as a program and its parameters, for ``subquant compile`` and ``run``.
 
     Args:
-        path: as of `load`.
+        path: see `load`.
         module: the ``.mlir`` file.
         archive: the ``.irpa`` file, of the scope ``model``.
-        context, progress: as of `load`.
+        context, progress: see `load`.
 
     Raises:
         SubquantError: as `load`.

@@ -1,4 +1,4 @@
-"""The memory of this process, and what it may do with less of."""
+"""Memory of this process: its peak, and the return of free memory to the system."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["peak_memory", "return_free_memory"]
 
 
 def peak_memory() -> int | None:
-    """Return the most bytes that this process has had in memory; None where that is not known.
+    """Return the peak resident memory of this process in bytes; None if it is unknown.
 
-    What it has mapped of files, weights for example, is among them as far as it was read.
+    Mapped files (weights, for example) count as far as they were read.
     """
     try:
         with open("/proc/self/status") as file:
@@ -23,7 +23,7 @@ def peak_memory() -> int | None:
 
 
 def return_free_memory() -> None:
-    """Give what was freed back to the system, where C's library keeps it: that of GNU."""
+    """Return freed memory to the system (glibc keeps it otherwise)."""
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):  # another library
             ctypes.CDLL(None).malloc_trim(0)

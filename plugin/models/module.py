@@ -10,15 +10,14 @@
 
 The names of the parameters are those of an archive of ``subquant import``. The functions are
 
-    prompt(tokens, position, caches) -> logits of what follows the last token, caches
-    next(token, position, caches) -> logits of what follows, caches
-    all(tokens, position, caches) -> logits of what follows each token, caches
+    prompt(tokens, position, caches) -> logits after the last token, caches
+    next(token, position, caches) -> logits after the token, caches
+    all(tokens, position, caches) -> logits after each token, caches
 
 A prompt has any number of tokens, `next` one, and `all` as many as the shortest of the pieces
-below. ``position`` is that of the first. Caches are given back with the tokens that were read.
-They are arguments, and not variables, so that sessions share a program; who calls gives them up,
-and they are written in place. A call whose tokens do not fit into the context fails before it
-writes.
+below. ``position`` is that of the first. The results include the updated caches. Caches are
+arguments instead of variables, so that sessions share a program; the caller donates them, and they
+are updated in place. A call whose tokens do not fit into the context fails before it writes.
 
 A prompt is read in pieces of a few lengths, by private functions of static shapes::
 
@@ -28,8 +27,8 @@ A prompt is read in pieces of a few lengths, by private functions of static shap
       ...
     } {subquant.in_place}
 
-The last piece may be filled up: what is written to the caches after the prompt is written again
-before a token attends to it, and the caches have rows for it.
+The last batch is padded: the cache rows after the prompt are overwritten before a token attends to
+them, and the caches have spare rows.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ __all__ = ["write_module"]
 def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
-    """Write a program, in a context of its own.
+    """Write the program of a model, in a context of its own.
 
     Args:
-        configuration: of the model.
-        tensors: its tensors by name, whose values are not used.
-        shape: what is chosen.
+        configuration: the model's hyperparameters.
+        tensors: its tensors by name; their values are not used.
+        shape: context and batch sizes.
 
     Raises:
-        UnsupportedError: a tensor is of a type that is not computed with.
+        UnsupportedError: a tensor has an unsupported type.
     """
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
@@ -89,12 +88,12 @@ def write_module(
 
 
 class _Functions:
-    """Writes functions at the insertion point.
+    """Writer of the program's functions, at the insertion point.
 
     Args:
-        configuration: of the model.
+        configuration: the model's hyperparameters.
         weights: its tensors.
-        shape: what is chosen.
+        shape: context and batch sizes.
     """
 
     def __init__(self, configuration: Configuration, weights: _Parameters, shape: Shape) -> None:
@@ -106,45 +105,47 @@ class _Functions:
         self.position = ir.IntegerType.get_signless(32)
 
     def write_read(self, count: int) -> None:
-        """What the last block gives for each token of a piece, and the caches."""
+        """Write the function of the hidden states of a batch, and of the caches."""
 
-        def body(tokens: Value, position: Value, *given: Value) -> list[Value]:
-            arrays = [traced(each) for each in given]
+        def body(tokens: Value, position: Value, *arrays_in: Value) -> list[Value]:
+            arrays = [traced(each) for each in arrays_in]
             caches = [Cache(*pair) for pair in zip(arrays[::2], arrays[1::2], strict=True)]
-            place = traced(linalg.from_elements([position], tensor_type([], self.position)))
+            start_position = traced(
+                linalg.from_elements([position], tensor_type([], self.position))
+            )
             x = embed(self.configuration, self.weights, traced(tokens))
-            x, written = run_blocks(self.configuration, self.weights, x, place, caches)
+            x, written = run_blocks(self.configuration, self.weights, x, start_position, caches)
             return [x.value, *(each.value for cache in written for each in cache)]
 
         self._write(_reader(count), count, body, is_public=False)
 
     def write_prompt(self) -> None:
-        """What follows a prompt."""
+        """Write ``prompt``: logits after the last token."""
 
         def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
             count = scalar(linalg.dim(tokens, 0))
             linalg.check((count >= 1).value, "there are no tokens to read")
-            self._check_room(position, count)
+            self._check_context(position, count)
             x, *written = self._read_pieces(tokens, count, position, caches)
             return [self._logits(traced(x)).reshape(-1).value, *written]
 
         self._write("prompt", None, body)
 
     def write_all(self) -> None:
-        """What follows each token of a piece."""
+        """Write ``all``: logits after each token of a batch."""
 
         def body(tokens: Value, position: Value, *caches: Value) -> list[Value]:
-            self._check_room(position, scalar(linalg.constant_index(1)))
+            self._check_context(position, scalar(linalg.constant_index(1)))
             x, *written = self._read(self.shape.pieces[-1], tokens, position, caches)
             return [self._logits(traced(x)).value, *written]
 
         self._write("all", self.shape.pieces[-1], body)
 
     def write_next(self) -> None:
-        """What follows one token."""
+        """Write ``next``: logits after one token."""
 
         def body(token: Value, position: Value, *caches: Value) -> list[Value]:
-            self._check_room(position, scalar(linalg.constant_index(1)))
+            self._check_context(position, scalar(linalg.constant_index(1)))
             x, *written = self._read(1, token, position, caches)
             return [self._logits(traced(x)).reshape(-1).value, *written]
 
@@ -161,8 +162,8 @@ class _Functions:
         types = [_tokens(count), self.position, *self.caches]
         write_function(name, types, lambda values: body(*values), is_public=is_public)
 
-    def _check_room(self, position: Value, count: Formula) -> None:
-        """Fail where tokens do not fit into the context."""
+    def _check_context(self, position: Value, count: Formula) -> None:
+        """Write a check that the tokens fit into the context."""
         context = self.shape.context
         first = scalar(_converted(position, index_type()))
         fits = (first >= 0) & (first <= context - count)
@@ -174,14 +175,14 @@ class _Functions:
     def _read_pieces(
         self, tokens: Value, count: Formula, position: Value, caches: Sequence[Value]
     ) -> list[Value]:
-        """Read tokens in pieces, each of the greatest size of which it fills half, or the least.
+        """Read tokens in batches: the largest size that is at least half full, else the smallest.
 
         Returns:
-            What the last block gives for the last token, and the caches.
+            The hidden state of the last token, and the caches.
         """
         start = scalar(linalg.constant_index(0))
-        room = tensor_type([self.shape.rows], self.position)
-        padded = linalg.put_slice(tokens, linalg.constant(splat(0, room)), start.value)
+        padded_type = tensor_type([self.shape.rows], self.position)
+        padded = linalg.put_slice(tokens, linalg.constant(splat(0, padded_type)), start.value)
         carried = [linalg.constant(splat(0, self._rows(1))), *caches]
         for size in self.shape.pieces:
             left = count - start
@@ -190,12 +191,12 @@ class _Functions:
                 pieces = quotient(left + (size - 1), size)
 
             def read(
-                number: Value, _: Value, *given: Value, size: int = size, start: Formula = start
+                number: Value, _: Value, *arrays_in: Value, size: int = size, start: Formula = start
             ) -> list[Value]:
                 first = start + scalar(number) * size
                 piece = linalg.take_slice(padded, first.value, _tokens(size))
-                place = scalar(position) + scalar(_converted(first.value, self.position))
-                x, *written = self._read(size, piece, place.value, given)
+                start_position = scalar(position) + scalar(_converted(first.value, self.position))
+                x, *written = self._read(size, piece, start_position.value, arrays_in)
                 last = np.minimum(count - first, size) - 1
                 return [linalg.take_slice(x, last.value, self._rows(1)), *written]
 
@@ -207,7 +208,7 @@ class _Functions:
     def _read(
         self, count: int, tokens: Value, position: Value, caches: Sequence[Value]
     ) -> list[Value]:
-        """Call what `write_read` has written."""
+        """Call the function of `write_read`."""
         callee = {"callee": ir.FlatSymbolRefAttr.get(_reader(count))}
         types = [self._rows(count), *self.caches]
         return list(create("func.call", [tokens, position, *caches], types, callee).results)

@@ -28,7 +28,7 @@ def path_of(
     folder: str | os.PathLike[str],
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Return the path of a model: itself, or what a packaged one is put together to, once.
+    """Return the path of a model; a packaged model is assembled at the first use.
 
     Args:
         model: a path, or a name of `PACKAGED` if no file is named so.

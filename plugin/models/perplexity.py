@@ -1,7 +1,7 @@
-r"""How surprised a model is by a text.
+r"""Perplexity of a language model on a text.
 
-The tokens ``t`` of the text, the start token in front, are cut into chunks of ``n``; what is left
-at the end is not used. Each chunk is read alone, with the start token in place of its first token
+The tokens ``t`` of the text, the start token in front, are cut into chunks of ``n``; a shorter
+rest is not used. Each chunk is read alone, with the start token in place of its first token
 (if the model uses one), and its second half is scored, so that there is half a chunk to go by:
 
     nll_i = -log softmax(logits[i])[t[i + 1]]    for i in [floor(n / 2), n - 2] of each chunk
@@ -29,24 +29,24 @@ from ..errors import ExecutionError, InputError, UsageError
 from ..numerics.element_types import Array
 from .tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_CHUNK", "Perplexity", "Scores", "measure_perplexity"]
+__all__ = ["DEFAULT_CHUNK", "LogitReader", "Perplexity", "measure_perplexity"]
 
 DEFAULT_CHUNK = 512
-"""As llama.cpp's."""
+"""Tokens of a chunk, as in llama.cpp."""
 
-_GREATEST = 709.0
-"""What `math.exp` takes; it raises an error from 709.8 on."""
+_MAX_EXPONENT = 709.0
+"""The largest argument of `math.exp`, which overflows from 709.8 on."""
 
-_PIECE = 16
-"""How many tokens are scored at once: with 262,144 tokens in the vocabulary, 17 MB of logits."""
+_BATCH_TOKENS = 16
+"""Tokens that are scored in one call: 17 MB of logits for a vocabulary of 262,144."""
 
 
-class Scores(Protocol):
-    """What of a session is used here."""
+class LogitReader(Protocol):
+    """Interface of a session that returns logits."""
 
     @property
     def context(self) -> int:
-        """How many tokens there is room for."""
+        """The maximum number of tokens."""
 
     def reset(self) -> None:
         """Forget all tokens."""
@@ -55,19 +55,19 @@ class Scores(Protocol):
         """Read tokens."""
 
     def all_logits(self, tokens: Sequence[int], /) -> Array:
-        """Read tokens, and return the logits of what follows each."""
+        """Read tokens, and return the logits after each token."""
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """How surprised a model is.
+    """Result of a perplexity measurement.
 
     Attributes:
         value: the perplexity.
-        error: of it, one standard deviation.
-        chunks: how many were read.
-        chunk: how many tokens each has.
-        scored: how many tokens were scored.
+        error: one standard deviation of the value.
+        chunks: the number of chunks.
+        chunk: the tokens of a chunk.
+        scored: the number of scored tokens.
     """
 
     value: float
@@ -78,7 +78,7 @@ class Perplexity:
 
 
 def measure_perplexity(
-    session: Scores,
+    session: LogitReader,
     tokenizer: Tokenizer,
     text: str,
     *,
@@ -88,12 +88,13 @@ def measure_perplexity(
     """Measure the perplexity of a text.
 
     Args:
-        session: that reads it; what it has read before is forgotten.
-        tokenizer: of its model.
+        session: the session; its tokens are removed.
+        tokenizer: the tokenizer of its model.
         text: names of control tokens in it are text.
         chunk: the tokens of a chunk, 4 or more; by default `DEFAULT_CHUNK`, or the context if that
             is less.
-        progress: called after each chunk with its number, how many there are, and the perplexity so
+        progress: called after each chunk with its number, the number of chunks, and the perplexity
+        so
             far.
 
     Raises:
@@ -128,15 +129,15 @@ def measure_perplexity(
     return Perplexity(value, value * math.sqrt(spread), count, chunk, len(surprises))
 
 
-def _scored(session: Scores, tokens: Sequence[int], first: int) -> list[float]:
-    """The surprise at each token from ``first + 1`` on."""
+def _scored(session: LogitReader, tokens: Sequence[int], first: int) -> list[float]:
+    """Return the negative log-likelihood of each token from ``first + 1`` on."""
     session.reset()
     session.prompt(tokens[:first])
     surprises = []
-    for start in range(first, len(tokens) - 1, _PIECE):
-        piece = tokens[start : min(start + _PIECE, len(tokens) - 1)]
-        for place, logits in enumerate(session.all_logits(piece), start + 1):
-            surprises.append(_surprise(logits, tokens[place]))
+    for start in range(first, len(tokens) - 1, _BATCH_TOKENS):
+        piece = tokens[start : min(start + _BATCH_TOKENS, len(tokens) - 1)]
+        for index, logits in enumerate(session.all_logits(piece), start + 1):
+            surprises.append(_surprise(logits, tokens[index]))
     return surprises
 
 
@@ -151,4 +152,4 @@ def _surprise(logits: Array, token: int) -> float:
 
 def _exp(value: float) -> float:
     """``exp``, infinite where it is beyond the greatest number."""
-    return math.exp(value) if value < _GREATEST else math.inf
+    return math.exp(value) if value < _MAX_EXPONENT else math.inf

@@ -1,15 +1,15 @@
-r"""How the next token is chosen from logits.
+r"""Sampling of the next token from logits.
 
-With logits ``x`` in descending order, of all tokens at first, each step leaves a beginning of them:
+Each step keeps the first of the logits ``x`` in descending order:
 
 ============  ====================================================================================
-option        what is left
+option        tokens that are kept
 ============  ====================================================================================
-top-k         the first ``k``; 0 leaves all
-top-p         the fewest with ``sum(softmax(x)) >= p``, with the softmax of what top-k left; 1
-              leaves all
+top-k         the first ``k``; 0 keeps all
+top-p         the fewest with ``sum(softmax(x)) >= p``, with the softmax of the top-k tokens; 1
+              keeps all
 min-p         those with ``softmax(x) >= p * max(softmax(x))``, which is ``x >= max(x) + log(p)``;
-              0 leaves all
+              0 keeps all
 temperature   one of them is drawn with the probabilities ``softmax(x / temperature)``; at 0 it is
               the first, whatever the other options are
 ============  ====================================================================================
@@ -35,12 +35,12 @@ from ..numerics.element_types import Array
 __all__ = ["Sampler", "Sampling"]
 
 _FIRST_SORTED = 1024
-"""How many tokens are sorted at first: more seldom have most of the probability."""
+"""Tokens that are sorted first; they usually have most of the probability."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How tokens are drawn.
+    """Options of sampling.
 
     Raises:
         UsageError: an option is out of its range.
@@ -112,9 +112,9 @@ class Sampler:
             _check(logits[token])
             return token
         tokens, probabilities = self.probabilities(logits)
-        place = np.searchsorted(probabilities.cumsum(), self._random.random(), side="right")
+        index = np.searchsorted(probabilities.cumsum(), self._random.random(), side="right")
         # The sum may be less than 1 by rounding, and the number drawn lie beyond.
-        return int(tokens[min(int(place), len(tokens) - 1)])
+        return int(tokens[min(int(index), len(tokens) - 1)])
 
     def probabilities(self, logits: Array) -> tuple[Array, Array]:
         """Return the tokens that may be drawn, and the probability of each.
@@ -122,10 +122,10 @@ class Sampler:
         The likeliest comes first, but where no option leaves a token out.
 
         Args:
-            logits: as for `choose`.
+            logits: see `choose`.
 
         Raises:
-            ExecutionError: as `choose`.
+            ExecutionError: see `choose`.
         """
         chosen = self._sampling
         if chosen.temperature == 0:
@@ -137,26 +137,26 @@ class Sampler:
         return tokens, weights / weights.sum()
 
     def _first(self, logits: Array) -> Array:
-        """The tokens that the options leave, as `probabilities` returns them."""
+        """Return the tokens that the options keep, in the order of `probabilities`."""
         chosen, size = self._sampling, len(logits)
         greatest = logits.max()
         _check(greatest)
-        kept = chosen.top_k if 0 < chosen.top_k < size else size
-        if kept == size and chosen.top_p == 1 and chosen.min_p == 0:
-            return np.arange(size)  # nothing asks for an order, which would take 30 ms
+        candidates = chosen.top_k if 0 < chosen.top_k < size else size
+        if candidates == size and chosen.top_p == 1 and chosen.min_p == 0:
+            return np.arange(size)  # no option needs the order; sorting takes 30 ms
         total = math.inf
-        if kept == size and chosen.top_p < 1:
+        if candidates == size and chosen.top_p < 1:
             total = float(np.exp(logits - greatest, dtype=np.float64).sum())
-        for count in dict.fromkeys((min(kept, _FIRST_SORTED), kept)):
+        for count in dict.fromkeys((min(candidates, _FIRST_SORTED), candidates)):
             tokens = _greatest(logits, count)
             x = logits[tokens].astype(np.float64)
             left = len(tokens)
             if chosen.top_p < 1:
                 weights = np.exp(x - x[0])
-                sums = weights.cumsum()
-                # The sum of what top-k left, which may be more than what is sorted here.
-                of = sums[-1] if count == kept else total
-                left = int(np.searchsorted(sums, chosen.top_p * of)) + 1
+                cumulative = weights.cumsum()
+                # The sum over all top-k tokens, of which fewer may be sorted here.
+                of = cumulative[-1] if count == candidates else total
+                left = int(np.searchsorted(cumulative, chosen.top_p * of)) + 1
             if chosen.min_p > 0:
                 left = min(left, int((x >= x[0] + math.log(chosen.min_p)).sum()))
             if left < count:
@@ -165,7 +165,7 @@ class Sampler:
 
 
 def _greatest(logits: Array, count: int) -> Array:
-    """The numbers of the greatest logits in descending order; of equal ones the lower first."""
+    """Return the indices of the greatest logits in descending order, equal logits by index."""
     if count < len(logits):
         least = np.partition(logits, len(logits) - count)[len(logits) - count]
         above = np.flatnonzero(logits > least)

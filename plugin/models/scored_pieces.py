@@ -37,8 +37,8 @@ _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 _AS_TYPE = np.arange(len(PieceType) + 1, dtype=np.uint8)
 _AS_TYPE[[PieceType.USER_DEFINED, PieceType.UNUSED]] = PieceType.NORMAL
-"""What SentencePiece is told: pieces of users are cut out of the text before, and merge otherwise;
-unused ones are used, as llama.cpp does."""
+"""Piece types for SentencePiece: user-defined pieces are cut out of the text first; unused pieces
+are normal, as in llama.cpp."""
 
 
 class ScoredPieces:
@@ -67,11 +67,11 @@ class ScoredPieces:
             ) from None
 
     def _load(self) -> Any:
-        """SentencePiece's processor of the model.
+        """Return SentencePiece's processor of the model.
 
-        It is made in a thread of its own, for which GNU's C library takes memory of its own: what
-        `rest` frees of it goes back to the system. In that of the main thread it would be written
-        by the next who asks for zeros, as IREE does for keys and values.
+        A thread of its own creates it, with a glibc arena of its own, so that `rest` can return the
+        memory to the system. In the main arena IREE's zeroed key-value caches would reuse it and
+        touch its pages.
         """
         load = partial(self._package.SentencePieceProcessor, model_proto=self._proto)
         with ThreadPoolExecutor(1) as pool:
@@ -86,7 +86,7 @@ class ScoredPieces:
         return tokens
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token that is no special one stands for."""
+        """Return the bytes of a token that is not special."""
         piece = self._proto[self._starts[token] : self._ends[token]]
         if self._types[token] == PieceType.BYTE:
             return bytes([int(piece[3:5], 16)])
@@ -98,10 +98,10 @@ class ScoredPieces:
 
 
 def _model_proto(vocabulary: Vocabulary) -> tuple[bytes, Array, Array]:
-    """SentencePiece's model: field 1 the pieces, 2 how it was trained, 3 what is done to text.
+    """Return SentencePiece's model: field 1 the pieces, 2 the trainer, 3 the normalizer.
 
     Returns:
-        The model, and where in it the text of each piece starts and ends.
+        The model, and start and end of each piece's text in it.
     """
     types = _AS_TYPE[vocabulary.types]
     has_bytes = _set_bytes(vocabulary, types)
@@ -127,8 +127,8 @@ def _model_proto(vocabulary: Vocabulary) -> tuple[bytes, Array, Array]:
         texts = [piece.encode() for piece in vocabulary.pieces[chunk]]
         sizes = list(map(len, texts))
         heads.update((size, _head(size)) for size in set(sizes).difference(heads))
-        parts = zip(map(heads.__getitem__, sizes), texts, tails[chunk].tolist(), strict=True)
-        proto += b"".join(chain.from_iterable(parts))
+        fields = zip(map(heads.__getitem__, sizes), texts, tails[chunk].tolist(), strict=True)
+        proto += b"".join(chain.from_iterable(fields))
         before += [len(heads[size]) for size in sizes]
         lengths += sizes
     text_ends = np.cumsum(np.array(before, np.int32) + lengths + _TAIL, dtype=np.int32) - _TAIL
@@ -137,13 +137,13 @@ def _model_proto(vocabulary: Vocabulary) -> tuple[bytes, Array, Array]:
 
 
 def _head(length: int) -> bytes:
-    """What stands before the text of a piece of so many bytes: tags and lengths."""
+    """Return the tags and lengths before a piece's text of `length` bytes."""
     text = b"\n" + _varint(length)
     return b"\n" + _varint(len(text) + length + _TAIL) + text
 
 
 def _set_bytes(vocabulary: Vocabulary, types: Array) -> bool:
-    """Whether there are pieces of all bytes; SentencePiece takes no fewer."""
+    """Return True if there is a piece for each byte, as SentencePiece needs."""
     tokens = np.flatnonzero(types == PieceType.BYTE).tolist()
     pieces = [vocabulary.pieces[token] for token in tokens]
     wrong = [piece for piece in pieces if not _BYTE.fullmatch(piece)]
@@ -156,12 +156,12 @@ def _set_bytes(vocabulary: Vocabulary, types: Array) -> bool:
 
 
 def _varint(value: int) -> bytes:
-    """A number as protobufs write it: 7 bits a byte, the lowest first."""
-    parts = bytearray()
+    """Return a protobuf varint: 7 bits a byte, the lowest first."""
+    low_bytes = bytearray()
     while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
+        low_bytes.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*parts, value])
+    return bytes([*low_bytes, value])
 
 
 def _number(field: int, value: int) -> bytes:

@@ -1,4 +1,4 @@
-"""A conversation with a model: tokens in, logits out, and the caches of what was read before."""
+"""Session of a model: tokens in, logits out, with the key-value cache of all earlier tokens."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _FIRST = 2
 
 
 class Session:
-    """Tokens one after the other.
+    """Sequence of tokens with its key-value cache.
 
     Args:
         executable: of `subquant.models.module.write_module`.
-        configuration: of the model.
-        shape: what the program was written for.
+        configuration: the model's hyperparameters.
+        shape: context and batch sizes of the program.
     """
 
     def __init__(self, executable: Executable, configuration: Configuration, shape: Shape) -> None:
@@ -40,7 +40,7 @@ class Session:
         self._caches: Sequence[DeviceArray] | None = None
 
     def rewind(self, position: int) -> None:
-        """Forget the tokens that were read after so many.
+        """Remove the tokens from a position on.
 
         Raises:
             UsageError: there are not as many.
@@ -54,22 +54,22 @@ class Session:
 
     @property
     def position(self) -> int:
-        """How many tokens were read."""
+        """The number of tokens in the cache."""
         return self._position
 
     @property
     def context(self) -> int:
-        """How many tokens there is room for."""
+        """The maximum number of tokens."""
         return self._shape.context
 
     def prompt(self, tokens: Iterable[int]) -> Array:
-        """Read tokens after those that were read before.
+        """Append tokens.
 
         Args:
             tokens: at least one.
 
         Returns:
-            The logits of what follows the last, float32 ``[vocabulary]``.
+            The logits after the last token, float32 ``[vocabulary]``.
 
         Raises:
             UsageError: there is no token, one that the vocabulary does not have, or no room for
@@ -86,7 +86,7 @@ class Session:
         return self._next(checked)
 
     def all_logits(self, tokens: Iterable[int]) -> Array:
-        """Read tokens as `prompt`, and return what follows each, ``[T, vocabulary]``."""
+        """Append tokens, and return the logits after each, ``[T, vocabulary]``."""
         checked = self._checked(tokens)
         size = self._shape.pieces[-1]
         logits = np.empty((len(checked), self._configuration.vocabulary), np.float32)
@@ -94,34 +94,34 @@ class Session:
             piece = np.zeros(size, np.int32)
             count = min(size, len(checked) - start)
             piece[:count] = checked[start : start + count]
-            found = np.asarray(self._read("all", piece, count))
-            logits[start : start + count] = found[:count]
+            batch = np.asarray(self._read("all", piece, count))
+            logits[start : start + count] = batch[:count]
         return logits
 
     def _checked(self, tokens: Iterable[int]) -> list[int]:
-        found = [operator.index(token) for token in tokens]
+        checked = [operator.index(token) for token in tokens]
         size = self._configuration.vocabulary
-        if not found:
+        if not checked:
             raise UsageError("there are no tokens to read; a prompt has one at least")
-        wrong = next((token for token in found if not 0 <= token < size), None)
+        wrong = next((token for token in checked if not 0 <= token < size), None)
         if wrong is not None:
             raise UsageError(f"the token {wrong} is none of the vocabulary's, 0 to {size - 1}")
-        if self._position + len(found) > self.context:
+        if self._position + len(checked) > self.context:
             before = f" after {self._position:,} others" if self._position else ""
             raise UsageError(
-                f"{counted(len(found), 'token')}{before} do not fit into the context of "
+                f"{counted(len(checked), 'token')}{before} do not fit into the context of "
                 f"{self.context:,}; give a shorter prompt, or a greater context"
             )
-        return found
+        return checked
 
     def _next(self, token: int) -> Array:
         return np.asarray(self._read("next", np.array([token], np.int32)))
 
     def _read(self, name: str, tokens: Array, count: int | None = None) -> DeviceArray:
-        """Call a function, of whose tokens the first `count` are read, and return its logits.
+        """Call a function that appends the first `count` tokens, and return its logits.
 
-        The caches are given up, and written in place. So what ends a call before it has given them
-        back (Ctrl-C, say) ends what was read, too: nothing is remembered of it.
+        The caches are donated and updated in place. If the call is interrupted (Ctrl-C, say), they
+        are lost, and the session is empty.
         """
         function = self._executable[name]
         position, caches = self._position, self._caches
@@ -131,10 +131,10 @@ class Session:
             arrays = (each for cache in empty for each in cache)
             caches = [function.put(number, array) for number, array in enumerate(arrays, _FIRST)]
         self.reset()
-        places = range(_FIRST, _FIRST + len(caches))
+        cache_arguments = range(_FIRST, _FIRST + len(caches))
         result: DeviceArray
         result, *written = function.invoke(
-            [tokens, np.int32(position), *caches], resident=True, donate=places
+            [tokens, np.int32(position), *caches], resident=True, donate=cache_arguments
         )
         self._caches = written
         self._position = position + (len(tokens) if count is None else count)

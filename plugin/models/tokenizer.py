@@ -48,7 +48,7 @@ def check_text(text: str) -> None:
 
 
 class _Engine(Protocol):
-    """What turns text without special tokens into tokens."""
+    """Interface of a tokenizer of text without special tokens."""
 
     add_start: bool
 
@@ -77,11 +77,11 @@ class Tokenizer:
             ScoredPieces(vocabulary) if vocabulary.kind == "llama" else BytePairs(vocabulary)
         )
         self.size = len(vocabulary.pieces)
-        """How many tokens there are."""
+        """The size of the vocabulary."""
         self.start_token = vocabulary.start_token
         """The token that text starts with, if there is one; see `adds_start`."""
         self.adds_start = vocabulary.adds_start(self._engine.add_start)
-        """Whether `encode` puts it there."""
+        """True if `encode` puts the start token in front."""
         self.end_tokens = vocabulary.end_tokens()
         """The tokens that end an answer."""
         self._adds_space = vocabulary.add_space and vocabulary.kind == "llama"
@@ -104,8 +104,8 @@ class Tokenizer:
         """Return the tokens of a text.
 
         Args:
-            text: what is encoded; it may be empty.
-            start: whether the model's start token stands in front, if its file says so.
+            text: the text, which may be empty.
+            start: True for the start token in front, if the file asks for it.
             special: whether the names of control tokens in the text mean these.
 
         Raises:
@@ -124,7 +124,7 @@ class Tokenizer:
         return tokens
 
     def bytes_of(self, token: int, *, special: bool = False) -> bytes:
-        """Return what a token stands for.
+        """Return the bytes of a token.
 
         Args:
             token: its number.
@@ -145,23 +145,23 @@ class Tokenizer:
         return "" if token is None else self._also_control.names.get(token, "")
 
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
-        """Return the text of tokens; what is no UTF-8 becomes U+FFFD.
+        """Return the text of tokens; invalid UTF-8 becomes U+FFFD.
 
         A space that `encode` put in front is left out.
 
         Args:
             tokens: their numbers.
-            special: whether control tokens appear by their names.
+            special: True to show control tokens by name.
 
         Raises:
             InputError: there is no such token.
         """
-        parts = [self.bytes_of(token, special=special) for token in tokens]
-        text = b"".join(parts).decode(errors="replace")
+        pieces = [self.bytes_of(token, special=special) for token in tokens]
+        text = b"".join(pieces).decode(errors="replace")
         return text.removeprefix(" ") if self._adds_space else text
 
     def rest(self) -> None:
-        """Give back memory that only `encode` needs, 45 MB for 262,144 pieces with scores.
+        """Release the memory that only `encode` needs, 45 MB for 262,144 pieces with scores.
 
         `encode` may be called again; the first time it takes 0.1 s longer.
         """
@@ -169,28 +169,28 @@ class Tokenizer:
         return_free_memory()
 
     def stream(self) -> TextStream:
-        """Return what turns tokens into text as they come."""
+        """Return an incremental decoder."""
         return TextStream(self)
 
 
 class TextStream:
-    """The text of tokens that come one by one, as far as its characters are whole."""
+    """Incremental decoder of tokens, which returns complete characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def put(self, token: int) -> str:
-        """Take a token, and return the text that is whole with it; it may be empty."""
+        """Append a token, and return the text that it completes, which may be empty."""
         return self._decoder.decode(self._tokenizer.bytes_of(token))
 
     def end(self) -> str:
-        """Return what is left: U+FFFD for a character that was never whole."""
+        """Return the rest: U+FFFD for an incomplete character."""
         return self._decoder.decode(b"", final=True)
 
 
 class _Special:
-    """Tokens that are found in text by their names.
+    """Special tokens, which text contains by name.
 
     Thousands of names would each be searched for in the whole text. Nearly all begin with the same
     few characters, and those are looked for first.
@@ -213,28 +213,30 @@ class _Special:
 
     def cut(self, text: str) -> list[str | int]:
         """The text with the tokens cut out: those with the longest names first, from the left."""
-        found = [
+        present = [
             token
             for start, group in self._groups
             if start in text
             for token in group
             if self.names[token] in text
         ]
-        parts: list[str | int] = [text] if text else []
-        for token in sorted(found, key=lambda token: -len(self.names[token].encode())):
-            parts = [
+        segments: list[str | int] = [text] if text else []
+        for token in sorted(present, key=lambda token: -len(self.names[token].encode())):
+            segments = [
                 piece
-                for part in parts
+                for segment in segments
                 for piece in (
-                    _cut(part, self.names[token], token) if isinstance(part, str) else [part]
+                    _cut(segment, self.names[token], token)
+                    if isinstance(segment, str)
+                    else [segment]
                 )
             ]
-        return parts
+        return segments
 
 
 def _cut(text: str, name: str, token: int) -> list[str | int]:
     """A text with a token in place of its name."""
-    parts: list[str | int] = []
+    segments: list[str | int] = []
     for between in text.split(name):
-        parts += [between, token] if between else [token]
-    return parts[:-1]
+        segments += [between, token] if between else [token]
+    return segments[:-1]

@@ -8,9 +8,9 @@
         x = x + norm(feed_forward(norm(x)))
     logits = softcap(norm(x) @ output.T)
 
-The second norm of each line is in models that have it. Weights are taken from a tree of tensors
-(`subquant.weights.Theta`, or what gives its parts) by the names that they have in GGUF files, and
-are computed with by `subquant.ops`, as their layouts say.
+Some models have the second norm of each line. Weights come from a tree of tensors
+(`subquant.weights.Theta`, or a function of names) by their names in GGUF files; `subquant.ops`
+computes with them by their layouts.
 
 ``T`` tokens stand at the positions ``position`` to ``position + T - 1``. The caches hold keys and
 values of ``[context, kv_heads, size]``, and are given back with those of the tokens.
@@ -33,23 +33,32 @@ from .configuration import Configuration
 from .interface import Cache
 from .rotary_embedding import Rotation
 
-__all__ = ["Turns", "Weights", "embed", "logits", "project", "rotate", "run_blocks", "turns_of"]
+__all__ = [
+    "RotaryTables",
+    "Weights",
+    "embed",
+    "logits",
+    "project",
+    "rotary_tables",
+    "rotate",
+    "run_blocks",
+]
 
 Weights = Callable[[str], Any]
-"""A tree of tensors, or what else gives the part of a name: ``weights("blk.0")``."""
+"""Tree of tensors, or a function from a name to a subtree: ``weights("blk.0")``."""
 
 
-class Turns(NamedTuple):
-    """By what rotary embeddings turn each token, ``[T, pairs]`` each."""
+class RotaryTables(NamedTuple):
+    """Cosines and sines of rotary embeddings, ``[T, pairs]`` each."""
 
     cosine: AnyArray
     sine: AnyArray
 
 
 def embed(configuration: Configuration, weights: Weights, tokens: AnyArray) -> AnyArray:
-    """What goes into the first block, ``[T, width]``, of tokens ``[T]``."""
-    found = Embedding(weights("token_embd"))(tokens)
-    return found * np.float32(configuration.embedding_scale)
+    """Return the hidden states ``[T, width]`` of tokens ``[T]`` before the first block."""
+    rows = Embedding(weights("token_embd"))(tokens)
+    return rows * np.float32(configuration.embedding_scale)
 
 
 def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyArray:
@@ -88,38 +97,38 @@ def run_blocks(
     """Run all blocks.
 
     Args:
-        configuration: of the model.
+        configuration: the model's hyperparameters.
         weights: its tensors.
-        x: what `embed` gives.
-        position: of the first token, an integer without axes.
-        caches: of each block; there must be room for the tokens.
+        x: the result of `embed`.
+        position: the position of the first token, a scalar integer.
+        caches: the cache of each block; the tokens must fit.
 
     Returns:
-        What goes to `logits`, and the caches with the tokens.
+        The operand of `logits`, and the updated caches.
     """
     factors = None
     if configuration.rotation.has_factors:
         factors = weights("rope_freqs").tensor("weight").array
-    turns = turns_of(configuration.rotation, position, x.shape[0], factors)
-    window_turns = turns
+    tables = rotary_tables(configuration.rotation, position, x.shape[0], factors)
+    window_tables = tables
     if configuration.window:
-        window_turns = turns_of(configuration.window_rotation, position, x.shape[0])
+        window_tables = rotary_tables(configuration.window_rotation, position, x.shape[0])
     written = []
     for number, cache in enumerate(caches):
         has_window = configuration.has_window(number)
         block = _Block(configuration, weights(f"blk.{number}"), has_window)
-        x, cache = block(x, position, window_turns if has_window else turns, cache)
+        x, cache = block(x, position, window_tables if has_window else tables, cache)
         written.append(cache)
     return x, written
 
 
 class _Block:
-    """One block.
+    """Transformer block.
 
     Args:
-        configuration: of the model.
+        configuration: the model's hyperparameters.
         theta: the tensors of the block.
-        has_window: whether it attends to the last tokens only.
+        has_window: True if it attends to a window of tokens.
     """
 
     def __init__(self, configuration: Configuration, theta: Any, has_window: bool) -> None:
@@ -128,10 +137,10 @@ class _Block:
         self.window = configuration.window if has_window else 0
 
     def __call__(
-        self, x: AnyArray, position: AnyArray, turns: Turns, cache: Cache
+        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
     ) -> tuple[AnyArray, Cache]:
         """Run the block on ``[T, width]``."""
-        attended, cache = self._attention(self._norm("attn_norm", x), position, turns, cache)
+        attended, cache = self._attention(self._norm("attn_norm", x), position, tables, cache)
         x = x + self._post_norm("post_attention_norm", attended)
         x = x + self._post_norm("post_ffw_norm", self._feed_forward(self._norm("ffn_norm", x)))
         return x, cache
@@ -151,7 +160,7 @@ class _Block:
         return self._linear("ffn_down", gate * self._linear("ffn_up", x))
 
     def _attention(
-        self, x: AnyArray, position: AnyArray, turns: Turns, cache: Cache
+        self, x: AnyArray, position: AnyArray, tables: RotaryTables, cache: Cache
     ) -> tuple[AnyArray, Cache]:
         c, count = self.configuration, x.shape[0]
         queries = self._linear("attn_q", x).reshape((count, c.heads, c.size))
@@ -159,7 +168,7 @@ class _Block:
         values = self._linear("attn_v", x).reshape((count, c.kv_heads, c.size))
         if c.qk_norms:
             queries, keys = self._norm("attn_q_norm", queries), self._norm("attn_k_norm", keys)
-        queries, keys = (rotate(each, turns, c.rotation) for each in (queries, keys))
+        queries, keys = (rotate(each, tables, c.rotation) for each in (queries, keys))
         cache = Cache(
             _written(cache.keys, keys, position), _written(cache.values, values, position)
         )
@@ -175,18 +184,20 @@ def _written(cache: AnyArray, rows: AnyArray, position: AnyArray) -> AnyArray:
 # -- formulas --------------------------------------------------------------------------------------
 
 
-def turns_of(rotation: Rotation, position: AnyArray, count: int, factors: AnyArray = None) -> Turns:
+def rotary_tables(
+    rotation: Rotation, position: AnyArray, count: int, factors: AnyArray = None
+) -> RotaryTables:
     """Cosines and sines of the angles of `count` tokens, ``[T, size / 2]`` each.
 
-    An angle is counted in parts of a turn, ``2**-32`` of it, by integers that wrap where a turn is
-    full: the angle of the position ``p`` is wrong by ``p * 2**-33`` turns at most (2.4e-5 at 32768,
+    An angle is an int32 in units of ``2**-32`` turns, which wraps at a full turn: the angle of the
+    position ``p`` is wrong by ``p * 2**-33`` turns at most (2.4e-5 at 32768,
     where the product of floats is wrong by 1e-3), and small where its cosine is computed.
 
     Args:
-        rotation: says by how much.
-        position: of the first token.
-        count: of the tokens.
-        factors: what frequencies are divided by, ``[size / 2]``, or None.
+        rotation: the frequencies.
+        position: the position of the first token.
+        count: the number of tokens.
+        factors: divisors of the frequencies, ``[size / 2]``, or None.
     """
     steps: AnyArray = rotation.frequencies() * (2**32 / (2 * np.pi))
     if factors is not None:
@@ -194,17 +205,17 @@ def turns_of(rotation: Rotation, position: AnyArray, count: int, factors: AnyArr
     else:
         steps = np.rint(steps).astype(np.int64).astype(np.uint32).view(np.int32)
     positions = np.arange(count, dtype=np.int32) + position
-    parts = positions[:, None] * steps[None]
-    angles = parts.astype(np.float32) * np.float32(2 * np.pi / 2**32)
+    fractions = positions[:, None] * steps[None]
+    angles = fractions.astype(np.float32) * np.float32(2 * np.pi / 2**32)
     cosine, sine = np.cos(angles), np.sin(angles)
     if rotation.yarn is None:
-        return Turns(cosine, sine)
+        return RotaryTables(cosine, sine)
     magnitude = np.float32(rotation.magnitude)
-    return Turns(cosine * magnitude, sine * magnitude)
+    return RotaryTables(cosine * magnitude, sine * magnitude)
 
 
-def rotate(x: AnyArray, turns: Turns, rotation: Rotation) -> AnyArray:
-    """Turn pairs of the first elements of each head by the angles of its token.
+def rotate(x: AnyArray, tables: RotaryTables, rotation: Rotation) -> AnyArray:
+    """Rotate pairs of the first elements of each head by the angles of its token.
 
     ::
 
@@ -218,12 +229,12 @@ def rotate(x: AnyArray, turns: Turns, rotation: Rotation) -> AnyArray:
     size, half, signs = rotation.size, rotation.size // 2, np.array([-1, 1], np.float32)
     if rotation.pairs == "neighbors":
         pairs, axis = x[..., :size].reshape((*x.shape[:2], half, 2)), 3
-        cosine, sine = (each[:, None, :, None] for each in turns)
+        cosine, sine = (each[:, None, :, None] for each in tables)
     else:
         pairs, axis, signs = x[..., :size].reshape((*x.shape[:2], 2, half)), 2, signs[:, None]
-        cosine, sine = (each[:, None, None, :] for each in turns)
-    turned = (pairs * cosine + np.flip(pairs, axis) * (sine * signs)).reshape((*x.shape[:2], size))
-    return concatenate([turned, x[..., size:]], -1) if size < x.shape[2] else turned
+        cosine, sine = (each[:, None, None, :] for each in tables)
+    rotated = (pairs * cosine + np.flip(pairs, axis) * (sine * signs)).reshape((*x.shape[:2], size))
+    return concatenate([rotated, x[..., size:]], -1) if size < x.shape[2] else rotated
 
 
 def gelu(x: AnyArray) -> AnyArray:

@@ -1,4 +1,4 @@
-"""A model's vocabulary, as the properties of its GGUF file have it: pieces, scores, types, numbers.
+"""Vocabulary of a model from GGUF properties: pieces, scores, types, token numbers.
 
 ===========================  =======================================================================
 property                     meaning
@@ -11,7 +11,7 @@ property                     meaning
 ``...merges``                for ``gpt2``: pairs, "left right", the first to be merged first
 ``...bos_token_id``          and ``eos``, ``eot``, ``eom``, ``unknown``, ``fim_pad``, ``fim_rep``,
                              ``fim_sep``: tokens with a meaning
-``...add_bos_token``         whether text starts with the first of these
+``...add_bos_token``         whether text starts with the token ``bos``
 ``...add_space_prefix``      for ``llama``: whether text gets a space in front
 ===========================  =======================================================================
 
@@ -53,7 +53,7 @@ Files name one such token, and models write others. Source: llama.cpp, ``llama-v
 
 
 class PieceType(enum.IntEnum):
-    """What a token is for; the numbers are those of GGUF and of SentencePiece."""
+    """Kind of a token, with the numbers of GGUF and SentencePiece."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -64,10 +64,10 @@ class PieceType(enum.IntEnum):
 
 
 class Vocabulary:
-    """What the properties say, checked.
+    """Checked vocabulary.
 
     Args:
-        properties: of a GGUF file.
+        properties: the properties of a GGUF file.
 
     Raises:
         InputError: properties are missing or contradict each other.
@@ -110,13 +110,13 @@ class Vocabulary:
         self._record.finish("use a model without, or a tool that knows it")
 
     def adds_start(self, default: bool) -> bool:
-        """Whether text starts with the start token, of which there has to be one then."""
-        wanted = default if self._add_start is None else self._add_start
-        return wanted and self.start_token is not None
+        """Return True if text starts with the start token, and there is one."""
+        adds = default if self._add_start is None else self._add_start
+        return adds and self.start_token is not None
 
     def scores(self) -> Array:
         """The score of each piece, f32."""
-        with np.errstate(over="ignore"):  # what becomes infinite is an error below
+        with np.errstate(over="ignore"):  # infinities are an error below
             scores = np.asarray(self._list("scores", (int, float)), np.float32)
         self._check_length("scores", len(scores))
         if not np.isfinite(scores).all():
