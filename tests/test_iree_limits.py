@@ -266,7 +266,7 @@ def product_of_loops(loops: str, device: Device) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.vulkan
 @pytest.mark.parametrize("device", ["vulkan", "vulkan_32bit"])
 @pytest.mark.parametrize("loops", ["m, n, k", "n, m, k"])
-def test_a_sum_whose_loops_are_in_any_order(
+def test_a_reduction_in_any_loop_order(
     loops: str, device: str, request: pytest.FixtureRequest
 ) -> None:
     got, expected = product_of_loops(loops, request.getfixturevalue(device))
@@ -275,7 +275,7 @@ def test_a_sum_whose_loops_are_in_any_order(
 
 @pytest.mark.vulkan
 @pytest.mark.parametrize("device", ["vulkan", "vulkan_32bit"])
-def test_a_sum_is_still_wrong_whose_loops_are_in_another_order(
+def test_a_reduction_in_another_loop_order_is_still_wrong(
     device: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolate_contraction_operands, "order_loops", lambda op: None)
@@ -307,12 +307,12 @@ def product_and_sums(device: Device) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.vulkan
-def test_sums_of_one_size_start_from_zero_each(vulkan: Device) -> None:
+def test_accumulators_of_one_size_are_separate(vulkan: Device) -> None:
     np.testing.assert_array_equal(*product_and_sums(vulkan))
 
 
 @pytest.mark.vulkan
-def test_sums_of_one_size_still_start_from_one_loop(
+def test_accumulators_of_one_size_are_still_shared(
     vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(isolate_contraction_operands, "write_fill", lambda op: None)
@@ -508,7 +508,7 @@ func.func @main(%x: tensor<8x64xf32>, %y: tensor<8xf32>) -> (tensor<8xi1>, tenso
 
 
 @pytest.mark.parametrize("element", ["i8", "ui8"])
-def test_truth_values_and_the_same_as_bytes(element: str, cpu: Device) -> None:
+def test_booleans_and_the_same_as_bytes(element: str, cpu: Device) -> None:
     x, y = np.ones((8, 64), np.float32), np.arange(60, 68, dtype=np.float32)
     text = TRUTHS.replace("TYPE", element)
     chosen = re.sub(
@@ -524,7 +524,7 @@ def test_truth_values_and_the_same_as_bytes(element: str, cpu: Device) -> None:
             np.testing.assert_array_equal(found, y < 64)
 
 
-def test_truth_values_as_bytes_are_still_refused() -> None:
+def test_booleans_as_bytes_are_still_refused() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
         _iree(TRUTHS.replace("TYPE", "i8"), *CPU_FLAGS)
     assert b"restricted to workgroup distributed contexts" in caught.value.stderr, (
@@ -607,14 +607,14 @@ def unsigned_factors() -> dict[str, tuple[list[np.ndarray], np.ndarray]]:
 
 
 @ON_DEVICES
-def test_factors_that_are_widened_without_a_sign(device: Device, device_name: str) -> None:
+def test_unsigned_multiplicands_are_widened(device: Device, device_name: str) -> None:
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     executable = subquant.compile(UNSIGNED_FACTORS, target=target, device=device)
     for name, (arguments, expected) in unsigned_factors().items():
         np.testing.assert_array_equal(executable[name](*arguments), expected, err_msg=name)
 
 
-def test_factors_are_still_read_with_a_sign(cpu: Device) -> None:
+def test_multiplicands_are_still_read_as_signed(cpu: Device) -> None:
     arguments, expected = unsigned_factors()["truths"]
     text = UNSIGNED_FACTORS.partition("func.func @reals")[0]
     found = Executable(_iree(text, *CPU_FLAGS), cpu)["truths"](*arguments)
@@ -633,7 +633,7 @@ func.func @main(%x: tensor<?x2x?xi8>) -> (tensor<?xi32>, tensor<?x2x?xi8>) {
 """
 
 
-def test_neighboring_axes_still_get_the_extent_of_another(cpu: Device) -> None:
+def test_neighboring_axes_still_get_the_size_of_another(cpu: Device) -> None:
     x = np.arange(1, 13, dtype=np.int8).reshape(2, 2, 3)
     _, right = subquant.compile(NEIGHBORS).main(x)
     np.testing.assert_array_equal(right, -x)
@@ -654,7 +654,7 @@ func.func @main(%x: tensor<1x5x5x4xf16>, %w: tensor<3x3x1x4xf16>) -> tensor<1x3x
 """
 
 
-def test_a_depthwise_convolution_of_what_is_widened(cpu: Device) -> None:
+def test_a_widened_depthwise_convolution(cpu: Device) -> None:
     """In the program, and by the convolution itself."""
     x, w = (
         np.arange(np.prod(shape), dtype=np.float16).reshape(shape) % 7
@@ -752,7 +752,7 @@ func.func @main(%x: tensor<2x2xi32>) -> tensor<2x4xi32> {{
 
 
 @pytest.mark.parametrize("name", MISPLACED)
-def test_elements_are_still_put_in_wrong_places(cpu: Device, name: str) -> None:
+def test_elements_are_still_at_wrong_indices(cpu: Device, name: str) -> None:
     text, x, function = MISPLACED[name]
     np.testing.assert_array_equal(subquant.compile(text).main(x), function(x))
     got = Executable(_iree(text, *CPU_FLAGS), cpu)["main"](x)

@@ -138,7 +138,7 @@ def test_a_tensor_that_is_taken_several_times(device: Device, device_name: str) 
         np.testing.assert_array_equal(found, expected)
 
 
-def test_iree_still_loses_what_is_taken_several_times(cpu: Device) -> None:
+def test_iree_still_loses_a_buffer_that_is_carried_twice(cpu: Device) -> None:
     flags = ["--iree-opt-level=O2", "--iree-hal-target-device=local"]
     flags.append("--iree-hal-local-target-device-backends=llvm-cpu")
     command = [compiler_path(), "-", "-o", "-", *flags]
@@ -247,7 +247,7 @@ def test_tensors_that_a_loop_updates_in_place(device: Device, device_name: str) 
             assert addresses(given) == before, "in place"
 
 
-def test_iree_still_copies_what_a_loop_updates(cpu: Device) -> None:
+def test_iree_still_copies_loop_carried_tensors(cpu: Device) -> None:
     main = written_in_place("", cpu)
     rows, start = np.ones((9, 4), np.int32), np.zeros(4096, np.int32)
     kept = [main.put(place, start) for place in (1, 2)]

@@ -1,8 +1,10 @@
-"""``batch_norm_grad`` and ``batch_norm_training`` as their definitions in the specification.
+"""``batch_norm_grad`` and ``batch_norm_training``, expanded to their definitions.
 
-IREE has no lowering for the first, nor for the second where the shape is dynamic; elsewhere it
-writes the sums of the second after the passes that keep them apart from what is made of them
-(`thread_positions`).
+Symptom: IREE refuses ``batch_norm_grad``, and ``batch_norm_training`` of a dynamic shape (all
+targets); results of ``batch_norm_training`` are wrong on Vulkan.
+Cause: IREE 3.13 has no lowering for the refused forms. It expands the other after the passes that
+keep its sums in dispatches of their own (`cross_thread_reads`).
+Test: none; `test_batch_norm_training` in tests/test_cross_thread_reads.py covers it.
 
 Source: StableHLO specification, ``batch_norm_grad``, ``batch_norm_training``.
 """
@@ -25,9 +27,9 @@ __all__ = ["expand_batch_norm_grad", "expand_batch_norm_training"]
 
 
 def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """The gradients of operand, scale and offset, with the specification's names."""
+    """Compute the gradients of operand, scale and offset, with the specification's names."""
     if is_quantized(op.operands[0].type):
-        return NoMatch("is quantized: legalize-quant-to-math is for it")
+        return NoMatch("is quantized: legalize-quant-to-math lowers it")
     operand, scale, mean, variance, grad_output = (emit.tensor(value) for value in op.operands)
     batch = _Batch(op)
     stddev = np.sqrt(variance + batch.epsilon)
@@ -48,9 +50,9 @@ def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """The normalized operand, and the mean and variance of each feature."""
+    """Compute the normalized operand, and the mean and variance of each feature."""
     if is_quantized(op.operands[0].type):
-        return NoMatch("is quantized: legalize-quant-to-math is for it")
+        return NoMatch("is quantized: legalize-quant-to-math lowers it")
     operand, scale, offset = (emit.tensor(value) for value in op.operands)
     batch = _Batch(op)
     mean = batch.sum(operand) / batch.elements_per_feature
@@ -64,17 +66,17 @@ def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | N
 
 
 class _Batch:
-    """A tensor with an axis of features, and what is known of each feature."""
+    """A tensor with a feature axis; sums over, and broadcasts of, its features."""
 
     def __init__(self, op: Operation) -> None:
         self._operand, self._features = op.operands[0], op.operands[1]
         self._axis = int(op.attributes["feature_index"].value)
-        self._others = [axis for axis in range(self._operand.type.rank) if axis != self._axis]
+        self._summed = [axis for axis in range(self._operand.type.rank) if axis != self._axis]
         self._form = emit.Tensors(self._operand)
         self.epsilon = float(op.attributes["epsilon"].value)
 
     def broadcast(self, features: Formula) -> Formula:
-        """Numbers of features, for each element."""
+        """A value of each feature, broadcast to each element."""
         if not isinstance(features, emit.Emitted):
             return features
         return emit.tensor(self._form.broadcast(features.value, [self._axis]))
@@ -82,20 +84,20 @@ class _Batch:
     def sum(self, elements: Formula) -> Formula:
         """The sum of each feature's elements."""
         result = self._features.type
-        return emit.tensor(stablehlo.reduce(elements.value, self._others, result=result))
+        return emit.tensor(stablehlo.reduce(elements.value, self._summed, result=result))
 
     @cached_property
     def elements_per_feature(self) -> Formula:
-        """How many elements each feature has: a number, or one for each feature."""
-        extents = [int(self._operand.type.shape[axis]) for axis in self._others]
-        known = float(math.prod(n for n in extents if not is_dynamic(n)))
+        """The number of elements of a feature: static, or a tensor that repeats it."""
+        shape = {axis: int(self._operand.type.shape[axis]) for axis in self._summed}
+        static = float(math.prod(size for size in shape.values() if not is_dynamic(size)))
         sizes = [
             stablehlo.dimension_size(self._operand, axis)
-            for axis, extent in zip(self._others, extents, strict=True)
-            if is_dynamic(extent)
+            for axis, size in shape.items()
+            if is_dynamic(size)
         ]
         if not sizes:
-            return known
+            return static
         element = element_type(self._operand.type)
-        count = math.prod(emit.tensor(stablehlo.convert(size, element)) for size in sizes) * known
+        count = math.prod(emit.tensor(stablehlo.convert(size, element)) for size in sizes) * static
         return emit.tensor(emit.Tensors(self._features).broadcast(count.value))

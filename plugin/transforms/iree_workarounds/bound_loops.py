@@ -1,10 +1,13 @@
-"""``bound-loops``: loops of unknown length are checked at run time (Vulkan).
+"""``bound-loops``: check the iteration count of loops of dynamic length at run time (Vulkan).
 
-Mesa's llvmpipe ends the loops of an invocation after 65,535 iterations, without an error. Those of
-known length are split (`iree.long_loops`), or recorded for the runtime, which refuses them on that
-device. The others are counted before they run: the runtime sets on that device how many iterations
-there may be, and a call with more fails with the place. Elsewhere nothing ends, and so nothing is
-refused.
+Symptom: wrong results, without an error, on Mesa's llvmpipe.
+Cause: llvmpipe ends the loops of an invocation after 65,535 iterations (`long_loops`).
+Test: `test_llvmpipe_still_ends_loops` in tests/test_long_loops.py.
+
+Loops of static length are split by `long_loops`, or recorded for the runtime, which refuses them on
+that device. The iterations of the others are counted before they run. The runtime sets the maximum
+on that device, and a call with more iterations fails with the location. Other devices end no loops,
+so the maximum is unlimited there.
 
 Before::
 
@@ -40,13 +43,13 @@ from .long_loops import LOOPS, Iterations, iterations_of
 
 __all__ = ["BoundLoops"]
 
-_MOST = "__subquant_most_iterations"
-_UNBOUNDED = (1 << 63) - 1
+_MAX_ITERATIONS = "__subquant_most_iterations"
+_UNLIMITED = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class BoundLoops(ModulePass):
-    """Check before each loop of unknown length that the device runs it to its end."""
+    """Check before each loop of dynamic length that the device runs it to its end."""
 
     name: ClassVar[str] = "bound-loops"
 
@@ -55,13 +58,13 @@ class BoundLoops(ModulePass):
         functions = named(module, ["func.func"])
         if any(op.attributes["sym_name"].value == BOUND_LOOPS for op in functions):
             return UNCHANGED
-        unknown = [(op, iterations_of(op)) for op in named(module, LOOPS)]
-        unknown = [(op, iterations) for op, iterations in unknown if iterations.unknown]
-        if not unknown:
+        iterations = {op: iterations_of(op) for op in named(module, LOOPS)}
+        dynamic = {op: count for op, count in iterations.items() if count.dynamic}
+        if not dynamic:
             return UNCHANGED
-        for op, iterations in unknown:
+        for op, count in dynamic.items():
             with ir.InsertionPoint(op), op.location:
-                _check(op, iterations)
+                _check(op, count)
         with module.location:
             _declare(module.regions[0].blocks[0])
         return None
@@ -70,26 +73,26 @@ class BoundLoops(ModulePass):
 def _check(op: Operation, iterations: Iterations) -> None:
     """Fail before an operation whose loops run too often."""
     i64 = ir.IntegerType.get_signless(64)
-    known = emit.value("arith.constant", [], i64, {"value": integer(iterations.known)})
-    count = emit.scalar(known)
-    for tensor, axis in iterations.unknown:
-        extent = emit.value("arith.index_cast", [linalg.dim(tensor, axis)], i64)
-        count = count * emit.scalar(extent)
-    fits = count <= emit.scalar(variables.load(_MOST, i64))
-    place = place_of(op.location)
+    static = emit.value("arith.constant", [], i64, {"value": integer(iterations.static)})
+    count = emit.scalar(static)
+    for tensor, axis in iterations.dynamic:
+        size = emit.value("arith.index_cast", [linalg.dim(tensor, axis)], i64)
+        count = count * emit.scalar(size)
+    fits = count <= emit.scalar(variables.load(_MAX_ITERATIONS, i64))
+    location = place_of(op.location)
     linalg.check(
         fits.value,
-        f"the loops of '{op.name}'{f' at {place}' if place else ''} run more than "
+        f"the loops of '{op.name}'{f' at {location}' if location else ''} run more than "
         f"{MOST_ITERATIONS} times, after which this device (Mesa's llvmpipe) ends loops, without "
         "an error: run it on another device",
     )
 
 
 def _declare(block: ir.Block) -> None:
-    """Declare how many iterations there may be, and the function that sets it."""
+    """Declare the maximum iteration count, and the function that sets it."""
     i64 = ir.IntegerType.get_signless(64)
     with ir.InsertionPoint.at_block_begin(block):
-        variables.define(_MOST, integer(_UNBOUNDED))
+        variables.define(_MAX_ITERATIONS, integer(_UNLIMITED))
     name = ir.StringAttr.get(BOUND_LOOPS)
     type_ = ir.TypeAttr.get(ir.FunctionType.get([i64], []))
     with ir.InsertionPoint(block):
@@ -98,5 +101,5 @@ def _declare(block: ir.Block) -> None:
         )
     body = function.regions[0].blocks.append(i64, arg_locs=[ir.Location.current])
     with ir.InsertionPoint(body):
-        variables.store(_MOST, body.arguments[0])
+        variables.store(_MAX_ITERATIONS, body.arguments[0])
         create("func.return")

@@ -1,7 +1,10 @@
-"""``box-half-scalars``: pass f16 and bf16 scalars of public functions as tensors without axes.
+"""``box-half-scalars``: pass f16 and bf16 scalars of public functions as tensors of rank 0.
 
-IREE's virtual machine has no 16-bit floats: such an argument arrives as 0 without a word. The
-runtime passes a tensor instead, from the signature that this pass records.
+Symptom: an f16 or bf16 argument arrives as 0, without an error (all targets).
+Cause: the virtual machine of IREE 3.13 has no 16-bit floats.
+Test: `test_f16_scalars_need_a_box` in tests/test_iree_limits.py.
+
+The runtime passes a tensor instead; it knows the scalar from the signature that this pass records.
 
 Before::
 
@@ -42,7 +45,7 @@ class BoxHalfScalars(ModulePass):
         """Convert `module`.
 
         Raises:
-            UnsupportedError: such a function is also called inside the module.
+            UnsupportedError: a converted function is also called inside the module.
         """
         boxed = set()
         for op in module.regions[0].blocks[0].operations:

@@ -1,8 +1,12 @@
-"""Broadcasts that keep the order of the operand's axes.
+"""``broadcast_in_dim`` whose operand has its axes in another order than the result.
 
-IREE takes a ``broadcast_in_dim`` of as many axes for a transposition by ``broadcast_dimensions``,
-and that is the inverse one: three axes in a cycle go to the wrong places, without an error where
-they are of one extent. Here the operand is transposed before.
+Symptom: elements are at wrong indices; three axes in a cycle, without an error if they have one
+size (all targets).
+Cause: IREE 3.13 rewrites a ``broadcast_in_dim`` that keeps the rank as a transposition by
+``broadcast_dimensions``, which is the inverse permutation.
+Test: `test_elements_are_still_at_wrong_indices` in tests/test_iree_limits.py.
+
+The operand is transposed first, so that ``broadcast_dimensions`` are increasing.
 
 Source: StableHLO specification, ``broadcast_in_dim``.
 """
@@ -26,10 +30,9 @@ def order_broadcast(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("keeps the order of the axes")
     operand = stablehlo.transpose(op.operands[0], order)
     result = op.results[0].type
-    places = sorted(axes)
     if operand.type == result:
         rewriter.replace_op(op, [operand])
         return None
-    attributes = {**attributes_of(op), "broadcast_dimensions": integers(places)}
+    attributes = {**attributes_of(op), "broadcast_dimensions": integers(sorted(axes))}
     rewriter.replace_op(op, [emit.value(op.name, [operand], result, attributes)])
     return None

@@ -1,9 +1,13 @@
-"""Tensors that a loop updates in place, handed on as buffers.
+"""Loop-carried tensors that are updated in place, as ``iter_args`` of buffers.
 
-IREE 3.13 takes what a loop hands on for tensors that others may read, and copies each of them in
-each iteration before it is updated, all into new memory: caches of a language model, say. So a loop
-that has the attribute ``subquant.in_place`` hands on buffers. Each iteration takes them for tensors
-of its own, as a function takes its arguments, which IREE updates in place (`consumed_arguments`).
+Symptom: each iteration copies every tensor that it updates (caches of a language model, for
+example) into new memory (all targets).
+Cause: IREE 3.13 assumes that other operations may read loop-carried tensors.
+Test: `test_iree_still_copies_loop_carried_tensors` in tests/test_loops.py.
+
+A loop with the attribute ``subquant.in_place`` carries buffers. Each iteration imports them as
+tensors of its own, as a function does its arguments, which IREE updates in place
+(`consumed_arguments`).
 
 Before::
 
@@ -23,12 +27,12 @@ After::
     }
     %r = hal.tensor.import %s : !hal.buffer_view -> tensor<2048x8xf16>
 
-That is done with a tensor to which nothing else refers, an argument of a public function that is
-not called from the module, or what comes out of another such loop; and of which an iteration hands
-on what updates have made of it, maybe in functions that are called. Others are handed on as they
-are. What these are must not be a part of such a tensor: who sets the attribute says so.
+A tensor qualifies if nothing else refers to it: it is an argument of a public function that the
+module does not call, or the result of another such loop. Its yielded value must come from it by
+updates alone, also through called functions. Other tensors stay tensors; the attribute promises
+that they are no part of a converted one.
 
-The host waits for each iteration: that pays where an iteration takes long.
+The host waits for each iteration, so this pays only where an iteration takes long.
 """
 
 from __future__ import annotations
@@ -40,44 +44,43 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...emit import value
 from ...emit.linalg import IN_PLACE
 from ...emit.operation import create, parse_attribute
-from ..base import NoMatch, is_public, named
+from ..base import NoMatch, is_public, named, producer_of
 from .updates_in_place import UPDATES
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["hand_on_buffers"]
+__all__ = ["carry_buffers"]
 
 _BOUNDS = 3
-"""Operands of a loop before those that it hands on."""
+"""Number of operands of a loop before its initial values."""
 _EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"
 
 
-def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Have a ``scf.for`` with the attribute hand on buffers in place of tensors."""
+def carry_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Rewrite a ``scf.for`` with the attribute to carry buffers instead of tensors."""
     if IN_PLACE not in op.attributes:
-        return NoMatch("does not say that it updates tensors in place")
+        return NoMatch("has no attribute subquant.in_place")
     block = op.regions[0].blocks[0]
     end = block.operations[len(block.operations) - 1].operation
-    given = list(op.operands)
-    yielded, functions = list(end.operands), _Functions.around(op)
-    pairs = zip(given[_BOUNDS:], list(block.arguments)[1:], yielded, strict=True)
-    held = [
-        number
-        for number, (taken, argument, handed_on) in enumerate(pairs)
-        if functions.is_alone(taken)
-        and yielded.count(handed_on) == 1
-        and (updated := functions.updated(handed_on)) is not None
-        and updated == argument
-    ]
-    types: dict[int, ir.Type] = {number: op.results[number].type for number in held}
-    for number in held:
-        given[_BOUNDS + number] = _buffer(given[_BOUNDS + number])
-    carried = [each.type for each in given[_BOUNDS:]]
-    loop = create("scf.for", given, carried, regions=1)
+    operands = list(op.operands)
+    yielded, functions = list(end.operands), _Functions.of_module(op)
+    carried = zip(operands[_BOUNDS:], list(block.arguments)[1:], yielded, strict=True)
+    types: dict[int, ir.Type] = {
+        number: argument.type
+        for number, (initial, argument, updated) in enumerate(carried)
+        if functions.is_alone(initial)
+        and yielded.count(updated) == 1
+        and (source := functions.updated(updated)) is not None
+        and source == argument
+    }
+    for number in types:
+        operands[_BOUNDS + number] = _buffer(operands[_BOUNDS + number])
+    carried_types = [each.type for each in operands[_BOUNDS:]]
+    loop = create("scf.for", operands, carried_types, regions=1)
     index = block.arguments[0].type
     inner = loop.regions[0].blocks.append(
-        index, *carried, arg_locs=[op.location] * (1 + len(carried))
+        index, *carried_types, arg_locs=[op.location] * (1 + len(carried_types))
     )
     with ir.InsertionPoint(inner):
         arguments = list(inner.arguments)
@@ -88,7 +91,7 @@ def hand_on_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     for each in list(block.operations):
         inner.append(each.operation)
     with ir.InsertionPoint(end), end.location:
-        for number in held:
+        for number in types:
             end.operands[number] = _buffer(end.operands[number])
     results = list(loop.results)
     for number, type_ in types.items():
@@ -102,76 +105,72 @@ class _Functions:
     """The functions of a module.
 
     Attributes:
-        by_name: all of them.
-        called: the names of those that are called from the module.
-        arguments: for each result of a function its `updated` argument's number, as far as known.
+        by_name: all functions.
+        called: the names of the functions that the module calls.
+        updated_arguments: for each result of a function, the number of the argument that the result
+            is an update of, if it is.
     """
 
     by_name: dict[str, Operation]
     called: set[str]
-    arguments: dict[str, list[int | None]] = field(default_factory=dict)
+    updated_arguments: dict[str, list[int | None]] = field(default_factory=dict)
 
     @classmethod
-    def around(cls, op: Operation) -> Self:
-        """Those of the module that an operation is in."""
+    def of_module(cls, op: Operation) -> Self:
+        """Collect the functions of the module that contains an operation."""
         while op.name != "builtin.module":
             op = op.parent.operation
         calls = named(op, ["func.call"])
         functions = {each.attributes["sym_name"].value: each for each in named(op, ["func.func"])}
         return cls(functions, {call.attributes["callee"].value for call in calls})
 
-    def is_alone(self, taken: Value) -> bool:
-        """True for a tensor to which a loop that takes it has the only reference."""
-        if not _is_plain(taken.type) or sum(1 for _ in taken.uses) != 1:
+    def is_alone(self, initial: Value) -> bool:
+        """True for an initial value to which the loop has the only reference."""
+        if not _is_plain(initial.type) or sum(1 for _ in initial.uses) != 1:
             return False
-        if not isinstance(taken.owner, ir.Block):
-            made = taken.owner.operation
-            return made.name == _IMPORT and _is_loop(made.operands[0])  # as written here
-        function = taken.owner.owner.operation
+        if (producer := producer_of(initial)) is not None:  # the result of a converted loop
+            loop = producer_of(producer.operands[0]) if producer.name == _IMPORT else None
+            return loop is not None and bool(loop.name == "scf.for")
+        function = initial.owner.owner.operation
         if function.name != "func.func" or not is_public(function):
             return False
         return function.attributes["sym_name"].value not in self.called
 
     def updated(self, value: Value) -> Value | None:
-        """The argument of a block that a tensor is made of by updates alone, if it is."""
-        while not isinstance(value.owner, ir.Block):
-            op, number = value.owner.operation, ir.OpResult(value).result_number
-            place: int | None = number if op.name in UPDATES else None
+        """The block argument that a tensor comes from by updates alone, if it does."""
+        while (op := producer_of(value)) is not None:
+            number = ir.OpResult(value).result_number
+            operand: int | None = number if op.name in UPDATES else None
             if op.name == "func.call":
-                place = self._arguments_of(op.attributes["callee"].value)[number]
-            if place is None:
+                operand = self._arguments_of(op.attributes["callee"].value)[number]
+            if operand is None:
                 return None
-            value = op.operands[place]
+            value = op.operands[operand]
         return value
 
     def _arguments_of(self, name: str) -> list[int | None]:
-        if name not in self.arguments:
+        if name not in self.updated_arguments:
             function = self.by_name[name]
             types = function.attributes["function_type"].value.results
-            self.arguments[name] = [None] * len(types)  # of a function that calls itself
+            self.updated_arguments[name] = [None] * len(types)  # for a function that calls itself
             blocks = list(function.regions[0].blocks)
             if len(blocks) == 1:
                 returned = blocks[0].operations[len(blocks[0].operations) - 1].operands
-                found = map(self.updated, returned)
-                self.arguments[name] = [
+                self.updated_arguments[name] = [
                     None if each is None or each.owner != blocks[0] else each.arg_number
-                    for each in found
+                    for each in map(self.updated, returned)
                 ]
-        return self.arguments[name]
+        return self.updated_arguments[name]
 
 
 def _is_plain(type_: ir.Type) -> bool:
-    """True for a tensor of static shape whose elements lie in memory as they are."""
+    """True for a static tensor whose elements have whole bytes."""
     if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
         return False
     element = type_.element_type
     if isinstance(element, ir.IntegerType):
         return bool(element.is_signless) and element.width in (8, 16, 32, 64)
     return isinstance(element, ir.FloatType)
-
-
-def _is_loop(result: Value) -> bool:
-    return not isinstance(result.owner, ir.Block) and result.owner.operation.name == "scf.for"
 
 
 def _buffer(tensor: Value) -> Value:

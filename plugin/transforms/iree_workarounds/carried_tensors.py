@@ -1,16 +1,19 @@
-"""Tensors that loops and branches hand on, each in a buffer of its own.
+"""Loop-carried tensors and results of branches, each in a buffer of its own.
 
-Where a branch of IREE 3.13's virtual machine hands one buffer on several times, it may move it away
-with the last, and the others are null: calls fail ("ref is null", "binding table slot requires a
-buffer"). One buffer is
+Symptom: calls fail ("ref is null", "binding table slot requires a buffer") (all targets).
+Cause: a branch of IREE 3.13's virtual machine that passes one buffer several times may move it with
+the last use, and the other uses are null.
+Test: `test_iree_still_loses_a_buffer_that_is_carried_twice` in tests/test_loops.py.
 
-* a tensor that is handed on twice, or two constants of the same elements: the later ones are
-  copied, selected by a flag that IREE does not look through (`updates_in_place`).
-* what is computed together before a loop, which IREE puts in one allocation: each is a copy behind
-  a barrier, and so a part of it that has a reference of its own.
+One buffer holds
 
-What is computed together at the end of an iteration is left as it is: a barrier there waits for the
-device in each iteration, and a counted loop (`counted_loops`) ends without such a branch.
+* a tensor that is carried twice, or two constants of the same elements: the later ones are copied,
+  selected by a flag that IREE cannot fold (`updates_in_place`).
+* tensors that are computed together before a loop, which IREE puts in one allocation: each is a
+  copy behind a barrier, and so a part of the allocation with a reference of its own.
+
+Tensors that are computed together at the end of an iteration stay: a barrier there waits for the
+device in each iteration, and a counted loop (`counted_loops`) ends without this branch.
 
 Before::
 
@@ -21,7 +24,7 @@ After::
     %own = stablehlo.select %flag, %x, %zeros : tensor<i1>, tensor<2x2xi32>
     %r:2 = stablehlo.while(%h = %x, %c = %own) : tensor<2x2xi32>, tensor<2x2xi32>
 
-Tensors without axes, such as counters, stay as they are: IREE computes many of them on the host.
+Tensors of rank 0, such as counters, stay as they are: IREE computes many of them on the host.
 
 Source: https://github.com/iree-org/iree/pull/24781.
 """
@@ -31,7 +34,7 @@ from __future__ import annotations
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...emit import linalg
-from ..base import NoMatch
+from ..base import NoMatch, producer_of
 from .updates_in_place import in_own_buffer
 
 __all__ = ["CARRIES", "separate_carried"]
@@ -44,23 +47,23 @@ CARRIES = (
     "stablehlo.if",
     "stablehlo.while",
 )
-"""What hands tensors on from one block to another."""
+"""Operations that carry tensors from one block to another."""
 
 _LOOPS = ("scf.for", "scf.while", "stablehlo.while")
 _SAME_BUFFER = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 
 
 def separate_carried(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Give each tensor of one of `CARRIES` a buffer of its own, where it comes in and goes on."""
+    """Give each tensor that one of `CARRIES` takes or yields a buffer of its own."""
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
     changed = [_copy_equal(each) for each in (op, *ends)]
     if op.name in _LOOPS:
-        changed.append(_part_computed(op))
-    return None if any(changed) else NoMatch("hands on no buffer twice")
+        changed.append(_separate_computed(op))
+    return None if any(changed) else NoMatch("carries no buffer twice")
 
 
 def _copy_equal(op: Operation) -> bool:
-    """Copy what a loop takes, or the end of a block hands on, a second time."""
+    """Copy the operands of a loop, or of a terminator, whose buffer is already an operand."""
     seen: set[Value | ir.Attribute] = set()
     is_changed = False
     with ir.InsertionPoint(op), op.location:
@@ -73,21 +76,21 @@ def _copy_equal(op: Operation) -> bool:
     return is_changed
 
 
-def _part_computed(loop: Operation) -> bool:
-    """Put what is computed before a loop behind barriers, if it is more than one tensor."""
+def _separate_computed(loop: Operation) -> bool:
+    """Put computed initial values of a loop behind barriers, if there are several."""
     computed = [number for number in _tensors(loop) if _is_computed(loop.operands[number])]
     if len(computed) < 2:
         return False
     with ir.InsertionPoint(loop), loop.location:
         for number in computed:
-            # A barrier alone around what a loop outside carries would not wait for it.
+            # A barrier alone does not wait for a tensor that an outer loop carries.
             copied = in_own_buffer(loop.operands[number])
             loop.operands[number] = linalg.behind_barrier(copied)
     return True
 
 
 def _tensors(op: Operation) -> list[int]:
-    """The numbers of the operands that are tensors with axes."""
+    """The numbers of the operands that are tensors of rank 1 or more."""
     return [
         number
         for number, value in enumerate(op.operands)
@@ -97,17 +100,14 @@ def _tensors(op: Operation) -> list[int]:
 
 def _is_computed(value: Value) -> bool:
     """True for a tensor that is no argument or constant, and not behind a barrier."""
-    if isinstance(value.owner, ir.Block):
-        return False
-    return value.owner.operation.name not in (*CONSTANTS, linalg.BARRIER, linalg.TIE_SHAPE)
+    producer = producer_of(value)
+    not_computed = (*CONSTANTS, linalg.BARRIER, linalg.TIE_SHAPE)
+    return producer is not None and producer.name not in not_computed
 
 
 def _buffer_of(value: Value) -> Value | ir.Attribute:
-    """What tells the buffer of a tensor: the value that it is made of, or a constant's elements."""
-    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in _SAME_BUFFER:
-        value = value.owner.operation.operands[0]
-    if not isinstance(value.owner, ir.Block):
-        producer = value.owner.operation
-        if producer.name in CONSTANTS:
-            return producer.attributes["value"]
-    return value
+    """The identity of a tensor's buffer: the value that it views, or a constant's elements."""
+    while (producer := producer_of(value)) is not None and producer.name in _SAME_BUFFER:
+        value = producer.operands[0]
+    is_constant = producer is not None and producer.name in CONSTANTS
+    return producer.attributes["value"] if is_constant else value

@@ -1,12 +1,13 @@
-"""``check-hand-off``: the last step before IREE.
+"""``check-hand-off``: the last pass before IREE, which checks the module and records signatures.
 
-Fails, with the place and the reason, if a quantized type, an operation of the ``quant`` or
-``subquant`` dialect, or an unranked tensor is left: IREE would refuse it with less to say, or
-compile it to wrong numbers. For Vulkan also if a reduction is left whose loops IREE would compute
-wrongly (`iree.loop_order`). Then turns the signatures that earlier passes recorded into the
-reflection entry that the runtime reads (`subquant.signature`), with what the program may do to its
-arguments (`iree.consumed_arguments`), and for Vulkan adds the longest loop that a device may end
-(`iree.long_loops`).
+It fails with location and reason if a quantized type, an operation of the ``quant`` or ``subquant``
+dialect, or an unranked tensor remains: IREE would refuse it with a worse message, or compile it to
+wrong numbers. For Vulkan it also fails if a reduction remains whose loop order IREE gets wrong
+(`loop_order`).
+
+It then turns the signatures that earlier passes recorded into the reflection entry that the runtime
+reads (`subquant.signature`), with the arguments that the program may write to
+(`consumed_arguments`). For Vulkan it adds the longest loop that a device may end (`long_loops`).
 
 Before::
 
@@ -66,8 +67,8 @@ class CheckHandOff(ModulePass):
     """Raise a located UnsupportedError if IREE cannot take the module; record signatures.
 
     Options:
-        target: what the module is compiled for, recorded for the runtime (``vulkan:generic``).
-        functions: refuse functions that IREE does not have (`iree.absent_functions`), unless flags
+        target: target of the compilation, recorded for the runtime (``vulkan:generic``).
+        functions: refuse functions that IREE does not have (`unsupported_functions`); off if flags
             for IREE replace them.
     """
 
@@ -78,23 +79,23 @@ class CheckHandOff(ModulePass):
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`."""
-        left = TypePredicate(lambda type_: bool(_why_left(type_)))
-        known: set[str] = set()
+        is_left = TypePredicate(lambda type_: bool(_why_left(type_)))
+        checked_names: set[str] = set()
         operations = walk(module, in_kernels=False)
         for op in operations:
             name = op.name
-            if name not in known:
+            if name not in checked_names:
                 _check_name(name, op)
-                known.add(name)
+                checked_names.add(name)
             reason = why_absent(op, self.target) if self.functions else ""
             if reason:
                 raise UnsupportedError(reason, op)
-            for value in left.values_of(op):
+            for value in is_left.values_of(op):
                 raise UnsupportedError(_why_left(value.type), op)
             if name == "func.func":
                 type_ = op.attributes["function_type"].value
                 for declared in (*type_.inputs, *type_.results):
-                    if left(declared):
+                    if is_left(declared):
                         raise UnsupportedError(_why_left(declared), op)
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):
@@ -107,19 +108,13 @@ class CheckHandOff(ModulePass):
                 _forget(op)
             elif is_public(op) and len(op.regions[0].blocks) and symbol != BOUND_LOOPS:
                 arguments = op.regions[0].blocks[0].arguments
-                _record(
-                    op,
-                    entries,
-                    [argument in consumed for argument in arguments],
-                    op.attributes["sym_name"].value in storing,
-                )
-        return UNCHANGED  # a function's reflection is an attribute that no verifier knows
+                is_consumed = [argument in consumed for argument in arguments]
+                _record(op, entries, is_consumed, symbol in storing)
+        return UNCHANGED  # no verifier looks at a function's reflection
 
 
 _LEFT_DIALECTS = ("quant.", "subquant.", "shape.")
-
-
-# IREE's own dialects, whose operations the bindings hold without knowing them.
+# Dialects of IREE, which the bindings do not register.
 _IREE_DIALECTS = ("util.", "flow.", "hal.", "stream.", "iree_", "io_parameters.", "check.", "vm.")
 
 
@@ -138,7 +133,7 @@ def _check_name(name: str, op: Any) -> None:
 
 
 def _check_loops(operations: Sequence[ir.Operation]) -> None:
-    """Refuse a reduction whose loops are in an order that IREE gets wrong."""
+    """Refuse a reduction whose loop order IREE gets wrong."""
     for op in operations:
         if not is_in_order(op):
             raise UnsupportedError(
@@ -149,8 +144,8 @@ def _check_loops(operations: Sequence[ir.Operation]) -> None:
 
 
 def _why_left(type_: ir.Type) -> str:
-    """Why a type must not be left before IREE; empty if it may."""
-    if is_quantized(type_) or any("!quant." in str(part) for part in parts_of(type_)):
+    """The reason why a type must not remain before IREE; empty if it may."""
+    if is_quantized(type_) or any("!quant." in str(inner) for inner in parts_of(type_)):
         return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
     if isinstance(type_, ir.UnrankedMemRefType):
         return f"has the type '{type_}', which IREE does not take; expected a tensor"
@@ -169,9 +164,9 @@ def signature_of(
 
     Args:
         function: the function.
-        consumed: whether the program may write to an argument of the lowered function.
-        keeps_state: it gives variables values.
-        fresh: whether a result of the lowered function is no argument's memory.
+        consumed: for each argument of the lowered function, True if the program may write to it.
+        keeps_state: True if the function stores variables.
+        fresh: for each result of the lowered function, True if it never aliases an argument.
     """
     compiled = function.attributes["function_type"].value
     written = compiled
@@ -186,7 +181,7 @@ def signature_of(
 
 
 def _names(function: Any, attribute: str) -> Iterator[str]:
-    """The names of arguments or results, and "" for those that have none."""
+    """The names of arguments or results; "" for each that has none."""
     if attribute in function.attributes and isinstance(
         function.attributes[attribute], ir.ArrayAttr
     ):
@@ -196,21 +191,21 @@ def _names(function: Any, attribute: str) -> Iterator[str]:
 
 
 def _long_loop(module: ir.Operation) -> dict[str, str]:
-    """The entry for a loop that a device may end before it is done."""
-    all_iterations = [(iterations_of(op), op) for op in named(module, LOOPS)]
-    # Those of unknown length are checked at run time: see bound-loops.
-    found = [(each.known, op) for each, op in all_iterations if not each.unknown]
-    most, longest = max(found, key=lambda pair: pair[0], default=(0, None))
-    if longest is None or most <= MOST_ITERATIONS:
+    """The reflection entry for a loop that a device may end before it is done."""
+    iterations = [(iterations_of(op), op) for op in named(module, LOOPS)]
+    # Loops of dynamic length are checked at run time: see bound-loops.
+    static = [(count.static, op) for count, op in iterations if not count.dynamic]
+    count, longest = max(static, key=lambda pair: pair[0], default=(0, None))
+    if longest is None or count <= MOST_ITERATIONS:
         return {}
-    place = place_of(longest.location)
-    return {LOOPS_KEY: f"{most} '{longest.name}'" + (f" at {place}" if place else "")}
+    location = place_of(longest.location)
+    return {LOOPS_KEY: f"{count} '{longest.name}'" + (f" at {location}" if location else "")}
 
 
 def _record(
-    function: Any, added: Mapping[str, str], consumed: Sequence[bool], keeps_state: bool
+    function: Any, entries_of_module: Mapping[str, str], consumed: Sequence[bool], keeps_state: bool
 ) -> None:
-    """Write the reflection; a signature that is there, of a module that was emitted, is kept."""
+    """Write the reflection; the signature of a module that was emitted before is not replaced."""
     signature = signature_of(function, consumed, keeps_state, fresh_results(function))
     written = SIGNATURE_ATTRIBUTE in function.attributes
     _forget(function)
@@ -222,7 +217,7 @@ def _record(
     if WORK_ATTRIBUTE in function.attributes:
         entries[WORK_KEY] = function.attributes[WORK_ATTRIBUTE]
         del function.attributes[WORK_ATTRIBUTE]
-    entries |= {key: ir.StringAttr.get(text) for key, text in added.items()}
+    entries |= {key: ir.StringAttr.get(text) for key, text in entries_of_module.items()}
     if LAYOUTS_KEY in function.attributes:
         entries[LAYOUTS_KEY] = function.attributes[LAYOUTS_KEY]
         del function.attributes[LAYOUTS_KEY]
@@ -230,7 +225,7 @@ def _record(
 
 
 def _forget(function: Any) -> None:
-    """Drop what says how a function was written."""
+    """Drop the attributes that hold how a function was written."""
     for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
         if attribute in function.attributes:
             del function.attributes[attribute]
@@ -247,7 +242,7 @@ def _values(
     remaining = list(compiled)
     for type_, name in zip(written, names, strict=False):
         unranked = isinstance(type_, ir.UnrankedTensorType)
-        place = len(compiled) - len(remaining)
+        start = len(compiled) - len(remaining)
         abi = tuple(str(remaining.pop(0)) for _ in range(2 if unranked else 1))
         parameters = parameters_of(type_, function)
         element = element_type(type_)
@@ -256,8 +251,8 @@ def _values(
             shape = None
         elif isinstance(type_, ir.ShapedType):
             shape = tuple(
-                None if type_.is_dynamic_dim(axis) else int(extent)
-                for axis, extent in enumerate(type_.shape)
+                None if type_.is_dynamic_dim(axis) else int(size)
+                for axis, size in enumerate(type_.shape)
             )
         yield ValueType(
             element=str(element) if parameters is None else f"i{parameters.storage.width}",
@@ -266,6 +261,6 @@ def _values(
             parameters=parameters,
             abi=abi,
             name=name,
-            is_consumed=any(consumed[place : place + len(abi)]),
-            is_fresh=all(fresh[place : place + len(abi)] or (False,)),
+            is_consumed=any(consumed[start : start + len(abi)]),
+            is_fresh=all(fresh[start : start + len(abi)] or (False,)),
         )

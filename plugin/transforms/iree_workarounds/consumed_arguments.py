@@ -1,16 +1,20 @@
-"""Arguments that a program may write to, and functions that may read them after they return.
+"""Arguments that a program may write to, and functions that may read arguments after they return.
 
-IREE 3.13 updates a tensor in place where nothing reads it afterwards, an argument of a public
-function too: the copy that protects what the caller owns is made, and then left out (the transfer
-between the import and the copy hides where the tensor comes from). ``x + 0``, a reshape or a slice
-may be the same memory as ``x``, and nothing may be left of them when IREE decides. So a tensor may
-be an argument's memory if it has as many bytes, or unknown extents, as what it is computed from.
+Symptom: a call overwrites an argument of the caller (all targets).
+Cause: IREE 3.13 updates a tensor in place if no later operation reads it, also an argument of a
+public function. It inserts the copy that protects the caller, and then elides it: the transfer
+between the import and the copy hides the origin of the tensor.
+Test: `test_iree_still_writes_to_arguments` in tests/test_device_arrays.py.
 
-A function returns when its results are there. What it gives to variables may not be computed yet,
-and what that is computed from may not be read.
+``x + 0``, a reshape or a slice may alias ``x``, and may be folded before IREE decides. So a tensor
+counts as an alias of a value that it is computed from if both have the same number of bytes, or a
+dynamic size.
 
-The runtime gives an argument that is written to a copy of its own, and lends a function that gives
-variables values no memory that others may write to or free.
+A function returns when its results are ready. The values that it stores into variables may still be
+pending then, with their sources unread.
+
+The runtime copies an argument that is written to. To a function that stores variables it lends no
+memory that others may write to or free.
 """
 
 from __future__ import annotations
@@ -45,10 +49,10 @@ _READERS = (
 
 
 def consumed_values(operations: Iterable[Operation]) -> set[Value]:
-    """Return the tensors whose memory operations may write to, arguments among them.
+    """Return the tensors whose memory operations may write to, including arguments.
 
     Args:
-        operations: those of a module that is handed to IREE, as `walk` returns them.
+        operations: all operations of the module that is handed to IREE, as `walk` returns them.
     """
     functions: dict[str, Operation] = {}
     calls: dict[str, list[Operation]] = {}
@@ -57,7 +61,7 @@ def consumed_values(operations: Iterable[Operation]) -> set[Value]:
     remaining = iter(operations)
     for op in remaining:
         name = op.name
-        if name == "builtin.module":  # of an executable, whose operations have no tensors of ours
+        if name == "builtin.module":  # of an executable: its operations have no tensors
             for _ in walk(op):
                 next(remaining)
         if name not in consumers:
@@ -76,40 +80,40 @@ def consumed_values(operations: Iterable[Operation]) -> set[Value]:
         if value in seen:
             continue
         seen.add(value)
-        op, found = _sources(value, functions, calls)
+        op, sources = _sources(value, functions, calls)
         is_slice, size = op.name in _SLICES, _bits_of(value.type, bits)
-        for each in found:
-            others = _bits_of(each.type, bits)
-            is_tensor = others != 0 != size
-            if is_tensor and (is_slice or None in (size, others) or size == others):
-                pending.append(each)
+        for source in sources:
+            source_size = _bits_of(source.type, bits)
+            is_tensor = source_size != 0 != size
+            if is_tensor and (is_slice or None in (size, source_size) or size == source_size):
+                pending.append(source)
     return seen
 
 
 def storing_functions(module: Operation) -> set[str]:
-    """Return the names of the functions that give variables values, and of those that call them."""
+    """Return the names of the functions that store variables, also through calls."""
     pending = [_function_of(op) for op in named(module, _STORES)]
     calls = named(module, ["func.call"]) if pending else []
-    found: set[str] = set()
+    storing: set[str] = set()
     while pending:
         name = pending.pop()
-        if name not in found:
-            found.add(name)
+        if name not in storing:
+            storing.add(name)
             pending += [
                 _function_of(call) for call in calls if call.attributes["callee"].value == name
             ]
-    return found
+    return storing
 
 
 def _function_of(op: Operation) -> str:
-    """The name of the function that an operation is in; "" for what runs when it is loaded."""
+    """The name of the function around an operation; "" for an initializer of the module."""
     while op is not None and op.operation.name != "func.func":
         op = op.operation.parent
     return "" if op is None else str(op.operation.attributes["sym_name"].value)
 
 
 def _consumed_by(name: str) -> Callable[[Operation], Sequence[Value]] | None:
-    """What returns the operands that an operation writes to in place; None if it writes to none."""
+    """A function from an operation to the operands that it writes to; None if there are none."""
     dialect = name.partition(".")[0]
     if name in UPDATES:
         return lambda op: list(op.operands)[: len(op.results)]
@@ -129,33 +133,33 @@ def _consumed_by(name: str) -> Callable[[Operation], Sequence[Value]] | None:
 def _sources(
     value: Value, functions: dict[str, Operation], calls: dict[str, list[Operation]]
 ) -> tuple[Operation, Sequence[Value]]:
-    """The operation that a value belongs to, and the values that it may be, or be a part of."""
+    """The operation that owns a value, and the values that it may alias."""
     owner = value.owner
     op = owner.owner.operation if isinstance(owner, ir.Block) else owner.operation
     if op.name == "func.func":
-        made = calls.get(op.attributes["sym_name"].value, [])
-        return op, [operand for call in made for operand in call.operands]
-    found = list(op.operands)
+        callers = calls.get(op.attributes["sym_name"].value, [])
+        return op, [operand for call in callers for operand in call.operands]
+    sources = list(op.operands)
     if len(op.regions):
-        found += _yielded(op)
+        sources += _yielded(op)
     elif op.name == "func.call" and op.attributes["callee"].value in functions:
-        found += _yielded(functions[op.attributes["callee"].value])
-    return op, found
+        sources += _yielded(functions[op.attributes["callee"].value])
+    return op, sources
 
 
 def _yielded(op: Operation) -> Iterator[Value]:
-    """What an operation's regions give back, to it and to their next iteration."""
+    """The operands of the terminators in an operation's regions."""
     for region in op.regions:
         for block in region:
             yield from block.operations[len(block.operations) - 1].operands
 
 
-def _bits_of(type_: ir.Type, known: dict[ir.Type, int | None]) -> int | None:
-    """The bits of a tensor; None if they cannot be told, 0 for what is no tensor."""
-    if type_ not in known:
-        known[type_] = None if isinstance(type_, ir.ShapedType) else 0
+def _bits_of(type_: ir.Type, cache: dict[ir.Type, int | None]) -> int | None:
+    """The bits of a tensor; None if they are dynamic or unknown, 0 if it is no tensor."""
+    if type_ not in cache:
+        cache[type_] = None if isinstance(type_, ir.ShapedType) else 0
         if isinstance(type_, ir.RankedTensorType) and type_.has_static_shape:
             element = type_.element_type
             if isinstance(element, (ir.IntegerType, ir.FloatType)) and element.width >= 8:
-                known[type_] = math.prod(type_.shape) * element.width
-    return known[type_]
+                cache[type_] = math.prod(type_.shape) * element.width
+    return cache[type_]

@@ -1,21 +1,25 @@
-"""Convolutions as IREE takes them.
+"""``convolution`` in the forms that IREE compiles, and compiles right.
 
-IREE refuses
+Symptom (all targets): IREE refuses
 
-* ``window_reversal``, as it refuses `reversal`: the kernel is reversed before.
-* a convolution whose result has one position along a window that leaves some of the operand unread:
-  its verifier takes the extents for wrong. The operand is padded before, and dilated, so that there
-  is something to cut.
-* a depthwise convolution into wider elements: the operands are widened before; and one of what is
-  converted to more bits: a barrier keeps the conversions apart.
+* ``window_reversal``, like `reversal`: the kernel is reversed instead.
+* one position along a window that leaves a part of the operand unread: the operand is padded and
+  dilated first, and then cut.
+* a depthwise convolution into wider elements: the operands are widened first; and one of widened
+  operands: a barrier keeps the conversions apart.
 
-and gives wrong results on Vulkan, where a convolution is written as loops before IREE sees it, for
+Symptom (Vulkan, where a convolution is written as loops before IREE reads it): wrong results for
 
 * another layout than ``[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]``: operands and result are
   transposed.
-* a few groups: there is one convolution for each.
-* a depthwise one of three spatial axes with several outputs a channel: there is one for the first
-  output of each, one for the second, and so on.
+* a few groups: each becomes a convolution of its own.
+* a depthwise convolution with three spatial axes and several outputs per channel: the first outputs
+  of all channels are one convolution, the second another, and so on.
+
+Cause: the verifier of IREE 3.13 computes other sizes for the second form ("expected collapsed type"
+for the third).
+Test: `test_a_widened_depthwise_convolution` and
+`test_depthwise_convolutions_of_three_axes_are_still_wrong` in tests/test_iree_limits.py.
 
 Source: StableHLO specification, ``convolution``.
 """
@@ -30,7 +34,8 @@ from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.operation import integer, is_dynamic, parse_attribute, with_shape
 from ...numerics.element_types import Array
-from ..base import NoMatch
+from ..base import NoMatch, producer_of, replace_uses
+from .loop_nests import dilated_size, is_static
 from .reversal import reversed_along
 from .unsigned_multiplicands import is_widening
 
@@ -38,14 +43,14 @@ __all__ = ["expand_convolution", "split_groups"]
 
 
 def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Change what IREE does not take, in place."""
+    """Rewrite the forms that IREE refuses, in place."""
     changed = [
         _transpose_to_layout(op),
         _reverse_kernel(op),
         _cut_unread(op),
         _widen_depthwise(op),
     ]
-    return None if any(changed) else NoMatch("is a convolution that IREE takes")
+    return None if any(changed) else NoMatch("has a form that IREE takes")
 
 
 def _dimension_numbers(op: Operation) -> bindings.ConvDimensionNumbers:
@@ -81,17 +86,15 @@ def _transpose_to_layout(op: Operation) -> bool:
     layout = f"[b, {spatial}f]x[{spatial}i, o]->[b, {spatial}f]"
     op.attributes["dimension_numbers"] = parse_attribute(f"#stablehlo.conv<{layout}>")
     result = op.results[0]
-    users = [(use.owner, use.operand_number) for use in result.uses]
     result.set_type(with_shape(result.type, [int(result.type.shape[axis]) for axis in out]))
     with ir.InsertionPoint.after(op):
-        transposed = stablehlo.transpose(result, [out.index(axis) for axis in range(len(out))])
-    for owner, number in users:
-        owner.operands[number] = transposed
+        order = [out.index(axis) for axis in range(len(out))]
+        replace_uses(result, lambda value: stablehlo.transpose(value, order))
     return True
 
 
 def _reverse_kernel(op: Operation) -> bool:
-    """Reverse the kernel in place of the windows."""
+    """Reverse the kernel instead of the windows."""
     if "window_reversal" not in op.attributes:
         return False
     spatial = list(_dimension_numbers(op).kernel_spatial_dimensions)
@@ -106,42 +109,41 @@ def _reverse_kernel(op: Operation) -> bool:
 
 
 def _cut_unread(op: Operation) -> bool:
-    """Cut the end of the left operand that no window reads, where the result has one position."""
+    """Cut the unread end of the left operand, where the result has one position."""
     operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
-    shapes = [*list(operand.type.shape)[1:-1], *kernel.shape, *list(result.shape)[1:-1]]
-    if any(is_dynamic(int(extent)) for extent in shapes):
+    sizes = [*list(operand.type.shape)[1:-1], *kernel.shape, *list(result.shape)[1:-1]]
+    if any(is_dynamic(int(size)) for size in sizes):
         return False
     if not isinstance(operand.type.element_type, (ir.IntegerType, ir.FloatType)):
         return False
     numbers = _dimension_numbers(op)
     spatial = list(numbers.input_spatial_dimensions)
     positions = [int(result.shape[axis]) for axis in numbers.output_spatial_dimensions]
-    if 0 in positions:  # padding may cut more than there is: nothing is read at all
+    if 0 in positions:  # nothing is read: negative padding may exceed the operand
         return False
     windows = [int(kernel.shape[axis]) for axis in numbers.kernel_spatial_dimensions]
     padding = window_padding(op, len(spatial))
-    between = window_steps(op, "lhs_dilation", len(spatial))
-    within = window_steps(op, "rhs_dilation", len(spatial))
-    dilates, cuts = any(step != 1 for step in between), False
+    dilations = window_steps(op, "lhs_dilation", len(spatial))
+    window_dilations = window_steps(op, "rhs_dilation", len(spatial))
+    dilates, cuts = any(step != 1 for step in dilations), False
     for number, axis in enumerate(spatial):
-        extent = int(operand.type.shape[axis])
-        dilated = (extent - 1) * between[number] + 1 if extent else 0
-        read = (windows[number] - 1) * within[number] + 1
+        dilated = dilated_size(int(operand.type.shape[axis]), dilations[number])
+        read = dilated_size(windows[number], window_dilations[number])
         unread = dilated + int(padding[number].sum()) - read
         if positions[number] == 1 and (unread > 0 or dilates):
             padding[number, 1] -= unread
-            if padding[number, 1] < -dilated:  # only what is before the operand is read
+            if padding[number, 1] < -dilated:  # only the low padding is read
                 padding[number] = read, -dilated
             cuts = True
     if cuts:
-        _pad_before(op, spatial, padding, between)
+        _pad_before(op, spatial, padding, dilations)
     return cuts
 
 
-def _pad_before(op: Operation, spatial: list[int], padding: Array, between: list[int]) -> None:
-    """Write a convolution's padding and left dilation as one pad: IREE gets two of them wrong."""
+def _pad_before(op: Operation, spatial: list[int], padding: Array, dilations: list[int]) -> None:
+    """Write padding and left dilation as one ``pad``: IREE gets two pads wrong."""
     low, high, interior = ([0] * op.operands[0].type.rank for _ in range(3))
-    for axis, (before, after), step in zip(spatial, padding, between, strict=True):
+    for axis, (before, after), step in zip(spatial, padding, dilations, strict=True):
         low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
     op.operands[0] = stablehlo.pad(op.operands[0], low, high, interior)
     for name in ("padding", "lhs_dilation"):
@@ -155,13 +157,14 @@ def _pad_before(op: Operation, spatial: list[int], padding: Array, between: list
 def _widen_depthwise(op: Operation) -> bool:
     """Give the operands of a depthwise convolution the elements of its result.
 
-    So are the integer operands of any other in groups. IREE would take conversions, these or those
-    of the program, back into a depthwise convolution, and refuse it.
+    The same goes for integer operands of any other grouped convolution. Barriers keep these
+    conversions, and conversions of the program, apart: IREE would move them back into a depthwise
+    convolution, and refuse it.
     """
     element, wide = (element_type(each.type) for each in (op.operands[0], op.results[0]))
     if int(op.attributes["feature_group_count"].value) == 1:
         return False
-    if not all(each.type.has_static_shape for each in (*op.operands, *op.results)):
+    if not is_static(*op.operands, *op.results):
         return False  # `dynamic_contractions`
     kernel = op.operands[1].type
     is_depthwise = kernel.shape[_dimension_numbers(op).kernel_input_feature_dimension] == 1
@@ -180,30 +183,28 @@ def _widen_depthwise(op: Operation) -> bool:
 
 
 def _is_widened(value: Value) -> bool:
-    """True for what is converted from fewer bits."""
-    if isinstance(value.owner, ir.Block):
-        return False
-    op = value.owner.operation
-    return op.name == "stablehlo.convert" and is_widening(op)
+    """True for the result of a conversion to more bits."""
+    op = producer_of(value)
+    return op is not None and op.name == "stablehlo.convert" and is_widening(op)
 
 
-_MOST_SPLIT = 16
+_MAX_SPLIT_GROUPS = 16
 
 
 def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """One convolution a group, of its part of the operands; the results side by side."""
-    of_features = int(op.attributes["feature_group_count"].value)
-    of_batch = int(op.attributes["batch_group_count"].value)
-    groups = max(of_features, of_batch)
+    """Write one convolution for each group, and concatenate the results."""
+    feature_groups = int(op.attributes["feature_group_count"].value)
+    batch_groups = int(op.attributes["batch_group_count"].value)
+    groups = max(feature_groups, batch_groups)
     left, right = op.operands
     type_ = op.results[0].type
     features = type_.rank - 1
-    static = all(value.type.has_static_shape for value in (left, right, *op.results))
-    depthwise = of_features > 1 and int(right.type.shape[features - 1]) == 1
-    if depthwise and static and features > 3 and int(type_.shape[features]) > of_features:
-        rewriter.replace_op(op, [_one_output_a_channel(op, of_features)])
+    static = is_static(left, right, *op.results)
+    depthwise = feature_groups > 1 and int(right.type.shape[features - 1]) == 1
+    if depthwise and static and features > 3 and int(type_.shape[features]) > feature_groups:
+        rewriter.replace_op(op, [_one_output_a_channel(op, feature_groups)])
         return None
-    if not 1 < groups <= _MOST_SPLIT or depthwise or not static:
+    if not 1 < groups <= _MAX_SPLIT_GROUPS or depthwise or not static:
         return NoMatch("has no groups to split")
     shape = [int(extent) for extent in type_.shape]
     shape[features] //= groups
@@ -211,7 +212,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     results = []
     for group in range(groups):
         operands = [
-            _equal_part(left, 0 if of_batch > 1 else features, group, groups),
+            _equal_part(left, 0 if batch_groups > 1 else features, group, groups),
             _equal_part(right, features, group, groups),
         ]
         results.append(emit.like(op, operands, [with_shape(type_, shape)], one_group).results[0])
@@ -220,7 +221,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _one_output_a_channel(op: Operation, channels: int) -> Value:
-    """A depthwise convolution with several outputs a channel, as those of the first, second, ..."""
+    """Split a depthwise convolution by the number of the output of a channel."""
     left, right = op.operands
     type_, last = op.results[0].type, op.results[0].type.rank - 1
     shape, kernel = ([int(n) for n in each.shape] for each in (type_, right.type))
@@ -237,7 +238,7 @@ def _one_output_a_channel(op: Operation, channels: int) -> Value:
 
 
 def _equal_part(tensor: Value, axis: int, number: int, count: int) -> Value:
-    """One of `count` equal parts of a tensor along an axis."""
+    """Part `number` of `count` equal parts of a tensor along an axis."""
     limits = [int(extent) for extent in tensor.type.shape]
     starts, size = [0] * len(limits), limits[axis] // count
     starts[axis], limits[axis] = number * size, (number + 1) * size

@@ -1,8 +1,12 @@
-"""Loops that count, counted by the host.
+"""``stablehlo.while`` loops that count up by a constant, as ``scf.for`` on the host.
 
-A condition that a device computes is waited for in each iteration, and on Vulkan the loops over
-tensors that become of StableHLO's operations are a device's. So a ``stablehlo.while`` that counts
-up by constants is a loop of the host::
+Symptom: each iteration waits for a condition that the device computes (Vulkan); loops may also lose
+carried tensors (`carried_tensors`).
+Cause: on Vulkan the loops over tensors into which StableHLO operations are lowered run on the
+device.
+Test: none; `test_counts` in tests/test_loops.py covers it.
+
+Before::
 
     %r:2 = stablehlo.while(%k = %zero, %h = %x) : tensor<i32>, tensor<2x2xf32>
     cond {
@@ -14,15 +18,13 @@ up by constants is a loop of the host::
       stablehlo.return %k1, %y
     }
 
-becomes ::
+After::
 
     %r = scf.for %i = %c0 to %end step %c1 iter_args(%h = %x) -> (tensor<2x2xf32>) : i32 {
       %k = tensor.from_elements %i : tensor<i32>
       %y = ... %k, %h
       scf.yield %y : tensor<2x2xf32>
     }
-
-Such a loop also hands on fewer tensors than IREE's own, which it may lose (`carried_tensors`).
 
 Source: StableHLO specification, ``while``.
 """
@@ -36,23 +38,23 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg, stablehlo
 from ...emit.operation import create, is_used, number_of
-from ..base import NoMatch
+from ..base import NoMatch, producer_of
 
 __all__ = ["count_on_host"]
 
 
 @dataclass(frozen=True)
 class _Count:
-    """What counts: the number of the carried tensor, its first value, its step, and its end."""
+    """A counter: the number of its carried tensor, its first value, its step, and its end."""
 
-    place: int
+    number: int
     first: int
     step: int
     end: Value
 
     @property
     def last(self) -> int | None:
-        """What is left after the last iteration; None where the end is not known."""
+        """The counter's value after the last iteration; None if the end is not constant."""
         end = _number_of(self.end)
         if end is None:
             return None
@@ -60,63 +62,63 @@ class _Count:
 
 
 def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``stablehlo.while`` that counts up by a constant as ``scf.for``."""
+    """Rewrite a ``stablehlo.while`` that counts up by a constant as ``scf.for``."""
     count = _count_of(op)
     if count is None:
         return NoMatch("does not count up by a constant")
-    counter = op.results[count.place]
+    counter = op.results[count.number]
     element = counter.type.element_type
     if count.last is None:
-        # Beyond the greatest number the count starts anew; by steps of one it ends before.
+        # Beyond the greatest number the counter wraps; with steps of one it ends before.
         if count.step != 1 or is_used(counter):
-            return NoMatch("counts to an end that is not known")
+            return NoMatch("counts to an end that is not constant")
     elif count.last >= 1 << (element.width - 1):
         return NoMatch("counts beyond the greatest number")
-    known = _number_of(count.end)
+    end = _number_of(count.end)
     bounds = [
         _scalar(element, count.first),
-        linalg.extract(count.end, []) if known is None else _scalar(element, known),
+        linalg.extract(count.end, []) if end is None else _scalar(element, end),
         _scalar(element, count.step),
     ]
-    carried = [value for n, value in enumerate(op.operands) if n != count.place]
+    carried = [value for n, value in enumerate(op.operands) if n != count.number]
     loop = create("scf.for", [*bounds, *carried], [v.type for v in carried], regions=1)
-    _move_body(op, loop, count.place)
+    _move_body(op, loop, count.number)
     results = list(loop.results)
     if is_used(counter):
         assert count.last is not None  # checked above
-        results.insert(count.place, stablehlo.constant(count.last, element))
+        results.insert(count.number, stablehlo.constant(count.last, element))
     else:
-        results.insert(count.place, op.operands[count.place])  # of the type, and not used
+        results.insert(count.number, op.operands[count.number])  # of the same type, unused
     rewriter.replace_op(op, results)
     return None
 
 
-def _move_body(op: Operation, loop: Operation, place: int) -> None:
+def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
     """Move the body of a ``stablehlo.while`` into a ``scf.for`` that does not carry its counter."""
     old = op.regions[1].blocks[0]
-    counter = old.arguments[place]
-    kept = [argument for n, argument in enumerate(old.arguments) if n != place]
-    types = [counter.type.element_type, *(argument.type for argument in kept)]
+    counter = old.arguments[counter_number]
+    carried = [argument for n, argument in enumerate(old.arguments) if n != counter_number]
+    types = [counter.type.element_type, *(argument.type for argument in carried)]
     block = loop.regions[0].blocks.append(*types, arg_locs=[op.location] * len(types))
     index, *arguments = block.arguments
     with ir.InsertionPoint(block):
         number = linalg.from_elements([index], counter.type)
-    for before, after in zip([counter, *kept], [number, *arguments], strict=True):
+    for before, after in zip([counter, *carried], [number, *arguments], strict=True):
         before.replace_all_uses_with(after)
     *operations, end = [operation.operation for operation in old.operations]
     for operation in operations:
         block.append(operation)
     with ir.InsertionPoint(block), end.location:
-        create("scf.yield", [value for n, value in enumerate(end.operands) if n != place])
+        create("scf.yield", [value for n, value in enumerate(end.operands) if n != counter_number])
 
 
 def _count_of(op: Operation) -> _Count | None:
     condition, body = (region.blocks[0] for region in op.regions)
-    *others, end = [operation.operation for operation in condition.operations]
-    compare = others.pop() if others else end
+    *constants, end = [operation.operation for operation in condition.operations]
+    compare = constants.pop() if constants else end
     if compare.name != "stablehlo.compare" or list(end.operands) != list(compare.results):
         return None
-    if any(other.name != "stablehlo.constant" for other in others):
+    if any(op.name != "stablehlo.constant" for op in constants):
         return None
     direction = str(compare.attributes["comparison_direction"])
     counter, last = compare.operands
@@ -124,19 +126,20 @@ def _count_of(op: Operation) -> _Count | None:
         return None
     if last.owner == condition:
         return None
-    place = counter.arg_number
-    step = _step(body.operations[-1].operands[place], body.arguments[place])
-    first = _number_of(op.operands[place])
+    number = counter.arg_number
+    step = _step(body.operations[-1].operands[number], body.arguments[number])
+    first = _number_of(op.operands[number])
     if step is None or first is None:
         return None
-    return _Count(place, first, step, last)
+    return _Count(number, first, step, last)
 
 
 def _step(following: Value, counter: Value) -> int | None:
-    """The constant greater than zero that is added to a counter; None for anything else."""
-    if isinstance(following.owner, ir.Block) or following.owner.operation.name != "stablehlo.add":
+    """The positive constant that is added to a counter; None for any other update."""
+    producer = producer_of(following)
+    if producer is None or producer.name != "stablehlo.add":
         return None
-    operands = list(following.owner.operation.operands)
+    operands = list(producer.operands)
     if counter not in operands:
         return None
     operands.remove(counter)
@@ -145,7 +148,7 @@ def _step(following: Value, counter: Value) -> int | None:
 
 
 def _is_count(value: Value) -> bool:
-    """True for a tensor of one signed integer, without axes."""
+    """True for a signed integer tensor of rank 0."""
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType) or type_.rank:
         return False
@@ -154,11 +157,9 @@ def _is_count(value: Value) -> bool:
 
 
 def _number_of(value: Value) -> int | None:
-    """The number that a constant tensor without axes holds."""
-    if isinstance(value.owner, ir.Block):
-        return None
-    producer = value.owner.operation
-    if producer.name not in ("arith.constant", "stablehlo.constant"):
+    """The number that a constant tensor of rank 0 holds."""
+    producer = producer_of(value)
+    if producer is None or producer.name not in ("arith.constant", "stablehlo.constant"):
         return None
     attribute = producer.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):

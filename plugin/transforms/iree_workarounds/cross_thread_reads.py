@@ -1,42 +1,55 @@
-"""Loops whose threads read what other threads compute, on Vulkan.
+"""Detection of loops that read elements which other threads of the same dispatch compute (Vulkan).
 
-IREE 3.13 fuses what is computed before and after a sum into its dispatch, and writes no barrier
-between. A thread has one position along each loop, outermost first, in every part of a dispatch. So
-it reads what it has computed itself where
+Symptom: wrong results, by a data race.
+Cause: IREE 3.13 fuses the producers and consumers of a reduction into its dispatch, and emits no
+barrier between the fused loops.
+Test: `test_column_reductions_are_still_wrong_without_barriers` and
+`test_bytes_are_still_read_in_two_orders_without_barriers` in tests/test_cross_thread_reads.py.
 
-* a sum is over the last axes of its operand, in order (a row sum), and
-* what is made of the sum has the loops of the sum that do not reduce as its first ones, and so has
-  what is made of that.
+A thread has one position along each loop, outermost first, in every loop of a dispatch. So a thread
+reads only its own elements where
 
-Elsewhere it reads what another thread may not have written yet::
+* a reduction is over the last axes of its operand, in order (a row reduction), and
+* the first loops of each consumer are the parallel loops of the reduction, and so are the first
+  loops of its consumers.
+
+Elsewhere it reads elements that another thread may not have written yet::
 
     %e = stablehlo.exponential %x : tensor<8x2xf32>                // thread i writes row i
     %s = stablehlo.reduce(%e ...) across dimensions = [0]          // thread j reads column j
     %b = stablehlo.broadcast_in_dim %s, dims = [1]
-    %r = stablehlo.divide %e, %b : tensor<8x2xf32>                 // thread i reads all sums
+    %r = stablehlo.divide %e, %b : tensor<8x2xf32>                 // thread i reads all of %s
 
 The same holds for elements that are read in another order than they are computed, where IREE
-computes them again in the dispatch that reads them. It does so with bytes that are widened, and
-used several times; where they are used once, it joins the two loops::
+computes them again in the dispatch that reads them. It does so with widened bytes that are used
+several times; where they are used once, it joins the two loops::
 
     %w = stablehlo.convert %x : (tensor<12x9xi8>) -> tensor<12x9xi32>   // thread ij writes ij
     %t = stablehlo.transpose %w, dims = [1, 0]                          // thread ij reads ji
     %n = stablehlo.negate %w
 
-IREE makes transpositions of its own, too, of joins along another axis than the first, and moves
-them: that is off, by flags (`subquant.compiler.compile_options`).
+IREE also adds transpositions of its own, of concatenations along another axis than the first, and
+moves them: flags turn that off (`subquant.compiler.options`).
 
-What is used by the sum alone is computed in its loop, and needs no other thread. But IREE takes
-what is computed twice for one: ask after ``cse`` only.
+A tensor that only the reduction uses is computed in its loop, and needs no other thread. IREE
+merges equal computations into one: ask only after ``cse``.
 """
 
 from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit.operation import is_dynamic
+from ...emit.operation import all_behind, is_dynamic
+from ..base import producer_of
 
-__all__ = ["is_apart", "is_fused_by_elements", "is_row_sum", "is_spread", "read_elsewhere"]
+__all__ = [
+    "is_fused_by_elements",
+    "is_row_reduction",
+    "is_separate",
+    "is_spread",
+    "operands_of_other_threads",
+    "reduction_loops",
+]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _RESHAPES = (
@@ -45,14 +58,14 @@ _RESHAPES = (
     "tensor.collapse_shape",
     "tensor.expand_shape",
 )
-_SUMS = ("linalg.reduce", "stablehlo.reduce")
-_OF_ELEMENTS = ("arith.", "chlo.", "math.", "stablehlo.")
+_REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
+_ELEMENTWISE_DIALECTS = ("arith.", "chlo.", "math.", "stablehlo.")
 
 
-def is_row_sum(op: Operation) -> bool:
-    """True if a reduction is over the last axes of its operands, in order and of known extents.
+def is_row_reduction(op: Operation) -> bool:
+    """True if a reduction is over the last axes of its operands, in order and with static sizes.
 
-    Rows of unknown extent are kept in workgroup memory, for which IREE refuses them.
+    Rows of dynamic size are kept in workgroup memory, for which IREE refuses them.
     """
     shape = [int(extent) for extent in op.operands[0].type.shape]
     if op.name in ("linalg.reduce", "stablehlo.reduce"):
@@ -61,38 +74,39 @@ def is_row_sum(op: Operation) -> bool:
         return axes == list(range(first, len(shape))) and not any(map(is_dynamic, shape[first:]))
     inputs = int(op.attributes["operandSegmentSizes"][0])
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
-    reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-    in_order = reduces == sorted(reduces)
-    return in_order and all(
+    is_reduction = reduction_loops(op)
+    return is_reduction == sorted(is_reduction) and all(
         map_ == ir.AffineMap.get_identity(map_.n_dims) for map_ in maps[:inputs]
     )
 
 
-def is_apart(value: Value, is_summed: bool) -> bool:
-    """True if a loop of its own may compute, in the same dispatch, what a value is computed from.
+def is_separate(value: Value, is_reduced: bool) -> bool:
+    """True if a separate loop of the same dispatch may compute the sources of a value.
 
-    That is what is used elsewhere too, and a broadcast that is widened or summed: IREE repeats
-    both, instead of keeping them, and joins neither with the loop that reads it.
+    That holds for a source that has other users, and for a broadcast that is widened or reduced:
+    IREE repeats both instead of storing them, and joins neither with the loop that reads it.
     """
-    seen: set[Value] = set()
-    pending = [value]
-    while pending:
-        value = pending.pop()
-        if value in seen or isinstance(value.owner, ir.Block):
-            continue
-        seen.add(value)
-        producer = value.owner.operation
+
+    def is_joined(value: Value) -> bool | None:
+        """True to stop, False if a separate loop may compute the value, None to go on."""
+        producer = producer_of(value)
+        if producer is None or not isinstance(value.type, ir.RankedTensorType):
+            return True
         if not _is_elementwise(producer) and producer.name not in (*_RESHAPES, *_BROADCASTS):
-            continue
-        operands = [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
-        if len(list(value.uses)) > 1:
             return True
-        if is_summed and _is_broadcast(producer):
-            return True
-        if any(_widens(v, value) and _is_broadcast(v.owner) for v in operands):
-            return True
-        pending += operands
-    return False
+        if len(list(value.uses)) > 1 or (is_reduced and _is_broadcast(producer)):
+            return False
+        ranked = (v for v in producer.operands if isinstance(v.type, ir.RankedTensorType))
+        if any(_widens(v, value) and _is_broadcast(producer_of(v)) for v in ranked):
+            return False
+        return None
+
+    return not all_behind(value, is_joined)
+
+
+def reduction_loops(op: Operation) -> list[bool]:
+    """For each loop of a ``linalg.generic``, True if it is a reduction."""
+    return ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
 
 
 def _widens(operand: Value, result: Value) -> bool:
@@ -101,12 +115,9 @@ def _widens(operand: Value, result: Value) -> bool:
     return is_number and wide.width > narrow.width
 
 
-def _is_broadcast(owner: Operation | ir.Block) -> bool:
-    if isinstance(owner, ir.Block):
-        return False
-    op = owner.operation
-    if op.name in _BROADCASTS:
-        return True
+def _is_broadcast(op: Operation | None) -> bool:
+    if op is None or op.name in _BROADCASTS:
+        return op is not None
     if not _is_elementwise(op):
         return False
     axes = [_loops_of_axes(op, number) for number in range(len(op.operands) - 1)]
@@ -114,14 +125,14 @@ def _is_broadcast(owner: Operation | ir.Block) -> bool:
 
 
 def is_spread(value: Value, by_rows: bool) -> bool:
-    """True if what is made of a sum may be computed by other threads than the sum.
+    """True if other threads than those of a reduction may compute its consumers.
 
     Args:
-        value: a result of the sum, or of a contraction.
-        by_rows: the threads of the sum are those of its first axes (`is_row_sum`).
+        value: a result of the reduction, or of a contraction.
+        by_rows: the threads of the reduction are those of its first axes (`is_row_reduction`).
     """
     seen: set[Value] = set()
-    # With each value: how many of its first axes are the sum's, or None where all are.
+    # With each value: the number of its first axes that are the reduction's; None if all are.
     pending: list[tuple[Value, int | None]] = [(value, None)]
     while pending:
         value, first = pending.pop()
@@ -153,36 +164,36 @@ def is_spread(value: Value, by_rows: bool) -> bool:
     return False
 
 
-def read_elsewhere(op: Operation) -> list[int]:
-    """The operands, shared with others, that `op` reads at other positions than it computes."""
+def operands_of_other_threads(op: Operation) -> list[int]:
+    """The shared operands that `op` reads at other positions than it computes."""
     if not _is_elementwise(op) and op.name not in ("stablehlo.transpose", *_BROADCASTS):
         return []
-    found = []
+    numbers = []
     for number, operand in enumerate(op.operands):
         if not isinstance(operand.type, ir.RankedTensorType):
             continue
         loops = _loops_of_axes(op, number)
-        if not loops or -1 in loops:  # at an offset: IREE computes what each thread reads
+        if not loops or -1 in loops:  # at an offset: each thread computes the elements it reads
             continue
         is_elsewhere = loops != list(range(len(loops))) or len(loops) != _loop_count(op)
-        # The walk behind the operand comes last: of a chain it would grow with the square.
-        if is_elsewhere and is_apart(operand, False):
-            found.append(number)
-    return found
+        # The walk over the operand's sources comes last: for a chain it is quadratic.
+        if is_elsewhere and is_separate(operand, False):
+            numbers.append(number)
+    return numbers
 
 
 def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
-    """The loops of `user` along which an operand is read, but for axes of one element.
+    """The loops of `user` along which an operand is read, without axes of one element.
 
-    None where `user` computes in a dispatch of its own, or moves what it reads.
+    None if `user` computes in a dispatch of its own, or moves its operand.
     """
     operand = user.operands[number].type
     if user.name == "linalg.generic":
-        if any("reduction" in str(kind) for kind in user.attributes["iterator_types"]):
+        if any(reduction_loops(user)):
             return None
         map_ = user.attributes["indexing_maps"][number].value
-        found = [expr for expr in map_.results if not isinstance(expr, ir.AffineConstantExpr)]
-        return [expr.position if isinstance(expr, ir.AffineDimExpr) else -1 for expr in found]
+        exprs = [expr for expr in map_.results if not isinstance(expr, ir.AffineConstantExpr)]
+        return [expr.position if isinstance(expr, ir.AffineDimExpr) else -1 for expr in exprs]
     if user.name == "stablehlo.transpose":
         permutation = [int(axis) for axis in user.attributes["permutation"]]
         axes = [permutation.index(axis) for axis in range(len(permutation))]
@@ -194,28 +205,28 @@ def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
             return axes
     else:
         return None
-    return [axis for axis, extent in zip(axes, operand.shape, strict=True) if extent != 1]
+    return [axis for axis, size in zip(axes, operand.shape, strict=True) if size != 1]
 
 
 def _loop_count(user: Operation) -> int:
     if user.name == "linalg.generic":
         return len(user.attributes["iterator_types"])
-    return sum(extent != 1 for extent in user.results[0].type.shape)
+    return sum(size != 1 for size in user.results[0].type.shape)
 
 
 def is_fused_by_elements(op: Operation) -> bool:
-    """True for what may be computed in the dispatch of its operands: elements, and their sums."""
+    """True for an operation that IREE may fuse with its producers: elementwise, or a reduction."""
     if op.name == "linalg.generic" and int(op.attributes["operandSegmentSizes"][0]) == 1:
         return True
-    names = ("stablehlo.transpose", *_RESHAPES, *_BROADCASTS, *_SUMS)
+    names = ("stablehlo.transpose", *_RESHAPES, *_BROADCASTS, *_REDUCTIONS)
     return op.name in names or _is_elementwise(op)
 
 
 def _is_elementwise(op: Operation) -> bool:
     """True for an operation whose loops are the axes of its result."""
     if op.name == "linalg.generic":
-        return not any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
-    if not op.name.startswith(_OF_ELEMENTS) or len(op.regions) or len(op.results) != 1:
+        return not any(reduction_loops(op))
+    if not op.name.startswith(_ELEMENTWISE_DIALECTS) or len(op.regions) or len(op.results) != 1:
         return False
     result = op.results[0].type
     if not isinstance(result, ir.RankedTensorType) or op.name in (*_RESHAPES, *_BROADCASTS):

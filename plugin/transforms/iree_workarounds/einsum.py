@@ -1,11 +1,13 @@
-"""Einstein sums as diagonals, sums, and one product.
+"""``einsum`` and ``unary_einsum`` as diagonals, reductions and one ``dot_general``.
 
-IREE 3.13 writes ``einsum`` as a ``dot_general`` itself, behind what is done here for products
-(`unsigned_factors`, `long_loops`); refuses those of integers on Vulkan, and those whose result has
-another element type than their operands.
+Symptom: IREE refuses integers on Vulkan, and a result of another element type than the operands
+(all targets).
+Cause: IREE 3.13 rewrites ``einsum`` as a ``dot_general`` itself, after the workarounds for
+contractions here have run (`unsigned_multiplicands`, `long_loops`).
+Test: none; the forms are in tests/test_stablehlo_rare_forms.py.
 
-A label that one operand has twice is a diagonal, one that neither the other operand nor the result
-has is summed before the product::
+A label that one operand has twice is a diagonal; a label that neither the other operand nor the
+result has is reduced before the product::
 
     %r = stablehlo.einsum %x, %y, config = "aab,bcd->ca"
 
@@ -22,6 +24,7 @@ specification leaves out); ``numpy.einsum`` of a ``config`` with an arrow.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from ... import emit
@@ -39,10 +42,10 @@ EINSUMS = ("stablehlo.einsum", "stablehlo.unary_einsum")
 
 
 def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write an ``einsum`` or ``unary_einsum`` with sums and a ``dot_general``.
+    """Rewrite an ``einsum`` or ``unary_einsum`` with reductions and a ``dot_general``.
 
     Raises:
-        UnsupportedError: labels that are not those of the operands, or of different extents.
+        UnsupportedError: the labels do not fit the operands, or have different sizes.
     """
     type_ = op.results[0].type
     if any(isinstance(element_type(value.type), ir.ComplexType) for value in op.operands):
@@ -50,14 +53,14 @@ def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     labels, result = _labels_of(op)
     terms = []
     for number, (value, names) in enumerate(zip(op.operands, labels, strict=True)):
-        others = {name for other in (*labels[:number], *labels[number + 1 :]) for name in other}
-        terms.append(_summed(value, names, others.union(result), element_type(type_)))
+        other_labels = itertools.chain(*labels[:number], *labels[number + 1 :])
+        terms.append(_summed(value, names, {*other_labels, *result}, element_type(type_)))
     product, names = terms[0]
     if len(terms) == 2:
         product, names = _product(terms[0], terms[1], result)
     product = stablehlo.convert(product, element_type(type_))
     product = stablehlo.transpose(product, [names.index(name) for name in result])
-    if product.type != type_:  # an extent that is known on one side alone
+    if product.type != type_:  # a size that is static on one side only
         product = emit.value("tensor.cast", [product], type_)
     rewriter.replace_op(op, [product])
     return None
@@ -66,40 +69,39 @@ def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 def _labels_of(op: Operation) -> tuple[list[list[str]], list[str]]:
     """The label of each axis of the operands, and of the result.
 
-    Axes of an ellipsis are counted from the last, as NumPy does.
+    Axes of an ellipsis are counted from the last, as NumPy counts them.
     """
     config = ir.StringAttr(op.attributes["einsum_config"]).value
     inputs, arrow, output = config.replace(" ", "").partition("->")
-    parts = inputs.split(",")
-    if not arrow or len(parts) != len(op.operands):
+    terms = inputs.split(",")
+    if not arrow or len(terms) != len(op.operands):
         raise _refused(op, f"expected {len(op.operands)} operands and an arrow")
     ranks = [value.type.rank for value in op.operands]
-    labels = [_axes(op, part, rank) for part, rank in zip(parts, ranks, strict=True)]
+    labels = [_axes(op, term, rank) for term, rank in zip(terms, ranks, strict=True)]
     result = _axes(op, output, op.results[0].type.rank)
-    extents: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     values = [*op.operands, op.results[0]]
     for value, names in zip(values, [*labels, result], strict=True):
-        for name, extent in zip(names, map(int, value.type.shape), strict=True):
-            if value is values[-1] and name not in extents:
+        for name, size in zip(names, map(int, value.type.shape), strict=True):
+            if value is values[-1] and name not in sizes:
                 raise _refused(op, f"expected that an operand has '{name}', too")
-            if is_dynamic(extents.get(name, extent)):
-                extents[name] = extent
-            elif not is_dynamic(extent) and extents.setdefault(name, extent) != extent:
-                found = f"{extents[name]} and {extent}"
-                raise _refused(op, f"expected one extent of '{name}', got {found}")
+            if is_dynamic(sizes.get(name, size)):
+                sizes[name] = size
+            elif not is_dynamic(size) and sizes.setdefault(name, size) != size:
+                raise _refused(op, f"expected one size of '{name}', got {sizes[name]} and {size}")
     if len(set(result)) != len(result):
         raise _refused(op, "expected that the result has a label once")
     return labels, result
 
 
-def _axes(op: Operation, part: str, rank: int) -> list[str]:
+def _axes(op: Operation, term: str, rank: int) -> list[str]:
     """The labels of one operand, or of the result."""
-    before, dots, after = part.partition("...")
+    before, dots, after = term.partition("...")
     hidden = rank - len(before) - len(after)
     if not all(each.isalpha() or not each for each in (before, after)):
-        raise _refused(op, f"expected letters and one ellipsis in '{part}'")
+        raise _refused(op, f"expected letters and one ellipsis in '{term}'")
     if hidden < 0 or (hidden and not dots):
-        raise _refused(op, f"expected {rank} labels in '{part}'")
+        raise _refused(op, f"expected {rank} labels in '{term}'")
     return [*before, *(f"...{number}" for number in reversed(range(hidden))), *after]
 
 
@@ -108,11 +110,11 @@ def _refused(op: Operation, message: str) -> UnsupportedError:
 
 
 def _summed(
-    value: Value, names: Sequence[str], kept: set[str], element: ir.Type
+    value: Value, names: Sequence[str], needed: set[str], element: ir.Type
 ) -> tuple[Value, list[str]]:
-    """A tensor that has each label once, and only those that are kept; and its labels."""
+    """Reduce a tensor to one axis for each label in `needed`; return it and its labels."""
     value = stablehlo.convert(value, _wider(element, element_type(value.type)))
-    axes = [axis for axis, name in enumerate(names) if name not in kept]
+    axes = [axis for axis, name in enumerate(names) if name not in needed]
     for axis, name in enumerate(names):
         if (first := names.index(name)) < axis:
             value = _diagonal(value, first, axis)
@@ -123,14 +125,14 @@ def _summed(
 
 
 def _wider(element: ir.Type, other: ir.Type) -> ir.Type:
-    """The type that has more bits; the first of two that have as many."""
+    """The type that has more bits; the first of two with equal widths."""
     kinds = ir.IntegerType, ir.FloatType
-    is_known = isinstance(element, kinds) and isinstance(other, kinds)
-    return other if is_known and other.width > element.width else element
+    are_numbers = isinstance(element, kinds) and isinstance(other, kinds)
+    return other if are_numbers and other.width > element.width else element
 
 
 def _diagonal(value: Value, axis: int, other: int) -> Value:
-    """A tensor that is zero where its positions along two axes differ."""
+    """A tensor with zeros where its positions along two axes differ."""
     if not value.type.has_static_shape:
         raise UnsupportedError("takes a diagonal of a dynamic shape", value.owner)
     form = Tensors(value)
@@ -144,18 +146,19 @@ def _product(
     right: tuple[Value, list[str]],
     result: Sequence[str],
 ) -> tuple[Value, list[str]]:
-    """The contraction of two tensors that have each label once; and its labels."""
-    (lhs, of_left), (rhs, of_right) = left, right
-    shared = [name for name in of_left if name in of_right]
+    """The contraction of two tensors that have each label once, and its labels."""
+    (lhs, left_labels), (rhs, right_labels) = left, right
+    shared = [name for name in left_labels if name in right_labels]
     batch = [name for name in shared if name in result]
     summed = [name for name in shared if name not in result]
-    names = [*batch, *(name for side in (of_left, of_right) for name in side if name not in shared)]
-    extents = dict(zip([*of_right, *of_left], [*rhs.type.shape, *lhs.type.shape], strict=True))
+    names = [*batch, *(name for name in (*left_labels, *right_labels) if name not in shared)]
+    shapes = [*rhs.type.shape, *lhs.type.shape]
+    sizes = dict(zip([*right_labels, *left_labels], shapes, strict=True))
     product = stablehlo.dot_general(
         lhs,
         rhs,
-        tensor_type([int(extents[name]) for name in names], element_type(lhs.type)),
-        [[side.index(name) for name in summed] for side in (of_left, of_right)],
-        [[side.index(name) for name in batch] for side in (of_left, of_right)],
+        tensor_type([int(sizes[name]) for name in names], element_type(lhs.type)),
+        [[side.index(name) for name in summed] for side in (left_labels, right_labels)],
+        [[side.index(name) for name in batch] for side in (left_labels, right_labels)],
     )
     return product, names

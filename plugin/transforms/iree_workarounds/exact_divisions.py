@@ -1,9 +1,11 @@
-"""Divisions of f32, for devices that divide nearly right only.
+"""Correctly rounded f32 divisions for Vulkan devices.
 
-Vulkan lets a quotient be off by 2.5 units in the last place, and those of an H100 are by two. What
-a program rounds then is off by one where it is next to a tie. The quotient is corrected by integer
-arithmetic to the nearest float, as it is on CPUs; results that are no normal numbers are the
-device's.
+Symptom: a rounded quotient is off by one next to a tie.
+Cause: Vulkan allows an error of 2.5 units in the last place; quotients of an H100 are off by two.
+Test: none: the Vulkan specification allows the error. tests/test_exact_divisions.py covers it.
+
+Integer arithmetic corrects the quotient to the nearest float, as on CPUs. Results that are no
+normal numbers are the device's.
 
 Source: StableHLO specification, ``divide``: "division from IEEE-754"; Vulkan specification,
 "Precision and Operation of SPIR-V Instructions".
@@ -22,21 +24,21 @@ __all__ = ["divide_exactly"]
 
 
 def divide_exactly(module: Operation) -> bool:
-    """Rewrite the divisions of f32 in a module, of tensors and in bodies of loops.
+    """Rewrite the f32 divisions in a module, of tensors and in bodies of loops.
 
     Returns:
         False if there are none.
     """
-    found = [
+    divisions = [
         op
         for op in named(module, ["arith.divf", "stablehlo.divide"])
         if isinstance(element_type(op.results[0].type), ir.F32Type)
     ]
-    for op in found:
+    for op in divisions:
         is_tensor = isinstance(op.results[0].type, ir.ShapedType)
         traced = emit.tensor if is_tensor else scalar
         with ir.InsertionPoint(op), op.location:
             quotient = exact_quotient(*(traced(value) for value in op.operands))
         op.results[0].replace_all_uses_with(quotient.value)
         op.erase()
-    return bool(found)
+    return bool(divisions)

@@ -1,9 +1,12 @@
-"""``expand-sign-extension``: write sign extension so that IREE's SPIR-V backend keeps the sign.
+"""``expand-sign-extension``: sign extension as zero extension, xor and subtraction (Vulkan).
 
-IREE 3.13 rewrites ``extsi`` of a vector that was loaded as wider words into shifts and masks that
-are right for ``extui`` only: the sign is lost in every vectorized matmul of i8 on Vulkan. The same
-with ``extui``, exclusive-or and subtraction has no such rewrite. ``sitofp`` from a narrow type is
-written as a sign extension and ``sitofp`` from i32.
+Symptom: the sign is lost in every vectorized matmul of i8.
+Cause: the SPIR-V backend of IREE 3.13 rewrites ``extsi`` of a vector that was loaded as wider words
+into shifts and masks that are right for ``extui`` only.
+Test: `test_sign_extension_is_still_lost_without_the_pass` in tests/test_iree_limits.py.
+
+IREE does not rewrite the same with ``extui``, xor and subtraction. ``sitofp`` from a narrow type
+becomes a sign extension and ``sitofp`` from i32.
 
 Before::
 
@@ -15,7 +18,7 @@ After::
     %f = arith.xori %u, %c128 : i32
     %w = arith.subi %f, %c128 : i32
 
-StableHLO, TOSA, named linalg and element-wise operations on narrow integers are written as
+StableHLO, TOSA, named linalg and elementwise operations on narrow integers become
 ``linalg.generic`` first.
 """
 
@@ -33,7 +36,7 @@ from ...numerics.element_types import I32
 from ..base import ModulePass, walk
 from .explicit_loops import make_loops_explicit
 
-__all__ = ["ExpandSignExtension"]
+__all__ = ["ExpandSignExtension", "is_narrow"]
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,25 @@ class ExpandSignExtension(ModulePass):
         """Rewrite `module`.
 
         Raises:
-            UnsupportedError: beside narrow integers, an operation computes with quantized values.
+            UnsupportedError: with narrow integers in the module, an operation has quantized values.
         """
         operations = walk(module)
-        if make_loops_explicit(operations, _is_narrow):
+        if make_loops_explicit(operations, is_narrow):
             operations = walk(module)
         for op in [op for op in operations if op.name in ("arith.extsi", "arith.sitofp")]:
-            if _is_narrow(op.operands[0].type):
+            if is_narrow(op.operands[0].type):
                 with ir.InsertionPoint(op), op.location:
                     _expand(op)
 
 
-def _is_narrow(type_: ir.Type) -> bool:
+def is_narrow(type_: ir.Type) -> bool:
+    """True for integers of 2 to 16 bits."""
     element = element_type(type_)
     return isinstance(element, ir.IntegerType) and 1 < element.width <= 16
 
 
 def _expand(op: Operation) -> None:
-    """Flip the sign bit of the bits, which moves the range to 0 and up, and move it back."""
+    """Flip the sign bit, which shifts the range to start at 0, and shift the range back."""
     source, result = op.operands[0], op.results[0]
     sign = 1 << (source.type.width - 1)
     bits = convert(emit.scalar(source, element_of(source.type, signed=False)), I32)

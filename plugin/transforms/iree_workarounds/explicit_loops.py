@@ -1,20 +1,22 @@
-"""Loops that StableHLO, TOSA, named linalg and element-wise operations hide, written out.
+"""StableHLO, TOSA, named linalg and elementwise operations, lowered to ``linalg.generic``.
 
-After this, scalar operations are all that a pass over element types has to know. Upstream's passes
-do it, but for what IREE then refuses or gets wrong:
+A pass over element types then only has to know scalar operations. Upstream's passes do the
+lowering, except for forms that IREE 3.13 then refuses or gets wrong:
 
-* ``stablehlo.concatenate``: the loop with branches that becomes of it gives the first operand's
-  values for all on Vulkan. It becomes ``tensor.concat`` before.
-* Operations with a body of scalars that stay StableHLO's, such as ``sort``: upstream writes the
-  operations inside them as loops over one element. The bodies are kept aside meanwhile.
+* ``stablehlo.concatenate``: on Vulkan, the loop with branches that it becomes gives the first
+  operand's values for all. It becomes ``tensor.concat`` first.
+* Operations with scalar bodies that stay StableHLO's, such as ``sort``: upstream writes the
+  operations in their bodies as loops over one element. The bodies are detached meanwhile.
 * The fill of a tensor of one element: a loop nest without loops over a scalar. It becomes
   ``tensor.from_elements``.
-* The fill of a tensor that ``tensor.insert_slice`` writes into, as a pad between elements does: a
-  loop nest that reads no buffer, and two that are equal become one (`updates_in_place`). It becomes
+* The fill of a tensor that ``tensor.insert_slice`` writes into, as in a pad with interior padding:
+  a loop nest that reads no buffer, and two equal ones become one (`updates_in_place`). It becomes
   ``linalg.fill`` again. So does the fill of a dynamic tensor: beside a convolution, IREE makes
   vectors as long as the tensor of its loop nest, and refuses them.
-* A pad of a tensor that is padded between its elements, as a convolution's padding and dilation
-  are: on Vulkan the outer one reads what the inner one has not written. A barrier is between them.
+* A pad of a tensor with interior padding, as padding and dilation of a convolution are: on Vulkan
+  the outer pad reads elements that the inner one has not written. A barrier separates them.
+
+Test: tests/test_stablehlo_rare_forms.py and tests/test_updates_in_place.py cover these forms.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from ...dialects.quant import is_quantized
 from ...emit import linalg
 from ...emit.operation import create, integer
 from ...errors import UnsupportedError
-from ..base import TypePredicate, convert_signature, named, walk
+from ..base import TypePredicate, convert_signature, named, producer_of, walk
 from .unsigned_integers import is_unsigned, signless
 
 __all__ = ["hides_a_loop", "make_loops_explicit"]
@@ -42,16 +44,20 @@ _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "lina
 
 
 def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
-    """Write StableHLO, TOSA, named linalg, and element-wise arith on tensors as ``linalg.generic``.
+    """Write StableHLO, TOSA, named linalg, and elementwise arith on tensors as ``linalg.generic``.
 
-    Only if one of `operations`, which are all those of a module, is such an operation with an
-    operand or result whose type `applies` accepts.
+    Nothing changes unless one of `operations` is in one of these dialects, and has an operand or
+    result whose type `applies` accepts.
+
+    Args:
+        operations: all operations of a module.
+        applies: a predicate on types.
 
     Returns:
         True if the module was changed: `operations` must then not be used again.
 
     Raises:
-        UnsupportedError: an operation computes with quantized values; upstream crashes on some.
+        UnsupportedError: an operation has quantized values; upstream crashes on some.
     """
     if not any(
         hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
@@ -68,20 +74,20 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     register_upstream_passes()
     root = operations[0].parent.operation
     operations = _concatenate_tensors(operations)
-    bodies = _take_scalar_bodies(operations, applies)
+    bodies = _detach_scalar_bodies(operations, applies)
     manager = passmanager.PassManager.parse(_TO_LOOPS)
     manager.enable_verifier(not bodies)
     with translate_errors(UnsupportedError, "cannot write the module as loops"):
         manager.run(root)
-    _put_scalar_bodies(root, bodies)
+    _reattach_scalar_bodies(root, bodies)
     _rewrite_fills(root)
     _separate_pads(root)
-    _makesignless(root)
+    _make_signless(root)
     return True
 
 
 def hides_a_loop(op: Operation) -> bool:
-    """True for StableHLO, TOSA, named linalg, and element-wise operations on tensors."""
+    """True for StableHLO, TOSA, named linalg, and elementwise operations on tensors."""
     name = op.name
     if name in _EXPLICIT:
         return False
@@ -91,7 +97,7 @@ def hides_a_loop(op: Operation) -> bool:
 
 
 def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
-    """Write ``stablehlo.concatenate`` as ``tensor.concat``, and return all operations."""
+    """Write ``stablehlo.concatenate`` as ``tensor.concat``; return all operations."""
     remaining = []
     for op in operations:
         if op.name != "stablehlo.concatenate":
@@ -107,7 +113,7 @@ def _concatenate_tensors(operations: list[Operation]) -> list[Operation]:
 
 
 def _rewrite_fills(root: Operation) -> None:
-    """Write the fill of a tensor of one element, or of one that is written into, without a loop."""
+    """Write fills without a loop: of one element, of insertion destinations, of dynamic tensors."""
     for op in walk(root):
         if op.name != "linalg.generic" or len(op.operands) != 2 or len(op.results) != 1:
             continue
@@ -128,25 +134,26 @@ def _rewrite_fills(root: Operation) -> None:
 
 
 def _writes_into(use: ir.OpOperand) -> bool:
-    """True if a tensor is the one that a slice is inserted into."""
+    """True if a tensor is the destination of ``tensor.insert_slice``."""
     return bool(use.owner.name == _INSERTION and use.operand_number == 1)
 
 
 def _separate_pads(root: Operation) -> None:
-    """Put a barrier between a pad and what is inserted between elements before it."""
+    """Put a barrier between a pad and an insertion before it."""
     for op in named(root, ["tensor.pad"]):
         source = op.operands[0]
-        if isinstance(source.owner, ir.Block) or source.owner.operation.name != _INSERTION:
+        producer = producer_of(source)
+        if producer is None or producer.name != _INSERTION:
             continue
         with ir.InsertionPoint(op), op.location:
             op.operands[0] = linalg.behind_barrier(source)
 
 
-def _makesignless(root: Operation) -> None:
-    """Take the casts away that upstream leaves between unsigned integers and its loops.
+def _make_signless(root: Operation) -> None:
+    """Remove the casts that upstream leaves between unsigned integers and its loops.
 
-    The loops say themselves what is unsigned. What is left of StableHLO asks its types, so then the
-    casts stay, and IREE refuses them.
+    The loops have unsigned operations. StableHLO operations take the signedness from their types,
+    so the casts stay if one remains, and IREE refuses them.
     """
     casts = named(root, [_CAST])
     operations = walk(root) if casts else []
@@ -179,19 +186,19 @@ _KEEPS_SCALAR_BODY = frozenset(
         "stablehlo.sort",
     )
 )
-"""Operations that upstream does not write as loops, and IREE only with StableHLO in their bodies.
+"""Operations that upstream does not lower to loops, and IREE takes only with StableHLO bodies.
 
-Upstream writes the operations inside them as loops over one element, which IREE refuses.
+Upstream lowers the operations in their bodies to loops over one element, which IREE refuses.
 """
 _BODY_NUMBER = "subquant.body"
 
 
-def _take_scalar_bodies(
+def _detach_scalar_bodies(
     operations: list[Operation], applies: Callable[[ir.Type], bool]
 ) -> list[Operation]:
-    """Move bodies out of the module that must stay as they are; return what holds them.
+    """Move the bodies that must stay out of the module; return the operations that hold them.
 
-    A body with a value whose type `applies` accepts stays: the caller has to see it.
+    A body with a value whose type `applies` accepts stays in the module: the caller lowers it.
     """
     holders: list[Operation] = []
     for op in operations:
@@ -212,7 +219,7 @@ def _take_scalar_bodies(
     return holders
 
 
-def _put_scalar_bodies(root: Operation, holders: list[Operation]) -> None:
+def _reattach_scalar_bodies(root: Operation, holders: list[Operation]) -> None:
     if not holders:
         return
     for op in walk(root):

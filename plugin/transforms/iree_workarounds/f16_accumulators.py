@@ -1,10 +1,12 @@
-"""Products and reductions of f16 and bf16, with accumulators of f32.
+"""Contractions and reductions of f16 and bf16 with f32 accumulators.
 
-IREE 3.13 accumulates in the result's type, and rounds to it where a tile ends: a product of f16
-along 512 elements is off by 0.4 % then, and one of bf16 by 1 %, by more on one target than on the
-other. It refuses the greatest element of f16 on llvm-cpu ("undefined symbol: fmaxf"), and on Vulkan
-products of bf16 ("failed to legalize operation 'vector.bitcast'"). So both have accumulators of
-f32, which are rounded once::
+Symptom: rounding errors, which differ by target: 0.4 % of an f16 product along 512 elements, 1 % of
+a bf16 one. IREE refuses a maximum of f16 on llvm-cpu ("undefined symbol: fmaxf"), and products of
+bf16 on Vulkan ("failed to legalize operation 'vector.bitcast'").
+Cause: IREE 3.13 accumulates in the result's type, and rounds to it at the end of each tile.
+Test: none; tests/test_f16_accumulators.py covers it.
+
+Accumulators are f32, and are rounded once::
 
     %r = stablehlo.dot_general %x, %y ... : (tensor<4x8xf16>, tensor<8x2xf16>) -> tensor<4x2xf16>
 
@@ -13,11 +15,11 @@ becomes ::
     %s = stablehlo.dot_general %x, %y ... : (tensor<4x8xf16>, tensor<8x2xf16>) -> tensor<4x2xf32>
     %r = stablehlo.convert %s : (tensor<4x2xf32>) -> tensor<4x2xf16>
 
-On Vulkan operands of bf16 are converted, too, and the accumulators are rounded in a dispatch of
-their own: IREE refuses vectors of bf16 beside a product.
+On Vulkan bf16 operands are converted, too, and the accumulators are rounded in a dispatch of their
+own: IREE refuses bf16 vectors in the dispatch of a product.
 
 Source: StableHLO specification, ``dot_general`` and ``reduce``: the accumulation type and the order
-are the implementation's.
+are implementation-defined.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
 from ...emit.operation import with_element
 from ..base import NoMatch
+from .loop_nests import with_copied_body
 
 __all__ = ["widen_bf16_product", "widen_product", "widen_reduction"]
 
@@ -45,14 +48,14 @@ _COMBINES = frozenset(
         "select",
     )
 )
-"""Operations of a reduction's body that are the same for f32."""
+"""Operations of a reduction's body that also exist for f32."""
 
 
 def widen_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Accumulate a product of f16 or bf16 in f32."""
+    """Accumulate a contraction of f16 or bf16 in f32."""
     result = op.results[0].type
     if not _is_half(result):
-        return NoMatch("does not give f16 or bf16")
+        return NoMatch("has no result of f16 or bf16")
     rewriter.replace_op(
         op, [stablehlo.convert(_product(op, list(op.operands)), result.element_type)]
     )
@@ -60,7 +63,7 @@ def widen_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def widen_bf16_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Multiply operands of bf16 as f32: `widen_product` comes before."""
+    """Multiply bf16 operands as f32; `widen_product` runs before."""
     if not any(isinstance(element_type(value.type), ir.BF16Type) for value in op.operands):
         return NoMatch("has no operand of bf16")
     if _is_half(op.results[0].type):
@@ -77,19 +80,11 @@ def widen_reduction(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     body = op.regions[0].blocks[0]
     if not all(each.operation.name in _COMBINES for each in body.operations):
         return NoMatch("has a body with other operations")
-    copied = op.clone()
-    created = emit.like(
-        copied,
-        [_widened(value) for value in op.operands],
-        [_wide(result.type) for result in op.results],
-        take_bodies=True,
-    )
-    copied.erase()
+    types = [_wide(result.type) for result in op.results]
+    created = with_copied_body(op, [_widened(value) for value in op.operands], types)
     body = created.regions[0].blocks[0]
-    for value in (
-        *body.arguments,
-        *(v for each in body.operations for v in each.operation.results),
-    ):
+    inner = (value for each in body.operations for value in each.operation.results)
+    for value in (*body.arguments, *inner):
         value.set_type(_wide(value.type))
     narrow = [
         stablehlo.convert(value, element_type(old.type))
@@ -100,7 +95,7 @@ def widen_reduction(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _product(op: Operation, operands: list[Value]) -> Value:
-    """A product of other operands, with accumulators of f32 in place of f16 and bf16."""
+    """A contraction of other operands, with f32 accumulators instead of f16 and bf16."""
     return emit.like(op, operands, [_wide(op.results[0].type)]).results[0]
 
 

@@ -1,48 +1,52 @@
-"""Results that are no argument's memory, whatever IREE makes of the program.
+"""Results that never alias an argument, for the runtime.
 
-IREE 3.13 returns what it was given for ``x + 0``, for a reshape, or for what it finds to be one, so
-that the runtime compares addresses, and copies a result that is an argument. It need not where
-contractions lie between: these are computed into memory of their own, and kernels are.
+Symptom: a result is the memory of an argument, so that the runtime compares addresses and copies
+it.
+Cause: IREE 3.13 returns the argument for ``x + 0``, for a reshape, and for operations that it folds
+to one.
+Test: none; the runtime's copies are covered in tests/test_device_arrays.py.
+
+The comparison is not needed if a contraction or a kernel lies between: each computes into memory of
+its own.
 """
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, Value, ir
+from ...core._mlir import Operation, Value
+from ...emit.operation import all_behind
+from ..base import producer_of
 
 __all__ = ["fresh_results"]
 
 _COMPUTED = ("stablehlo.convolution", "stablehlo.dot_general")
 _CALL = "flow.dispatch"
 _FOLDED = ("linalg.generic", "stablehlo.reduce", "stablehlo.reduce_window")
-"""Operations with regions, in which they compute elements of their operands."""
+"""Operations with regions that compute elements of their operands."""
 _UNKNOWN = ("func.", "util.")
-"""Operations whose results may be any memory."""
+"""Prefixes of operations whose results may be any memory."""
 
 
 def fresh_results(function: Operation) -> list[bool]:
-    """For each result of a function, whether it is known to be no argument's memory.
+    """For each result of a function, True if it never aliases an argument.
 
-    It is where all that it is computed from comes out of contractions and kernels, or is constant.
-    One of several results may be the memory of another, so that this is said of a single one alone.
+    That holds if all its sources are results of contractions and kernels, or constants. One of
+    several results may alias another, so only a single result qualifies.
     """
     blocks = list(function.regions[0].blocks)
     results = list(blocks[-1].operations[len(blocks[-1].operations) - 1].operands)
     if len(blocks) != 1 or len(results) != 1:
         return [False] * len(results)
-    seen: set[Value] = set()
-    pending, is_computed = results, False
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        if isinstance(value.owner, ir.Block):
-            return [False]
-        op = value.owner.operation
+    is_computed = False
+
+    def is_fresh(value: Value) -> bool | None:
+        nonlocal is_computed
+        op = producer_of(value)
+        if op is None:
+            return False
         if op.name in _COMPUTED or (op.name == _CALL and "tied_operands" not in op.attributes):
             is_computed = True
-        elif op.name.startswith(_UNKNOWN) or (len(op.regions) and op.name not in _FOLDED):
-            return [False]
-        else:
-            pending += op.operands
-    return [is_computed]
+            return True
+        is_unknown = op.name.startswith(_UNKNOWN) or (len(op.regions) and op.name not in _FOLDED)
+        return False if is_unknown else None
+
+    return [all_behind(results[0], is_fresh) and is_computed]

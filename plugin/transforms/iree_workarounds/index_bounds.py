@@ -1,9 +1,18 @@
-"""Gathers and scatters that stay inside their operands, as the specification says.
+"""``gather``, ``scatter`` and slices whose start indices stay inside their operands.
+
+Symptom (all targets): out-of-bounds indices of a ``gather`` read arbitrary memory, those of a
+``scatter`` write to it or end the process; start indices of fewer than 32 bits are taken for
+unsigned; IREE crashes on batched index vectors that are not last, and on slices of tensors of rank
+0.
+Cause: IREE 3.13 lowers a ``gather`` to a selection of rows, and a ``scatter`` to stores, without
+clamps.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py (`order_indices`,
+`widen_starts`).
 
 * ``gather``: each start index is clamped, so that its slice is inside the operand.
-* ``scatter``: an element of an update that falls outside the inputs is left out, the others of its
-  window are not. Each scattered dimension gets room for a window of ``w`` elements before and after
-  it, ``w`` is added to the index after a clamp to ``-w`` and the extent, and the room is cut off.
+* ``scatter``: an element of an update outside the inputs is dropped, the others of its window are
+  not. Each scattered dimension is padded by its window size ``w`` at both ends, ``w`` is added to
+  the index after a clamp to ``-w`` and the dimension size, and the padding is cut off.
 
 Source: StableHLO specification, ``gather`` and ``scatter``.
 """
@@ -23,7 +32,8 @@ from ...emit import stablehlo
 from ...emit.operation import element_of, is_dynamic
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array
-from ..base import NoMatch
+from ..base import NoMatch, producer_of
+from .loop_nests import is_static
 
 __all__ = ["as_signed", "clamp_gather", "contain_scatter", "order_indices", "widen_starts"]
 
@@ -39,10 +49,10 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if all(not operand.type.is_dynamic_dim(axis) for axis in mapped):
         limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
         if _are_within(indices, limits, vector):
-            return NoMatch("has indices that are known to be in bounds")
+            return NoMatch("has constant indices in bounds")
     indices = as_signed(indices)
     element = element_type(indices.type)
-    upper = [_extent(operand, axis, element) - sizes[axis] for axis in mapped]
+    upper = [_axis_size(operand, axis, element) - sizes[axis] for axis in mapped]
     if _are_equal(upper):  # bounds without axes need no broadcast
         low, high = (_without_axes(bound, element) for bound in (0, upper[0]))
     else:
@@ -54,15 +64,15 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Put the index vectors of a ``gather`` in batches last: IREE crashes where batches follow."""
+    """Move the index vectors of a batched ``gather`` to the last axis, in place."""
     numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     vector, indices = int(numbers.index_vector_dim), op.operands[1]
     last = indices.type.rank - 1
     batching = list(numbers.start_indices_batching_dims)
     if vector >= last or not batching:
         return NoMatch("has its index vectors last, or no batches")
-    others = [axis for axis in range(last + 1) if axis != vector]
-    op.operands[1] = stablehlo.transpose(indices, [*others, vector])
+    batches = [axis for axis in range(last + 1) if axis != vector]
+    op.operands[1] = stablehlo.transpose(indices, [*batches, vector])
     op.attributes["dimension_numbers"] = bindings.GatherDimensionNumbers.get(
         list(numbers.offset_dims),
         list(numbers.collapsed_slice_dims),
@@ -75,14 +85,14 @@ def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``scatter`` with room around its inputs."""
+    """Rewrite a ``scatter`` with padded inputs."""
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
     if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
         rewriter.replace_op(op, inputs)
         return None
-    if not all(value.type.has_static_shape for value in operands):
+    if not is_static(*operands):
         return NoMatch("has a dynamic shape")
     numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     scattered = list(numbers.scattered_dims_to_operand_dims)
@@ -90,32 +100,32 @@ def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("takes no indices")
     if any(not isinstance(element_type(v.type), (ir.IntegerType, ir.FloatType)) for v in inputs):
         return NoMatch("has elements without a zero")
-    shape = [int(extent) for extent in inputs[0].type.shape]
+    shape = [int(size) for size in inputs[0].type.shape]
     windows = _window_sizes(numbers, updates[0].type, len(shape))
     vector = int(numbers.index_vector_dim)
     limits = [shape[axis] - windows[axis] for axis in scattered]
     if _are_within(indices, limits, vector):
-        return NoMatch("has indices that are known to be in bounds")
+        return NoMatch("has constant indices in bounds")
     indices = as_signed(indices)
     low, high, shift = (
         _by_component(indices, [bound[axis] for axis in scattered], vector)
         for bound in ([-window for window in windows], shape, windows)
     )
     moved = emit.tensor(stablehlo.clamp(low.value, indices, high.value)) + shift
-    room = [windows[axis] if axis in scattered else 0 for axis in range(len(shape))]
-    padded = [stablehlo.pad(value, room, room) for value in inputs]
+    margin = [windows[axis] if axis in scattered else 0 for axis in range(len(shape))]
+    padded = [stablehlo.pad(value, margin, margin) for value in inputs]
     types = [value.type for value in padded]
     created = emit.like(op, [*padded, moved.value, *updates], types, take_bodies=True)
-    ends = [before + extent for before, extent in zip(room, shape, strict=True)]
-    rewriter.replace_op(op, [stablehlo.slice_(value, room, ends) for value in created.results])
+    ends = [low + size for low, size in zip(margin, shape, strict=True)]
+    rewriter.replace_op(op, [stablehlo.slice_(value, margin, ends) for value in created.results])
     return None
 
 
 def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Give ``dynamic_slice`` and ``dynamic_update_slice`` start indices of 32 bits or more.
+    """Widen start indices of ``dynamic_slice`` and ``dynamic_update_slice`` to 32 bits or more.
 
-    IREE takes narrower ones for unsigned. It crashes where there are none: a slice of a tensor
-    without axes is that tensor, and an update all of it.
+    Without start indices the operation is replaced: a slice of a tensor of rank 0 is that tensor,
+    and an update all of it.
     """
     first = 1 if op.name == "stablehlo.dynamic_slice" else 2
     if len(op.operands) == first:
@@ -136,7 +146,7 @@ def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 def _window_sizes(
     numbers: bindings.ScatterDimensionNumbers, updates: ir.ShapedType, rank: int
 ) -> list[int]:
-    """The extent of an update along each axis of the inputs."""
+    """The size of an update along each axis of the inputs."""
     single = {*numbers.inserted_window_dims, *numbers.input_batching_dims}
     sizes = iter(int(updates.shape[axis]) for axis in numbers.update_window_dims)
     return [1 if axis in single else next(sizes) for axis in range(rank)]
@@ -148,20 +158,19 @@ def _are_within(indices: Value, limits: list[int], vector: int) -> bool:
     if bounds is None:
         return False
     for numbers, lowest in zip(bounds, (True, False), strict=True):
-        whole = numbers.ndim <= vector  # one component, or a scalar that is every component
-        parts = [numbers] * len(limits) if whole else list(np.moveaxis(numbers, vector, 0))
-        for part, limit in zip(parts, limits, strict=True):
-            if part.size and (part.min() < 0 if lowest else part.max() > limit):
+        is_shared = numbers.ndim <= vector  # one component, or a scalar for every component
+        components = [numbers] * len(limits) if is_shared else np.moveaxis(numbers, vector, 0)
+        for component, limit in zip(components, limits, strict=True):
+            if component.size and (component.min() < 0 if lowest else component.max() > limit):
                 return False
     return True
 
 
 def _bounds(value: Value) -> tuple[Array, Array] | None:
-    """Constants that a tensor of integers is between: of constants, clamps, and their sums."""
-    owner, element = value.owner, element_type(value.type)
-    if isinstance(owner, ir.Block) or not isinstance(element, ir.IntegerType):
+    """Constant lower and upper bounds of integers: of constants, clamps and sums."""
+    operation, element = producer_of(value), element_type(value.type)
+    if operation is None or not isinstance(element, ir.IntegerType):
         return None
-    operation = owner.operation
     if operation.name == "stablehlo.constant" and not element.is_unsigned:
         numbers = array_of_dense(operation.attributes["value"])
         return numbers, numbers
@@ -177,7 +186,7 @@ def _bounds(value: Value) -> tuple[Array, Array] | None:
 
 
 def as_signed(indices: Value) -> Value:
-    """Indices as signed integers of 32 or 64 bits, of the same value (or 2**62, if it is more)."""
+    """Convert indices to signed integers of 32 or 64 bits; values over 2**62 become 2**62."""
     element = element_type(indices.type)
     i32, i64 = (ir.IntegerType.get_signless(width) for width in (32, 64))
     if not isinstance(element, ir.IntegerType):  # index
@@ -190,26 +199,26 @@ def as_signed(indices: Value) -> Value:
     return stablehlo.convert(indices, i64 if element.width >= 32 else i32)
 
 
-def _extent(value: Value, axis: int, element: ir.Type) -> AnyArray:
-    """The extent of an axis: a number, or a tensor without axes of an element type."""
-    extent = int(value.type.shape[axis])
-    if not is_dynamic(extent):
-        return extent
+def _axis_size(value: Value, axis: int, element: ir.Type) -> AnyArray:
+    """The size of an axis: a number, or a tensor of rank 0."""
+    size = int(value.type.shape[axis])
+    if not is_dynamic(size):
+        return size
     return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
 
 
 def _without_axes(number: AnyArray, element: ir.Type) -> Value:
-    """A number, or a tensor without axes, as a value of the program."""
+    """A number, or a tensor of rank 0, as a value of the program."""
     return stablehlo.constant(number, element) if is_known(number) else number.value
 
 
 def _are_equal(numbers: Sequence[AnyArray]) -> bool:
-    """True for one number, and for several that are known and equal."""
+    """True for one number, and for several constant ones that are equal."""
     return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
 def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> emit.Formula:
-    """A tensor of the shape of the indices with a number for each of their components."""
+    """A tensor shaped like the indices, with a number for each of their components."""
     form, element = emit.Tensors(indices), element_type(indices.type)
     if all(map(is_known, numbers)):
         axes = [len(numbers) if axis == vector else 1 for axis in range(form.rank)]

@@ -1,12 +1,16 @@
 """``scf.index_switch`` as nested ``scf.if``.
 
-IREE 3.13 refuses a switch of several cases with results: it replaces the terminator of the default
-region once for each case, and then finds that "default region returns 2" values::
+Symptom: IREE refuses a switch of several cases with results: "default region returns 2" values (all
+targets).
+Cause: IREE 3.13 replaces the terminator of the default region once for each case.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
+
+Before::
 
     %t = scf.index_switch %k -> tensor<4xf32>
     case 0 { scf.yield %a } case 1 { scf.yield %b } default { scf.yield %c }
 
-becomes ::
+After::
 
     %is0 = arith.cmpi eq, %k, %c0 : index
     %t = scf.if %is0 -> tensor<4xf32> {
@@ -30,7 +34,7 @@ __all__ = ["expand_index_switch"]
 
 
 def expand_index_switch(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a switch of several cases as a chain of branches."""
+    """Rewrite a switch of several cases as a chain of branches."""
     cases = [int(case) for case in op.attributes["cases"]]
     if len(cases) < 2:
         return NoMatch("has one case, or none")
@@ -47,7 +51,7 @@ def _branch(
     default: ir.Block,
     types: Sequence[ir.Type],
 ) -> list[Value]:
-    """Write the branch of the first case, and the branches of the later cases in its else."""
+    """Write the branch of the first case, with the branches of the later cases in its else."""
     (case, body), *later = cases
     is_case = emit.scalar(selector) == case
     branch = emit.create("scf.if", [is_case.value], types, regions=2)

@@ -1,14 +1,16 @@
-"""Pads between elements, whose result may be padded or put into another tensor, and of bytes.
+"""Barriers around ``pad`` with interior padding, and around pads of narrow integers.
 
-IREE 3.13 folds a tensor that a pad between elements is inserted into, by an outer pad, a window's
-padding or an update, into the inner one, and loses its steps: every element after the first lands
-in a wrong place, on both targets. It looks through reshapes and slices too. A barrier after the
-inner pad keeps the two apart. It loses the steps as well if the operand of the pad between elements
-is itself padded; that operand, and that of a convolution or window that dilates it, is computed
-apart.
+Symptom: every element after the first is at a wrong index (all targets); padded bytes are at wrong
+indices (Vulkan).
+Cause: IREE 3.13 folds the destination of a pad with interior padding (by an outer pad, a window's
+padding or an update; also through reshapes and slices) into the inner pad, and loses its strides.
+It also loses the strides if the operand of the interior padding is itself padded.
+Test: `test_elements_are_still_at_wrong_indices` and
+`test_a_padded_operand_is_still_dilated_wrongly` in tests/test_iree_limits.py.
 
-On Vulkan it writes bytes that are computed where they are padded to other places; a barrier before
-has them in memory first.
+A barrier after the inner pad separates the two. The operand of interior padding, and of a
+convolution or window that dilates it, is computed in another dispatch. On Vulkan, a barrier before
+the pad stores computed bytes first.
 
 Source: StableHLO specification, ``pad``.
 """
@@ -19,7 +21,7 @@ from ... import emit
 from ...core._mlir import Operation, Rewriter, ir
 from ...dialects.windows import window_steps
 from ...emit import linalg
-from ..base import NoMatch
+from ..base import NoMatch, producer_of
 from .dynamic_shapes import is_refused_pad
 
 __all__ = ["separate_bytes", "separate_dilated", "separate_pad"]
@@ -30,9 +32,9 @@ _CONSTANTS = ("stablehlo.constant", "arith.constant", "util.global.load")
 
 
 def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Put a barrier after a ``pad`` between elements, and compute its operand apart."""
+    """Put a barrier after a ``pad`` with interior padding, and compute its operand separately."""
     if not any(op.attributes["interior_padding"]):
-        return NoMatch("pads at the ends only")
+        return NoMatch("has no interior padding")
     if is_refused_pad(op):
         return NoMatch("becomes a loop nest")
     result = op.results[0]
@@ -41,14 +43,14 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("is before a barrier")
     linalg.set_apart(op, [0])
     with ir.InsertionPoint.after(op):
-        behind = emit.value(_BARRIER, [result], result.type)
+        separate = emit.value(_BARRIER, [result], result.type)
     for user, number in users:
-        user.operands[number] = behind
+        user.operands[number] = separate
     return None
 
 
 def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Compute apart the operand that a ``convolution`` or ``reduce_window`` dilates."""
+    """Compute the operand that a ``convolution`` or ``reduce_window`` dilates separately."""
     is_window = op.name == "stablehlo.reduce_window"
     steps = window_steps(op, "base_dilations" if is_window else "lhs_dilation", 0)
     if all(step == 1 for step in steps):
@@ -56,14 +58,14 @@ def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     count = len(op.results) if is_window else 1
     if linalg.set_apart(op, range(count)):
         return None
-    return NoMatch("dilates an operand that is computed apart")
+    return NoMatch("dilates an operand that is computed separately")
 
 
 def separate_bytes(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Put a barrier before a ``pad`` of narrow integers that are computed, where it moves fours.
+    """Put a barrier before a ``pad`` of computed narrow integers where it shifts groups of four.
 
-    IREE 3.13 on Vulkan writes four at once, and to other places where rows of whole fours, before
-    and after, begin inside one (tests/test_onnx_operators.py: 386 of 400 sums).
+    IREE 3.13 on Vulkan stores four at once, and at wrong indices if padded rows of whole groups
+    start inside a group (tests/test_onnx_operators.py: 386 of 400 results).
     """
     operand, (low, high) = (
         op.operands[0],
@@ -72,16 +74,17 @@ def separate_bytes(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     type_ = operand.type
     if not type_.has_static_shape or str(type_.element_type) not in _NARROW:
         return NoMatch("does not pad integers of 8 or 16 bits, of a static shape")
-    if isinstance(operand.owner, ir.Block) or operand.owner.name in (_BARRIER, *_CONSTANTS):
-        return NoMatch("pads what is in memory")
-    inner, is_inside = 1, False
-    for before, after, extent in reversed(list(zip(low, high, type_.shape, strict=True))):
-        whole = inner * int(extent)
-        total = whole + inner * (before + after)
-        is_inside |= bool(inner * before % 4) and not whole % 4 and not total % 4
-        inner = total
-    if not is_inside:
-        return NoMatch("begins at fours")
+    producer = producer_of(operand)
+    if producer is None or producer.name in (_BARRIER, *_CONSTANTS):
+        return NoMatch("pads a tensor in memory")
+    stride, is_misaligned = 1, False
+    for before, after, size in reversed(list(zip(low, high, type_.shape, strict=True))):
+        whole = stride * int(size)
+        total = whole + stride * (before + after)
+        is_misaligned |= bool(stride * before % 4) and not whole % 4 and not total % 4
+        stride = total
+    if not is_misaligned:
+        return NoMatch("starts rows at multiples of four")
     with ir.InsertionPoint(op), op.location:
         op.operands[0] = emit.value(_BARRIER, [operand], type_)
     return None

@@ -1,27 +1,33 @@
-"""``isolate-contraction-operands``: keep casts out of contraction and pooling dispatches (Vulkan).
+"""``isolate-contraction-operands``: dispatches of their own for operands of contractions (Vulkan).
 
-IREE 3.13 fuses a widening cast (a dequantization, say) into the dispatch of the operation that
-uses it. For a contraction of some shapes, and for every operation with a sliding window, the fused
-cast goes through workgroup memory, which is written and read without a barrier between: the result
-is wrong, on every Vulkan target. A barrier between the two keeps the cast in a dispatch of its own.
-It is of the kind that is gone when dispatches are made (`emit.linalg.apart`): the caller would wait
-for what is behind the other one. The same goes for a tensor that a loop reads at positions of its
-own choice, as a gather does its operand; for a sum over what loops made of a contraction's result,
-where the threads of the contraction do not wait for each other before others add up; and for every
-sum, and every loop that reads in another order, whose threads read what others have computed,
-before it or after it: `iree.thread_positions` says which. What IREE refuses where a dispatch has
-several results stands alone too: `iree.several_results`. That depends on what is used more than
-once. IREE takes what is computed twice for one: so does this pass, first. It writes a function
-where it is called, too: so does ``inline``, which comes before, as it leaves functions alone that
-have barriers.
+Symptom: wrong results, by data races, on every Vulkan target.
+Cause: IREE 3.13 fuses a widening cast (a dequantization, for example) into the dispatch of its
+consumer. For contractions of some shapes, and for every operation with a sliding window, the fused
+cast goes through workgroup memory, which is written and read without a barrier.
+Test: `test_a_cast_before_a_dot_is_still_wrong_without_the_pass` and others in
+tests/test_iree_limits.py.
 
-The loops of reductions are put into the order that IREE computes right, and initial accumulators
-are written so that reductions do not share one; an operand whose axes IREE refuses to read is
-transposed: `iree.loop_order`.
+A barrier keeps the cast in a dispatch of its own. It is `emit.linalg.apart`, which is gone when
+dispatches are formed: with IREE's other barrier the caller would wait. Barriers also separate
 
-What a loop reads at its own position, as a gather of single elements does its indices, becomes an
-input of the loop: that is fused safely, and IREE cannot resolve the extents of a dynamic tensor
-that is read behind a barrier.
+* a tensor that a loop reads at computed positions, as a gather reads its operand.
+* a reduction over consumers of a contraction's result: the threads of the contraction do not wait
+  for each other before others reduce.
+* every reduction, and every loop in another order, whose threads read elements of other threads,
+  before or after it: `cross_thread_reads`.
+* tensors in dispatches with several results that IREE refuses: `multi_result_dispatches`.
+
+The last two depend on the number of users. IREE merges equal computations, so this pass runs
+``cse`` first. IREE also inlines functions; so does ``inline``, which runs before, because IREE does
+not inline functions with barriers.
+
+The loops of reductions are put into the order that IREE gets right, initial accumulators are
+written so that reductions do not share one, and an operand whose axes IREE refuses to read is
+transposed: `loop_order`.
+
+A tensor that a loop reads at its own position, as a gather of single elements reads its indices,
+becomes an input of the loop: it is fused safely, and IREE cannot resolve the sizes of a dynamic
+tensor that is read behind a barrier.
 
 Before::
 
@@ -44,16 +50,22 @@ from ... import emit
 from ...core._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ...dialects.stablehlo import OPERATIONS
 from ...emit import linalg
-from ...emit.operation import is_used
-from ..base import ModulePass, named, walk
+from ...emit.operation import all_behind, is_used
+from ..base import ModulePass, named, producer_of, replace_uses, walk
 from ..quantization.math.contraction import CONTRACTIONS
-from .cross_thread_reads import is_apart, is_row_sum, is_spread, read_elsewhere
+from .cross_thread_reads import (
+    is_row_reduction,
+    is_separate,
+    is_spread,
+    operands_of_other_threads,
+    reduction_loops,
+)
 from .loop_order import order_loops, swap_last_axes, write_fill
 from .multi_result_dispatches import has_several_results, inserts_one_of_several
 
 __all__ = ["IsolateContractionOperands"]
 
-_OF_LINALG = (
+_LINALG_PREFIXES = (
     "linalg.batch_",
     "linalg.contract",
     "linalg.conv",
@@ -65,14 +77,15 @@ _OF_LINALG = (
     "linalg.quantized_",
     "linalg.vecmat",
 )
-"""What the names of contractions and windows start with."""
-_OF_STABLEHLO = frozenset(
+"""Prefixes of the linalg contractions, convolutions and poolings."""
+_STABLEHLO_OPERATIONS = frozenset(
     (
         *CONTRACTIONS,
         *(name for name, row in OPERATIONS.items() if row.reads != "shape"),
         "stablehlo.torch_index_select",
     )
 )
+_RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast")
 _NOT_COMPUTED = (
     "arith.constant",
     "linalg.fill",
@@ -87,7 +100,7 @@ _NOT_COMPUTED = (
 
 @dataclass(frozen=True)
 class IsolateContractionOperands(ModulePass):
-    """Put a barrier before each computed input of a contraction, a window or a gather."""
+    """Put a barrier before each computed input of a contraction, window or gather."""
 
     name: ClassVar[str] = "isolate-contraction-operands"
 
@@ -108,15 +121,16 @@ class IsolateContractionOperands(ModulePass):
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
                 _isolate(op, list(op.operands)[:1], op.parent.operation)
             if _contracts(op) or _reduces(op):
-                by_rows = not _contracts(op) and is_row_sum(op)
-                _isolate_results(
-                    [
-                        v
-                        for v in op.results
-                        if is_spread(v, by_rows) or (by_rows and has_several_results(v))
-                    ]
-                )
-            for number in read_elsewhere(op):
+                by_rows = not _contracts(op) and is_row_reduction(op)
+                isolated = [
+                    value
+                    for value in op.results
+                    if is_spread(value, by_rows) or (by_rows and has_several_results(value))
+                ]
+                for value in isolated:
+                    with ir.InsertionPoint.after(op), op.location:
+                        replace_uses(value, linalg.apart)
+            for number in operands_of_other_threads(op):
                 _isolate_operand(op, number, op)
             inserted = inserts_one_of_several(op)
             if inserted is not None:
@@ -130,7 +144,7 @@ def _read_in_place(op: Operation) -> None:
         rank = len(op.attributes["iterator_types"])
         reads = (inner for inner in walk(op) if inner.name == "tensor.extract")
         read = next(
-            (r for r in reads if _is_at_own_position(r, rank) and _has_extents(r, op)), None
+            (r for r in reads if _is_at_own_position(r, rank) and _has_sizes_of_result(r, op)), None
         )
         outputs = int(op.attributes["operandSegmentSizes"][1])
         if read is None or outputs != 1 or is_used(body.arguments[-1]):
@@ -143,33 +157,31 @@ def _is_at_own_position(read: Operation, rank: int) -> bool:
     if len(indices) != rank or not _is_computed(tensor):
         return False
     for axis, index in enumerate(indices):
-        owner = index.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != "linalg.index":
+        producer = producer_of(index)
+        if producer is None or producer.name != "linalg.index":
             return False
-        if int(owner.operation.attributes["dim"].value) != axis:
+        if int(producer.attributes["dim"].value) != axis:
             return False
     return True
 
 
-def _has_extents(read: Operation, loop: Operation) -> bool:
-    """True if the tensor that is read is known to have the extents of the loop's result."""
+def _has_sizes_of_result(read: Operation, loop: Operation) -> bool:
+    """True if the tensor that is read has the sizes of the loop's result."""
     tensor, result = read.operands[0], loop.results[0]
     if list(tensor.type.shape) != list(result.type.shape):
         return False
     if result.type.has_static_shape:
         return True
-    extents = _extents(loop)
-    return extents is not None and extents == _extents(tensor.owner.operation)
+    sizes = _dynamic_sizes(loop)
+    return sizes is not None and sizes == _dynamic_sizes(tensor.owner.operation)
 
 
-def _extents(loop: Operation) -> list[Value] | None:
-    """The dynamic extents of the tensor that a loop writes, where they are written out."""
+def _dynamic_sizes(loop: Operation) -> list[Value] | None:
+    """The dynamic sizes of the tensor that a loop writes, from its ``tensor.empty``."""
     if loop.name != "linalg.generic":
         return None
-    init = loop.operands[len(loop.operands) - 1].owner
-    if isinstance(init, ir.Block) or init.operation.name != "tensor.empty":
-        return None
-    return list(init.operation.operands)
+    init = producer_of(loop.operands[len(loop.operands) - 1])
+    return list(init.operands) if init is not None and init.name == "tensor.empty" else None
 
 
 def _with_input(op: Operation, read: Operation) -> Operation:
@@ -212,67 +224,50 @@ def _isolate_operand(op: Operation, number: int, before: Operation) -> None:
             op.operands[number] = linalg.apart(op.operands[number])
 
 
-def _isolate_results(results: list[Value]) -> None:
-    """Put a barrier after each of some results."""
-    for result in results:
-        owner = result.owner.operation
-        users = [(use.owner, use.operand_number) for use in result.uses]
-        with ir.InsertionPoint.after(owner), owner.location:
-            isolated = linalg.apart(result)
-        for user, number in users:
-            user.operands[number] = isolated
-
-
 def _contracts(op: Operation) -> bool:
-    if op.name in _OF_STABLEHLO or op.name.startswith(_OF_LINALG):
+    if op.name in _STABLEHLO_OPERATIONS or op.name.startswith(_LINALG_PREFIXES):
         return True
     if op.name != "linalg.generic":
         return False
     maps = [attribute.value for attribute in op.attributes["indexing_maps"]]
-    reduces = any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
     slides = not all(map_.is_projected_permutation for map_ in maps)
-    return reduces and (slides or len(_inputs(op)) > 1)
+    return any(reduction_loops(op)) and (slides or len(_inputs(op)) > 1)
 
 
 def _reduces(op: Operation) -> bool:
     if op.name in ("linalg.reduce", "stablehlo.reduce"):
         return True
-    return op.name == "linalg.generic" and any(
-        "reduction" in str(kind) for kind in op.attributes["iterator_types"]
-    )
+    return op.name == "linalg.generic" and any(reduction_loops(op))
 
 
 def _reads_other_threads(op: Operation) -> bool:
-    """True if a sum may read what other threads of its dispatch have computed."""
+    """True if a reduction may read elements that other threads of its dispatch compute."""
     inputs = _inputs(op)
     return _follows_contraction(inputs) or (
-        not is_row_sum(op) and any(is_apart(v, True) for v in inputs)
+        not is_row_reduction(op) and any(is_separate(value, True) for value in inputs)
     )
 
 
 def _follows_contraction(values: list[Value]) -> bool:
-    """True if loops without a sum of their own lead from a contraction to one of some values."""
-    seen: set[Value] = set()
-    pending = [value for value in values if isinstance(value.type, ir.RankedTensorType)]
-    while pending:
-        value = pending.pop()
-        if value in seen or isinstance(value.owner, ir.Block):
-            continue
-        seen.add(value)
-        producer = value.owner.operation
-        if _contracts(producer):
+    """True if elementwise loops lead from a contraction to one of the values."""
+
+    def is_no_contraction(value: Value) -> bool | None:
+        producer = producer_of(value)
+        if producer is None or not isinstance(value.type, ir.RankedTensorType):
             return True
-        if producer.name in (linalg.APART, linalg.BARRIER) or _reduces(producer):
-            continue
-        pending += [v for v in producer.operands if isinstance(v.type, ir.RankedTensorType)]
-    return False
+        if _contracts(producer):
+            return False
+        is_end = producer.name in (linalg.APART, linalg.BARRIER) or _reduces(producer)
+        return True if is_end else None
+
+    return not all(all_behind(value, is_no_contraction) for value in values)
 
 
 def _inputs(op: Operation) -> list[Value]:
-    """The operands without those that linalg accumulates into.
+    """The operands except linalg's accumulators.
 
-    IREE hoists a constant accumulator behind a barrier into a global, and accumulates into that:
-    the second call would start from the result of the first.
+    IREE hoists a constant accumulator behind a barrier into a global, and accumulates into it: the
+    second call would start from the result of the first.
     """
     operands = list(op.operands)
     if not op.name.startswith("linalg."):
@@ -281,12 +276,10 @@ def _inputs(op: Operation) -> list[Value]:
 
 
 def _is_computed(value: Value) -> bool:
-    """True for a tensor that a cast could be fused from: not an argument, constant or barrier."""
-    if not isinstance(value.type, ir.RankedTensorType) or isinstance(value.owner, ir.Block):
+    """True for a tensor from which a cast could be fused: no argument, constant or barrier."""
+    if not isinstance(value.type, ir.RankedTensorType):
         return False
-    producer = value.owner.operation
-    while producer.name in ("tensor.collapse_shape", "tensor.expand_shape", "tensor.cast"):
-        if isinstance(producer.operands[0].owner, ir.Block):
-            return False
-        producer = producer.operands[0].owner.operation
-    return producer.name not in _NOT_COMPUTED
+    producer = producer_of(value)
+    while producer is not None and producer.name in _RESHAPES:
+        producer = producer_of(producer.operands[0])
+    return producer is not None and producer.name not in _NOT_COMPUTED

@@ -1,11 +1,15 @@
-"""``legalize-integer-widths``: hold integers in widths that the target loads and stores.
+"""``legalize-integer-widths``: integers in widths that the target loads and stores.
 
-IREE 3.13 does not compile i4 tensors with an odd number of elements or dynamic shapes, i2 at all,
-and widths between the powers of two only in places. This pass gives every integer of another width
-the next container (i4 is held in i8), module-wide: signatures, constants, regions. A held value is
-kept sign-extended, so signed operations need nothing; the others mask or sign-extend as needed.
-With ``containers=32`` it serves Vulkan devices without 8- and 16-bit storage, where IREE's
-emulation of narrow vector loads is wrong.
+Symptom: IREE refuses i4 tensors of an odd element count ("does not have integral number of total
+bytes") or dynamic shape, i2, and some other widths between the powers of two (all targets);
+emulated narrow vector loads are wrong on Vulkan devices without 8- and 16-bit storage.
+Cause: IREE 3.13 packs i4 and i2, and has no layout for other widths.
+Test: `test_i4_tensors_of_odd_size_need_containers` in tests/test_iree_limits.py.
+
+Every integer of another width gets the next container (i4 is stored in i8), module-wide:
+signatures, constants, regions. A contained value stays sign-extended, so signed operations need no
+change; the others mask or sign-extend as needed. With ``containers=32`` the pass serves Vulkan
+devices without 8- and 16-bit storage.
 
 Before::
 
@@ -39,6 +43,8 @@ from ..base import (
     convert_future,
     convert_signature,
     named,
+    producer_of,
+    replace_uses,
     walk,
 )
 from .explicit_loops import hides_a_loop, make_loops_explicit
@@ -46,80 +52,42 @@ from .explicit_loops import hides_a_loop, make_loops_explicit
 __all__ = ["LegalizeIntegerWidths"]
 
 _TAKES_SIGN_EXTENDED = frozenset(
-    [
-        "arith.select",
-        "arith.extsi",
-        "arith.sitofp",
-        "arith.fptosi",
-        "arith.index_cast",
-        "arith.andi",
-        "arith.ori",
-        "arith.xori",
-        "arith.cmpi",
-        "arith.maxsi",
-        "arith.minsi",
-        "arith.remsi",
-        "arith.shrsi",
-        "iree_tensor_ext.compute_barrier.start",
-        "stablehlo.all_gather",
-        "stablehlo.all_to_all",
-        "stablehlo.async_done",
-        "stablehlo.async_start",
-        "stablehlo.case",
-        "stablehlo.collective_broadcast",
-        "stablehlo.collective_permute",
-        "stablehlo.dynamic_reshape",
-        "stablehlo.get_dimension_size",
-        "stablehlo.if",
-        "stablehlo.infeed",
-        "stablehlo.optimization_barrier",
-        "stablehlo.outfeed",
-        "stablehlo.recv",
-        "stablehlo.return",
-        "stablehlo.scatter",
-        "stablehlo.send",
-        "stablehlo.sort",
-        "stablehlo.while",
-        "util.global.load",
-        "util.global.store",
-        "util.optimization_barrier",
-    ]
+    f"{dialect}.{name}"
+    for dialect, names in {
+        "arith": "select extsi sitofp fptosi index_cast andi ori xori cmpi maxsi minsi remsi shrsi",
+        "iree_tensor_ext": "compute_barrier.start",
+        "stablehlo": "all_gather all_to_all async_done async_start case collective_broadcast "
+        "collective_permute dynamic_reshape get_dimension_size if infeed "
+        "optimization_barrier outfeed recv return scatter send sort while",
+        "util": "global.load global.store optimization_barrier",
+    }.items()
+    for name in names.split()
 )
 """Operations that are right on sign-extended values, with a sign-extended result."""
 
 _DIALECTS_THAT_MOVE = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
 """Dialects whose operations do not compute."""
 _WRAPPING = frozenset(
-    [
-        "arith.addi",
-        "arith.subi",
-        "arith.muli",
-        "arith.shli",
-        "arith.divsi",
-        "arith.floordivsi",
-        "arith.ceildivsi",
-        "arith.index_cast",
-        "math.absi",
-    ]
+    f"{dialect}.{name}"
+    for dialect, names in {
+        "arith": "addi subi muli shli divsi floordivsi ceildivsi index_cast",
+        "math": "absi",
+    }.items()
+    for name in names.split()
 )
 _UNSIGNED = frozenset(
-    [
-        "arith.maxui",
-        "arith.minui",
-        "arith.divui",
-        "arith.remui",
-        "arith.shrui",
-        "arith.uitofp",
-        "arith.index_castui",
-        "arith.extui",
-    ]
+    f"{dialect}.{name}"
+    for dialect, names in {
+        "arith": "maxui minui divui remui shrui uitofp index_castui extui",
+    }.items()
+    for name in names.split()
 )
 _FIRST_UNSIGNED_PREDICATE = 6  # arith.cmpi ult, ule, ugt, uge
 
 
 @dataclass(frozen=True)
 class LegalizeIntegerWidths(ModulePass):
-    """Hold integers of other widths in containers.
+    """Store integers of other widths in containers.
 
     Options:
         containers: the narrowest width that the target loads and stores: 8 (8, 16, 32 and 64 are
@@ -134,48 +102,47 @@ class LegalizeIntegerWidths(ModulePass):
         """Convert `module`.
 
         Raises:
-            UnsupportedError: an operation on integers of another width that is not known.
+            UnsupportedError: an unsupported operation has integers of another width.
         """
         legalizer = _Legalizer(self.containers)
         operations = walk(module, in_kernels=False)
         if self.containers == 32:
             _check_32bit(operations)
-        values = legalizer.held_among(operations)
+        values = legalizer.values_to_contain(operations)
         touching = _touching(values)
         if any(map(hides_a_loop, touching)):
-            make_loops_explicit(operations, legalizer.is_held)
+            make_loops_explicit(operations, legalizer.needs_container)
             operations = walk(module, in_kernels=False)
-            values = legalizer.held_among(operations)
+            values = legalizer.values_to_contain(operations)
             touching = _touching(values)
         is_changed = legalizer.declarations(module)
         for value in values:  # all widths first: a block may use what a later one defines
-            legalizer.hold(value)
+            legalizer.contain(value)
         names = {op.name for op in touching if not op.name.startswith(_DIALECTS_THAT_MOVE)}
-        # The first results of operations stand for them, whose own hashes change with their types.
+        # First results identify operations: the hash of an operation changes with its types.
         touched = {op.results[0] for op in touching if len(op.results)}
         for op in operations:
-            # By name first: 0.1 us, and few are left; looking for a result takes 0.5.
+            # By name first, in 0.1 us: few are left, and a look-up of a result takes 0.5.
             if op.name in names and (not len(op.results) or op.results[0] in touched):
-                legalizer.operation(op)
+                legalizer.fix(op)
         return None if values or is_changed else UNCHANGED
 
 
 def _touching(values: Iterable[Value]) -> list[Operation]:
-    """The operations that have values as results or operands, as often as they do."""
-    found: list[Operation] = []
+    """The operations that have `values` as results or operands, with repetitions."""
+    operations: list[Operation] = []
     for value in values:
-        owner = value.owner
-        if not isinstance(owner, ir.Block):
-            found.append(owner.operation)
-        found += [use.owner.operation for use in value.uses]
-    return found
+        if (producer := producer_of(value)) is not None:
+            operations.append(producer)
+        operations += [use.owner.operation for use in value.uses]
+    return operations
 
 
 class _Legalizer:
-    """Converts operations in program order, remembering the width that each held value stands for.
+    """Conversion of operations in program order, with the original width of each contained value.
 
-    Every value's type is changed in place; operations that only move data or compute the same on
-    sign-extended integers are then right as they are.
+    Every value's type is changed in place; operations that only move data, or compute the same on
+    sign-extended integers, are then right as they are.
     """
 
     def __init__(self, narrowest: int) -> None:
@@ -183,7 +150,7 @@ class _Legalizer:
         self._width_of: dict[Value, int] = {}
         self._containers: dict[ir.Type, tuple[int, ir.Type]] = {}
         self._dense: dict[ir.Attribute, ir.Attribute] = {}  # writing one takes 40 us
-        self.is_held = TypePredicate(lambda type_: self._held_width(type_) is not None)
+        self.needs_container = TypePredicate(lambda type_: self._contained_width(type_) is not None)
 
     # -- types ------------------------------------------------------------------------------------
 
@@ -192,49 +159,49 @@ class _Legalizer:
             return width
         return next(w for w in (8, 16, 32, 64) if w >= max(width, self._narrowest))
 
-    def _held_width(self, type_: ir.Type) -> int | None:
+    def _contained_width(self, type_: ir.Type) -> int | None:
         """The width of a type's integers if they need a container, else None."""
         element = element_type(type_)
         if not isinstance(element, ir.IntegerType):
             return None
         return element.width if self._container(element.width) != element.width else None
 
-    def _held_type(self, type_: ir.Type) -> ir.Type:
-        width = self._held_width(type_)
+    def _contained_type(self, type_: ir.Type) -> ir.Type:
+        width = self._contained_width(type_)
         if width is None:
             return type_
         return with_element(type_, ir.IntegerType.get_signless(self._container(width)))
 
     # -- operations -------------------------------------------------------------------------------
 
-    def held_among(self, operations: Iterable[Operation]) -> list[Value]:
+    def values_to_contain(self, operations: Iterable[Operation]) -> list[Value]:
         """Return the results and block arguments that need a container."""
-        return [value for _, values in self.is_held.among(operations) for value in values]
+        return [value for _, values in self.needs_container.among(operations) for value in values]
 
     def declarations(self, module: Operation) -> bool:
-        """Change the types that attributes and futures name; return True if there are any."""
+        """Change the types in attributes and futures; return True if there are any."""
         is_changed = False
         for op in named(module, ["func.func", "stablehlo.async_start", "util.global"]):
             with op.location:
                 if op.name == "func.func":
-                    is_changed |= convert_signature(op, self._held_type)
+                    is_changed |= convert_signature(op, self._contained_type)
                 elif op.name == "util.global":
                     is_changed |= self._global(op)
                 else:
-                    convert_future(op.results[0], self._held_type)
+                    convert_future(op.results[0], self._contained_type)
                     is_changed = True
         return is_changed
 
-    def hold(self, value: Value) -> None:
-        """Change the type of a result or block argument."""
+    def contain(self, value: Value) -> None:
+        """Change the type of a result or block argument to its container."""
         type_ = value.type
         if type_ not in self._containers:
             self._containers[type_] = self._container_of(value)
-        self._width_of[value], held = self._containers[type_]
-        value.set_type(held)
+        self._width_of[value], container = self._containers[type_]
+        value.set_type(container)
 
-    def operation(self, op: Operation) -> None:
-        """Make one operation right whose operands or results changed their type."""
+    def fix(self, op: Operation) -> None:
+        """Fix an operation whose operands or results changed their type."""
         results = (self._width_of.get(value) for value in op.results)
         result = next((width for width in results if width), None)
         sources = (self._width_of.get(value) for value in op.operands)
@@ -245,10 +212,10 @@ class _Legalizer:
             self._fix(op, source, result)
 
     def _container_of(self, value: Value) -> tuple[int, ir.Type]:
-        """The width of a value's integers, and the type that holds them."""
+        """The width of a value's integers, and the type that contains them."""
         type_ = value.type
-        width = self._held_width(type_)
-        assert width is not None  # the caller asks only for held values
+        width = self._contained_width(type_)
+        assert width is not None  # the caller passes only values that need a container
         owner = value.owner
         op = (owner.owner if isinstance(owner, ir.Block) else owner).operation
         if isinstance(type_, ir.ShapedType) and not isinstance(
@@ -260,11 +227,11 @@ class _Legalizer:
                 op,
             )
         with op.location:
-            return width, self._held_type(type_)
+            return width, self._contained_type(type_)
 
     def _global(self, op: Operation) -> bool:
         type_ = op.attributes["type"].value
-        if not self.is_held(type_):
+        if not self.needs_container(type_):
             return False
         if "initial_value" in op.attributes:
             initial = op.attributes["initial_value"]
@@ -274,13 +241,13 @@ class _Legalizer:
                     f"value from elsewhere, '{initial}'; store it in a wider type",
                     op,
                 )
-            held = element_type(self._held_type(type_))
-            op.attributes["initial_value"] = dense_of_array(array_of_dense(initial), held)
-        op.attributes["type"] = ir.TypeAttr.get(self._held_type(type_))
+            element = element_type(self._contained_type(type_))
+            op.attributes["initial_value"] = dense_of_array(array_of_dense(initial), element)
+        op.attributes["type"] = ir.TypeAttr.get(self._contained_type(type_))
         return True
 
     def _fix(self, op: Operation, source: int | None, result: int | None) -> None:
-        """Make an operation right whose operands or results changed their type."""
+        """Fix an operation whose contained operands and results have these original widths."""
         name = op.name
         if name == "arith.constant":
             self._constant(op)
@@ -312,8 +279,8 @@ class _Legalizer:
             op.attributes["value"] = number_of(type_, signed)
         elif isinstance(attribute, ir.DenseElementsAttr):
             if attribute not in self._dense:
-                held = dense_of_array(array_of_dense(attribute), type_.element_type)
-                self._dense[attribute] = held
+                contained = dense_of_array(array_of_dense(attribute), type_.element_type)
+                self._dense[attribute] = contained
             op.attributes["value"] = self._dense[attribute]
         else:
             raise UnsupportedError(
@@ -332,21 +299,21 @@ class _Legalizer:
         self._replace(op, extended, width)
 
     def _extend(self, op: Operation, source: int | None, result: int | None) -> None:
-        held, type_ = op.operands[0], op.results[0].type
+        contained, type_ = op.operands[0], op.results[0].type
         if op.name == "arith.extui" and source:
             with ir.InsertionPoint(op):
-                held = op.operands[0] = _masked(held, source)
-        if held.type == type_:
-            # The container is as wide as the target: a cast to the same type tells the wide value
-            # from the held one.
+                contained = op.operands[0] = _masked(contained, source)
+        if contained.type == type_:
+            # The container is as wide as the target: a cast to the same type separates the wide
+            # value from the contained one.
             with ir.InsertionPoint(op):
-                extended = emit.value("arith.bitcast", [held], type_)
+                extended = emit.value("arith.bitcast", [contained], type_)
             self._replace(op, extended, result)
 
     def _replace(self, op: Operation, new: Value, width: int | None) -> None:
-        """Replace an operation's result by a value that stands for `width` bits (None: all)."""
+        """Replace an operation's result by a value of `width` original bits (None: all)."""
         op.results[0].replace_all_uses_with(new)
-        # A later operation may be given the same address, so the erased value must be forgotten.
+        # A later operation may get the same address, so the erased value must be forgotten.
         self._width_of.pop(op.results[0], None)
         op.erase()
         if width is not None:
@@ -361,33 +328,29 @@ class _Legalizer:
 
     def _sign_extend(self, op: Operation, width: int) -> None:
         """Sign-extend an operation's result from `width` bits."""
-        result = op.results[0]
-        users = [(use.owner, use.operand_number) for use in result.uses]
         with ir.InsertionPoint.after(op):
-            extended = _sign_extended(result, width)
-        for owner, number in users:
-            owner.operands[number] = extended
+            extended = replace_uses(op.results[0], lambda value: _sign_extended(value, width))
         self._width_of[extended] = width
 
 
-def _masked(held: Value, width: int) -> Value:
-    """The low `width` bits of a held value, as an unsigned number."""
-    return (emit.scalar(held) & ((1 << width) - 1)).value
+def _masked(contained: Value, width: int) -> Value:
+    """The low `width` bits of a contained value, as an unsigned number."""
+    return (emit.scalar(contained) & ((1 << width) - 1)).value
 
 
-def _sign_extended(held: Value, width: int) -> Value:
-    """The low `width` bits of a held value, as a signed number."""
-    amount = element_type(held.type).width - width
-    return ((emit.scalar(held) << amount) >> amount).value if amount else held
+def _sign_extended(contained: Value, width: int) -> Value:
+    """The low `width` bits of a contained value, as a signed number."""
+    amount = element_type(contained.type).width - width
+    return ((emit.scalar(contained) << amount) >> amount).value if amount else contained
 
 
 _NOT_32BIT = ("f16", "bf16", "f64")
 
 
 def _check_32bit(operations: list[Operation]) -> None:
-    """Refuse what a device that loads and stores only 32-bit words cannot compute.
+    """Refuse types that a device with 32-bit loads and stores only does not have.
 
-    IREE emulates i64 on such devices, so it may be used between loads and stores.
+    IREE emulates i64 on these devices, so it may be used between loads and stores.
     """
     refused = TypePredicate(lambda type_: str(element_type(type_)) in _NOT_32BIT)
     if not any(refused.among(operations)):

@@ -17,6 +17,7 @@ from ...numerics.element_types import Array
 
 __all__ = [
     "clamped_start",
+    "dilated_size",
     "dim_size",
     "elements_nest",
     "index_scalar",
@@ -44,6 +45,11 @@ def dim_size(*axes: tuple[Value, int]) -> linalg.Extent:
         if not tensor.type.is_dynamic_dim(axis):
             return int(tensor.type.shape[axis])
     return linalg.dim(*axes[0])
+
+
+def dilated_size(size: int, dilation: int) -> int:
+    """The number of elements of a dilated axis or window."""
+    return (size - 1) * dilation + 1 if size else 0
 
 
 def window_count(
@@ -76,7 +82,7 @@ def clamped_start(start: Formula, limit: Formula) -> Formula:
 def elements_nest(
     sizes: Sequence[linalg.Extent], type_: ir.RankedTensorType, element: Callable[[], Value]
 ) -> Value:
-    """A loop nest without inputs over a result of these sizes; `element` emits each element."""
+    """A loop nest without inputs over a result of some sizes; `element` emits each element."""
     output = linalg.empty(sizes, type_.element_type, type_.encoding)
     return linalg.generic([], output, [linalg.identity_map(len(sizes))], lambda _: element())
 

@@ -1,11 +1,18 @@
-"""Order of the loops of reductions, and their initial accumulators (Vulkan).
+"""Loop order of reductions, and their initial accumulators (Vulkan).
 
-IREE 3.13 distributes the loops of a reduction to threads in the order in which they are written. It
-computes some elements of the result wrongly, or not at all, where
+Symptom: some elements of a result are wrong or missing; or "failed to legalize operation
+'ub.poison'".
+Cause: IREE 3.13 distributes the loops of a reduction to threads in the order in which they are
+written.
+Test: `test_a_reduction_in_another_loop_order_is_still_wrong` and
+`test_accumulators_of_one_size_are_still_shared` in tests/test_iree_limits.py.
 
-* a parallel loop is inside of a reduction loop: threads share an element and do not wait for each
+Results are wrong where
+
+* a parallel loop is inside a reduction loop: threads share an element and do not wait for each
   other;
-* the parallel loops are in another order than the axes of the result, as ``(n, m, k) -> (m, n)``.
+* the parallel loops are in another order than the axes of the result, as in ``(n, m, k) -> (m,
+  n)``.
 
 `order_loops` renumbers the loops: first those of the result's axes, in that order, then the other
 parallel loops, then the reductions, as from ::
@@ -15,13 +22,13 @@ parallel loops, then the reductions, as from ::
     (k, n, m) -> (m, n)        (m, n, k) -> (m, n)      // the result
 
 IREE copies a ``linalg.fill`` into each dispatch that reads it. A ``linalg.generic`` with the same
-elements it computes once, also for tensors that have one shape only after axes of one element are
-removed or axes are joined; the first reduction that starts from it then writes its sums into it,
-and the second starts from these sums. `write_fill` writes each as ``linalg.fill``.
+elements is computed once, also for tensors that only have one shape after axes of one element are
+removed or axes are joined. The first reduction then accumulates into it, and the second starts from
+these results. `write_fill` writes each as ``linalg.fill``.
 
-IREE refuses a contraction ("failed to legalize operation 'ub.poison'") if an operand has four axes
-or more, the first of them a parallel loop, and the last two the innermost loop of the result and
-then its outermost one. `swap_last_axes` transposes the operand::
+IREE refuses a contraction ('ub.poison' above) if an operand has four axes or more, the first of
+them a parallel loop, and the last two the innermost loop of the result and then its outermost one.
+`swap_last_axes` transposes the operand::
 
     (a, n, p, k) -> (n, k, p, a)     to     (a, n, p, k) -> (n, k, a, p)
 """
@@ -32,17 +39,18 @@ from ...core._mlir import Operation, Value, ir
 from ...emit import linalg
 from ...emit.operation import integer
 from ..base import walk
+from .cross_thread_reads import reduction_loops
 
-__all__ = ["is_in_order", "order_loops", "write_fill"]
+__all__ = ["is_in_order", "order_loops", "swap_last_axes", "write_fill"]
 
-_LEAST_AXES = 4
-"""The axes of an operand that IREE refuses."""
+_MIN_REFUSED_RANK = 4
+"""Minimum rank of an operand that IREE refuses."""
 _WITH_MAPS = ("linalg.contract", "linalg.generic")
-"""Operations whose indexing maps number their loops."""
+"""Operations whose loops are numbered by their indexing maps."""
 
 
 def is_in_order(op: Operation) -> bool:
-    """True unless an operation is a reduction whose loops `order_loops` would renumber."""
+    """True unless `order_loops` would renumber the loops of a reduction."""
     order = _order(op)
     return order == list(range(len(order)))
 
@@ -68,7 +76,7 @@ def swap_last_axes(op: Operation) -> None:
     """Transpose the operands of a contraction whose last two axes IREE refuses to read.
 
     Args:
-        op: its loops are in the order of `order_loops`.
+        op: an operation after `order_loops`.
     """
     inputs = int(op.attributes["operandSegmentSizes"][0]) if _order(op) else 0
     for number in range(inputs if inputs > 1 else 0):
@@ -95,37 +103,37 @@ def swap_last_axes(op: Operation) -> None:
 def _reversed_axes(op: Operation, operand: Value, map_: ir.AffineMap) -> tuple[int, int] | None:
     """The axes of an operand that are the innermost and, last, the outermost axis of the result.
 
-    IREE leaves axes of one element out.
+    Axes of one element do not count.
     """
     result = op.results[0].type
     if not isinstance(operand.type, ir.ShapedType) or not map_.is_projected_permutation:
         return None
     if not (operand.type.has_static_shape and result.has_static_shape):
         return None
-    written = [axis for axis, extent in enumerate(result.shape) if extent != 1]
-    axes = [axis for axis, extent in enumerate(operand.type.shape) if extent != 1]
+    written = [axis for axis, size in enumerate(result.shape) if size != 1]
+    axes = [axis for axis, size in enumerate(operand.type.shape) if size != 1]
     loops = [map_.results[axis].position for axis in axes]
-    if len(loops) < _LEAST_AXES or len(written) < 2 or loops[0] not in written:
+    if len(loops) < _MIN_REFUSED_RANK or len(written) < 2 or loops[0] not in written:
         return None
     return (axes[-2], axes[-1]) if loops[-2:] == [written[-1], written[0]] else None
 
 
 def _order(op: Operation) -> list[int]:
-    """The loops of a reduction in the order that IREE computes right; empty for another operation.
+    """The loops of a reduction in the order that IREE gets right; empty for another operation.
 
-    Loops of a ``linalg.contract`` that no axis of the result has are its reductions.
+    The reductions of a ``linalg.contract`` are the loops that no axis of the result has.
     """
     if op.name not in _WITH_MAPS or not len(op.results):
         return []
     result = list(op.attributes["indexing_maps"])[-len(op.results)].value
     axes = [expr.position for expr in result.results if isinstance(expr, ir.AffineDimExpr)]
-    reduces = [loop not in axes for loop in range(result.n_dims)]
+    is_reduction = [loop not in axes for loop in range(result.n_dims)]
     if op.name == "linalg.generic":
-        reduces = ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-    if not any(reduces):
+        is_reduction = reduction_loops(op)
+    if not any(is_reduction):
         return []
     remaining = [loop for loop in range(result.n_dims) if loop not in axes]
-    return [*axes, *sorted(remaining, key=reduces.__getitem__)]
+    return [*axes, *sorted(remaining, key=is_reduction.__getitem__)]
 
 
 def _renumbered(map_: ir.AffineMap, new_number: dict[int, int]) -> ir.AffineMap:
@@ -138,7 +146,7 @@ def _renumbered(map_: ir.AffineMap, new_number: dict[int, int]) -> ir.AffineMap:
 
 
 def write_fill(op: Operation) -> None:
-    """Write a ``linalg.generic`` that gives each element one scalar as ``linalg.fill``."""
+    """Write a ``linalg.generic`` that yields one scalar for each element as ``linalg.fill``."""
     scalar = _scalar_of(op)
     if scalar is None:
         return
@@ -149,7 +157,7 @@ def write_fill(op: Operation) -> None:
 
 
 def _scalar_of(op: Operation) -> Value | None:
-    """The scalar that a loop nest gives each element of its only result, if it does."""
+    """The scalar that a loop nest yields for each element of its only result, if it does."""
     inputs = int(op.attributes["operandSegmentSizes"][0])
     if inputs > 1 or len(op.results) != 1:
         return None

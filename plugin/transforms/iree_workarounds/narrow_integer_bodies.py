@@ -1,9 +1,12 @@
-"""Sorts and scatters of integers of 16 bits or fewer, in 32 bits, for Vulkan.
+"""``sort`` and ``scatter`` of integers of 16 bits or fewer, in i32 (Vulkan).
 
-What is done there to narrow integers is written as loops (`explicit_loops`), and IREE refuses loops
-over one element in the bodies of these operations. So operands, results and bodies hold the numbers
-in i32: sign-extended, or zero-extended if they are unsigned. What may leave the narrow type's range
-is wrapped to it after each operation.
+Symptom: IREE refuses them.
+Cause: operations on narrow integers are written as loops there (`explicit_loops`), and IREE 3.13
+refuses loops over one element in the bodies of ``sort`` and ``scatter``.
+Test: none; tests/test_stablehlo_rare_forms.py covers it.
+
+Operands, results and bodies hold the numbers in i32: sign-extended, or zero-extended if they are
+unsigned. Results that may leave the range of the narrow type are wrapped after each operation.
 
 Source: StableHLO specification, ``sort`` and ``scatter``.
 """
@@ -20,6 +23,7 @@ from ...emit import stablehlo
 from ...emit.operation import mlir_type, parse_attribute, with_element
 from ...numerics.element_types import I32
 from ..base import NoMatch
+from .expand_sign_extension import is_narrow
 
 __all__ = ["widen_body"]
 
@@ -27,23 +31,23 @@ _IN_RANGE = frozenset(
     f"stablehlo.{name}"
     for name in ("and", "clamp", "maximum", "minimum", "or", "remainder", "return", "select", "xor")
 )
-"""Operations that stay in the range of their operands."""
+"""Operations whose results stay in the range of their operands."""
 _WRAPPED = frozenset(
     f"stablehlo.{name}" for name in ("abs", "add", "divide", "multiply", "negate", "subtract")
 )
-"""Operations that may leave it, and are those of the narrow type modulo its size."""
+"""Operations whose results may leave the range, and are right modulo its size."""
 _REWRITTEN = ("stablehlo.compare", "stablehlo.constant", "stablehlo.convert")
 
 
 def widen_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``sort`` or ``scatter`` of narrow integers as one of i32."""
+    """Rewrite a ``sort`` or ``scatter`` of narrow integers as one of i32."""
     indices = (len(op.operands) // 2,) if op.name == "stablehlo.scatter" else ()
     values = [v for number, v in enumerate(op.operands) if number not in indices]
-    if not any(_is_narrow(value.type) for value in values):
+    if not any(is_narrow(value.type) for value in values):
         return NoMatch("has no narrow integers")
     block = op.regions[0].blocks[0]
     body = [operation.operation for operation in block.operations]
-    if not all(_is_known(operation) for operation in body):
+    if not all(_is_supported(operation) for operation in body):
         return NoMatch("has a body with other operations")
     operands = [
         value if number in indices else _widened(value) for number, value in enumerate(op.operands)
@@ -51,10 +55,10 @@ def widen_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     created = emit.like(op, operands, [_wide(result.type) for result in op.results])
 
     def wide_body(*arguments: Value) -> list[Value]:
-        found = dict(zip(block.arguments, arguments, strict=True))
+        wide = dict(zip(block.arguments, arguments, strict=True))
         for operation in body[:-1]:
-            found[operation.results[0]] = _in_32_bits(operation, found)
-        return [found[value] for value in body[-1].operands]
+            wide[operation.results[0]] = _in_32_bits(operation, wide)
+        return [wide[value] for value in body[-1].operands]
 
     types = [_wide(argument.type) for argument in block.arguments]
     stablehlo.fill_body(created.regions[0], types, wide_body)
@@ -66,44 +70,39 @@ def widen_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _is_narrow(type_: ir.Type) -> bool:
-    element = element_type(type_)
-    return isinstance(element, ir.IntegerType) and 1 < element.width <= 16
-
-
-def _is_known(operation: Operation) -> bool:
-    """True for what `_in_32_bits` writes, and for what has no narrow integers."""
+def _is_supported(operation: Operation) -> bool:
+    """True for operations that `_in_32_bits` handles, or without narrow integers."""
     if len(operation.regions) or len(operation.results) > 1:
         return False
     values = (*operation.operands, *operation.results)
-    if not any(_is_narrow(value.type) for value in values):
+    if not any(is_narrow(value.type) for value in values):
         return True
     return operation.name in _IN_RANGE or operation.name in (*_WRAPPED, *_REWRITTEN)
 
 
 def _wide(type_: ir.Type) -> ir.Type:
-    return with_element(type_, mlir_type(I32)) if _is_narrow(type_) else type_
+    return with_element(type_, mlir_type(I32)) if is_narrow(type_) else type_
 
 
 def _widened(value: Value) -> Value:
     return stablehlo.convert(value, element_type(_wide(value.type)))
 
 
-def _in_32_bits(operation: Operation, found: Mapping[Value, Value]) -> Value:
+def _in_32_bits(operation: Operation, wide: Mapping[Value, Value]) -> Value:
     """Emit an operation of a body on wide values."""
     result = operation.results[0].type
-    operands = [found[value] for value in operation.operands]
-    if operation.name == "stablehlo.constant" and _is_narrow(result):
+    operands = [wide[value] for value in operation.operands]
+    if operation.name == "stablehlo.constant" and is_narrow(result):
         numbers = array_of_dense(operation.attributes["value"])  # signed
         return _wrapped(stablehlo.constant(numbers, mlir_type(I32)), result)
     if operation.name == "stablehlo.convert":
         converted = stablehlo.convert(operands[0], element_type(_wide(result)))
-        return _wrapped(converted, result) if _is_narrow(result) else converted
+        return _wrapped(converted, result) if is_narrow(result) else converted
     changed = {}
-    if operation.name == "stablehlo.compare" and _is_narrow(operation.operands[0].type):
+    if operation.name == "stablehlo.compare" and is_narrow(operation.operands[0].type):
         changed["compare_type"] = parse_attribute("#stablehlo<comparison_type SIGNED>")
     value = emit.like(operation, operands, [_wide(result)], changed).results[0]
-    may_leave = operation.name in _WRAPPED and _is_narrow(result)
+    may_leave = operation.name in _WRAPPED and is_narrow(result)
     return _wrapped(value, result) if may_leave else value
 
 

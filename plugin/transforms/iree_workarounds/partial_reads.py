@@ -1,18 +1,23 @@
-"""Loops that read their operand in part, computed apart from it.
+"""Operands that a loop reads only in part, in dispatches of their own.
 
-IREE 3.13 computes the operand in the dispatch that reads it. If the operand has other readers,
-that dispatch also writes it for them, but only at the positions that it reads: the other readers
-get numbers that nobody wrote. So the operand is computed apart. Concerned are windows of one
-element with strides, convolutions of one product with strides, a ``gather`` at constant positions,
-and loops of ``linalg`` that do not add and read with strides, at constant positions or on a
-diagonal. Loops that add several elements are computed apart by IREE itself::
+Symptom: elements of a tensor that another operation reads are never written (all targets).
+Cause: IREE 3.13 computes the operand in the dispatch that reads it. If the operand has other
+readers, that dispatch also stores it for them, but only at the positions that it reads.
+Test: `test_an_operand_that_is_read_in_part_is_still_written_in_part` in tests/test_iree_limits.py.
+
+Affected are windows of one element with strides, convolutions of one product with strides, a
+``gather`` at constant positions, and linalg loops that do not reduce and read with strides, at
+constant positions or on a diagonal. IREE computes operands of reductions over several elements
+separately.
+
+Before::
 
     %0 = stablehlo.abs %x
     %1 = "stablehlo.reduce_window"(%0, %zero) {window_dimensions = array<i64: 1, 1, 1, 1>,
         window_strides = array<i64: 1, 2, 2, 1>, ...}
     %2 = stablehlo.negate %0
 
-becomes ::
+After::
 
     %0 = stablehlo.abs %x
     %apart = iree_tensor_ext.compute_barrier.start %0
@@ -35,58 +40,29 @@ __all__ = ["separate_partial_reads"]
 
 _LOOPS = [
     "linalg.generic",
-    "linalg.conv_1d",
-    "linalg.conv_1d_ncw_fcw",
-    "linalg.conv_1d_nwc_wcf",
-    "linalg.conv_2d",
-    "linalg.conv_2d_nchw_fchw",
-    "linalg.conv_2d_nchw_fchw_q",
-    "linalg.conv_2d_ngchw_fgchw",
-    "linalg.conv_2d_ngchw_gfchw",
-    "linalg.conv_2d_ngchw_gfchw_q",
-    "linalg.conv_2d_nhwc_fhwc",
-    "linalg.conv_2d_nhwc_fhwc_q",
-    "linalg.conv_2d_nhwc_hwcf",
-    "linalg.conv_2d_nhwc_hwcf_q",
-    "linalg.conv_2d_nhwgc_gfhwc",
-    "linalg.conv_2d_nhwgc_gfhwc_q",
-    "linalg.conv_3d",
-    "linalg.conv_3d_ncdhw_fcdhw",
-    "linalg.conv_3d_ndhwc_dhwcf",
-    "linalg.conv_3d_ndhwc_dhwcf_q",
-    "linalg.depthwise_conv_1d_ncw_cw",
-    "linalg.depthwise_conv_1d_nwc_wc",
-    "linalg.depthwise_conv_1d_nwc_wcm",
-    "linalg.depthwise_conv_2d_nchw_chw",
-    "linalg.depthwise_conv_2d_nhwc_hwc",
-    "linalg.depthwise_conv_2d_nhwc_hwc_q",
-    "linalg.depthwise_conv_2d_nhwc_hwcm",
-    "linalg.depthwise_conv_2d_nhwc_hwcm_q",
-    "linalg.depthwise_conv_3d_ncdhw_cdhw",
-    "linalg.depthwise_conv_3d_ndhwc_dhwc",
-    "linalg.depthwise_conv_3d_ndhwc_dhwcm",
-    "linalg.pooling_nchw_max",
-    "linalg.pooling_nchw_sum",
-    "linalg.pooling_ncw_max",
-    "linalg.pooling_ncw_sum",
-    "linalg.pooling_ndhwc_max",
-    "linalg.pooling_ndhwc_min",
-    "linalg.pooling_ndhwc_sum",
-    "linalg.pooling_nhwc_max",
-    "linalg.pooling_nhwc_max_unsigned",
-    "linalg.pooling_nhwc_min",
-    "linalg.pooling_nhwc_min_unsigned",
-    "linalg.pooling_nhwc_sum",
-    "linalg.pooling_nwc_max",
-    "linalg.pooling_nwc_max_unsigned",
-    "linalg.pooling_nwc_min",
-    "linalg.pooling_nwc_min_unsigned",
-    "linalg.pooling_nwc_sum",
+    *(
+        f"linalg.{operation}{layout}"
+        for operation, layouts in {
+            "conv_1d": " _ncw_fcw _nwc_wcf",
+            "conv_2d": " _nchw_fchw _nchw_fchw_q _ngchw_fgchw _ngchw_gfchw "
+            "_ngchw_gfchw_q _nhwc_fhwc _nhwc_fhwc_q _nhwc_hwcf _nhwc_hwcf_q "
+            "_nhwgc_gfhwc _nhwgc_gfhwc_q",
+            "conv_3d": " _ncdhw_fcdhw _ndhwc_dhwcf _ndhwc_dhwcf_q",
+            "depthwise_conv_1d": "_ncw_cw _nwc_wc _nwc_wcm",
+            "depthwise_conv_2d": "_nchw_chw _nhwc_hwc _nhwc_hwc_q _nhwc_hwcm _nhwc_hwcm_q",
+            "depthwise_conv_3d": "_ncdhw_cdhw _ndhwc_dhwc _ndhwc_dhwcm",
+            "pooling": "_nchw_max _nchw_sum _ncw_max _ncw_sum _ndhwc_max _ndhwc_min "
+            "_ndhwc_sum _nhwc_max _nhwc_max_unsigned _nhwc_min "
+            "_nhwc_min_unsigned _nhwc_sum _nwc_max _nwc_max_unsigned _nwc_min "
+            "_nwc_min_unsigned _nwc_sum",
+        }.items()
+        for layout in layouts.split(" ")
+    ),
 ]
 
 
 def separate_partial_reads(module: Operation) -> bool:
-    """Compute apart the operands that loops read in part.
+    """Compute the operands that loops read in part separately.
 
     Returns:
         False if there are none.
@@ -104,7 +80,7 @@ def separate_partial_reads(module: Operation) -> bool:
 
 
 def _of_window(op: Operation) -> list[int]:
-    """Return the numbers of the operands that a ``reduce_window`` reads with strides."""
+    """The operands that a ``reduce_window`` reads with strides, by number."""
     rank = op.operands[0].type.rank
     sizes, strides = (
         window_steps(op, name, rank) for name in ("window_dimensions", "window_strides")
@@ -114,7 +90,7 @@ def _of_window(op: Operation) -> list[int]:
 
 
 def _of_convolution(op: Operation) -> list[int]:
-    """Return the numbers of the operands that a ``convolution`` reads with strides."""
+    """The operands that a ``convolution`` reads with strides, by number."""
     numbers = bindings.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.kernel_spatial_dimensions)
     shape = op.operands[1].type.shape
@@ -124,22 +100,22 @@ def _of_convolution(op: Operation) -> list[int]:
 
 
 def _of_gather(op: Operation) -> list[int]:
-    """Return the number of the operand that a ``gather`` reads at constant positions."""
+    """The operands that a ``gather`` reads at constant positions, by number."""
     return [] if linalg.is_of_the_call(op.operands[1]) else [0]
 
 
 def _of_loops(op: Operation) -> list[int]:
-    """Return the numbers of the operands that loops of ``linalg`` read in part."""
+    """The operands that linalg loops read in part, by number."""
     maps = indexing_maps(op)
     operands = list(op.operands)[: len(maps)]
-    extents: dict[int, int] = {}
+    sizes: dict[int, int] = {}
     for operand, map_ in zip(operands, maps, strict=True):
         for axis, expression in enumerate(map_.results):
             if isinstance(expression, ir.AffineDimExpr):
-                extents[expression.position] = int(operand.type.shape[axis])
+                sizes[expression.position] = int(operand.type.shape[axis])
     results = {each.position for each in maps[-1].results if isinstance(each, ir.AffineDimExpr)}
-    summed = [extent for loop, extent in extents.items() if loop not in results]
-    if any(extent != 1 and not is_dynamic(extent) for extent in summed):
+    reduced = [size for loop, size in sizes.items() if loop not in results]
+    if any(size != 1 and not is_dynamic(size) for size in reduced):
         return []
     return [
         number

@@ -1,16 +1,20 @@
-"""Truth values that are returned, and are used as integers of 8 bits as well (llvm-cpu).
+"""Booleans (i1) that are returned and also used as 8-bit integers (llvm-cpu).
 
-IREE 3.13 stores truth values in bytes. Where one dispatch writes them behind a sum, and the same as
-integers of 8 bits, it takes the one for the other, and refuses what it has then made ("write
-affecting operations on global resources are restricted"). So the integers, of conversions or of a
-choice between constants, are made of truth values that another dispatch has written
-(`emit.linalg.apart`)::
+Symptom: "write affecting operations on global resources are restricted".
+Cause: IREE 3.13 stores booleans in bytes. Where one dispatch writes booleans of a reduction, and
+the same as 8-bit integers, it takes the one for the other, and refuses its own result.
+Test: `test_booleans_as_bytes_are_still_refused` in tests/test_iree_limits.py.
+
+The integers, of conversions or of a select between constants, are computed from booleans that
+another dispatch has written (`emit.linalg.apart`).
+
+Before::
 
     %t = stablehlo.compare GT, %sum, %y : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>
     %i = stablehlo.convert %t : (tensor<8xi1>) -> tensor<8xi8>
     return %t, %i : tensor<8xi1>, tensor<8xi8>
 
-becomes ::
+After::
 
     %t = stablehlo.compare GT, %sum, %y : (tensor<8xf32>, tensor<8xf32>) -> tensor<8xi1>
     %u = "iree_tensor_ext.compute_barrier.start"(%t) : (tensor<8xi1>) -> tensor<8xi1>
@@ -24,58 +28,58 @@ from ...dialects.quant import element_type
 from ...dialects.stablehlo import of_category
 from ...emit import linalg
 from ...emit.operation import all_behind
-from ..base import named
+from ..base import named, producer_of
 
-__all__ = ["separate_truths"]
+__all__ = ["separate_booleans"]
 
 _CONVERT, _RESHAPE, _SELECT = "stablehlo.convert", "stablehlo.reshape", "stablehlo.select"
-_IN_PLACE = frozenset(
+_ELEMENTWISE = frozenset(
     (
         *of_category("elementwise-unary", "elementwise-binary", "elementwise-ternary"),
         *of_category("comparison", "generation", "data-movement"),
     )
 )
-"""What is computed element by element, or only moved."""
+"""Operations that compute element by element, or only move elements."""
 
 
-def separate_truths(module: Operation) -> bool:
-    """Have integers of 8 bits made of returned truth values in other dispatches; True if some are.
+def separate_booleans(module: Operation) -> bool:
+    """Compute 8-bit integers from returned booleans in other dispatches.
 
-    Args:
-        module: with functions.
+    Returns:
+        True if there are any.
     """
     is_changed = False
     for op in named(module, ["func.return"]):
         for value in op.operands:
             if element_type(value.type) != ir.IntegerType.get_signless(1):
                 continue
-            truths = value
-            while not isinstance(truths.owner, ir.Block) and truths.owner.name == _RESHAPE:
-                truths = truths.owner.operation.operands[0]
-            found = _bytes_of(truths)
-            if not found or all_behind(truths, _is_in_place):
+            booleans = value
+            while (producer := producer_of(booleans)) is not None and producer.name == _RESHAPE:
+                booleans = producer.operands[0]
+            byte_users = _byte_users(booleans)
+            if not byte_users or all_behind(booleans, _is_elementwise):
                 continue
-            with ir.InsertionPoint.after(truths.owner.operation), truths.owner.location:
-                apart = linalg.apart(truths)
-            for user, number in found:
-                user.operands[number] = apart
+            with ir.InsertionPoint.after(producer), producer.location:
+                separate = linalg.apart(booleans)
+            for user, number in byte_users:
+                user.operands[number] = separate
             is_changed = True
     return is_changed
 
 
-def _bytes_of(truths: Value) -> list[tuple[Operation, int]]:
-    """Who makes integers of 8 bits of truth values, by conversions, and by which operand."""
+def _byte_users(booleans: Value) -> list[tuple[Operation, int]]:
+    """The users that make 8-bit integers of booleans, and their operand numbers."""
     return [
         (use.owner, use.operand_number)
-        for use in truths.uses
+        for use in booleans.uses
         if _converts(use.owner) or (use.owner.name == _SELECT and use.operand_number == 0)
         if _makes_bytes(use.owner)
     ]
 
 
 def _makes_bytes(op: Operation) -> bool:
-    """True for a conversion to integers of 8 bits, or one from which others make such."""
-    if op.name == _SELECT and not all(_is_known(each) for each in list(op.operands)[1:]):
+    """True for a conversion to 8-bit integers, also through other conversions."""
+    if op.name == _SELECT and not all(_is_constant(each) for each in list(op.operands)[1:]):
         return False
     [result] = op.results
     element = element_type(result.type)
@@ -88,12 +92,14 @@ def _converts(op: Operation) -> bool:
     return op.name in (_CONVERT, _RESHAPE)
 
 
-def _is_known(value: Value) -> bool:
-    return not isinstance(value.owner, ir.Block) and value.owner.name == "stablehlo.constant"
+def _is_constant(value: Value) -> bool:
+    producer = producer_of(value)
+    return producer is not None and producer.name == "stablehlo.constant"
 
 
-def _is_in_place(value: Value) -> bool | None:
-    """True where nothing behind a value counts, False where it is a sum, None to go on."""
-    if isinstance(value.owner, ir.Block):
+def _is_elementwise(value: Value) -> bool | None:
+    """True where the sources of a value end, False if it is a reduction, None to go on."""
+    producer = producer_of(value)
+    if producer is None:
         return True
-    return None if value.owner.operation.name in _IN_PLACE else False
+    return None if producer.name in _ELEMENTWISE else False

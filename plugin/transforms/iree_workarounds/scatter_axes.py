@@ -1,10 +1,15 @@
-"""Scatters as IREE takes them: rows of updates, each at an index of the first axes of the inputs.
+"""``scatter`` as IREE takes it: rows of updates at indices of the first axes of the inputs.
 
-IREE refuses windows that extend along a scattered axis, or along another one only in part, axes of
-the inputs that are neither scattered nor in a window, several scattered axes that are not the first
-ones, and batching dimensions. All of these are places that an index can name. So an axis of the
-inputs stays in the window only if that covers it; the others come first, and each update of them is
-one more row, whose index along such an axis is the sum of
+Symptom: IREE refuses windows that extend along a scattered axis, or along another axis only in
+part, input axes that are neither scattered nor in a window, several scattered axes that are not the
+first ones, and batching dimensions (all targets).
+Cause: IREE 3.13 lowers a ``scatter`` to ``iree_linalg_ext.scatter``, whose updates are whole
+slices.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
+
+An index can name each of these elements. So an axis of the inputs stays in the window only if the
+window covers it. The other axes come first, and each of their updates is one more row, whose index
+along an axis is the sum of
 
 * the component of the index, if the axis is scattered,
 * the position in the batch, if it is a batching dimension,
@@ -25,17 +30,18 @@ from ...emit import stablehlo
 from ...emit.operation import parse_attribute, tensor_type
 from ..base import NoMatch
 from .index_bounds import as_signed
+from .loop_nests import is_static
 
 __all__ = ["scatter_rows"]
 
 
 def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a ``scatter`` that IREE refuses as one of rows."""
+    """Rewrite a ``scatter`` that IREE refuses as one of rows."""
     numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
-    if not all(value.type.has_static_shape for value in operands):
+    if not is_static(*operands):
         return NoMatch("has a dynamic shape")
     if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
         return NoMatch("updates nothing")
@@ -47,42 +53,41 @@ def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     windows = dict(zip(in_window, numbers.update_window_dims, strict=True))
     whole = [
         axis
-        for axis, place in windows.items()
-        if axis not in scattered and update_shape[place] == shape[axis]
+        for axis, dim in windows.items()
+        if axis not in scattered and update_shape[dim] == shape[axis]
     ]
-    others = [axis for axis in range(len(shape)) if axis not in (*scattered, *whole)]
+    unscattered = [axis for axis in range(len(shape)) if axis not in (*scattered, *whole)]
     is_first = len(scattered) == 1 or scattered == list(range(len(scattered)))
-    if is_first and not others and single == set(scattered):
-        return NoMatch("is of rows already, at indices of one axis or the first ones")
-    indexed = [*scattered, *others]
+    if is_first and not unscattered and single == set(scattered):
+        return NoMatch("has rows already, at indices of one axis or the first ones")
+    indexed = [*scattered, *unscattered]
     batches = [axis for axis in range(len(update_shape)) if axis not in windows.values()]
     spread = [windows[axis] for axis in indexed if axis in windows]
     rows = [update_shape[axis] for axis in (*batches, *spread)]
-    kept = [windows[axis] for axis in whole]
+    whole_dims = [windows[axis] for axis in whole]
 
     components = _components(as_signed(indices), int(numbers.index_vector_dim), len(scattered))
-    positions = dict(zip(batching, _batches(numbers), strict=True))
-    places = {
-        axis: [place] if (place := positions.get(axis)) is not None else [] for axis in indexed
-    }
-    for place, axis in enumerate((axis for axis in indexed if axis in windows), len(batches)):
-        places[axis].append(place)
+    row_axes: dict[int, list[int]] = {axis: [] for axis in indexed}
+    for axis, position in zip(batching, _batches(numbers), strict=True):
+        row_axes[axis].append(position)
+    for position, axis in enumerate((a for a in indexed if a in windows), len(batches)):
+        row_axes[axis].append(position)
     element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
     along = dict(zip(scattered, components, strict=True))
-    columns = [_column(rows, element, along.get(axis), places[axis]) for axis in indexed]
+    columns = [_column(rows, element, along.get(axis), row_axes[axis]) for axis in indexed]
 
     total = math.prod(rows)
     order = [*indexed, *whole]
     transposed = [stablehlo.transpose(value, order) for value in inputs]
     flat = [
         stablehlo.reshape(
-            stablehlo.transpose(value, [*batches, *spread, *kept]),
-            [total, *(update_shape[axis] for axis in kept)],
+            stablehlo.transpose(value, [*batches, *spread, *whole_dims]),
+            [total, *(update_shape[axis] for axis in whole_dims)],
         )
         for value in updates
     ]
     attribute = parse_attribute(
-        f"#stablehlo.scatter<update_window_dims = {list(range(1, len(kept) + 1))}, "
+        f"#stablehlo.scatter<update_window_dims = {list(range(1, len(whole_dims) + 1))}, "
         f"inserted_window_dims = {list(range(len(indexed)))}, "
         f"scatter_dims_to_operand_dims = {list(range(len(indexed)))}, index_vector_dim = 1>"
     )
@@ -104,26 +109,26 @@ def _components(indices: Value, vector: int, count: int) -> list[Value]:
     if vector == len(shape):
         return [indices]
     batches = shape[:vector] + shape[vector + 1 :]
-    parts = []
+    components = []
     for number in range(count):
         low = [number if axis == vector else 0 for axis in range(len(shape))]
         high = [number + 1 if axis == vector else extent for axis, extent in enumerate(shape)]
-        parts.append(stablehlo.reshape(stablehlo.slice_(indices, low, high), batches))
-    return parts
+        components.append(stablehlo.reshape(stablehlo.slice_(indices, low, high), batches))
+    return components
 
 
 def _batches(numbers: bindings.ScatterDimensionNumbers) -> list[int]:
-    """The place among the batches of each batching dimension of the indices."""
+    """The position among the batches of each batching dimension of the indices."""
     vector = int(numbers.index_vector_dim)
     return [axis - (axis > vector) for axis in numbers.scatter_indices_batching_dims]
 
 
 def _column(
-    rows: Sequence[int], element: ir.Type, component: Value | None, places: Sequence[int]
+    rows: Sequence[int], element: ir.Type, component: Value | None, axes: Sequence[int]
 ) -> Value:
     """The indices along an axis, one for each row, as a column."""
     type_ = tensor_type(rows, element)
-    terms = [stablehlo.iota(type_, place) for place in places]
+    terms = [stablehlo.iota(type_, axis) for axis in axes]
     if component is not None:
         terms.insert(0, stablehlo.broadcast(component, type_, list(range(component.type.rank))))
     total = terms[0] if terms else stablehlo.broadcast(stablehlo.zero_of(element), type_)

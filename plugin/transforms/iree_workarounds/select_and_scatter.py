@@ -1,15 +1,19 @@
 """``select_and_scatter`` as a windowed reduction and a scatter.
 
+Symptom: IREE refuses the operation (all targets).
+Cause: IREE 3.13 has no lowering for it.
+Test: none; tests/test_stablehlo_rare_forms.py covers it.
+
 ``select`` compares elements of the operand, ``scatter`` accumulates elements of the source, and one
 StableHLO operation has one element type for both. Converting the operand to the accumulator's type
-may merge two values (a coarser scale, fewer bits), and then the other element of a window could be
-selected. So the two are taken apart, each in its own type:
+may merge two values (a coarser scale, fewer bits), and then another element of a window could be
+selected. So the two are separated, each in its own type:
 
 1. ``reduce_window`` over the operand and the number of each element, with ``select`` as it is,
-   gives the number of the selected element of each window. Padding has the number -1 and is never
-   selected while the window has another element.
-2. ``scatter`` accumulates ``source`` at these numbers into a flat tensor that starts as
-   ``init_value``. It has one more element for windows of padding alone, which is cut off.
+computes the number of the selected element of each window. Padding has the number -1 and is never
+selected while the window has another element. 2. ``scatter`` accumulates ``source`` at these
+numbers into a flat tensor that starts as ``init_value``. It has one more element for windows of
+padding alone, which is cut off.
 """
 
 from __future__ import annotations
@@ -26,18 +30,19 @@ from ...emit import stablehlo
 from ...emit.operation import mlir_type, parse_attribute, splat, tensor_type
 from ...errors import UnsupportedError
 from ...numerics.element_types import I32
+from .loop_nests import is_static
 
 __all__ = ["expand_select_and_scatter"]
 
 _PADDING = -1
-"""The number of an element of the padding."""
+"""Number of a padding element."""
 
 
 def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -> Value:
     """Build the two operations at the current insertion point; take the regions out of `op`.
 
     Args:
-        op: a ``select_and_scatter`` of StableHLO or subquant; only the caller erases it.
+        op: a ``select_and_scatter`` of StableHLO or subquant; the caller erases it.
         source: the source, in the element type of ``scatter``.
         init_value: the init value, in the element type of ``scatter``.
 
@@ -48,7 +53,7 @@ def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -
         UnsupportedError: a dynamic shape, or more elements than a 32-bit number counts.
     """
     operand = op.operands[0]
-    if not (operand.type.has_static_shape and source.type.has_static_shape):
+    if not is_static(operand, source):
         raise UnsupportedError(
             f"has a dynamic shape, got '{operand.type}' and '{op.operands[1].type}'; selected "
             "elements are numbered, which takes static shapes",
@@ -70,7 +75,7 @@ def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -
 
 
 def _select(op: Operation, operand: Value, shape: list[int]) -> Value:
-    """The number of each window's selected element, for padding alone the number of elements."""
+    """The number of each window's selected element; for padding alone, the number of elements."""
     total = math.prod(shape)
     i32 = mlir_type(I32)
     numbers = stablehlo.reshape(stablehlo.iota(tensor_type([total], i32), 0), shape)
@@ -109,12 +114,12 @@ def _fill_window_body(op: Operation, window: Operation) -> None:
         form = emit.Tensors(left_number)
         i, j = form.emitted(left_number), form.emitted(right_number)
         takes_left = (i >= 0) & (emit.tensor(terminator.operands[0]) | (j < 0))
-        taken: emit.Formula = np.where(takes_left, i, j)
+        number: emit.Formula = np.where(takes_left, i, j)
         pair = [takes_left.value, left, right]
-        return [emit.value("stablehlo.select", pair, left.type), taken.value]
+        return [emit.value("stablehlo.select", pair, left.type), number.value]
 
-    value, number = old.arguments[0].type, tensor_type([], mlir_type(I32))
-    stablehlo.fill_body(window.regions[0], [value, number] * 2, body)
+    types = [old.arguments[0].type, tensor_type([], mlir_type(I32))]
+    stablehlo.fill_body(window.regions[0], types * 2, body)
 
 
 def _scatter(op: Operation, selected: Value, source: Value, start: Value) -> Value:
@@ -135,7 +140,7 @@ def _scatter(op: Operation, selected: Value, source: Value, start: Value) -> Val
 
 
 def _any_constant(element: ir.Type) -> Value:
-    """A scalar constant; what padding holds does not matter."""
+    """A scalar constant; the value of padding does not matter."""
     type_ = tensor_type([], element)
     parameters = parameters_of(element)
     if parameters is not None:

@@ -1,11 +1,14 @@
-"""``separate-variables``: variables that start with equal values get memory of their own.
+"""``separate-variables``: memory of their own for variables with equal initial values.
 
-IREE 3.13 updates a variable in place where a function stores what it loaded, with a part written:
-a cache of keys and values, say. Then the variable is the same memory all the time, which IREE takes
-for immutable, and two of them that start with the same value for one. The first value of all but
-one is selected in an initializer, by a flag that IREE does not look through: it would take two that
-get the same constant for one again, behind a barrier too. (A loop that selects: what is not written
-as a loop crashes upstream's passes in an initializer.)
+Symptom: two variables share memory, so an update of one changes the other (all targets).
+Cause: IREE 3.13 updates a variable in place where a function stores what it loaded with a part
+overwritten (a cache of keys and values, for example). The variable is then one buffer, which IREE
+takes for immutable, and it merges two that have the same initial value.
+Test: `test_equal_variables_are_still_one_without_the_pass` in tests/test_updates_in_place.py.
+
+The initial value of all but one is selected in an initializer, by a flag that IREE cannot fold: it
+would merge two that get the same constant again, also behind a barrier. The select is a loop,
+because other forms crash upstream's passes in an initializer.
 
 Before::
 
@@ -68,13 +71,13 @@ class SeparateVariables(ModulePass):
 
 
 def _is_written(type_: ir.Type) -> bool:
-    """True for tensors whose attributes the bindings read and write: not complex ones."""
+    """True for tensors whose attributes the bindings can read and write: not complex ones."""
     is_tensor = isinstance(type_, ir.RankedTensorType)
     return is_tensor and not isinstance(type_.element_type, ir.ComplexType)
 
 
 def _initialize(op: Operation, initial: ir.DenseElementsAttr) -> None:
-    """Write a variable without a first value, and what computes that."""
+    """Write a variable without an initial value, and an initializer that computes the value."""
     attributes = attributes_of(op)
     del attributes[_INITIAL]
     with ir.InsertionPoint(op), op.location:
@@ -88,15 +91,15 @@ def _initialize(op: Operation, initial: ir.DenseElementsAttr) -> None:
 
 
 def _selected(initial: ir.DenseElementsAttr) -> Value:
-    """A first value, which a flag selects that IREE does not know, in a loop."""
+    """An initial value that an opaque flag selects in a loop."""
     true = Scalars().known(1, BOOL).value
     hidden = value(linalg.BARRIER, [true], true.type)
-    given = [linalg.constant(initial), linalg.constant(_other(initial))]
+    values = [linalg.constant(initial), linalg.constant(_other(initial))]
     whole = linalg.identity_map(initial.type.rank)
     no_axes = ir.AffineMap.get(initial.type.rank, 0, [])
-    output = linalg.empty([int(extent) for extent in initial.type.shape], initial.type.element_type)
+    output = linalg.empty([int(size) for size in initial.type.shape], initial.type.element_type)
     return linalg.generic(
-        [hidden, *given],
+        [hidden, *values],
         output,
         [no_axes, whole, whole, whole],
         lambda flag, yes, no, _: value("arith.select", [flag, yes, no], yes.type),
@@ -104,6 +107,6 @@ def _selected(initial: ir.DenseElementsAttr) -> Value:
 
 
 def _other(initial: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
-    """Numbers that are not all those of a first value."""
+    """A constant that differs from an initial value."""
     zeros, ones = (splat(number, initial.type) for number in (0, 1))
     return ones if initial == zeros else zeros

@@ -1,18 +1,20 @@
-"""Functions of floats where IREE's are wrong: at 0, the infinities, NaN and subnormals.
+"""Float functions at special values: 0, infinities, NaN and subnormals.
 
-IREE 3.13 writes these functions with others, and computes
+Symptom: wrong results of
 
-* ``atan2`` of two zeros or two infinities as NaN, and of a zero of either sign as of one, and has
-  none of f64,
-* ``power`` with an exponent of 0, or a negative base, as NaN,
-* ``cbrt`` of an infinity as NaN,
-* ``remainder`` by 0 as a number, and by an infinity as NaN (Vulkan); of f64 it has none on a CPU,
-  and Vulkan's is wrong for great quotients,
-* ``ceil`` and ``floor`` of a subnormal as 0, as its devices flush it.
+* ``atan2``: NaN for two zeros or two infinities, one sign for zeros of either sign; f64 is refused,
+* ``power``: NaN for an exponent of 0, or a negative base,
+* ``cbrt``: NaN for an infinity,
+* ``remainder``: a number for a divisor of 0, NaN for an infinite one (Vulkan); f64 is refused on
+  CPUs, and wrong for great quotients on Vulkan,
+* ``ceil`` and ``floor``: 0 for a subnormal, as the devices flush it.
 
-Ordinary operands are left to the operation; the others are chosen before and after it. Signs are
-read from bits, so that -0 has one. What a device flushes to zero counts as zero, but in ``ceil``
-and ``floor``.
+Cause: IREE 3.13 expands these functions to formulas for ordinary operands.
+Test: none; tests/test_special_values.py covers it.
+
+The operation is kept for ordinary operands; special cases are selected before and after it. Signs
+are read from bits, so that -0 has one. A value that a device flushes to zero counts as zero, except
+in ``ceil`` and ``floor``.
 
 Source: StableHLO specification ("atan2", "power", ... operation from IEEE-754); IEEE 754-2019, 9.2.
 """
@@ -40,15 +42,15 @@ from ..base import NoMatch
 __all__ = ["ARCTANGENTS", "SPECIAL", "expand_arctangent", "expand_special"]
 
 ARCTANGENTS = ("math.atan", "math.atan2")
-"""The operations of `expand_arctangent`."""
+"""Operations of `expand_arctangent`."""
 _DONE = "ordinary_operands"
-"""The attribute of an operation whose operands are ordinary."""
+"""Attribute of an operation that has ordinary operands only."""
 _F64, _MANTISSA = ElementType.parse("f64"), 52
-"""And the bits of its mantissa."""
+"""The element type, and the bits of its mantissa."""
 
 
 def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write an operation of `SPECIAL` for all operands."""
+    """Rewrite an operation of `SPECIAL` for all operands."""
     if not isinstance(element_type(op.results[0].type), ir.FloatType):
         return NoMatch("is not of floats")
     if _DONE in op.attributes:
@@ -59,7 +61,7 @@ def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
+    """Rewrite ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
     if not isinstance(element_type(op.results[0].type), ir.F64Type):
         return NoMatch("is not of f64")
     is_tensor = isinstance(op.results[0].type, ir.ShapedType)
@@ -71,7 +73,7 @@ def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _ordinary(name: str, *operands: Formula) -> Formula:
-    """An operation on ordinary operands."""
+    """The operation itself, on ordinary operands."""
     values = [operand.value for operand in operands]
     first = operands[0]
     attributes = {_DONE: ir.UnitAttr.get()}
@@ -84,12 +86,12 @@ def _signed_bits(x: Formula) -> Formula:
 
 
 def _with_sign(magnitude: Formula, sign: Formula) -> Formula:
-    """A number that is not negative, or its negation where another's sign bit is set."""
+    """A nonnegative number, negated where the sign bit of another is set."""
     return np.where(_signed_bits(sign) < 0, -magnitude, magnitude)
 
 
 def _atan2(y: Formula, x: Formula) -> Formula:
-    """``|atan2|`` of the axis, of the diagonals or of what is left, with the sign of ``y``."""
+    """``|atan2|`` on the axis, on the diagonals or elsewhere, with the sign of ``y``."""
     is_left = _signed_bits(x) < 0
     on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
     ordinary_x = np.where(on_axis | diagonal, 1.0, x)
@@ -98,7 +100,7 @@ def _atan2(y: Formula, x: Formula) -> Formula:
         angle = angle_of(ordinary_y, ordinary_x, is_left)
     else:
         angle = np.abs(_ordinary("atan2", ordinary_y, ordinary_x))
-    pi, quarter = (x.form.known(math.pi / parts, x.element) for parts in (1, 4))
+    pi, quarter = (x.form.known(math.pi / divisor, x.element) for divisor in (1, 4))
     angle = np.where(on_axis, np.where(is_left, pi, 0.0), angle)
     angle = np.where(diagonal, np.where(is_left, 3.0 * quarter, quarter), angle)
     is_nan = (y != y) | (x != x)
@@ -133,7 +135,7 @@ def _cbrt(x: Formula) -> Formula:
 
 
 def _remainder(dividend: Formula, divisor: Formula) -> Formula:
-    """By 0 and of an infinity NaN, by an infinity the dividend; with the dividend's sign."""
+    """NaN by 0 and of an infinity, the dividend by an infinity; with the sign of the dividend."""
     has_none = (divisor == 0.0) | (np.abs(dividend) == np.inf) | (dividend != dividend)
     has_none = has_none | (divisor != divisor)
     is_whole = np.abs(divisor) == np.inf
@@ -150,7 +152,7 @@ def _ordinary_remainder(dividend: Formula, divisor: Formula) -> Formula:
 
 
 def _long_division(dividend: Formula, divisor: Formula) -> Formula:
-    """The remainder of positive numbers, exactly: a loop takes the divisor's multiples away.
+    """The exact remainder of positive numbers: a loop subtracts multiples of the divisor.
 
     With ``t`` the divisor times the power of two for which ``t <= r < 2 t``, ``r - t`` is exact
     (Sterbenz), and has fewer bits before the divisor's last one.
@@ -159,25 +161,25 @@ def _long_division(dividend: Formula, divisor: Formula) -> Formula:
     types = [value.type for value in values]
     mantissa = (1 << _MANTISSA) - 1
 
-    def named(arguments: Sequence[Value]) -> Iterator[Formula]:
+    def traced(arguments: Sequence[Value]) -> Iterator[Formula]:
         return (emit.tensor(value, _F64) for value in arguments)
 
-    def is_left(*arguments: Value) -> list[Value]:
-        rest, by = named(arguments)
+    def is_unfinished(*arguments: Value) -> list[Value]:
+        remainder, by = traced(arguments)
         axes = range(len(types[0].shape))
-        return [emit_stablehlo.reduce((rest >= by).value, axes, "or")]
+        return [emit_stablehlo.reduce((remainder >= by).value, axes, "or")]
 
-    def less(*arguments: Value) -> list[Value]:
-        rest, by = named(arguments)
-        exponent = _signed_bits(rest) & ~mantissa
+    def subtract(*arguments: Value) -> list[Value]:
+        remainder, by = traced(arguments)
+        exponent = _signed_bits(remainder) & ~mantissa
         multiple = bits_of(exponent | (_signed_bits(by) & mantissa), _F64)
-        multiple = np.where(multiple > rest, multiple * 0.5, multiple)
-        return [np.where(rest >= by, rest - multiple, rest).value, by.value]
+        multiple = np.where(multiple > remainder, multiple * 0.5, multiple)
+        return [np.where(remainder >= by, remainder - multiple, remainder).value, by.value]
 
     loop = create("stablehlo.while", values, types, regions=2)
-    for region, function in zip(loop.regions, (is_left, less), strict=True):
+    for region, function in zip(loop.regions, (is_unfinished, subtract), strict=True):
         emit_stablehlo.fill_body(region, types, function)
-    return next(named(loop.results))
+    return next(traced(loop.results))
 
 
 SPECIAL: dict[str, Callable[..., Formula]] = {
@@ -188,4 +190,4 @@ SPECIAL: dict[str, Callable[..., Formula]] = {
     "stablehlo.power": _power,
     "stablehlo.remainder": _remainder,
 }
-"""Operations by name, with what they are for all operands."""
+"""Expansions for all operands, by operation name."""

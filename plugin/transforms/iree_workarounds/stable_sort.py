@@ -1,10 +1,12 @@
-"""Sorts that keep the order of equal elements, which IREE's loops do not.
+"""``sort`` that keeps the order of equal elements, and has a nonnegative dimension.
 
-IREE refuses a negative dimension, too: it is counted from the other end. The last one is the
-default.
+Symptom: equal elements change their order; IREE refuses a negative dimension (all targets).
+Cause: IREE 3.13 ignores ``is_stable``, and counts dimensions from the front only; the default is
+-1.
+Test: none; tests/test_stablehlo_rare_forms.py covers it.
 
-The position of each element along the sorted dimension becomes one more operand, and decides where
-the comparator says of neither of two elements that it comes first::
+The position of each element along the sorted dimension becomes one more operand. It decides if the
+comparator orders neither of two elements first::
 
     before(a, b) or (not before(b, a) and position(a) < position(b))
 
@@ -21,11 +23,11 @@ from ...emit.operation import integer, mlir_type, tensor_type
 from ...numerics.element_types import I32
 from ..base import NoMatch
 
-__all__ = ["keep_sorted", "stabilize_sort"]
+__all__ = ["stabilize_sort", "use_all_results"]
 
 
 def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write a stable ``sort`` with the positions as an operand."""
+    """Rewrite a stable ``sort`` with the positions as an operand."""
     like = op.operands[0].type
     written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
     axis = written % max(like.rank, 1)
@@ -35,7 +37,7 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     block = op.regions[0].blocks[0]
     *comparator, terminator = [operation.operation for operation in block.operations]
     if _equals_are_alike(op, comparator):
-        return NoMatch("has equal elements that are alike")
+        return NoMatch("has equal elements that are identical")
     if not like.has_static_shape:
         return NoMatch("sorts a dynamic shape")
     if any(len(operation.regions) for operation in comparator):
@@ -61,24 +63,24 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def keep_sorted(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Use all results of a ``sort``: else IREE crashes on Vulkan, for some lengths."""
+def use_all_results(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Use all results of a ``sort``: on Vulkan IREE crashes otherwise, for some lengths."""
     results = list(op.results)
     users = [[(use.owner, use.operand_number) for use in result.uses] for result in results]
     if all(users) or not any(users):
-        return NoMatch("has results that are all used, or none")
+        return NoMatch("has results that are all used, or all unused")
     with ir.InsertionPoint.after(op):
-        kept = emit.create(
+        barrier = emit.create(
             "stablehlo.optimization_barrier", results, [result.type for result in results]
         )
-    for new, uses in zip(kept.results, users, strict=True):
+    for new, uses in zip(barrier.results, users, strict=True):
         for user, number in uses:
             user.operands[number] = new
     return None
 
 
 def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
-    """True for one operand of integers that are compared as they are."""
+    """True for one operand of integers that are compared directly."""
     if len(op.operands) != 1 or len(comparator) != 1 or comparator[0].name != "stablehlo.compare":
         return False
     element = element_type(op.operands[0].type)
@@ -91,11 +93,11 @@ def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
 def _copied(
     comparator: list[Operation], terminator: Operation, values: dict[Value, Value]
 ) -> Value:
-    """Copy a comparator's operations for other arguments; return its answer."""
+    """Copy a comparator's operations for other arguments; return its result."""
     for operation in comparator:
         copied = operation.clone()
         for number, operand in enumerate(operation.operands):
             copied.operands[number] = values.get(operand, operand)
         values |= dict(zip(operation.results, copied.results, strict=True))
-    answer = terminator.operands[0]
-    return values.get(answer, answer)
+    result = terminator.operands[0]
+    return values.get(result, result)

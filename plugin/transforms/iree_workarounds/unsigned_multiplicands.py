@@ -1,12 +1,14 @@
-"""Factors without a sign, truth values and unsigned integers, in products of more bits.
+"""Contractions of unsigned integers and booleans with results of more bits.
 
-IREE 3.13 reads unsigned factors of a product of more bits as signed: 200 of ``ui8`` as -56; and on
-Vulkan refuses some. They are widened before, and are signless.
+Symptom: 200 of ``ui8`` is read as -56, and true as -1 (all targets); some contractions are refused
+(Vulkan).
+Cause: IREE 3.13 reads unsigned operands of a contraction with a wider result as signed. It also
+folds a widening conversion of an operand of ``dot`` or ``dot_general``, or of both of a
+``convolution``, and reads the narrow integers as signed ones.
+Test: `test_multiplicands_are_still_read_as_signed` in tests/test_iree_limits.py.
 
-It takes a conversion to more bits away that gives a ``dot`` or a ``dot_general`` an operand, or a
-``convolution`` both, and has the product read the narrow integers, as signed ones: true counts as
--1. So truth values are chosen numbers in place of such a conversion, and unsigned integers are
-widened as signed ones, of which only the bits that were there are kept::
+Unsigned operands are widened first, and are signless. Instead of a conversion, booleans are
+selected numbers, and unsigned integers are sign-extended and masked to their bits::
 
     %f = stablehlo.convert %x : (tensor<4x8xui8>) -> tensor<4x8xf32>
     %r = stablehlo.dot_general %f, ...
@@ -18,8 +20,8 @@ becomes ::
     %a = stablehlo.and %i, %c255 : tensor<4x8xi32>
     %f = stablehlo.convert %a : (tensor<4x8xi32>) -> tensor<4x8xf32>
 
-So are conversions before others, and before what moves elements: IREE makes one of two conversions,
-and may exchange it with a reshape. LLVM makes the same instructions of both forms.
+The same goes for conversions before other conversions and before data movement: IREE merges two
+conversions, and may swap one with a reshape. LLVM makes the same instructions of both forms.
 
 Source: StableHLO specification, ``convert`` and ``dot_general``.
 """
@@ -33,70 +35,71 @@ from ...emit import Tensors, tensor
 from ...emit.operation import element_of, with_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
-from ..base import NoMatch
+from ..base import NoMatch, producer_of
 from .unsigned_integers import bits_as, is_unsigned, signless
 
-__all__ = ["is_widening", "widen_factors"]
+__all__ = ["is_widening", "widen_multiplicands"]
 
 _MOVES = ("stablehlo.reshape", "stablehlo.transpose")
 
 
-def widen_factors(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Write what a product reads without a sign, and has fewer bits, otherwise."""
-    found = [each for value in op.operands for each in _conversions(value)]
-    for each in dict.fromkeys(found):
+def widen_multiplicands(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    """Widen the unsigned operands of a contraction, and rewrite their conversions."""
+    conversions = [each for value in op.operands for each in _conversions(value)]
+    for each in dict.fromkeys(conversions):
         with ir.InsertionPoint(each), each.location:
             widened = _widened(each.operands[0], each.results[0].type)
         rewriter.replace_op(each, [widened])
     type_, values = op.results[0].type, [*op.operands, *op.results]
     if any(is_unsigned(value.type) for value in values):
-        result = emit.like(op, [_factor(each, type_) for each in op.operands], [signless(type_)])
+        result = emit.like(
+            op, [_signless_multiplicand(each, type_) for each in op.operands], [signless(type_)]
+        )
         rewriter.replace_op(op, [bits_as(result.results[0], type_)])
         return None
-    return None if found else NoMatch("multiplies nothing that was widened without a sign")
+    return None if conversions else NoMatch("has no widened unsigned multiplicands")
 
 
-def _factor(value: Value, result: ir.Type) -> Value:
-    """An operand with signless integers, of no fewer bits than those of a result."""
+def _signless_multiplicand(value: Value, result: ir.Type) -> Value:
+    """An operand with signless integers of at least the bits of the result."""
     if is_unsigned(value.type) and _is_narrower(value.type, result):
         value = _widened(value, with_element(value.type, element_type(result)))
     return bits_as(value, signless(value.type))
 
 
 def _conversions(value: Value) -> list[Operation]:
-    """The conversions behind a value of integers without a sign, or truth values, to more bits."""
-    found = []
-    while not isinstance(value.owner, ir.Block):
-        op = value.owner.operation
+    """The conversions of booleans or unsigned integers to more bits that lead to a value."""
+    conversions = []
+    while (op := producer_of(value)) is not None:
         if op.name == "stablehlo.convert":
-            given = op.operands[0].type
-            is_truth = element_type(given) == ir.IntegerType.get_signless(1)
-            if is_widening(op) and (is_truth or is_unsigned(given)):
-                found.append(op)
+            source = op.operands[0].type
+            is_boolean = element_type(source) == ir.IntegerType.get_signless(1)
+            if is_widening(op) and (is_boolean or is_unsigned(source)):
+                conversions.append(op)
         elif op.name not in _MOVES:
             break
         value = op.operands[0]
-    return found
+    return conversions
 
 
 def is_widening(op: Operation) -> bool:
-    """True for a conversion of integers or floats to such of more bits."""
+    """True for a conversion of integers or floats to more bits."""
     return _is_narrower(op.operands[0].type, op.results[0].type)
 
 
 def _is_narrower(type_: ir.Type, other: ir.Type) -> bool:
-    """True for integers or floats of fewer bits than others."""
+    """True for integers or floats of fewer bits than another type."""
     narrow, wide = element_type(type_), element_type(other)
     kinds = ir.IntegerType, ir.FloatType
     return isinstance(narrow, kinds) and isinstance(wide, kinds) and narrow.width < wide.width
 
 
-def _widened(given: Value, type_: ir.Type) -> Value:
-    """The numbers of a tensor as a type of more bits."""
-    source, element = element_of(given.type), element_of(type_)
+def _widened(value: Value, type_: ir.Type) -> Value:
+    """Convert a tensor to a type of more bits."""
+    source, element = element_of(value.type), element_of(type_)
     if source == BOOL:
-        form = Tensors(given)
+        form = Tensors(value)
         one, zero = form.known(1, element), form.known(0, element)
-        return bits_as(form.select(given, one.value, zero.value), type_)
-    bits = bits_as(given, signless(given.type))
+        return bits_as(form.select(value, one.value, zero.value), type_)
+    bits = bits_as(value, signless(value.type))
     return bits_as(convert(tensor(bits, source), element).value, type_)

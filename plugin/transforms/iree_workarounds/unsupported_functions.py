@@ -1,8 +1,12 @@
-"""Functions of numbers of 64 bits that IREE 3.13 does not have: refused before it is run.
+"""Diagnosis of f64 and i64 functions that IREE does not have, before IREE runs.
 
-IREE refuses these after it has compiled most of a module, with the name of a symbol
-(``undefined symbol: sin``) or of an operation of SPIR-V. Functions of constants are left to IREE,
-which computes them on the CPU when it compiles.
+Symptom: IREE compiles most of a module, and then fails with a symbol (``undefined symbol: sin``) or
+a SPIR-V operation.
+Cause: IREE 3.13 leaves these functions to libm, which its executables do not link, or to SPIR-V
+operations that do not take the type.
+Test: none; tests/test_messages.py holds the error.
+
+Functions of constants are left to IREE, which computes them on the CPU at compile time.
 """
 
 from __future__ import annotations
@@ -12,19 +16,20 @@ import re
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
 from ...emit.linalg import is_of_the_call
+from ...emit.operation import is_used
 
 __all__ = ["why_absent"]
 
-_OF_F64 = {
+_F64_FUNCTIONS = {
     "stablehlo.cbrt": "cbrt", "math.cbrt": "cbrt",
     "stablehlo.cosine": "cosine", "math.cos": "cosine",
     "stablehlo.sine": "sine", "math.sin": "sine",
     "stablehlo.tan": "tan", "math.tan": "tan",
     "stablehlo.tanh": "tanh", "math.tanh": "tanh",
 }  # fmt: skip
-"""Functions of f64 that are absent on all devices."""
+"""Functions of f64 that no target has."""
 
-_OF_F64_ON_VULKAN = _OF_F64 | {
+_F64_FUNCTIONS_ON_VULKAN = _F64_FUNCTIONS | {
     "stablehlo.exponential": "exponential", "math.exp": "exponential",
     "stablehlo.exponential_minus_one": "exponential_minus_one",
     "math.expm1": "exponential_minus_one", "stablehlo.log": "log", "math.log": "log",
@@ -33,7 +38,7 @@ _OF_F64_ON_VULKAN = _OF_F64 | {
     "stablehlo.power": "power", "math.powf": "power",
 }  # fmt: skip
 
-_OF_I64_ON_VULKAN = {"stablehlo.count_leading_zeros": "count_leading_zeros"}
+_I64_FUNCTIONS_ON_VULKAN = {"stablehlo.count_leading_zeros": "count_leading_zeros"}
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 
@@ -42,24 +47,23 @@ def why_absent(op: Operation, target: str) -> str:
     """Return the reason why IREE refuses an operation; empty if it does not.
 
     Args:
-        op: of the module that IREE gets.
-        target: what the module is compiled for (``vulkan:generic``).
+        op: an operation of the module that IREE gets.
+        target: target of the compilation (``vulkan:generic``).
     """
     is_vulkan = target.startswith("vulkan")
-    of_f64 = _OF_F64_ON_VULKAN if is_vulkan else _OF_F64
-    function, element, other = of_f64.get(op.name), "f64", "f32"
+    f64_functions = _F64_FUNCTIONS_ON_VULKAN if is_vulkan else _F64_FUNCTIONS
+    function, element, narrower = f64_functions.get(op.name), "f64", "f32"
     if function is None and is_vulkan:
-        function, element, other = _OF_I64_ON_VULKAN.get(op.name), "i64", "i32"
+        function, element, narrower = _I64_FUNCTIONS_ON_VULKAN.get(op.name), "i64", "i32"
     if function is None or not isinstance(op.results[0].type, ir.RankedTensorType):
         return ""
-    is_used = any(True for _ in op.results[0].uses)
     is_absent = str(element_type(op.results[0].type)) == element
-    if not is_used or not is_absent or not is_of_the_call(op.results[0]):
+    if not is_used(op.results[0]) or not is_absent or not is_of_the_call(op.results[0]):
         return ""
     name = _NAME.match(str(op.location))
     owner = f" for {name.group(1)}" if name else ""
     device = "Vulkan" if is_vulkan else "llvm-cpu"
     return (
         f"computes {function} of {element}{owner}, which IREE does not do on {device}; convert the "
-        f"operand to {other}"
+        f"operand to {narrower}"
     )

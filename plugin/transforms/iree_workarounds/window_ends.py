@@ -1,7 +1,10 @@
-"""Windowed reductions of one position that leave the end of the operand unread.
+"""``reduce_window`` with one position that leaves the end of the operand unread.
 
-IREE's verifier takes the extents of such a reduction for wrong: a stride that no window takes is
-gone by then. What is not read is cut off, which is a negative padding.
+Symptom: IREE refuses it (all targets).
+Cause: a stride that no window takes is dropped before the verifier of IREE 3.13 computes the sizes.
+Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
+
+The unread end is cut off by negative padding.
 
 Source: StableHLO specification, ``reduce_window``, constraint C15.
 """
@@ -12,26 +15,26 @@ from ...core._mlir import Operation, Rewriter, ir
 from ...dialects.windows import window_padding, window_steps
 from ...emit.operation import dense
 from ..base import NoMatch
+from .loop_nests import dilated_size
 
 __all__ = ["cut_windows"]
 
 
 def cut_windows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-    """Cut what no window of a ``reduce_window`` reads, in place."""
+    """Cut the elements that no window of a ``reduce_window`` reads, in place."""
     operand, result = op.operands[0].type, op.results[0].type
     if not operand.has_static_shape:
         return NoMatch("has a dynamic shape")
     rank = operand.rank
     padding = window_padding(op, rank)
-    windows, within, between = (
+    windows, window_dilations, dilations = (
         window_steps(op, name, rank)
         for name in ("window_dimensions", "window_dilations", "base_dilations")
     )
     cuts = False
     for axis in range(rank):
-        extent = int(operand.shape[axis])
-        dilated = (extent - 1) * between[axis] + 1 if extent else 0
-        read = (windows[axis] - 1) * within[axis] + 1
+        dilated = dilated_size(int(operand.shape[axis]), dilations[axis])
+        read = dilated_size(windows[axis], window_dilations[axis])
         unread = int(padding[axis].sum()) + dilated - read
         if int(result.shape[axis]) == 1 and unread > 0:
             padding[axis, 1] -= unread
