@@ -40,13 +40,13 @@ from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .batch_independence import Traced, check_batch, unlike
 from .call import IMPORTERS, Call, Operand, Typed, type_of_dtype
-from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
-from .dynamic_sizes.handlers import (
+from .dynamic_sizes.bounded_operators import (
     SIZE_PRODUCERS,
     compute_bounded,
     has_bounded_inputs,
     value_objects,
 )
+from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
 from .dynamic_sizes.shape_values import compute_shape_values, has_shape_values
 from .integer_report import Explained
 from .quantization.expressed import Quantized, ScaledSum

@@ -1,6 +1,6 @@
-"""Branches, whose graphs read values of the graph around them.
+"""If, whose graphs read values of the graph around them.
 
-A condition that is known chooses when the program is written.
+A constant condition chooses a graph when the program is written.
 
 Source: ONNX, If 1 to 25.
 """
@@ -22,13 +22,11 @@ from ..reading.model import Subgraph
 
 @importer("If")
 def if_(call: Call) -> list[Any]:
-    """One of two graphs."""
-    condition = call.array(0)
+    """``cond``: one of two graphs."""
+    condition = call.scalar(0)
     branches = [call.subgraph(name) for name in ("then_branch", "else_branch")]
-    if condition.size != 1:
-        raise call.error(f"has {condition.size} conditions")
     if is_known(condition):
-        chosen = branches[0 if condition.reshape(-1)[0] else 1]
+        chosen = branches[0 if condition else 1]
         return [Typed(each.type, each.value) for each in call.graph.inner(chosen, [])]
     types: list[list[str]] = []
 
@@ -36,7 +34,7 @@ def if_(call: Call) -> list[Any]:
         def compute() -> list[AnyArray]:
             results = call.graph.inner(graph, [])
             if any(isinstance(each.value, BoundedTensor) for each in results):
-                raise _HasCountsError
+                raise _BoundedResultError
             results = [call.plain(each) for each in results]
             types.append([each.type for each in results])
             return [each.value for each in results]
@@ -44,22 +42,24 @@ def if_(call: Call) -> list[Any]:
         return compute
 
     try:
-        values = choose(condition.reshape(()), *map(branch, branches))
-    except _HasCountsError:
-        return _with_counts(call, condition.reshape(()), branches)
+        values = choose(condition, *map(branch, branches))
+    except _BoundedResultError:
+        return _with_bounded_results(call, condition, branches)
     if types[0] != types[1]:
         raise call.error(f"has branches of the types {types[0]} and {types[1]}")
     return [Typed(type_, value) for type_, value in zip(types[0], values, strict=True)]
 
 
-class _HasCountsError(Exception):
-    """A result of a branch has a counted axis."""
+class _BoundedResultError(Exception):
+    """A result of a branch is a bounded tensor."""
 
 
-def _with_counts(call: Call, condition: AnyArray, branches: Sequence[Subgraph]) -> list[Typed]:
-    """Choose between branches of which one has results with a counted axis."""
+def _with_bounded_results(
+    call: Call, condition: AnyArray, branches: Sequence[Subgraph]
+) -> list[Typed]:
+    """Choose between branches that have bounded tensors as results."""
     pairs = list(zip(*(call.graph.inner(graph, []) for graph in branches), strict=True))
-    axes = [_counted_axis(call, *pair) for pair in pairs]
+    axes = [_bounded_axis(call, *pair) for pair in pairs]
     bounds = [
         0 if axis is None else max(each.shape[axis] for each in pair)
         for axis, pair in zip(axes, pairs, strict=True)
@@ -86,14 +86,15 @@ def _with_counts(call: Call, condition: AnyArray, branches: Sequence[Subgraph]) 
     ]
 
 
-def _counted_axis(call: Call, yes: Operand, no: Operand) -> int | None:
-    """Return the counted axis of a result of two branches, None if it has none."""
+def _bounded_axis(call: Call, yes: Operand, no: Operand) -> int | None:
+    """Return the axis of a data-dependent size of a result of two branches, None for none."""
     axes = {each.value.axis for each in (yes, no) if isinstance(each.value, BoundedTensor)}
-    rests = [
+    static_sizes = [
         tuple(n for axis, n in enumerate(each.shape) if axis not in axes) for each in (yes, no)
     ]
     has_one_rank = len(yes.shape) == len(no.shape)
-    if yes.type != no.type or not has_one_rank or len(axes) > 1 or rests[0] != rests[1]:
+    is_one_type = yes.type == no.type and has_one_rank and len(axes) <= 1
+    if not is_one_type or static_sizes[0] != static_sizes[1]:
         raise call.error(
             f"has branches of {yes.type} of shape {list(yes.shape)} and {no.type} of shape "
             f"{list(no.shape)}, where the number of rows is computed",
@@ -103,7 +104,7 @@ def _counted_axis(call: Call, yes: Operand, no: Operand) -> int | None:
 
 
 def _padded(call: Call, operand: Operand, axis: int, bound: int) -> list[AnyArray]:
-    """Return an array with as many rows as a bound, and the number of those that count."""
+    """Pad an array to a bound; return it and the number of valid rows."""
     value, count = operand.value, np.asarray(operand.shape[axis], np.int32)
     if isinstance(value, BoundedTensor):
         value, count = value.value, value.count

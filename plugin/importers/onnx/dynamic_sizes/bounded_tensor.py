@@ -1,9 +1,10 @@
-"""Tensors with an axis whose extent the program counts, as the results of NonZero.
+"""Tensors with a data-dependent dimension size, as the results of NonZero.
 
-The number of results is bounded when the program is written: NonZero has at most one for each
-element. A `BoundedTensor` is an array of the bound's extent along one axis, and a count. The rows
-after the count are padding and hold any numbers: a kernel never sees a `BoundedTensor`, and
-`counted_operators` decides which operators may compute on the padding::
+NonZero has at most one result for each element, so a bound of the dimension size is known when the
+program is written. A `BoundedTensor` is an array with the bound as the size of one axis, and the
+number of valid rows along it. The rows after the valid ones are padding and hold any numbers. No
+operator importer gets a `BoundedTensor`: `bounded_operators` decides which operators may compute on
+the padding. XLA calls this a bounded dynamic dimension::
 
     value = [[0, 0, 0, 0], [1, 3, 0, 0]]    axis = 1    count = 2    (bound 4)
     result of the model: [[0, 0], [1, 3]]
@@ -29,7 +30,7 @@ __all__ = [
     "BoundedTensor",
     "ShapeValue",
     "bounded",
-    "is_row",
+    "is_valid_row",
     "true_positions",
 ]
 
@@ -37,16 +38,17 @@ DYNAMIC_SIZE_ADVICE = (
     "the number of its rows is known only when the program runs; make the tensor a result of the "
     "model and compute this after the call, or use a mask in place of NonZero"
 )
-"""The end of a message about an operator that takes no tensor with a counted axis."""
+"""Errors about operators that take no bounded tensor end with this text."""
 
 
 class BoundedTensor(Symbolic):
-    """A tensor with a counted axis; formulas over arrays refuse it.
+    """A tensor with a data-dependent dimension size; formulas over arrays refuse it.
 
     Args:
-        value: an array, or a real as integers and scales, of the bound's extent along `axis`.
-        axis: the counted axis, from 0.
-        count: i32 without axes, of the program; one object for all tensors with the same rows.
+        value: an array, or integers and scales, with the bound as the size of `axis`.
+        axis: the axis of the data-dependent size, from 0.
+        count: the number of valid rows, i32 without axes, of the program; one object for all
+            tensors with the same rows.
     """
 
     __slots__ = ("axis", "count", "value")
@@ -58,7 +60,7 @@ class BoundedTensor(Symbolic):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents, with the bound for the counted axis."""
+        """The dimension sizes, with the bound for the data-dependent one."""
         return tuple(self.value.shape)
 
     @property
@@ -72,41 +74,30 @@ class BoundedTensor(Symbolic):
         """The number of axes."""
         return len(self.shape)
 
-    def is_row(self) -> AnyArray:
-        """Return an array that is true on the rows that count, and broadcasts to the value."""
-        return is_row(self.shape, self.axis, self.count)
+    def is_valid_row(self) -> AnyArray:
+        """Return an array that is true on the valid rows, and broadcasts to the value."""
+        return is_valid_row(self.shape, self.axis, self.count)
 
-    def convert(self, element: ElementType) -> AnyArray:
-        """Refuse: the padding must not reach a formula."""
-        self._refuse()
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnsupportedError(
+            f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
+        )
 
-    def bits_of(self, element: ElementType) -> AnyArray:
-        """Refuse: the padding must not reach a formula."""
-        self._refuse()
-
-    def __array_function__(self, *_: Any) -> NoReturn:
-        """Refuse: the padding must not reach a formula."""
-        self._refuse()
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> NoReturn:
-        self._refuse()
-
+    convert = bits_of = _refuse
+    __array_function__ = __array__ = _refuse
     __array_ufunc__ = None
-
-    def _refuse(self) -> NoReturn:
-        raise UnsupportedError(f"takes a tensor with a counted axis: {DYNAMIC_SIZE_ADVICE}")
 
 
 COUNT_CODE_LIMIT = -(1 << 50)
-"""The number below which a code of `ShapeValue` is that of a count."""
+"""Codes of a `ShapeValue` below this number stand for counts."""
 
 
 class ShapeValue(Symbolic):
-    """A shape that is computed from counts, or a part of one: see `counted_extents`.
+    """A shape that is computed from counts, or a part of one: see `shape_values`.
 
     Args:
         array: the elements, INT64, of the program.
-        codes: the elements that are known, and a code for each count.
+        codes: the constant elements, and a code for each count.
         counts: the count and its bound, by code.
     """
 
@@ -121,19 +112,20 @@ class ShapeValue(Symbolic):
 
     @staticmethod
     def of(array: AnyArray, codes: Array, counts: Mapping[int, tuple[AnyArray, int]]) -> Any:
-        """Return extents, or an array if no count is among them."""
+        """Return a shape value, or an array if no count is among its elements."""
         return ShapeValue(array, codes, counts) if (codes < COUNT_CODE_LIMIT).any() else codes
 
     @staticmethod
-    def of_shape(array: AnyArray, extents: Sequence[int | None], own: BoundedTensor) -> Any:
-        """Return the extents of a tensor with a counted axis, None for the count."""
-        code = COUNT_CODE_LIMIT - 1 - id(own.count)  # the count lives as long as this
-        codes = np.array([code if n is None else n for n in extents], np.int64)
-        return ShapeValue.of(array, codes, {code: (own.count, own.shape[own.axis])})
+    def of_shape(array: AnyArray, sizes: Sequence[int | None], tensor: BoundedTensor) -> Any:
+        """Return dimension sizes of a bounded tensor, None for the data-dependent one."""
+        code = COUNT_CODE_LIMIT - 1 - id(tensor.count)  # the count lives as long as this
+        codes = np.array([code if n is None else n for n in sizes], np.int64)
+        bound = tensor.shape[tensor.axis]
+        return ShapeValue.of(array, codes, {code: (tensor.count, bound)})
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The extents of the array."""
+        """The shape of the array."""
         return tuple(self.codes.shape)
 
     @property
@@ -147,27 +139,27 @@ class ShapeValue(Symbolic):
         return convert(self.array, element)
 
     def bits_of(self, element: ElementType) -> AnyArray:
-        """The bits of the array."""
+        """Return the bits of the array."""
         return self.array.bits_of(element)
 
     def __array_function__(self, *_: Any) -> NoReturn:
-        """Refuse: the array is what formulas take."""
+        """Refuse: formulas take the array."""
         raise UnsupportedError("takes a shape that is computed from a count")
 
 
-def is_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:
+def is_valid_row(shape: Sequence[int], axis: int, count: AnyArray) -> AnyArray:
     """Return an array that is true at the first `count` positions of an axis, and broadcasts."""
     positions = np.arange(shape[axis], dtype=np.int32)
     return positions.reshape([-1 if a == axis else 1 for a in range(len(shape))]) < count
 
 
 def bounded(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
-    """Return a tensor with a counted axis, or an array where the count is known.
+    """Return a bounded tensor, or an array where the count is constant.
 
     Args:
-        value: of the bound's extent along the axis.
-        axis: from 0.
-        count: None if all rows count.
+        value: the array with the bound as the size of the axis.
+        axis: the axis of the data-dependent size, from 0.
+        count: the number of valid rows; None if all rows are valid.
     """
     if count is None:
         return value
@@ -179,8 +171,8 @@ def bounded(value: AnyArray, axis: int, count: AnyArray | None) -> Any:
 def true_positions(mask: AnyArray) -> tuple[AnyArray, AnyArray | None]:
     """Return the positions of true elements in ascending order.
 
-    In a program, position ``k`` is the first one with ``k + 1`` true elements up to it, which a
-    binary search in the cumulative sums finds for all ``k`` at once.
+    In a program, position ``k`` is the first one with ``k + 1`` true elements up to it. A binary
+    search in the cumulative sums finds the positions for all ``k`` at once.
 
     Args:
         mask: booleans, of one axis.
@@ -191,16 +183,16 @@ def true_positions(mask: AnyArray) -> tuple[AnyArray, AnyArray | None]:
     """
     if is_known(mask):
         return np.flatnonzero(mask).astype(np.int32), None
-    extent = mask.shape[0]
+    size = mask.shape[0]
     ends = cumulative(convert(mask, I32), 0, "add", is_exclusive=False, is_reversed=False)
-    count = ends[extent - 1]
-    order = np.arange(extent, dtype=np.int32)
-    positions: AnyArray = np.zeros(extent, np.int32)
-    step = 1 << (extent.bit_length() - 1)
+    count = ends[size - 1]
+    order = np.arange(size, dtype=np.int32)
+    positions: AnyArray = np.zeros(size, np.int32)
+    step = 1 << (size.bit_length() - 1)
     while step:
-        further = positions + np.int32(step)
-        sums = take(ends, np.minimum(further, np.int32(extent)) - np.int32(1), 0)
-        is_before = (further <= np.int32(extent)) & (sums <= order)
-        positions = np.where(is_before, further, positions)
+        candidates = positions + np.int32(step)
+        true_counts = take(ends, np.minimum(candidates, np.int32(size)) - np.int32(1), 0)
+        is_before = (candidates <= np.int32(size)) & (true_counts <= order)
+        positions = np.where(is_before, candidates, positions)
         step //= 2
     return np.where(order < count, positions, np.int32(0)), count

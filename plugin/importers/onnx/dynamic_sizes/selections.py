@@ -1,6 +1,6 @@
-"""Operators that select as many elements as they find: NonZero, Compress, NonMaxSuppression.
+"""Operators that select elements: NonZero, Compress, NonMaxSuppression.
 
-Their results have an axis that the program counts (`bounded`), unless the operands are constant.
+The results are bounded tensors, unless the operands are constant.
 
 Sources: ONNX, NonZero 13, Compress 28, NonMaxSuppression 11; ONNX Runtime,
 ``non_max_suppression_helper.h``.
@@ -32,12 +32,10 @@ from .bounded_tensor import bounded, true_positions
 
 __all__ = ["compressed", "coordinates_of", "is_non_zero"]
 
-# -- masks ----------------------------------------------------------------------------------------
-
 
 @importer("NonZero")
 def non_zero(call: Call) -> Typed:
-    """The coordinates of the elements that are not 0, one column for each."""
+    """``X``: the coordinates of the elements that are not 0, one column for each."""
     return coordinates_of(is_non_zero(call.array(0)))
 
 
@@ -75,7 +73,7 @@ def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
 
 @importer("Compress")
 def compress(call: Call) -> Typed:
-    """The slices along an axis where a condition is true."""
+    """``input, condition``: the slices along an axis where the condition is true."""
     return compressed(call, call.array(1).reshape(-1))
 
 
@@ -96,27 +94,21 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
         condition = np.zeros(extent, np.bool_)
     positions, count = true_positions(condition)
     if axis is None:
-        found = moved(call, lambda value: take(value.reshape(-1), positions, 0))
+        selected = moved(call, lambda value: take(value.reshape(-1), positions, 0))
     else:
-        found = moved(call, lambda value: take(value, positions, axis))
-    return Typed(found.type, bounded(found.value, axis or 0, count))
-
-
-# -- boxes ----------------------------------------------------------------------------------------
+        selected = moved(call, lambda value: take(value, positions, axis))
+    return Typed(selected.type, bounded(selected.value, axis or 0, count))
 
 
 @importer("NonMaxSuppression")
 def non_max_suppression(call: Call) -> Typed:
     """``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``: batch, class and box of each selection.
 
-    In each step, the best box that is left is selected for each batch and class, and the boxes that
-    overlap it are dropped. Of equal scores the first counts.
+    In each step, the best remaining box is selected for each batch and class, and the boxes that
+    overlap it are suppressed. Among equal scores the first is the best.
     """
     boxes, scores = call.array(0), call.array(1)
     is_center = call.attribute("center_point_box", 0) == 1
-    if call.attribute("center_point_box", 0) not in (0, 1):
-        raise call.error(f"has center_point_box = {call.attribute('center_point_box')}, expected 0 "
-                         "or 1")  # fmt: skip
     if (
         boxes.ndim != 3 or scores.ndim != 3 or boxes.shape[2] != 4
         or (boxes.shape[0], boxes.shape[1]) != (scores.shape[0], scores.shape[2])
@@ -125,21 +117,21 @@ def non_max_suppression(call: Call) -> Typed:
             f"has boxes of shape {list(boxes.shape)} and scores of shape {list(scores.shape)}, "
             "expected [batches, boxes, 4] and [batches, classes, boxes]"
         )
-    most, overlap, least_score = (_scalar(call, index) for index in (2, 3, 4))
+    limit, overlap, least_score = (_scalar(call, index) for index in (2, 3, 4))
     batches, classes, extent = scores.shape
-    most = np.zeros((), np.int64) if most is None else most
-    steps = np.minimum(np.maximum(most, np.int64(0)), np.int64(extent))
+    limit = np.zeros((), np.int64) if limit is None else limit
+    steps = np.minimum(np.maximum(limit, np.int64(0)), np.int64(extent))
     bound = int(steps) if is_known(steps) else extent
     if not batches * classes * bound:
         return Typed("INT64", np.zeros((0, 3), np.int64))
     overlap = np.zeros((), np.float32) if overlap is None else overlap
     if is_known(overlap) and not 0 <= overlap <= 1:
         raise call.error(f"has the iou_threshold {overlap}, expected 0 to 1")
-    is_left = np.ones((batches * classes, extent), np.bool_)
+    is_remaining = np.ones((batches * classes, extent), np.bool_)
     rows = scores.reshape((batches * classes, extent))
     if least_score is not None:
-        is_left = rows > least_score
-    chosen = _suppressed(call, _sides(boxes, is_center), rows, is_left, overlap, steps, bound)
+        is_remaining = rows > least_score
+    chosen = _suppressed(call, _sides(boxes, is_center), rows, is_remaining, overlap, steps, bound)
     columns = chosen.transpose(1, 0).reshape(-1)  # batch, class, order of selection
     positions, count = true_positions(columns < np.int32(extent))
     batch, class_, _ = _unraveled(positions, (batches, classes, bound))
@@ -172,7 +164,7 @@ def _suppressed(
     call: Call,
     sides: Sequence[AnyArray],
     scores: AnyArray,
-    is_left: AnyArray,
+    is_remaining: AnyArray,
     overlap: AnyArray,
     steps: AnyArray,
     bound: int,
@@ -181,57 +173,58 @@ def _suppressed(
 
     Args:
         call: the node.
-        sides: as of `_sides`.
+        sides: the result of `_sides`.
         scores: ``[B * C, N]``.
-        is_left: of the shape of `scores`; false for boxes that are not selected.
-        overlap: the ratio of intersection and union from which on a box is dropped.
-        steps: the number of selections at most.
-        bound: the greatest number that `steps` can be.
+        is_remaining: true for boxes that can be selected; has the shape of `scores`.
+        overlap: the ratio of intersection and union above which a box is suppressed.
+        steps: the greatest number of selections.
+        bound: an upper bound of `steps`.
 
     Returns:
-        i32 ``[bound, B * C]``; N where no box was left.
+        i32 ``[bound, B * C]``; N where no box remained.
     """
     count, extent = scores.shape
     batches = sides[0].shape[0]
     classes = count // batches
-    places = np.arange(extent, dtype=np.int32)
+    numbers = np.arange(extent, dtype=np.int32)
     starts = np.repeat(np.arange(batches, dtype=np.int32) * np.int32(extent), classes)
     all_sides = [np.repeat(side, classes, 0) for side in sides]
     lowest = np.asarray(-np.inf, scores.dtype)
 
-    def goes_on(index: AnyArray, is_any: AnyArray, *_: AnyArray) -> AnyArray:
+    def continues(index: AnyArray, is_any: AnyArray, *_: AnyArray) -> AnyArray:
         return (index < steps) & is_any
 
-    def best_of(is_left: AnyArray) -> AnyArray:
-        masked = np.where(is_left, scores, lowest)
-        is_best = is_left & (masked == reduce_rows(masked, "max")[:, None])
-        return reduce_rows(np.where(is_best, places, np.int32(extent)), "min")
+    def best_of(is_remaining: AnyArray) -> AnyArray:
+        masked = np.where(is_remaining, scores, lowest)
+        is_best = is_remaining & (masked == reduce_rows(masked, "max")[:, None])
+        return reduce_rows(np.where(is_best, numbers, np.int32(extent)), "min")
 
-    def body(index: AnyArray, _: AnyArray, is_left: AnyArray, chosen: AnyArray) -> list[AnyArray]:
-        best = best_of(is_left)
+    def body(
+        index: AnyArray, _: AnyArray, is_remaining: AnyArray, chosen: AnyArray
+    ) -> list[AnyArray]:
+        best = best_of(is_remaining)
         position = starts + np.minimum(best, np.int32(extent - 1))
         own = [take(side.reshape(-1), position, 0)[:, None] for side in sides]
-        is_dropped = _overlap(all_sides, own, overlap) | (places == best[:, None])
+        is_suppressed = _overlap(all_sides, own, overlap) | (numbers == best[:, None])
         row = [index.reshape(()), np.zeros((), np.int32)]
         is_any = convert(best < np.int32(extent), I32).max() > np.int32(0)
-        return [
-            index + np.int32(1), is_any, is_left & ~is_dropped, put_slice(chosen, best[None], row)
-        ]  # fmt: skip
+        chosen = put_slice(chosen, best[None], row)
+        return [index + np.int32(1), is_any, is_remaining & ~is_suppressed, chosen]
 
     steps = convert(steps, I32)
     if bound == 1:  # IREE's compiler crashes on a loop of one iteration at most (IREE 3.13)
-        return np.where(steps > np.int32(0), best_of(is_left), np.int32(extent))[None]
+        return np.where(steps > np.int32(0), best_of(is_remaining), np.int32(extent))[None]
     nothing = np.full((bound, count), extent, np.int32)
-    start = [np.zeros((), np.int32), np.ones((), np.bool_), is_left, nothing]
+    start = [np.zeros((), np.int32), np.ones((), np.bool_), is_remaining, nothing]
     if not is_known(scores) or not is_known(sides[0]):
         start = [call.lifted(each) for each in start]
-    return repeat_while(goes_on, body, start)[3]
+    return repeat_while(continues, body, start)[3]
 
 
 def _overlap(sides: Sequence[AnyArray], own: Sequence[AnyArray], overlap: AnyArray) -> AnyArray:
     """Return True where intersection over union of boxes with one box is above a ratio.
 
-    f32, rounded after each operation in the order of ONNX Runtime.
+    The arithmetic is f32, rounded after each operation in the order of ONNX Runtime.
     """
     left, right = np.maximum(sides[0], own[0]), np.minimum(sides[1], own[1])
     top, bottom = np.maximum(sides[2], own[2]), np.minimum(sides[3], own[3])

@@ -1,8 +1,8 @@
-"""Unique: the distinct elements or slices of a tensor, with an axis that the program counts.
+"""Unique: the distinct elements or slices of a tensor, as a bounded tensor.
 
 All pairs are compared. An element is the first of its kind if no element before it is equal. Its
-place among the distinct ones is the number of first ones that are less, or that are earlier if they
-keep their order.
+rank among the distinct elements is the number of first elements that are less, or that are earlier
+if the order is kept.
 
 Source: ONNX, Unique 11.
 """
@@ -22,12 +22,12 @@ from ..reduction.ordering import ordered_keys
 from .bounded_tensor import bounded
 
 _MAX_PAIRS = 1 << 24
-"""The number of comparisons up to which a tensor that is computed is taken."""
+"""The greatest number of comparisons for a tensor that the program computes."""
 
 
 @importer("Unique")
 def unique(call: Call) -> list[Typed]:
-    """Distinct elements, the first of each, the place of each element, and their numbers."""
+    """``X``: distinct elements, their first indices, the rank of each element, and their counts."""
     operand, value = call.input(0), call.array(0)
     shape = operand.shape
     axis = None if call.attribute("axis") is None else call.axis("axis", len(shape), 0)
@@ -44,9 +44,9 @@ def unique(call: Call) -> list[Typed]:
             f"{_MAX_PAIRS} comparisons; compute it after the call, or of fewer elements",
             UnsupportedError,
         )
-    is_first, is_equal, place = _places(ordered_keys(rows), is_sorted=is_sorted)
+    is_first, is_equal, rank = _ranks(ordered_keys(rows), is_sorted=is_sorted)
     order = np.arange(count, dtype=np.int32)
-    is_at = is_first & (place == order[:, None])  # [place, element]
+    is_at = is_first & (rank == order[:, None])  # [rank, element]
     first = np.where(is_at, order, np.int32(0)).sum(axis=1, dtype=np.int32)
     number = convert(is_first, I32).sum(dtype=np.int32)
     alike = convert(is_equal, I32).sum(axis=1, dtype=np.int32)
@@ -55,20 +55,20 @@ def unique(call: Call) -> list[Typed]:
     return [
         Typed(operand.type, bounded(distinct, axis or 0, number)),
         Typed("INT64", bounded(convert(first, I64), 0, number)),
-        Typed("INT64", convert(place, I64)),
+        Typed("INT64", convert(rank, I64)),
         Typed("INT64", bounded(convert(numbers, I64), 0, number)),
     ]
 
 
 def _of_constant(type_: str, value: Array, axis: int | None, *, is_sorted: bool) -> list[Typed]:
     """Return the results for elements that are known."""
-    distinct, first, place, numbers = np.unique(value, True, True, True, axis=axis)
-    place = place.reshape(-1)
+    distinct, first, rank, numbers = np.unique(value, True, True, True, axis=axis)
+    rank = rank.reshape(-1)
     if not is_sorted:
         order = np.argsort(first)
         distinct = np.take(distinct, order, axis or 0)
-        first, numbers, place = first[order], numbers[order], np.argsort(order)[place]
-    integers = [Typed("INT64", each.astype(np.int64)) for each in (first, place, numbers)]
+        first, numbers, rank = first[order], numbers[order], np.argsort(order)[rank]
+    integers = [Typed("INT64", each.astype(np.int64)) for each in (first, rank, numbers)]
     return [Typed(type_, distinct), *integers]
 
 
@@ -79,7 +79,7 @@ def _slices(value: AnyArray, axis: int) -> AnyArray:
     return value.transpose(order).reshape((value.shape[axis], rest))
 
 
-def _places(keys: AnyArray, *, is_sorted: bool) -> tuple[AnyArray, AnyArray, AnyArray]:
+def _ranks(keys: AnyArray, *, is_sorted: bool) -> tuple[AnyArray, AnyArray, AnyArray]:
     """Compare rows with one another.
 
     Args:
@@ -87,7 +87,7 @@ def _places(keys: AnyArray, *, is_sorted: bool) -> tuple[AnyArray, AnyArray, Any
         is_sorted: by their elements, the first ones first; else in the order of the first ones.
 
     Returns:
-        Whether a row is the first of its kind, whether two rows are equal, and the place of each
+        Whether a row is the first of its kind, whether two rows are equal, and the rank of each
         row among the distinct ones, i32.
     """
     count, width = keys.shape
@@ -106,5 +106,5 @@ def _places(keys: AnyArray, *, is_sorted: bool) -> tuple[AnyArray, AnyArray, Any
         before = cumulative(same, 2, "multiply", is_exclusive=True, is_reversed=False)
         is_less = is_less & (before > np.int32(0))
     is_less = convert(is_less, I32).max(axis=2) > np.int32(0)  # [row, a row that is less]
-    place = convert(is_less & is_first, I32).sum(axis=1, dtype=np.int32)
-    return is_first, is_equal, place
+    rank = convert(is_less & is_first, I32).sum(axis=1, dtype=np.int32)
+    return is_first, is_equal, rank

@@ -1,7 +1,7 @@
 """Upper bounds of integers that a program computes, such as the number of iterations of a loop.
 
 A bound follows from the nodes that compute a tensor: the Min of a number and a constant, the
-extents of a tensor with a counted axis. Nodes that compute other numbers have none.
+dimension sizes of a bounded tensor. Other nodes have no bound.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ import numpy as np
 from ..call import Call
 from ..reading.model import Node
 
-__all__ = ["most_of"]
+__all__ = ["upper_bound"]
 
 _MAX_NODES = 64
-"""The length of a chain of nodes that is followed."""
+"""The greatest length of a chain of nodes that is followed."""
+_ELEMENTS_OF_FIRST_INPUT = (
+    "Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
+    "Unsqueeze",
+)  # fmt: skip
+"""The results of these operators have only elements of their first input."""
 
-_SAME = ("Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
-         "Unsqueeze")  # fmt: skip
-"""Operators whose results have only elements of their first input."""
 
-
-def most_of(call: Call, index: int) -> int | None:
+def upper_bound(call: Call, index: int) -> int | None:
     """Return an upper bound of the elements of an input; None if none is known."""
     if index >= len(call.node.inputs) or not call.node.inputs[index]:
         return None
-    return _most(call, call.node.inputs[index], _MAX_NODES)
+    return _bound_of_tensor(call, call.node.inputs[index], _MAX_NODES)
 
 
-def _most(call: Call, name: str, depth: int) -> int | None:
+def _bound_of_tensor(call: Call, name: str, depth: int) -> int | None:
     operand = call.graph.operand(name)
     if operand is not None and operand.is_constant:
         array = np.asarray(operand.value)
@@ -38,24 +39,23 @@ def _most(call: Call, name: str, depth: int) -> int | None:
     node = call.graph.producer(name)
     if node is None or not depth or not node.inputs:
         return None
-    return _most_of_node(call, node, depth - 1)
+    return _bound_of_results(call, node, depth - 1)
 
 
-def _most_of_node(call: Call, node: Node, depth: int) -> int | None:
-    first = call.graph.operand(node.inputs[0])
+def _bound_of_results(call: Call, node: Node, depth: int) -> int | None:
     if node.operator in ("Shape", "Size"):
+        first = call.graph.operand(node.inputs[0])
         if first is None:
             return None
-        extents = first.shape
-        return math.prod(extents) if node.operator == "Size" else max(extents, default=0)
-    if node.operator in _SAME:
-        return _most(call, node.inputs[0], depth)
+        return math.prod(first.shape) if node.operator == "Size" else max(first.shape, default=0)
+    if node.operator in _ELEMENTS_OF_FIRST_INPUT:
+        return _bound_of_tensor(call, node.inputs[0], depth)
     if node.operator in ("Min", "Max"):
-        bounds = [_most(call, each, depth) for each in node.inputs]
+        bounds = [_bound_of_tensor(call, each, depth) for each in node.inputs]
         known = [each for each in bounds if each is not None]
         if not known or (node.operator == "Max" and len(known) < len(bounds)):
             return None
         return min(known) if node.operator == "Min" else max(known)
     if node.operator == "Clip" and len(node.inputs) > 2 and node.inputs[2]:
-        return _most(call, node.inputs[2], depth)
+        return _bound_of_tensor(call, node.inputs[2], depth)
     return None
