@@ -60,7 +60,7 @@ from ..kernel import Binding, Kernel
 from ..workgroups import workgroup_range
 from .conv_gemm import ROOM, ConvGemm
 from .output_tile import OutputTile
-from .widened_panels import WidenedPanels, widened_panels
+from .weight_panels import WidenedPanels, widened_panels
 
 __all__ = ["Int8Conv"]
 
@@ -176,7 +176,7 @@ class Int8Conv(ConvGemm):
         of_workgroup = windows.output_pixels // self.workgroups
         most = _MEMORY - self.room_of(self.rows_per_block)
         is_cut = windows.tap_count == self.slices == 1
-        return widened_panels(self.tiles, self.target, of_workgroup, most, is_cut=is_cut)
+        return widened_panels(self.tiles, self.target, of_workgroup, most, can_split=is_cut)
 
     @property
     def _is_cut(self) -> bool:
@@ -186,7 +186,7 @@ class Int8Conv(ConvGemm):
     @property
     def _groups_at_once(self) -> int:
         """How many words of a position are multiplied before the next windows are."""
-        return self.panels.groups if self.panels and self._is_cut else self.groups
+        return self.panels.k_packs if self.panels and self._is_cut else self.groups
 
     @cached_property
     def rows_per_block(self) -> int:
@@ -262,7 +262,7 @@ class Int8Conv(ConvGemm):
             return
         weight = _Weight(stored, tile)
         if self.panels is not None:
-            panel, zero = self.panels.memory(), scalar(constant_index(0))
+            panel, zero = self.panels.allocate(), scalar(constant_index(0))
             self.panels.write(stored, tile, zero, panel)
             weight = _Weight(panel, zero, factor)
         given, room = activations, self.room_of(self.rows_per_block)
@@ -345,7 +345,7 @@ class Int8Conv(ConvGemm):
         stored, first, activations, factors = memories
         panels, zero = self.panels, scalar(constant_index(0))
         assert panels is not None
-        weight = _Weight(panels.memory(), zero, self.target.multiplicand_type)
+        weight = _Weight(panels.allocate(), zero, self.target.multiplicand_type)
         groups = -(-self.at_once // writer.pixels_per_group(self.at_once))
         lanes, parts = self.tiles.lanes, range(self.tiles.vectors)
         begin_with = [load(first, [tile.value, part * lanes], lanes, I32) for part in parts]
@@ -367,7 +367,8 @@ class Int8Conv(ConvGemm):
                 def add(number: Value) -> None:
                     at = wait_at(scalar(number))
                     line, row = self._place(scalar(number))
-                    start = self.geometry.first_tap(line, row) * self.groups + panel * panels.groups
+                    start = self.geometry.first_tap(line, row) * self.groups
+                    start = start + panel * panels.k_packs
                     read, start, apart = self._read_from(activations, start, factors)
                     sums = writer.reload(at, self.at_once)
                     operands = weight, first, read, tile, line, start, apart, None

@@ -1,22 +1,17 @@
-"""Integers of a weight out of their bytes: of a step, or of a panel before many rows need it.
+"""Weight panels: part of K of some weight tiles, unpacked to workgroup memory once for many rows.
 
-A *panel* is what some tiles have of as much of the depth as fits the first cache. Unpacked, a byte
-for each integer and f32 for scales and offsets, it is read by one group of rows after the other,
-which unpack nothing then. 128 rows of 4096 times 4096 x 4096, one thread on Emerald Rapids, in ms:
+Extracting integers from bit fields (`UnpackedStep`), and widening bytes to i16, take as long as
+multiplying them. So a kernel of many rows of M first writes a panel that fits the L1 cache, which
+all its rows then read: as bytes with f32 scales and offsets in blockwise GEMMs (`UnpackedPanel`),
+as i16 in int8 convolutions (`WidenedPanels`).
 
-    =================  ====  =====  =====  =====  =====  =====  =====
-    ..                 int4  Q4_1   Q2_K   Q3_K   Q4_K   Q5_0   Q6_K
-    =================  ====  =====  =====  =====  =====  =====  =====
-    AVX512-VNNI        9.33  11.23  14.95  11.83  15.27   9.48  12.14
-    unpacked by each   9.99  12.14  17.28  14.37  17.12  11.55  15.22
-    AVX2               22.1                       25.6   35.5   29.7
-    unpacked by each   23.8                       30.5   45.0   42.9
-    =================  ====  =====  =====  =====  =====  =====  =====
+``docs/performance/kernels.md`` has times with and without panels.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,153 +19,229 @@ from ...core._mlir import Value
 from ...emit import Formula, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import bitcast, load, loop, prefetch, scratch, store
-from ...numerics.element_types import U8, U16, ElementType
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I16, U8, U16, ElementType
 from ..isa.base import InstructionSet
-from ..pack.packed_weight import PackedWeight
+from ..pack.packed_weight import PackedWeight, Tiles
 from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
-__all__ = ["Panel", "Step"]
+__all__ = ["UnpackedPanel", "UnpackedStep", "WidenedPanels", "widened_panels"]
 
-_INTEGERS = 8 << 10
-"""Bytes of the integers of a panel, at most: a quarter of the first cache, which has rows, too."""
+_MAX_UNPACKED_BYTES = 8 << 10
+"""The integers of a panel take a quarter of the L1 cache at most; activations need room, too."""
+_MAX_WHOLE_TILE_BYTES = 18 << 10
+"""A widened tile up to this size is one panel: 3x3 taps, 64 channels, 16 columns."""
+_MAX_SPLIT_PANEL_BYTES = 10 << 10
+"""A widened panel of a split tile leaves room for the accumulators that wait in memory."""
+_MIN_SPLIT_K_PACKS = 32
+"""A panel of a split tile has at least this many k-packs for each reload of an accumulator."""
+_MIN_PIXELS_PER_PANEL = 32
+"""Fewer output pixels save less time than writing the panel takes."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """A step of a tile of the weight.
+class UnpackedStep:
+    """The integers of a step of a weight tile, extracted from bit fields in registers.
 
     Attributes:
-        memory: the weight.
-        stored: how it is given.
-        target: what is multiplied with.
+        memory: the memref of the weight.
+        weight: the layout.
+        target: the instruction set.
         tile: the number of the tile.
-        start: where the step begins in the tile, in bytes.
-        number: of the step.
-        ahead: as of the rows.
-        is_kept: vectors are read once.
-        loaded: vectors by their place.
+        start: the byte offset of the step in the tile.
+        number: the number of the step, counted from the activations' first.
+        prefetch_bytes: the prefetch distance; 0 for none.
+        reuses_loads: each vector of bytes is loaded once.
+        loaded: vectors of bytes by their number.
     """
 
     memory: Value
-    stored: PackedWeight
+    weight: PackedWeight
     target: InstructionSet
     tile: Value
     start: Formula
     number: Value
-    ahead: int
-    is_kept: bool = True
+    prefetch_bytes: int
+    reuses_loads: bool = True
     loaded: dict[int, Formula] = field(default_factory=dict)
 
-    def group(self, part: int, number: int) -> Formula:
-        """The integers of a group of a part of the columns, u8."""
-        tiles, table, integer = self.stored.tiles, self.stored.codebook, None
-        for plane, vector, bits, stored, low in tiles.bit_fields(number):
-            piece = self._vector(tiles.vector_index(plane, vector * tiles.vectors + part))
+    def k_pack(self, vector: int, number: int) -> Formula:
+        """The integers of a k-pack of a vector of columns, u8."""
+        tiles, codebook, integers = self.weight.tiles, self.weight.codebook, None
+        for plane, index, bits, byte_shift, integer_shift in tiles.bit_fields(number):
+            piece = self._load(tiles.vector_index(plane, index * tiles.vectors + vector))
             if bits < 8:
-                # No target shifts bytes: bits of a neighbour come in, and are masked.
-                moved, by = bitcast(piece, U16), stored - low
-                if by:
-                    piece = bitcast(moved >> by if by > 0 else moved << -by, U8)
-                piece = piece & (((1 << bits) - 1) << low)
-            integer = piece if integer is None else integer | piece
-        return integer if table is None else self.target.shuffle_lookup(table, integer)
+                # No target shifts bytes: the bits of a neighbor are shifted in, and masked.
+                words, shift = bitcast(piece, U16), byte_shift - integer_shift
+                if shift:
+                    piece = bitcast(words >> shift if shift > 0 else words << -shift, U8)
+                piece = piece & (((1 << bits) - 1) << integer_shift)
+            integers = piece if integers is None else integers | piece
+        return integers if codebook is None else self.target.shuffle_lookup(codebook, integers)
 
-    def _vector(self, number: int) -> Formula:
+    def _load(self, number: int) -> Formula:
         is_first = number not in self.loaded
-        if is_first or not self.is_kept:
-            size = self.stored.tiles.lanes * 4
-            place = self.start + number * size
-            self.loaded[number] = load(self.memory, [self.tile, place.value], size, U8)
-            if self.ahead and is_first:
-                prefetch(self.memory, [self.tile, (place + self.ahead).value])
+        if is_first or not self.reuses_loads:
+            size = self.weight.tiles.lanes * 4
+            offset = self.start + number * size
+            self.loaded[number] = load(self.memory, [self.tile, offset.value], size, U8)
+            if self.prefetch_bytes and is_first:
+                prefetch(self.memory, [self.tile, (offset + self.prefetch_bytes).value])
         return self.loaded[number]
 
 
-class Panel:
-    """Memory for a panel, which a workgroup takes where its code begins.
+class UnpackedPanel:
+    """A panel of a blockwise weight: integers as bytes, scales and offsets as f32.
+
+    It is constructed at the beginning of a kernel, where it allocates its memory.
 
     Args:
-        stored: how the weight is given.
-        count: how many tiles it has.
-        target: what is multiplied with.
+        weight: the layout of the weight.
+        tiles: the number of tiles of the panel.
+        target: the instruction set.
 
     Attributes:
-        stored: how it lies there.
+        layout: the layout of the panel.
     """
 
-    def __init__(self, stored: PackedWeight, count: int, target: InstructionSet) -> None:
-        self._weight, self._target = stored, target
-        self.stored = _unpacked(stored, count)
+    def __init__(self, weight: PackedWeight, tiles: int, target: InstructionSet) -> None:
+        self._weight, self._target = weight, target
+        self.layout = _panel_layout(weight, tiles)
         self._memories = [
             scratch([size for size in each.shape if size is not None], U8)
-            for each in weight_bindings(self.stored)
+            for each in weight_bindings(self.layout)
         ]
 
     @staticmethod
-    def fits(stored: PackedWeight, count: int) -> bool:
-        """True if the memory is enough for some tiles of a weight."""
-        tiles = _unpacked(stored, count).tiles
-        return count * tiles.nr * tiles.k <= _INTEGERS
+    def fits(weight: PackedWeight, tiles: int) -> bool:
+        """True if a superblock of some tiles fits `_MAX_UNPACKED_BYTES`."""
+        layout = _panel_layout(weight, tiles).tiles
+        return tiles * layout.nr * layout.k <= _MAX_UNPACKED_BYTES
 
     @property
-    def turns(self) -> int:
-        """How many turns of the weight it has."""
-        return self.stored.tiles.k // self._weight.record_k
+    def records(self) -> int:
+        """The weight's records in a panel."""
+        return self.layout.tiles.k // self._weight.record_k
 
-    def number(self, turn: Formula) -> Formula:
-        """That of the first of its own turns that is in a turn of the weight."""
-        return turn * (self._weight.record_k // self.stored.record_k)
+    def first_record(self, record: Formula) -> Formula:
+        """The first of the panel's own, shorter records within a record of the weight."""
+        return record * (self._weight.record_k // self.layout.record_k)
 
     def unpack(
-        self, weight: WeightReader, tiles: Sequence[Value], start: Formula, stop: Formula
+        self, reader: WeightReader, tiles: Sequence[Value], start: Formula, stop: Formula
     ) -> WeightReader:
-        """Unpack some turns of tiles, and return what reads them.
+        """Emit the unpacking of a range of records, and return the reader of the panel.
 
         Args:
-            weight: what is read.
-            tiles: their numbers.
-            start, stop: of the weight's turns.
+            reader: the reader of the weight.
+            tiles: the numbers of the tiles.
+            start, stop: the range of the weight's records.
         """
-        for place, tile in enumerate(tiles):
-            of_tile = functools.partial(self._unpack_turn, weight, place, tile, start)
-            loop(start.value, stop.value, 1, of_tile)
-        return WeightReader(self.stored, self._memories, self.number(start))
+        for index, tile in enumerate(tiles):
+            unpack_record = functools.partial(self._unpack_record, reader, index, tile, start)
+            loop(start.value, stop.value, 1, unpack_record)
+        return WeightReader(self.layout, self._memories, self.first_record(start))
 
-    def _unpack_turn(
-        self, weight: WeightReader, place: int, tile: Value, start: Formula, number: Value
+    def _unpack_record(
+        self, reader: WeightReader, index: int, tile: Value, start: Formula, number: Value
     ) -> None:
-        given, turn, behind = self._weight, scalar(number), scalar(number) - start
-        ahead = self._target.prefetch_bytes_gemm
-        lanes, parts, width = given.tiles.lanes, given.tiles.vectors, given.tiles.nr
+        weight, record, offset = self._weight, scalar(number), scalar(number) - start
+        tiles = weight.tiles
+        lanes, nr = tiles.lanes, tiles.nr
 
-        def keep(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:
+        def write(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:
             size = element.bits // 8
             bytes_ = bitcast(vector, U8)
-            store(bytes_, memory, [constant_index(place), (column * size).value])
+            store(bytes_, memory, [constant_index(index), (column * size).value])
 
-        def of_step(step: Value) -> None:
-            memory, begin = weight.step(turn, scalar(step))
-            numbered = behind * given.steps_per_record + scalar(step)
-            read = Step(memory, given, self._target, tile, begin, numbered.value, ahead)
-            first = numbered * (given.tiles.k_per_step * width)
-            for group in range(given.tiles.k_per_step // 4):
-                for part in range(parts):
-                    column = first + (group * parts + part) * lanes * 4
-                    keep(read.group(part, group), self._memories[0], column, U8)
+        def unpack_step(step: Value) -> None:
+            memory, begin = reader.step(record, scalar(step))
+            own = offset * weight.steps_per_record + scalar(step)
+            distance = self._target.prefetch_bytes_gemm
+            source = UnpackedStep(memory, weight, self._target, tile, begin, own.value, distance)
+            first = own * (tiles.k_per_step * nr)
+            for k_pack in range(tiles.k_per_step // 4):
+                for vector in range(tiles.vectors):
+                    column = first + (k_pack * tiles.vectors + vector) * lanes * 4
+                    write(source.k_pack(vector, k_pack), self._memories[0], column, U8)
 
-        loop(0, given.steps_per_record, 1, of_step)
-        for each in range(given.blocks_per_record):
-            first = (behind * given.blocks_per_record + each) * width
-            for part in range(parts):
-                where = tile, BlockIndex(turn, each), part * lanes, lanes
-                found = [weight.scale(*where), weight.zero_point(*where), weight.offset(*where)]
-                vectors = [vector for vector in found if vector is not None]
-                fields, memories = self.stored.fields, self._memories[1:]
-                for vector, one, memory in zip(vectors, fields, memories, strict=True):
-                    keep(vector, memory, first + part * lanes, one.element)
+        loop(0, weight.steps_per_record, 1, unpack_step)
+        for block in range(weight.blocks_per_record):
+            first = (offset * weight.blocks_per_record + block) * nr
+            for vector in range(tiles.vectors):
+                where = tile, BlockIndex(record, block), vector * lanes, lanes
+                loads = [reader.scale(*where), reader.zero_point(*where), reader.offset(*where)]
+                vectors = [each for each in loads if each is not None]
+                fields, memories = self.layout.fields, self._memories[1:]
+                for each, block_field, memory in zip(vectors, fields, memories, strict=True):
+                    write(each, memory, first + vector * lanes, block_field.element)
 
 
-def _unpacked(stored: PackedWeight, count: int) -> PackedWeight:
-    unit = stored.records_per_superblock * stored.record_k
-    most = max(1, _INTEGERS // (unit * count * stored.tiles.nr))
-    return stored.unpacked(count, min(unit * most, stored.tiles.k))
+def _panel_layout(weight: PackedWeight, tiles: int) -> PackedWeight:
+    superblock_k = weight.records_per_superblock * weight.record_k
+    count = max(1, _MAX_UNPACKED_BYTES // (superblock_k * tiles * weight.tiles.nr))
+    return weight.unpacked(tiles, min(superblock_k * count, weight.tiles.k))
+
+
+@dataclass(frozen=True)
+class WidenedPanels:
+    """Panels of an int8 weight tile, widened to i16 multiplicands.
+
+    Attributes:
+        tiles: the layout of the weight; a step has one k-pack.
+        target: the instruction set.
+        k_packs: the k-packs of a panel.
+    """
+
+    tiles: Tiles
+    target: InstructionSet
+    k_packs: int
+
+    @property
+    def count(self) -> int:
+        """The number of panels of a tile."""
+        return self.tiles.steps // self.k_packs
+
+    def allocate(self) -> Value:
+        """Allocate a panel, which has the shape of a weight of one tile."""
+        return scratch([1, self.k_packs, self.tiles.step_bytes], self.target.multiplicand_type)
+
+    def write(self, weight: Value, tile: Formula, panel: Formula, memory: Value) -> None:
+        """Emit the widening of a panel of a tile."""
+        length = self.tiles.lanes * self.target.k_pack
+        first = panel * self.k_packs
+
+        def widen(number: Value) -> None:
+            k_pack = first + scalar(number)
+            for vector in range(self.tiles.vectors):
+                offset = vector * length
+                bytes_ = load(weight, [tile.value, k_pack.value, offset], length, I8)
+                widened = convert(bytes_, self.target.multiplicand_type)
+                store(widened, memory, [0, number, offset])
+
+        loop(0, self.k_packs, 1, widen)
+
+
+def widened_panels(
+    tiles: Tiles, target: InstructionSet, pixels: int, max_bytes: int, *, can_split: bool
+) -> WidenedPanels | None:
+    """Return the panels of an int8 weight tile; None where the kernel reads the weight itself.
+
+    Args:
+        tiles: the layout of the weight.
+        target: the instruction set.
+        pixels: the output pixels of a workgroup, all of which read the tile.
+        max_bytes: the memory that a workgroup has for a panel.
+        can_split: a tile may have several panels.
+    """
+    k_pack_bytes = tiles.step_bytes * target.multiplicand_type.bits // I8.bits
+    if target.multiplicand_type != I16 or pixels < _MIN_PIXELS_PER_PANEL:
+        return None
+    if tiles.steps * k_pack_bytes <= min(max_bytes, _MAX_WHOLE_TILE_BYTES):
+        return WidenedPanels(tiles, target, tiles.steps)
+    limit = min(max_bytes, _MAX_SPLIT_PANEL_BYTES) // k_pack_bytes if can_split else 0
+    choices = [n for n in range(_MIN_SPLIT_K_PACKS, limit + 1) if tiles.steps % n == 0]
+    if not choices:
+        return None
+    # The K loop unrolls up to 8 k-packs: prefer multiples.
+    return WidenedPanels(tiles, target, max(choices, key=lambda n: (math.gcd(n, 8), n)))

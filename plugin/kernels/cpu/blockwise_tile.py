@@ -1,0 +1,386 @@
+"""Register tiles of blockwise GEMMs: MR rows times some weight tiles, over one record of K.
+
+With int8 activations an i32 accumulator has the dot product of a block, with an f32 accumulator
+beside it for the sum over blocks (`BlockwiseTile`)::
+
+    dot[m, n] = sum_k (weight[n, k] - zero[n, b]) * x[m, k]
+    acc[m, n] += row_scale[m, b] * (scale[n, b] * dot[m, n] + offset[n, b] * sum_k x[m, k])
+
+The zero point is part of the initial i32 accumulator: ``-zero[n, b] * sum_k x[m, k]``.
+
+With f32 activations, integers of up to 8 bits become f32 in registers (`BlockwiseF32Tile`): ``q``
+is the lowest byte of the bits of ``2**23 + q``, from which ``2**23 + zero`` is subtracted, exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from ...core._mlir import Value
+from ...emit import Formula, scalar
+from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop
+from ...numerics.array_functions import bits_of, convert
+from ...numerics.element_types import F32, I8, I32, U32
+from ..epilogue.matcher import FusedEpilogue
+from ..isa.base import Accumulator, InstructionSet
+from ..pack.packed_weight import PackedWeight, Tiles
+from .output_tile import store_with_tail
+from .weight_panels import UnpackedStep
+from .weight_reader import BlockIndex, WeightReader
+
+__all__ = [
+    "BlockwiseF32Tile",
+    "BlockwiseOperands",
+    "BlockwiseTile",
+    "TileNumber",
+    "index_plus",
+    "row_sum_factor",
+]
+
+_BITS_OF_2_23 = 0x4B000000
+"""The bits of ``2**23`` as f32, the lowest of which count units."""
+
+TileNumber: TypeAlias = tuple[Value, Value]
+"""The number of a weight tile among those of all batches, and among those of its own."""
+_Position: TypeAlias = tuple[Value, int]
+"""The row and the vector of columns of an accumulator."""
+
+
+def row_sum_factor(weight: PackedWeight) -> int:
+    """The factor of row sums that makes them initial accumulators: minus the common zero point.
+
+    It is -1 where zero points differ, and 1 where there is none: offsets are multiplied by the sums
+    too.
+    """
+    zero_point = weight.zero_point
+    return -1 if zero_point is None else -zero_point or 1
+
+
+@dataclass(frozen=True)
+class BlockwiseOperands:
+    """The memrefs of a blockwise GEMM.
+
+    Attributes:
+        weight: the reader of the weight, or of an unpacked panel.
+        activations: ``M x K / 4`` i32 k-packs, or ``M x K`` f32.
+        activation_blocks: the scale, and the sum times `row_sum_factor`, of each block of int8
+            activations; None for f32.
+        tables: the tables of the fused epilogue.
+        result: ``M x N``.
+    """
+
+    weight: WeightReader
+    activations: Value
+    activation_blocks: Value | None
+    tables: Sequence[Value]
+    result: Value
+
+
+@dataclass(frozen=True)
+class BlockwiseTile:
+    """A register tile with int8 activations.
+
+    Attributes:
+        operands: the memrefs.
+        target: the instruction set.
+        epilogue: the fused epilogue, or None.
+        tile_numbers: the weight tiles.
+        rows: the rows of M.
+        prefetch_bytes: the prefetch distance of the weight; 0 for none.
+    """
+
+    operands: BlockwiseOperands
+    target: InstructionSet
+    epilogue: FusedEpilogue | None
+    tile_numbers: Sequence[TileNumber]
+    rows: Sequence[Value]
+    prefetch_bytes: int
+
+    @property
+    def weight(self) -> PackedWeight:
+        """The layout of the weight."""
+        return self.operands.weight.weight
+
+    @property
+    def tiles(self) -> Tiles:
+        """The layout of the integers."""
+        return self.weight.tiles
+
+    @property
+    def vectors(self) -> int:
+        """NR of all weight tiles, in vectors."""
+        return len(self.tile_numbers) * self.tiles.vectors
+
+    @property
+    def positions(self) -> list[_Position]:
+        """The positions of the accumulators."""
+        return [(row, vector) for row in self.rows for vector in range(self.vectors)]
+
+    def _columns(self, vector: int) -> tuple[Value, Value, int]:
+        """The tile of a vector, as in `TileNumber`, and its first column there."""
+        number, own = divmod(vector, self.tiles.vectors)
+        return *self.tile_numbers[number], own * self.tiles.lanes
+
+    # -- K loop -----------------------------------------------------------------------------------
+
+    def accumulate(self, record: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+        """Add the products of a record of K to the f32 accumulators."""
+        if self.tiles.block_size > self.tiles.k_per_step:
+            return self._accumulate_block(record, accumulators)
+        return self._accumulate_step(record, accumulators)
+
+    def _accumulate_step(self, step: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+        """Add the blocks of a step, unrolled."""
+        blocks, k_packs = self.weight.blocks_per_record, self.tiles.block_size // 4
+        steps = self._unpacked_steps(step, 0, step)
+        for number in range(blocks):
+            block = BlockIndex(scalar(step), number)
+            position = index_plus(_times(step, blocks), number)
+            own = range(number * k_packs, (number + 1) * k_packs)
+            dots = self._dot_products(block, position, steps, own)
+            accumulators = self._add_scaled(block, position, dots, accumulators)
+        return list(accumulators)
+
+    def _accumulate_block(self, record: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+        """Add a block of several steps, in a loop over the steps."""
+        block, steps = BlockIndex(scalar(record), 0), self.weight.steps_per_record
+        first = scalar(_times(record, steps))
+
+        def add_step(number: Value, *dots: Formula) -> list[Formula]:
+            step = (first + scalar(number)).value
+            unpacked = self._unpacked_steps(record, scalar(number), step)
+            k_packs = range(self.tiles.k_per_step // 4)
+            return self._add_k_packs(block, unpacked, k_packs, [Accumulator(dot) for dot in dots])
+
+        initial = [self._initial(each, block, record) for each in self.positions]
+        dots = loop(0, steps, 1, add_step, initial)
+        return self._add_scaled(block, record, dots, accumulators)
+
+    def _unpacked_steps(
+        self, record: Value, number: Formula | int, step: Value
+    ) -> list[UnpackedStep]:
+        """A step of each weight tile, by its number in the record and in K.
+
+        With several tiles few registers are free: the vectors of a single plane are loaded again
+        for each k-pack (AVX2, 128 rows, int4: 2 to 3 % faster).
+        """
+        memory, start = self.operands.weight.step(scalar(record), number)
+        reuses_loads = len(self.tile_numbers) == 1 or len(self.tiles.plane_bits) > 1
+        return [
+            UnpackedStep(
+                *(memory, self.weight, self.target, tile, start, step),
+                *(self.prefetch_bytes, reuses_loads),
+            )
+            for tile, _ in self.tile_numbers
+        ]
+
+    def _dot_products(
+        self, block: BlockIndex, position: Value, steps: Sequence[UnpackedStep], k_packs: range
+    ) -> list[Formula]:
+        """The dot products of a block, less zero points, i32."""
+        if not self.target.adds_initial_value_last:
+            initial = [Accumulator(self._initial(each, block, position)) for each in self.positions]
+            return self._add_k_packs(block, steps, k_packs, initial)
+        zero = Accumulator(Vectors(self.tiles.lanes).known(0, I32))
+        dots = self._add_k_packs(block, steps, k_packs, [zero] * len(self.positions))
+        return [
+            dot + self._initial(each, block, position)
+            for dot, each in zip(dots, self.positions, strict=True)
+        ]
+
+    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> Formula:
+        """The initial accumulator of a block's dot product: minus the zero point times the sum."""
+        row, vector = position
+        lanes, (tile, _, column) = self.tiles.lanes, self._columns(vector)
+        if self.weight.zero_point == 0:
+            return Vectors(lanes).known(0, I32)
+        row_sum = broadcast(self._row_sum(row, block_number), lanes)
+        zero_points = self.operands.weight.zero_point(tile, block, column, lanes)
+        return row_sum if zero_points is None else convert(zero_points, I32) * row_sum
+
+    def _add_k_packs(
+        self,
+        block: BlockIndex,
+        steps: Sequence[UnpackedStep],
+        k_packs: range,
+        accumulators: Sequence[Accumulator],
+    ) -> list[Formula]:
+        """Add k-packs of a step to the accumulators, unrolled; return them as i32."""
+        tiles, target, sums = self.tiles, self.target, list(accumulators)
+        first = _times(steps[0].number, tiles.k_per_step // 4)
+        barrier_interval = target.k_packs_per_barrier[len(tiles.plane_bits) - 1]
+        for count, number in enumerate(k_packs, 1):
+            weights = self._integers(steps, number)
+            k, broadcasts = index_plus(first, number), {}
+            for index, (row, vector) in enumerate(self.positions):
+                if row not in broadcasts:
+                    word = load_element(self.operands.activations, [row, k])
+                    broadcasts[row] = target.broadcast_k_pack(word, I8)
+                sums[index] = target.add_dot(
+                    sums[index], weights[vector], broadcasts[row], self.weight.max_integer
+                )
+            if count % barrier_interval == 0:
+                sums = [target.with_barrier(each) for each in sums]
+        return [target.i32_of(each) for each in sums]
+
+    def _integers(self, steps: Sequence[UnpackedStep], k_pack: int) -> list[Formula]:
+        """The integers of a k-pack, u8, of each vector of columns."""
+        return [
+            step.k_pack(vector, k_pack) for step in steps for vector in range(self.tiles.vectors)
+        ]
+
+    # -- scales and offsets -----------------------------------------------------------------------
+
+    def _add_scaled(
+        self,
+        block: BlockIndex,
+        block_number: Value,
+        dots: Sequence[Formula],
+        accumulators: Sequence[Formula],
+    ) -> list[Formula]:
+        """Add dot products times scales, and offsets times row sums, to the f32 accumulators."""
+        lanes, row_scales = self.tiles.lanes, dict[Value, Formula]()
+        scales, offsets = self._scales(block), self._offsets(block)
+        for row in self.rows:
+            row_scales[row] = bits_of(self._activation_word(row, block_number, 0), F32)
+        sums = [
+            self.target.fma(
+                convert(dot, F32) * scales[vector], broadcast(row_scales[row], lanes), accumulator
+            )
+            for (row, vector), dot, accumulator in zip(
+                self.positions, dots, accumulators, strict=True
+            )
+        ]
+        if not offsets:
+            return sums
+        scaled_row_sums = {}
+        for row, scale in row_scales.items():
+            row_sum = convert(self._row_sum(row, block_number), F32)
+            row_sum = row_sum * (1 / row_sum_factor(self.weight)) * scale
+            scaled_row_sums[row] = broadcast(row_sum, lanes)
+        return [
+            self.target.fma(offsets[vector], scaled_row_sums[row], accumulator)
+            for (row, vector), accumulator in zip(self.positions, sums, strict=True)
+        ]
+
+    def _row_sum(self, row: Value, block_number: Value) -> Formula:
+        """The sum of a block of a row of activations, times `row_sum_factor`."""
+        return self._activation_word(row, block_number, 1)
+
+    def _activation_word(self, row: Value, block_number: Value, word: int) -> Formula:
+        """The scale (0) or the sum (1) of a block of a row, as `QuantizeRows` stores them."""
+        memory = self.operands.activation_blocks
+        assert memory is not None  # int8 activations have them
+        return load_element(memory, [row, index_plus(_times(block_number, 2), word)])
+
+    def _scales(self, block: BlockIndex) -> list[Formula]:
+        """The scales of a block, for each vector of columns."""
+        return [
+            self.operands.weight.scale(tile, block, column, self.tiles.lanes)
+            for tile, _, column in map(self._columns, range(self.vectors))
+        ]
+
+    def _offsets(self, block: BlockIndex) -> list[Formula]:
+        """The offsets of a block, for each vector of columns; empty where there are none."""
+        offsets = [
+            self.operands.weight.offset(tile, block, column, self.tiles.lanes)
+            for tile, _, column in map(self._columns, range(self.vectors))
+        ]
+        return [each for each in offsets if each is not None]
+
+    # -- store ------------------------------------------------------------------------------------
+
+    def store(self, accumulators: Sequence[Formula]) -> None:
+        """Apply the epilogue to the f32 accumulators, and store them."""
+        tiles, operands = self.tiles, self.operands
+        for (row, vector), accumulator in zip(self.positions, accumulators, strict=True):
+            _, tile, start = self._columns(vector)
+            column = scalar(tile) * tiles.nr + start
+            if self.epilogue is not None:
+                accumulator = self.epilogue.emit(operands.tables, accumulator, column)
+            store_with_tail(accumulator, operands.result, [row], tiles.n, column, tiles.nr)
+
+
+@dataclass(frozen=True)
+class BlockwiseF32Tile(BlockwiseTile):
+    """A register tile with f32 activations.
+
+    ``acc[m, n] += scale[n, b] * sum_k (weight[n, k] - zero[n, b]) * x[m, k]``; with offsets each
+    weight is dequantized first: ``(weight[n, k] - zero[n, b]) * scale[n, b] + offset[n, b]``.
+    """
+
+    def _dot_products(
+        self, block: BlockIndex, position: Value, steps: Sequence[UnpackedStep], k_packs: range
+    ) -> list[Formula]:
+        initial = [Accumulator(self._initial(each, block, position)) for each in self.positions]
+        return self._add_k_packs(block, steps, k_packs, initial)
+
+    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> Formula:
+        return Vectors(self.tiles.lanes).known(0.0, F32)
+
+    def _add_k_packs(
+        self,
+        block: BlockIndex,
+        steps: Sequence[UnpackedStep],
+        k_packs: range,
+        accumulators: Sequence[Accumulator],
+    ) -> list[Formula]:
+        lanes, sums = self.tiles.lanes, [each.i32 for each in accumulators]
+        first = _times(steps[0].number, self.tiles.k_per_step)
+        zeros = [self._zero(vector, block) for vector in range(self.vectors)]
+        offsets = self._offsets(block)
+        scales = self._scales(block) if offsets else []
+        for number in k_packs:
+            words = [bitcast(each, U32) for each in self._integers(steps, number)]
+            for member in range(4):
+                weights = []
+                for vector, word in enumerate(words):
+                    bits = ((word >> (8 * member)) & 255) | _BITS_OF_2_23
+                    weight = bitcast(bits, F32) - zeros[vector]
+                    if offsets:
+                        weight = self.target.fma(weight, scales[vector], offsets[vector])
+                    weights.append(weight)
+                k, broadcasts = index_plus(first, number * 4 + member), dict[Value, Formula]()
+                for index, (row, vector) in enumerate(self.positions):
+                    if row not in broadcasts:
+                        element = load_element(self.operands.activations, [row, k])
+                        broadcasts[row] = broadcast(element, lanes)
+                    sums[index] = self.target.fma(weights[vector], broadcasts[row], sums[index])
+        return sums
+
+    def _zero(self, vector: int, block: BlockIndex) -> Formula:
+        """``2**23`` plus the zero point."""
+        lanes, zero_point = self.tiles.lanes, self.weight.zero_point
+        tile, _, column = self._columns(vector)
+        if zero_point is not None:
+            return Vectors(lanes).known(float(2**23 + zero_point), F32)
+        zero_points = self.operands.weight.zero_point(tile, block, column, lanes)
+        return convert(zero_points, F32) + float(2**23)
+
+    def _add_scaled(
+        self,
+        block: BlockIndex,
+        block_number: Value,
+        dots: Sequence[Formula],
+        accumulators: Sequence[Formula],
+    ) -> list[Formula]:
+        if self.weight.offset is not None:  # scales are part of the weights
+            return [dot + sum_ for dot, sum_ in zip(dots, accumulators, strict=True)]
+        scales = self._scales(block)
+        return [
+            self.target.fma(dot, scales[vector], accumulator)
+            for (_, vector), dot, accumulator in zip(
+                self.positions, dots, accumulators, strict=True
+            )
+        ]
+
+
+def index_plus(index: Value, offset: int) -> Value:
+    """An index plus a constant."""
+    return (scalar(index) + offset).value if offset else index
+
+
+def _times(index: Value, factor: int) -> Value:
+    return (scalar(index) * factor).value if factor != 1 else index
