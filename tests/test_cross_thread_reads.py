@@ -542,7 +542,7 @@ def test_joins_are_still_transposed_by_default(name: str) -> None:
 
 def test_bytes_are_still_read_in_two_orders_without_barriers() -> None:
     assert races(without_barriers(TWO_WAYS)), (
-        "IREE is fixed: remove operands_of_other_threads from iree_workarounds/cross_thread_reads.py"
+        "IREE is fixed: remove operands_of_other_threads from cross_thread_reads.py"
     )
 
 
@@ -627,6 +627,6 @@ def test_a_chain_is_not_walked_for_each_of_its_operations(monkeypatch: pytest.Mo
     )
     module = parse_text(text, create_context())
     walks: list[object] = []
-    monkeypatch.setattr(cross_thread_reads, "is_separate", lambda *arguments: walks.append(arguments))
+    monkeypatch.setattr(cross_thread_reads, "is_separate", lambda *values: walks.append(values))
     run_pipeline(module, parse_pipeline("isolate-contraction-operands"))
     assert not walks

@@ -1,1 +1,1 @@
-"""What IREE refuses, or computes wrongly, written so that it does not: helpers of the passes."""
+"""Passes and patterns that work around limits of IREE 3.13; README.md is the index."""
