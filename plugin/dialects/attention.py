@@ -74,28 +74,28 @@ class Attention:
 
     @property
     def count(self) -> int | None:
-        """How many queries there are, ``T``; None where that is known at run time only."""
+        """The number of queries, ``T``; None if it is dynamic."""
         type_ = self.query.type
         return None if type_.is_dynamic_dim(0) else int(type_.shape[0])
 
     @property
     def heads(self) -> int:
-        """Of the query."""
+        """The number of query heads."""
         return int(self.query.type.shape[1])
 
     @property
     def depth(self) -> int:
-        """How many elements a key has, ``D``."""
+        """The size of a head, ``D``."""
         return int(self.query.type.shape[2])
 
     @property
     def context(self) -> int:
-        """How many keys the cache has."""
+        """The number of keys in the cache."""
         return int(self.keys.type.shape[0])
 
     @property
     def groups(self) -> int:
-        """How many heads the caches have, ``kv_heads``."""
+        """The number of heads in the caches, ``kv_heads``."""
         return int(self.keys.type.shape[1])
 
 

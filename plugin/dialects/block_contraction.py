@@ -1,14 +1,13 @@
-"""``subquant.block_contraction``: sums of products with a weight in blocks.
+"""``subquant.block_contraction``: contraction with a block-quantized weight.
 
-What a dot product or convolution with a dequantized weight becomes, whoever wrote the weight: the
-one operation that a kernel computes. For indices ``p`` that the result has and ``r`` that are
-summed over::
+A dot product or convolution with a dequantized weight becomes this operation, which kernels
+compute. For indices ``p`` of the result and reduction indices ``r``::
 
     result[p] = sum_r activations[p, r] * ((storage[p, r] - zero_point) * scale + offset)
 
 where scale, zero point and offset are those of the block of the storage element. As in
-``linalg.contract``, ``indexing_maps`` say which loop indexes which axis of activations, storage and
-result, so that there is one form for all orders of axes, batches and windows::
+``linalg.contract``, ``indexing_maps`` map loops to the axes of activations, storage and result, so
+that one form covers all orders of axes, batches and windows::
 
     %y = "subquant.block_contraction"(%x, %q, %s, %z)
            {indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>,
@@ -27,18 +26,18 @@ result, so that there is one form for all orders of axes, batches and windows::
   sums in any order; they are rounded to the result's element type once.
 * With ``plane_bits`` the storage is packed: the operand ``storage``, and ``storage_high`` where
   integers have two planes, are the bytes that ``subquant.unpack`` with these ``bits`` takes, of the
-  shape that this says. What is said of storage above is said of the integers. A tensor of integers
-  of 6 bits is ``(%x, %low, %scales, %high) {plane_bits = array<i64: 4, 2>, operandSegmentSizes =
-  array<i32: 1, 1, 1, 0, 0, 1>, ...}``.
+  shape that ``subquant.unpack`` defines. The rules for storage above apply to the integers. A
+  tensor of 6-bit integers is ``(%x, %low, %scales, %high) {plane_bits = array<i64: 4, 2>,
+  operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 1>, ...}``.
 * With ``activation_type = "int8"`` activations are integers from -127 to 127 with a scale for each
-  block, before they are multiplied (``"float"``, the default, takes them as they are)::
+  block, before they are multiplied (``"float"``, the default, does not round)::
 
       scale = max |activations| / 127            (* 1/127 in f32; 1 if that is under 2**-100)
       activations' = clamp(round(activations / scale)) * scale
 
   Blocks are those of the storage: along an axis whose loop is summed over, and no window's, the
-  block size of that loop; single elements along others. A sum is then one of products of integers
-  in each block, which processors have instructions for.
+  block size of that loop; single elements along others. The inner sum of a block is then an
+  integer dot product, for which processors have instructions.
 
 The meaning in NumPy is `subquant.numerics.block_contraction`.
 """
@@ -69,10 +68,10 @@ __all__ = [
 ]
 
 Term = tuple[int, int]
-"""A loop, and what its index is multiplied by."""
+"""A loop, and the factor of its index."""
 
 ACTIVATION_TYPES: tuple[str, ...] = get_args(Activations)
-"""What activations are multiplied as."""
+"""Types of the activations in the multiplication."""
 
 _NAMES = ("activations", "storage", "result")
 _FLOAT_BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
@@ -152,8 +151,8 @@ class BlockContraction:
     @property
     def summed(self) -> list[int]:
         """The loops that the result does not have."""
-        kept = {loop for axis in self.indices[2] for loop, _ in axis}
-        return [loop for loop in range(self.loops) if loop not in kept]
+        result_loops = {loop for axis in self.indices[2] for loop, _ in axis}
+        return [loop for loop in range(self.loops) if loop not in result_loops]
 
 
 def activation_blocks(
@@ -190,7 +189,7 @@ def _storage_shape(type_: ir.Type, plane_bits: Sequence[int] | None) -> list[int
 
 
 def sum_type(expressed: ExpressedType) -> ir.Type:
-    """What products are summed in."""
+    """Return the accumulator type."""
     return ir.F64Type.get() if expressed is ExpressedType.F64 else ir.F32Type.get()
 
 
@@ -199,12 +198,11 @@ def terms_of(map_: ir.AffineMap) -> list[list[Term]] | None:
     terms = []
     for expression in map_.results:
         is_sum = isinstance(expression, ir.AffineAddExpr)
-        parts = [expression.lhs, expression.rhs] if is_sum else [expression]
-        found = [_term(part) for part in parts]
-        known = [term for term in found if term is not None]
-        if len(known) != len(found):
+        addends = [expression.lhs, expression.rhs] if is_sum else [expression]
+        axis_terms = [term for addend in addends if (term := _term(addend)) is not None]
+        if len(axis_terms) != len(addends):
             return None
-        terms.append(known)
+        terms.append(axis_terms)
     return terms
 
 
@@ -266,10 +264,10 @@ def _spoken(name: str) -> str:
 
 def _maps(op: Operation) -> list[ir.AffineMap]:
     attribute = op.attributes["indexing_maps"]
-    found = list(attribute) if isinstance(attribute, ir.ArrayAttr) else []
-    maps = [item.value for item in found if isinstance(item, ir.AffineMapAttr)]
+    items = list(attribute) if isinstance(attribute, ir.ArrayAttr) else []
+    maps = [item.value for item in items if isinstance(item, ir.AffineMapAttr)]
     counts = {(map_.n_dims, map_.n_symbols) for map_ in maps}
-    if len(found) != 3 or len(maps) != 3 or len(counts) != 1 or maps[0].n_symbols:
+    if len(items) != 3 or len(maps) != 3 or len(counts) != 1 or maps[0].n_symbols:
         _fail(
             op,
             "attribute 'indexing_maps' must have three maps of the same loops, for activations, "
@@ -354,12 +352,14 @@ def check_planes(
         if high in operands:
             _fail(op, f"has operand '{_spoken(high)}' without attribute '{attribute}'")
         return
-    given = op.attributes[attribute]
-    bits = tuple(map(int, given)) if isinstance(given, ir.DenseI64ArrayAttr) else ()
+    bits_attribute = op.attributes[attribute]
+    bits = (
+        tuple(map(int, bits_attribute)) if isinstance(bits_attribute, ir.DenseI64ArrayAttr) else ()
+    )
     if bits not in PLANE_BITS.values():
         expected = ", ".join(str(list(counts)) for counts in PLANE_BITS.values())
         _fail(op, f"attribute '{attribute}' must be array<i64: ...> of one of {expected}, got "
-                  f"'{given}'")  # fmt: skip
+                  f"'{bits_attribute}'")  # fmt: skip
     if (len(bits) > 1) != (high in operands):
         _fail(op, f"attribute '{attribute}' has {len(bits)} entries, and there are "
                   f"{1 + (high in operands)} planes")  # fmt: skip
@@ -472,15 +472,15 @@ def _check_elements(
     if bits is None and stored != f"i{storage.width}":
         _fail(op, f"storage must have elements of the storage type 'i{storage.width}', got "
                   f"'{stored}'")  # fmt: skip
-    sums = str(sum_type(expressed))
+    accumulator = str(sum_type(expressed))
     for name in ("activations", "scales", "offsets", "result"):
         value = op.results[0] if name == "result" else operands.get(name)
         if value is None:
             continue
         element = str(element_type(value.type))
-        if _FLOAT_BITS.get(element, 99) > _FLOAT_BITS[sums] and name != "result":
-            _fail(op, f"{_spoken(name)} must have a floating-point type not wider than '{sums}', "
-                      f"in which products are summed, got '{element}'")  # fmt: skip
+        if _FLOAT_BITS.get(element, 99) > _FLOAT_BITS[accumulator] and name != "result":
+            _fail(op, f"{_spoken(name)} must have a floating-point type not wider than the "
+                      f"accumulator type '{accumulator}', got '{element}'")  # fmt: skip
         if element not in _FLOAT_BITS:
             _fail(op, f"result must have a floating-point type, got '{element}'")
     if "zero_points" in operands:

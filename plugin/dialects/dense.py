@@ -14,7 +14,7 @@ from ..numerics.element_types import Array, ElementType
 __all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "elements_of_resource", "known_integer"]
 
 CONSTANTS = ("arith.constant", "stablehlo.constant")
-"""The operations whose attribute ``value`` is what they give."""
+"""Constant operations, whose attribute ``value`` is their result."""
 
 
 def array_of_dense(attribute: ir.DenseElementsAttr) -> Array:

@@ -29,10 +29,10 @@ def exact(values: npt.ArrayLike) -> Array:
 
 
 def exact_product(factors: Sequence[Array]) -> Array | None:
-    """The product of f64 if no bit of it is lost whatever they are, else None.
+    """Return the f64 product if it is exact, else None.
 
-    Factors whose significant bits are 53 together have such a product: two scales of f32 do. Their
-    exponents are so small that it is no subnormal number.
+    The product is exact if the significant bits of the factors are 53 together (two f32 scales) and
+    their exponents are too small for overflow and subnormals.
     """
     product, bits, greatest = np.ones(()), 0, 0
     for factor in factors:
@@ -53,7 +53,7 @@ def scale_grid(
     Args:
         parameters: per-tensor or per-axis.
         rank: of the tensor that the grid is for.
-        axes: where each axis of the quantized tensor is found in that tensor; by default the same.
+        axes: the axis of that tensor for each axis of the quantized tensor; by default the same.
     """
     return exact(axis_grid(parameters, parameters.scales, rank, axes))
 

@@ -34,12 +34,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RequantizedSum:
-    """What a ``subquant.requantize`` computes.
+    """Computation of a ``subquant.requantize``.
 
     Attributes:
-        terms: in steps of the result.
-        zero_points: of the result, a grid.
-        storage: of the result.
+        terms: the terms, in steps of the result.
+        zero_points: the result's zero points, as a grid.
+        storage: the result's storage type.
     """
 
     terms: list[Term]
@@ -59,7 +59,7 @@ def read_requantize(op: Operation) -> RequantizedSum:
         shape = [int(n) for n in value.type.shape]
         factors = [_spread(exact(array_of_dense(factor)), shape) for factor in _factors_of(scale)]
         multiplier = 1 / scales
-        for factor in sorted(factors, key=np.size):  # fractions are slow: first what is one number
+        for factor in sorted(factors, key=np.size):  # fractions are slow: scalars first
             multiplier = multiplier * factor
         terms.append(Term(value, int(bound), multiplier))
     return RequantizedSum(terms, zero_points, parameters.storage)
@@ -137,9 +137,9 @@ def _check_factor(op: Operation, scale: ir.Attribute, type_: ir.RankedTensorType
         array.ndim == len(shape)
         and all(n == 1 or (n and m and not m % n) for n, m in zip(array.shape, shape, strict=True))
     ):
-        found = "x".join(map(str, array.shape))
+        shown = "x".join(map(str, array.shape))
         raise VerificationError(
-            f"scales of the shape {found} must have rank 0, or for each axis of '{type_}' its "
+            f"scales of the shape {shown} must have rank 0, or for each axis of '{type_}' its "
             "extent, 1, or a number of blocks that divides it",
             op,
         )
@@ -154,9 +154,9 @@ def _check_integers(op: Operation, values: Sequence[Value]) -> ir.RankedTensorTy
     type_ = values[0].type
     is_wide = isinstance(type_, ir.RankedTensorType) and str(element_type(type_)) in ("i32", "i64")
     if not is_wide or any(value.type != type_ for value in values):
-        found = ", ".join(f"'{value.type}'" for value in values)
+        types = ", ".join(f"'{value.type}'" for value in values)
         raise VerificationError(
-            f"operands must be ranked tensors of i32 or i64, all of one type, got {found}", op
+            f"operands must be ranked tensors of i32 or i64, all of one type, got {types}", op
         )
     return type_
 

@@ -36,7 +36,7 @@ CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 
 _SIGNED_FLAG = 1
 _MAX_RANK = 32
-"""Of a dense attribute that the bindings give as an array."""
+"""The largest rank of a dense attribute that the bindings return as an array."""
 
 _EXPRESSED = {"f16": ExpressedType.F16, "bf16": ExpressedType.BF16}
 _EXPRESSED |= {"f32": ExpressedType.F32, "f64": ExpressedType.F64}
@@ -55,7 +55,7 @@ def element_type(type_: ir.Type) -> ir.Type:
 
 def parts_of(type_: ir.Type) -> list[ir.Type]:
     """The types in tuples and function types, or the type itself; each once."""
-    parts: list[ir.Type] = []
+    leaves: list[ir.Type] = []
     seen: set[ir.Type] = set()
     pending = [type_]
     while pending:  # not recursive: aliases nest tuples as deep as a file is long
@@ -68,8 +68,8 @@ def parts_of(type_: ir.Type) -> list[ir.Type]:
         elif isinstance(current, ir.TupleType):
             pending += (current.get_type(n) for n in reversed(range(current.num_types)))
         else:
-            parts.append(current)
-    return parts
+            leaves.append(current)
+    return leaves
 
 
 def is_quantized(type_: ir.Type) -> bool:

@@ -142,13 +142,13 @@ def _check_per_tensor(element: ir.Type, what: str, op: Operation) -> None:
         )
 
 
-def _check_shape(found: Extents, expected: Extents, what: str, op: Operation) -> None:
-    fits = len(found) == len(expected) and all(
-        f is None or e is None or f == e for f, e in zip(found, expected, strict=True)
+def _check_shape(actual: Extents, expected: Extents, what: str, op: Operation) -> None:
+    fits = len(actual) == len(expected) and all(
+        f is None or e is None or f == e for f, e in zip(actual, expected, strict=True)
     )
     if not fits:
-        wanted = f"have the shape {_dims(expected)}" if expected else "have no axes"
-        raise VerificationError(f"{what} must {wanted}, got the shape {_dims(found)}", op)
+        requirement = f"have the shape {_dims(expected)}" if expected else "have no axes"
+        raise VerificationError(f"{what} must {requirement}, got the shape {_dims(actual)}", op)
 
 
 def _dims(shape: Extents) -> str:
@@ -156,10 +156,10 @@ def _dims(shape: Extents) -> str:
 
 
 def _check_element(type_: ir.Type, expected: ir.Type, what: str, whose: str, op: Operation) -> None:
-    found, wanted = element_type(type_), element_type(expected)
-    if found != wanted:
+    actual, required = element_type(type_), element_type(expected)
+    if actual != required:
         raise VerificationError(
-            f"{what} must have the element type '{wanted}' of {whose}, got '{found}'", op
+            f"{what} must have the element type '{required}' of {whose}, got '{actual}'", op
         )
 
 
@@ -173,14 +173,14 @@ def _check_conversion(
 ) -> None:
     if source == target:
         return
-    found, wanted = kind_of(source), kind_of(target)
-    if found != wanted:
+    actual, required = kind_of(source), kind_of(target)
+    if actual != required:
         raise VerificationError(
-            f"{what} has {found} elements '{source}' and {region} takes {wanted or 'other'} "
+            f"{what} has {actual} elements '{source}' and {region} takes {required or 'other'} "
             f"elements '{target}'; expected one kind",
             op,
         )
-    if found == "quantized" and source.expressed_type != target.expressed_type:
+    if actual == "quantized" and source.expressed_type != target.expressed_type:
         raise VerificationError(
             f"{what} has the expressed type '{source.expressed_type}' and {region} takes "
             f"'{target.expressed_type}'; expected one expressed type",
@@ -191,14 +191,14 @@ def _check_conversion(
 def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op: Operation) -> None:
     if result == source:
         return
-    found, wanted = parameters_of(result, op), parameters_of(source, op)
+    actual, required = parameters_of(result, op), parameters_of(source, op)
     if (
-        found is not None
-        and wanted is not None
-        and (found.storage, found.expressed) == (wanted.storage, wanted.expressed)
+        actual is not None
+        and required is not None
+        and (actual.storage, actual.expressed) == (required.storage, required.expressed)
     ):
         return
-    but_for = " but for scale and zero point" if wanted is not None else ""
+    but_for = " but for scale and zero point" if required is not None else ""
     raise VerificationError(
         f"{what} must have the element type '{source}' of {whose}{but_for}, got '{result}'; a "
         "result of the body's type is what the operation of stablehlo gives",
@@ -212,9 +212,9 @@ def _check_baseline(result: ir.Type, source: ir.Type, what: str, whose: str, op:
 def _arguments_of(op: Operation, region: int, what: str, count: int) -> list[ir.Type]:
     """The element types of the first `count` block arguments, which the last ones repeat."""
     blocks = list(op.regions[region])
-    found = len(blocks[0].arguments) if blocks else 0
-    if len(blocks) != 1 or found != 2 * count:
-        has = f"{found} arguments" if len(blocks) == 1 else f"{len(blocks)} blocks"
+    actual = len(blocks[0].arguments) if blocks else 0
+    if len(blocks) != 1 or actual != 2 * count:
+        has = f"{actual} arguments" if len(blocks) == 1 else f"{len(blocks)} blocks"
         raise VerificationError(
             f"{what} must be one block with {2 * count} arguments, got {has}", op
         )
@@ -255,11 +255,11 @@ def _check_body(
 def _check_returns(
     returned: Sequence[ir.Type], arguments: Sequence[ir.Type], what: str, op: Operation
 ) -> None:
-    for number, (found, expected) in enumerate(zip(returned, arguments, strict=True)):
-        if found != expected:
+    for number, (actual, expected) in enumerate(zip(returned, arguments, strict=True)):
+        if actual != expected:
             raise VerificationError(
                 f"{what} must return the element type '{expected}' of its argument {number}, got "
-                f"'{found}'",
+                f"'{actual}'",
                 op,
             )
 
@@ -280,14 +280,14 @@ def _integers(op: Operation, name: str, rank: int, default: int | None) -> tuple
         raise VerificationError(
             f"attribute '{name}' must be array<i64: ...>, got '{attribute}'", op
         )
-    found = tuple(int(entry) for entry in attribute)
-    if default is not None and (len(found) != rank or min(found, default=1) < 1):
+    entries = tuple(int(entry) for entry in attribute)
+    if default is not None and (len(entries) != rank or min(entries, default=1) < 1):
         raise VerificationError(
             f"attribute '{name}' must have a positive entry for each of the {rank} axes, got "
-            f"{list(found)}",
+            f"{list(entries)}",
             op,
         )
-    return found
+    return entries
 
 
 def _window_counts(op: Operation, shape: Extents) -> Extents:

@@ -1,4 +1,4 @@
-"""StableHLO: the operations that admit quantized types, and what each asks of them.
+"""StableHLO: the operations that admit quantized types, and the constraints of each.
 
 The table `OPERATIONS` has one row an operation: its category, whether it admits per-axis types, and
 the rules of the specification that concern quantization. `why_illegal` says whether an operation
@@ -9,7 +9,7 @@ Source: StableHLO specification (docs/spec.md at 3c9301c): the tables of inputs 
 operation, and its constraints, which a rule names (``C14``) in its docstring and in its reason. The
 bindings have no classes for these operations, so they are known by name.
 
-What an operation means, by category (specification, "Semantics" of each, "Quantization
+Semantics of operations, by category (specification, "Semantics" of each, "Quantization
 computations", and "Execution semantics of quantized operation"):
 
 * *computes*: dequantize the operands, compute with floats, quantize the results. For reductions the
@@ -189,7 +189,7 @@ Rule = Callable[[Instance], str | None]
 
 @dataclass(frozen=True)
 class Body:
-    """The element types of a region's arguments and of what it returns (None: predicates)."""
+    """Element types of a region's arguments and results (None: predicates)."""
 
     arguments: tuple[ir.Type, ...]
     results: tuple[ir.Type, ...] | None
@@ -200,15 +200,15 @@ Bodies = Callable[[Sequence[ir.Type], Sequence[ir.Type]], tuple[Body, ...]]
 
 @dataclass(frozen=True)
 class QuantizedOp:
-    """A row of the table.
+    """Row of the table of operations.
 
     Args:
         name: with its dialect, ``stablehlo.add``.
         category: what kind of operation it is.
         per_axis: per-axis types are admitted; otherwise per-tensor types only.
         rules: constraints on quantized types.
-        element_operands: from the number of operands to the positions of those that may be
-            quantized; the others are indices, predicates, shapes and tokens.
+        element_operands: from the number of operands to the positions of operands that may be
+            quantized; other operands are indices, predicates, shapes and tokens.
         quantized_results: results may be quantized.
         per_tensor_operands: positions where a per-axis type is not admitted all the same.
         bodies: from the element types of operands and results to those of the regions' arguments
@@ -354,8 +354,8 @@ def _one(what: str, key: Callable[[Value], object], constraint: str) -> Rule:
     """All that may be quantized agree in `key`."""
 
     def rule(instance: Instance) -> str | None:
-        first, *others = instance.carriers
-        for other in others:
+        first, *remaining = instance.carriers
+        for other in remaining:
             if key(other) != key(first):
                 return _apart(what, first, other, constraint)
         return None
@@ -421,7 +421,7 @@ def _storage(value: Value) -> tuple[int, bool] | None:
 
 
 def _quantized_together(instance: Instance, labels: Sequence[str]) -> str | None:
-    """What ``dot_general`` and ``convolution`` share, with the numbers of each.
+    """Rules shared by ``dot_general`` and ``convolution``, with the numbers of each.
 
     lhs is quantized exactly if the result is, and rhs is (C14, C28). With a quantized lhs: one
     storage type of lhs and rhs (C17, C31), one expressed type of all (C18, C32), and a per-tensor
@@ -451,8 +451,8 @@ def _quantized_together(instance: Instance, labels: Sequence[str]) -> str | None
 def _dot_general(instance: Instance) -> str | None:
     """C14 to C20 of ``dot_general``.
 
-    Beside what it shares with ``convolution``: zero points of rhs are 0 (C15), and rhs is not
-    quantized along a dimension that is contracted (C16).
+    Rules that it does not share with ``convolution``: zero points of rhs are 0 (C15), and rhs is
+    not quantized along a dimension that is contracted (C16).
     """
     reason = _quantized_together(instance, ("C14", "C17", "C18", "C19", "C20"))
     if reason is not None:
@@ -474,8 +474,8 @@ def _dot_general(instance: Instance) -> str | None:
 def _convolution(instance: Instance) -> str | None:
     """C28 to C34 of ``convolution`` and ``dynamic_conv``.
 
-    Beside what it shares with ``dot_general``: a per-axis rhs is quantized along the kernel's
-    output features (C29), a per-axis result along the output's features (C30).
+    Rules that it does not share with ``dot_general``: a per-axis rhs is quantized along the
+    kernel's output features (C29), a per-axis result along the output's features (C30).
     """
     reason = _quantized_together(instance, ("C28", "C31", "C32", "C33", "C34"))
     if reason is not None:
@@ -595,8 +595,8 @@ def _promotable(operands: str, bodies: str) -> Rule:
     """Reductions: results may have wider storage than operands (``is_promotable``).
 
     The element type E of the body is that of the result; its expressed type is the operand's, and
-    its storage type has at least as many bits. Scales and zero points may differ: what is reduced
-    is converted to E first.
+    its storage type has at least as many bits. Scales and zero points may differ: operands are
+    converted to E first.
 
     Args:
         operands: the constraint by which inputs and their initial values (or updates, or source)
@@ -628,8 +628,8 @@ def _promotable(operands: str, bodies: str) -> Rule:
 
 def _one_computation(instance: Instance) -> str | None:
     """C7 of ``all_reduce``: there is one computation, so the results have one element type."""
-    first, *others = instance.results
-    for other in others:
+    first, *remaining = instance.results
+    for other in remaining:
         if other.element != first.element:
             return _apart("element type", first, other, "C7")
     return None

@@ -1,9 +1,9 @@
-"""The dialect ``subquant``, defined in Python: what the ``quant`` operations do not accept.
+"""The dialect ``subquant``, defined in Python: quantization beyond the ``quant`` operations.
 
 Operations (generic form; each is pure):
 
 ``subquant.qcast``, ``subquant.dcast``, ``subquant.scast``
-    As ``quant.qcast``, ``quant.dcast`` and ``quant.scast``, and also on unranked tensors with
+    ``quant.qcast``, ``quant.dcast`` and ``quant.scast``, which also accept unranked tensors with
     sub-channel types (scales without the dimensions of size 1, RFC "Compile-time scale
     representation for unranked tensors") and with a ragged last block (RFC "Type Constraints",
     note 3: ``ceil(shape / block)`` scales)::
@@ -32,13 +32,13 @@ Operations (generic form; each is pure):
 
     the product rounded to the expressed type, then the sum. A compiler may round once, as a fused
     multiply-add does; where the product is exact (16 bits of a scale and of storage in f32) that is
-    the same. Zero points and offsets may be left out; ``operandSegmentSizes`` says which operands
-    there are (input, scales, zero points, offsets: 1 or 0). Super-blocks nest: scales and offsets
-    may be the results of other ``subquant.dequantize``.
+    the same. Zero points and offsets may be left out; ``operandSegmentSizes`` lists the operands
+    that are present (input, scales, zero points, offsets: 1 or 0). Super-blocks nest: scales and
+    offsets may be the results of other ``subquant.dequantize``.
 
 ``subquant.unpack``
-    Integers of few bits from the bytes of one plane or two, whose bits of an integer ``bits`` says,
-    the low ones first; how they lie in the bytes is the text of
+    Integers of few bits from the bytes of one or two planes. ``bits`` has the bits of an integer in
+    each plane, the low ones first; the order in the bytes is documented in
     `subquant.numerics.packed_integers`. The result's elements have at least as many bits as the
     planes together; bits above those are 0::
 
@@ -46,7 +46,7 @@ Operations (generic form; each is pure):
              : (tensor<8x32xi8>, tensor<8x16xi8>) -> tensor<8x64xi6>
 
 ``subquant.block_contraction``
-    A sum of products with a weight in blocks, over whatever indices; see
+    Contraction with a block-quantized weight; see
     `subquant.dialects.block_contraction`.
 
 ``subquant.attention``
@@ -79,11 +79,11 @@ Operations (generic form; each is pure):
     ``lower-requantization`` and ``lower-saturation`` take one each.
 
 ``subquant.reduce``, ``subquant.reduce_window``, ``subquant.select_and_scatter``
-    As StableHLO's operations of these names, attributes and regions included, with the semantics of
-    the approved RFC "StableHLO quantization for reduction ops": the body (of the last, ``scatter``)
-    may compute in another element type of the same kind, wider or narrower, and the results have
-    the element type of the inputs again, quantized ones with parameters of their own. StableHLO's
-    verifier wants the body's type for the results, and none narrower than the inputs'::
+    StableHLO's operations of the same names, with their attributes and regions, and the semantics
+    of the approved RFC "StableHLO quantization for reduction ops": the body (of the last,
+    ``scatter``) may compute in another element type of the same kind, wider or narrower, and the
+    results have the element type of the inputs again, quantized ones with parameters of their own.
+    StableHLO's verifier wants the body's type for the results, and none narrower than the inputs'::
 
         %sum = "subquant.reduce"(%x, %zero) ({
         ^bb0(%a: tensor<i32>, %b: tensor<i32>):
@@ -99,8 +99,8 @@ Operations (generic form; each is pure):
     ``base_dilations``, ``window_dilations`` and ``padding``. The pass ``canonicalize-reductions``
     writes them as StableHLO operations with explicit conversions.
 
-What an operation must fulfil is checked by the pass ``verify-quantization``, which says where and
-what; IRDL, which defines the dialect, only knows names and counts.
+The pass ``verify-quantization`` checks the constraints of each operation; IRDL, which defines the
+dialect, checks only names and counts.
 """
 
 # Not postponed: the bindings read the field annotations of an operation class as objects.
@@ -327,7 +327,7 @@ def operands_of(op: Operation) -> dict[str, Value]:
 
 
 SEGMENTS = "operandSegmentSizes"
-"""The attribute that says which operands there are of those that may be left out."""
+"""The attribute with the number of operands of each optional group."""
 _OPERANDS = {
     "subquant.quantize": ("input", "scales", "zero_points"),
     "subquant.dequantize": ("input", "scales", "zero_points", "offsets"),

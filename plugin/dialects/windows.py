@@ -1,4 +1,4 @@
-"""The attributes of StableHLO's windows and dots, with what stands for those that are left out."""
+"""Attributes of StableHLO's windows and dots, with the defaults of absent ones."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Functions for formulas over arrays, where NumPy's own depend on what holds an element.
+"""Functions for formulas over arrays, where NumPy's functions do not fit traced values.
 
-Each takes NumPy's arrays, or values of a program (`subquant.emit.Emitted`), which bring their own
-meaning: as methods of these names, or as they do for NumPy's functions, by ``__array_function__``.
+Each takes NumPy arrays, or values of a program, which implement it: by a method of its name, or by
+``__array_function__`` as for NumPy's functions.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ class Symbolic:
 
     @abstractmethod
     def convert(self, element: ElementType) -> AnyArray:
-        """As the function `convert`."""
+        """Return the converted value: see the function `convert`."""
 
     @abstractmethod
     def bits_of(self, element: ElementType) -> AnyArray:
-        """As the function `bits_of`."""
+        """Return the bits: see the function `bits_of`."""
 
     @abstractmethod
     def __array_function__(
@@ -98,10 +98,10 @@ def is_known(value: AnyArray) -> bool:
 
 
 def both(left: AnyArray, right: AnyArray) -> AnyArray:
-    """Both truth values are true; what is known to be is left out."""
-    for one, other in ((left, right), (right, left)):
+    """Return the conjunction of two booleans; a constant true operand is left out."""
+    for one, remaining in ((left, right), (right, left)):
         if is_known(one) and np.all(one):
-            return other
+            return remaining
     return left & right
 
 
@@ -130,7 +130,7 @@ def convert(value: AnyArray, element: ElementType) -> AnyArray:
 def truncate(value: AnyArray, element: ElementType) -> AnyArray:
     """Convert floats to integers towards zero.
 
-    What does not fit is left to the device in a program, and saturates in NumPy; NaN is 0 there.
+    Out of range, a program's result is the device's; NumPy saturates, and NaN becomes 0.
     """
     if isinstance(value, Symbolic):
         return value.convert(element)
@@ -251,10 +251,10 @@ def convolve(
     steps = [slice(None, None, step) for step in (*strides, *dilations)]
     windows = windows[(slice(None), slice(None), *steps)]
     windows = windows.reshape((count, groups, channels // groups, *windows.shape[2:]))
-    parts = kernels.reshape((groups, features // groups, per_group, *sizes))
+    filters = kernels.reshape((groups, features // groups, per_group, *sizes))
     outer, inner = "hwdxyz"[:rank], "ijklmo"[:rank]
     result = np.einsum(f"ngc{outer}{inner},gfc{inner}->ngf{outer}", windows.astype(dtype),
-                       parts.astype(dtype), optimize=True)  # fmt: skip
+                       filters.astype(dtype), optimize=True)  # fmt: skip
     return result.reshape((count, features, *result.shape[3:]))
 
 
@@ -276,12 +276,12 @@ def convolve_last(
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
 ) -> AnyArray:
-    """As `convolve`, with the channels last.
+    """Convolve images with channels last: see `convolve`.
 
     Args:
         images: ``[N, H, W, C]``; integers if `dtype` is.
         kernels: ``[KH, KW, C / groups, F]``.
-        strides, dilations, groups, dtype: as of `convolve`.
+        strides, dilations, groups, dtype: see `convolve`.
 
     Returns:
         ``[N, OH, OW, F]``.
@@ -345,7 +345,7 @@ def erf(value: AnyArray) -> AnyArray:
 
 @dispatched
 def take(array: AnyArray, indices: AnyArray, axis: int = 0) -> AnyArray:
-    """As ``np.take``, for indices in range."""
+    """Return ``np.take`` for indices in range."""
     return np.take(array, indices, axis=axis)
 
 
@@ -357,11 +357,11 @@ def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
 
 @dispatched
 def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyArray]) -> AnyArray:
-    """A copy of an array with another in it.
+    """Return a copy of an array with a slice replaced.
 
     Args:
-        array, part: of as many axes.
-        starts: where the part is put along each axis; integers, such that it is inside.
+        array, part: arrays of one rank.
+        starts: the offset of the slice along each axis, in range.
     """
     result = array.copy()
     result[tuple(slice(s, s + n) for s, n in zip(starts, part.shape, strict=True))] = part
@@ -372,43 +372,45 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyAr
 def take_slice(
     array: AnyArray, starts: AnyArray | Sequence[AnyArray], sizes: Sequence[int]
 ) -> AnyArray:
-    """A part of an array.
+    """Return a slice of an array.
 
     Args:
-        array: of any axes.
-        starts: where the part is along each axis; integers, such that it is inside.
-        sizes: its extents.
+        array: an array of any rank.
+        starts: the offset of the slice along each axis, in range.
+        sizes: the sizes of the slice.
     """
     return array[tuple(slice(int(s), int(s) + n) for s, n in zip(starts, sizes, strict=True))]
 
 
 @dispatched
-def scatter(array: AnyArray, indices: AnyArray, parts: AnyArray, function: str = "add") -> AnyArray:
-    """A copy of an array with parts combined into its rows.
+def scatter(
+    array: AnyArray, indices: AnyArray, updates: AnyArray, function: str = "add"
+) -> AnyArray:
+    """Return a copy of an array with updates combined into its rows.
 
     Args:
         array: at least one axis.
-        indices: of one axis: the row for each part, in range.
-        parts: of the shape of a row each, along the first axis.
+        indices: the row of each update, one axis, in range.
+        updates: rows, along the first axis.
         function: ``add``, ``multiply``, ``maximum``, ``minimum``, or ``set``, which replaces the
-            row; where several parts have one row, in any order.
+            row; several updates of one row apply in any order.
     """
     result = array.copy()
     if function == "set":
-        result[indices] = parts
+        result[indices] = updates
     else:
-        getattr(np, function).at(result, indices, parts)
+        getattr(np, function).at(result, indices, updates)
     return result
 
 
 @dispatched
 def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None) -> AnyArray:
-    """An array as what `value` is: a value of the same program, or an array.
+    """Return an array as a constant of the program of `value`, or the array if `value` is one.
 
     Args:
-        value: decides.
+        value: an array, or a value of a program.
         array: the array.
-        element: how a program keeps its elements; as the dtype says by default.
+        element: the element type in a program; by default the dtype's.
     """
     return array
 
@@ -422,11 +424,11 @@ def choose(
     yes: Callable[[], Sequence[AnyArray]],
     no: Callable[[], Sequence[AnyArray]],
 ) -> Sequence[AnyArray]:
-    """What one of two functions returns: only that one is computed.
+    """Return the results of one of two functions; the other one is not computed.
 
     Args:
-        condition: a truth value without axes.
-        yes, no: return as many values, of the same shapes and dtypes.
+        condition: a scalar boolean.
+        yes, no: functions with the same number, shapes and dtypes of results.
     """
     return list(yes() if condition else no())
 
@@ -436,21 +438,21 @@ def repeat_while(
     body: Callable[..., Sequence[AnyArray]],
     values: Sequence[AnyArray],
 ) -> list[AnyArray]:
-    """Replace values by what `body` makes of them, while `condition` is true of them.
+    """Replace values by the results of `body`, while `condition` of the values is true.
 
     In a program, `values` keep their shapes and dtypes.
 
     Args:
-        condition: takes the values, and returns a truth value without axes.
-        body: takes the values, and returns as many.
-        values: the first ones.
+        condition: a function from the values to a scalar boolean.
+        body: a function from the values to the next values.
+        values: the initial values.
     """
     for value in values:
         if isinstance(value, Symbolic):
-            found = value.__array_function__(
+            results = value.__array_function__(
                 repeat_while, (type(value),), (condition, body, values), {}
             )
-            return list(found)
+            return list(results)
     while bool(condition(*values)):
         values = body(*values)
     return list(values)
@@ -461,27 +463,27 @@ def over_time(
     carried: Sequence[AnyArray],
     sequences: Sequence[AnyArray],
 ) -> tuple[list[AnyArray], AnyArray]:
-    """Take one step for each index of the first axis of arrays.
+    """Scan over the first axis of arrays.
 
     Args:
-        step: takes what is carried and the arrays at that index; returns what is carried then, of
-            the same shapes and dtypes.
-        carried: before the first step.
-        sequences: arrays of as many elements, at least one, along the first axis.
+        step: a function from the loop-carried values and one slice of each array to the next
+            loop-carried values, of the same shapes and dtypes.
+        carried: the initial loop-carried values.
+        sequences: arrays with one length, at least 1, of the first axis.
 
     Returns:
-        What is carried after the last step, and the first of that after each one, along a new first
+        The final loop-carried values, and the first one after each step, stacked along a new first
         axis.
     """
     for value in (*carried, *sequences):
         if isinstance(value, Symbolic):
-            found = value.__array_function__(
+            results = value.__array_function__(
                 over_time, (type(value),), (step, carried, sequences), {}
             )
-            return found  # type: ignore[no-any-return]
+            return results  # type: ignore[no-any-return]
     results = []
-    for parts in zip(*sequences, strict=True):
-        carried = step(*carried, *parts)
+    for slices in zip(*sequences, strict=True):
+        carried = step(*carried, *slices)
         results.append(carried[0])
     return list(carried), np.stack(results)
 
@@ -489,7 +491,7 @@ def over_time(
 def unpack_bits(packed: AnyArray, bits: int) -> AnyArray:
     """The values of 1, 2 or 4 bits in each byte of the last axis, the lowest first, as uint8."""
     count = 8 // bits
-    values = stack([(packed >> (bits * place)) & (2**bits - 1) for place in range(count)])
+    values = stack([(packed >> (bits * index)) & (2**bits - 1) for index in range(count)])
     return values.reshape((*packed.shape[:-1], count * packed.shape[-1]))
 
 

@@ -58,10 +58,10 @@ def attend(
 _LOG2_E = 1.4426950408889634
 _LN_2_HIGH, _LN_2_LOW = 0.693359375, -2.12194440e-4
 """Their sum is ln 2; products of the first with integers of few bits are exact in f32."""
-_ROUNDER = 1.5 * 2**23
-"""What is added to it is rounded to an integer, which is in its last bits."""
-_LEAST_EXPONENT = -87.0
-"""From it down exp counts as 0: it is 1.6e-38."""
+_F32_ROUNDER = 1.5 * 2**23
+"""Adding and subtracting it rounds an f32 below 2**22 to an integer, half to even."""
+_MIN_EXPONENT = -87.0
+"""The exponent up to which exp is 0; exp(-87) is 1.6e-38."""
 _COEFFICIENTS = (
     1.9875691500e-4,
     1.3981999507e-3,
@@ -70,7 +70,7 @@ _COEFFICIENTS = (
     1.6666665459e-1,
     5.0000001201e-1,
 )
-"""Of ``(exp(r) - 1 - r) / r**2`` (Cephes, ``expf``)."""
+"""Coefficients of ``(exp(r) - 1 - r) / r**2``, the highest first (Cephes, ``expf``)."""
 
 
 def exponential(x: AnyArray) -> AnyArray:
@@ -81,16 +81,16 @@ def exponential(x: AnyArray) -> AnyArray:
 
     Source: Cephes, ``expf``.
     """
-    inside = np.maximum(x, _LEAST_EXPONENT)
-    shifted = inside * _LOG2_E + _ROUNDER
-    n = shifted - _ROUNDER
+    inside = np.maximum(x, _MIN_EXPONENT)
+    shifted = inside * _LOG2_E + _F32_ROUNDER
+    n = shifted - _F32_ROUNDER
     r = (inside - n * _LN_2_HIGH) - n * _LN_2_LOW
     total = r * _COEFFICIENTS[0] + _COEFFICIENTS[1]
     for coefficient in _COEFFICIENTS[2:]:
         total = total * r + coefficient
-    near = total * (r * r) + r + 1.0
+    fraction_exp = total * (r * r) + r + 1.0
     power = bits_of((bits_of(shifted, I32) + 127) << 23, F32)
-    return np.where(x <= _LEAST_EXPONENT, 0.0, near * power)  # NaN stays NaN
+    return np.where(x <= _MIN_EXPONENT, 0.0, fraction_exp * power)  # NaN stays NaN
 
 
 def bounded(score: AnyArray, softcap: float) -> AnyArray:

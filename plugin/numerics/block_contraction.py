@@ -43,12 +43,12 @@ def activation_scale(greatest: Any) -> Any:
 def round_activations(
     activations: npt.ArrayLike, blocks: Sequence[int | None], dtype: npt.DTypeLike = np.float32
 ) -> Array:
-    """Activations as integers from -127 to 127 times the scale of their block.
+    """Round activations to integers from -127 to 127 times the scale of their block.
 
     Args:
         activations: reals.
-        blocks: the block size along each axis, which divides it; None for all of it.
-        dtype: what is computed in.
+        blocks: the block size along each axis, which divides it; None for the whole axis.
+        dtype: the type of the arithmetic.
     """
     values = np.asarray(activations, dtype)
     sizes = [size or extent for size, extent in zip(blocks, values.shape, strict=True)]
@@ -98,14 +98,14 @@ def contract_blocks(
         values = round_activations(values, activation_blocks, dtype)
     loops: list[int] = []
     for axes in indices[0]:
-        # Each axis becomes as many as the loops that index it.
-        places = [np.arange(extents[loop]) * factor for loop, factor in axes]
-        grid = sum(np.ix_(*places)) if len(places) > 1 else places[0]
+        # Each axis becomes one axis for each loop that indexes it.
+        positions = [np.arange(extents[loop]) * factor for loop, factor in axes]
+        grid = sum(np.ix_(*positions)) if len(positions) > 1 else positions[0]
         values = np.take(values, grid, axis=len(loops))
         loops += [loop for loop, _ in axes]
     stored = [loop for [(loop, _)] in indices[1]]
-    kept = [loop for [(loop, _)] in indices[2]]
-    sums: Array = np.einsum(
-        values.astype(dtype), loops, weight.astype(dtype), stored, kept, optimize=True
+    result_loops = [loop for [(loop, _)] in indices[2]]
+    accumulators: Array = np.einsum(
+        values.astype(dtype), loops, weight.astype(dtype), stored, result_loops, optimize=True
     )
-    return sums
+    return accumulators

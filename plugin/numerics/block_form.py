@@ -1,12 +1,12 @@
-"""Weights in blocks, in one form: integers, and a scale, zero point and offset for each block.
+"""Block form of weights: integers, and a scale, zero point and offset of each block.
 
 ::
 
     real = (storage - zero_point) * scale + offset
 
 Scales and offsets may be of this form themselves (super-blocks: small integers times a float).
-Every layout whose elements are in blocks says what it holds as a `BlockForm`; its reals follow from
-that, in NumPy as in a program, where it becomes ``subquant.dequantize``.
+Every blockwise layout describes its contents as a `BlockForm`, which gives the expressed values in
+NumPy, and ``subquant.dequantize`` in a program.
 """
 
 from __future__ import annotations
@@ -74,15 +74,20 @@ def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> 
     shape, cast = storage.shape, Cast(form.storage_type, expressed)
     check_rank(len(shape))
     arrays = (form.zero_points, form.scales, form.offsets)
-    given: list[AnyArray] = [numbers for numbers in arrays if numbers is not None]
+    numbers_of_blocks: list[AnyArray] = [numbers for numbers in arrays if numbers is not None]
     block_sizes = form.block_sizes
     if 0 in shape or any(extent % size for extent, size in zip(shape, block_sizes, strict=True)):
-        grouped, spread = shape, [spread_blocks(array, shape, block_sizes) for array in given]
+        grouped, spread = (
+            shape,
+            [spread_blocks(array, shape, block_sizes) for array in numbers_of_blocks],
+        )
     else:
         # Each axis as (block number, position in block), over which scales are broadcast.
         counts = [extent // size for extent, size in zip(shape, block_sizes, strict=True)]
         grouped = _interleaved(counts, block_sizes)
-        spread = [array.reshape(_interleaved(counts, [1] * len(counts))) for array in given]
+        spread = [
+            array.reshape(_interleaved(counts, [1] * len(counts))) for array in numbers_of_blocks
+        ]
     zero_point: Array | int = 0 if form.zero_points is None else spread.pop(0)
     with np.errstate(all="ignore"):
         real = cast.dequantize(storage.reshape(grouped), spread[0], zero_point, *spread[1:])

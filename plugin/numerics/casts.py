@@ -133,9 +133,9 @@ class Cast:
         dtype = self.expressed.compute_dtype
         bounds = []
         for bound, inward in ((self.storage.minimum, np.inf), (self.storage.maximum, -np.inf)):
-            near = np.asarray(bound, np.float64).astype(dtype)
-            outside = float(near) < bound if inward > 0 else float(near) > bound
-            bounds.append(float(np.nextafter(near, dtype.type(inward)) if outside else near))
+            rounded = np.asarray(bound, np.float64).astype(dtype)
+            outside = float(rounded) < bound if inward > 0 else float(rounded) > bound
+            bounds.append(float(np.nextafter(rounded, dtype.type(inward)) if outside else rounded))
         return bounds[0], bounds[1]
 
     def _cut(self, quotient: AnyArray) -> AnyArray:
@@ -155,12 +155,12 @@ class Cast:
         zero_point: AnyArray = 0,
         offset: AnyArray | None = None,
     ) -> AnyArray:
-        """Return reals of the expressed type.
+        """Return expressed values.
 
         Args:
             stored: storage values.
-            scale, zero_point: as of `quantize`.
-            offset: as `scale`; None for none.
+            scale, zero_point: see `quantize`.
+            offset: shaped like `scale`; None for none.
         """
         if self.rounding == "toward-zero":
             real = self._real_of_integer(stored)
@@ -217,7 +217,7 @@ class Cast:
 
 
 def _quotient_of_target(value: AnyArray, divisor: AnyArray) -> AnyArray:
-    """What a target's division of f32 gives."""
+    """Return the target's f32 quotient."""
     return value / divisor
 
 
@@ -404,7 +404,7 @@ def is_masked(values: object) -> bool:
 
 
 def _array_of(values: npt.ArrayLike, kinds: str, what: str) -> Array:
-    """An array of what somebody gave; UsageError for other values, and for a mask."""
+    """Return an argument as an array; UsageError for other values, and for a mask."""
     if is_masked(values):
         raise UsageError("expected an array without a mask; fill it: x.filled(0)")
     array = np.asarray(values)

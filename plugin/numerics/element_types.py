@@ -38,9 +38,9 @@ Array: TypeAlias = npt.NDArray[Any]
 """An array of NumPy's."""
 
 AnyArray: TypeAlias = Any
-"""What formulas are written over: a number, an array of NumPy's, or a value of a program that is
-being written (`subquant.numerics.array_functions.Symbolic`). NumPy's functions are annotated for
-its own arrays only, so this tells readers, not mypy."""
+"""Operand of a formula: a number, a NumPy array, or a traced value of a program
+(`subquant.numerics.array_functions.Symbolic`). NumPy's functions are annotated for its own arrays
+only, so the alias informs readers, not mypy."""
 
 DType: TypeAlias = np.dtype[Any]
 """The dtype of a NumPy array."""
@@ -59,7 +59,7 @@ _MOST_BITS = 64
 
 @dataclass(frozen=True, eq=False)
 class ElementType:
-    """What one element of a tensor is. There is one object for each name: `parse` returns it.
+    """Type of one element of a tensor. There is one object for each name: `parse` returns it.
 
     Args:
         name: ``i1``, ``i4``, ``u8``, ``f32``, ``bf16`` and so on.
@@ -91,39 +91,39 @@ class ElementType:
         Raises:
             UsageError: no element type has this name.
         """
-        found = _ELEMENT_TYPES.get(name)
-        if found is None:
+        element = _ELEMENT_TYPES.get(name)
+        if element is None:
             raise UsageError(
                 f"expected an element type among {', '.join(_FLOATS)}, i1 to i{_MOST_BITS} and u1 "
                 f"to u{_MOST_BITS}, got '{name}'"
             )
-        return found
+        return element
 
     @staticmethod
     def of_mlir(text: str) -> ElementType:
         """Return the type of MLIR's text, where ``si8`` is ``i8`` and ``ui8`` is ``u8``.
 
         Raises:
-            UsageError: as `parse`.
+            UsageError: see `parse`.
         """
         letter = {"si": "i", "ui": "u"}.get(text[:2])
         return ElementType.parse(text if letter is None else letter + text[2:])
 
     @staticmethod
     @functools.cache
-    def of_dtype(found: DType) -> ElementType:
+    def of_dtype(dtype: DType) -> ElementType:
         """Return the type that a NumPy dtype holds all of.
 
         Raises:
             UnsupportedError: a dtype of something else than integers and floats.
         """
-        if found in _FLOAT_NAMES:
-            return ElementType.parse(_FLOAT_NAMES[found])
+        if dtype in _FLOAT_NAMES:
+            return ElementType.parse(_FLOAT_NAMES[dtype])
         letters = {"b": "i", "i": "i", "u": "u"}
-        if found.kind not in letters:
-            raise UnsupportedError(f"expected integers or floats, got the dtype {found.name}")
-        bits = 1 if found.kind == "b" else found.itemsize * 8
-        return ElementType.parse(f"{letters[found.kind]}{bits}")
+        if dtype.kind not in letters:
+            raise UnsupportedError(f"expected integers or floats, got the dtype {dtype.name}")
+        bits = 1 if dtype.kind == "b" else dtype.itemsize * 8
+        return ElementType.parse(f"{letters[dtype.kind]}{bits}")
 
     def __str__(self) -> str:
         return self.name

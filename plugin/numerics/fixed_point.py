@@ -64,8 +64,8 @@ def multiplier_and_shift(real: npt.ArrayLike | Fraction, bits: int = 31) -> tupl
     """Return the fixed-point form of positive factors.
 
     Args:
-        real: positive factors, finite: floats, `Fraction` or an array of these.
-        bits: of the multiplier: 31, or 15.
+        real: positive factors, finite: floats, `Fraction`, or an array.
+        bits: the bits of the multiplier, 31 or 15.
 
     Returns:
         Multipliers and shifts, int64 arrays of the shape of `real`: the factor is

@@ -106,7 +106,7 @@ def reduce_precision_table(
 
 
 def _reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array:
-    """Round to a float of fewer bits; subnormals become 0, what is too large infinity.
+    """Round to a float of fewer bits; subnormals become 0, overflow infinity.
 
     More bits than those of f64 change nothing: 12 of an exponent have all of its numbers as normal.
     """

@@ -44,8 +44,8 @@ def pack_bits(values: Array, bits: int) -> Array:
     count = 8 // bits
     words = np.ascontiguousarray(values, np.uint8).view(f"<u{count}")
     packed = words.copy()
-    for place in range(1, count):  # byte `place` of a word comes to its bits in the lowest byte
-        packed |= words >> words.dtype.type(place * (8 - bits))
+    for index in range(1, count):  # byte `index` of a word moves to its bits in the lowest byte
+        packed |= words >> words.dtype.type(index * (8 - bits))
     return packed.astype(np.uint8)
 
 
@@ -54,7 +54,7 @@ def pack_planes(values: Array, bits: Sequence[int]) -> list[Array]:
 
     Args:
         values: integers of 8 bits, whose last axis has a multiple of ``8 / min(bits)``.
-        bits: of an integer in each plane.
+        bits: the bits of an integer in each plane.
     """
     rest, planes = values.view(np.uint8), []
     for count in bits:
@@ -71,17 +71,17 @@ def unpack_planes(low: AnyArray, bits: Sequence[int], high: AnyArray | None = No
 
 
 def integer_at(
-    planes: Sequence[AnyArray], places: Sequence[AnyArray], bits: Sequence[int]
+    planes: Sequence[AnyArray], indices: Sequence[AnyArray], bits: Sequence[int]
 ) -> AnyArray:
-    """The integer, of a byte of each plane and the number of its bits' place in that byte.
+    """Return an integer from a byte of each plane and the index of its bits in that byte.
 
     Args:
-        planes, places: uint8, arrays or values of a program.
-        bits: of an integer in each plane.
+        planes, indices: uint8, arrays or values of a program.
+        bits: the bits of an integer in each plane.
     """
     integer, first = None, 0
-    for byte, place, count in zip(planes, places, bits, strict=True):
-        part = (byte if is_zero(place) else byte >> (place * count)) & (2**count - 1)
+    for byte, index, count in zip(planes, indices, bits, strict=True):
+        part = (byte if is_zero(index) else byte >> (index * count)) & (2**count - 1)
         integer = part if integer is None else integer | (part << first)
         first += count
     return integer
@@ -109,10 +109,10 @@ def packed_shape(shape: Sequence[int], bits: Sequence[int]) -> tuple[int, ...] |
 
 @dataclass(frozen=True)
 class PackedIntegers:
-    """How integers of few bits lie in the planes of a layout.
+    """Packing of integers of few bits into the planes of a layout.
 
     Attributes:
-        name: of the plane, or what ``_low`` and ``_high`` are appended to if there are two.
+        name: the plane, or with two planes the prefix of ``_low`` and ``_high``.
         low: bits in the first plane; 8 for a plane of int8 that is not packed.
         high: bits in the second plane; 0 if there is none.
         zero: subtracted from the packed value, which makes it signed.
@@ -139,21 +139,21 @@ class PackedIntegers:
     def packed(
         self, planes: Mapping[str, AnyArray], shape: Sequence[int] | None = None
     ) -> AnyArray:
-        """What the planes hold, `zero` more than the integers: uint8, or int8 if not packed.
+        """Return the packed values, `zero` more than the integers: uint8, or int8 if not packed.
 
         Args:
-            planes: by name.
-            shape: of the integers; by default that of the planes with a longer last axis.
+            planes: the planes by name.
+            shape: the shape of the integers; by default the planes' with a longer last axis.
         """
-        given = [planes[name] for name in self.bits]
+        arrays = [planes[name] for name in self.bits]
         if self.low == 8:
-            return given[0] if shape is None else given[0].reshape(tuple(shape))
+            return arrays[0] if shape is None else arrays[0].reshape(tuple(shape))
         bits = tuple(self.bits.values())
         if shape is not None:
             shapes = plane_shapes(shape, bits)
             assert shapes is not None  # a layout's blocks fill bytes
-            given = [plane.reshape(own) for plane, own in zip(given, shapes, strict=True)]
-        return unpack_planes(given[0], bits, *given[1:])
+            arrays = [plane.reshape(own) for plane, own in zip(arrays, shapes, strict=True)]
+        return unpack_planes(arrays[0], bits, *arrays[1:])
 
     def unpack(self, planes: Mapping[str, AnyArray]) -> AnyArray:
         """The integers, int8 if they are signed, else uint8."""

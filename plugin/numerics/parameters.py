@@ -158,7 +158,7 @@ class StorageType:
 
 @dataclass(frozen=True, eq=False)
 class QuantizationParameters:
-    """How integers stand for reals: storage, expressed type, blocks, scales and zero points.
+    """Uniform quantization: storage, expressed type, blocks, scales and zero points.
 
     Args:
         storage: the storage type with its range.
@@ -190,11 +190,11 @@ class QuantizationParameters:
         object.__setattr__(self, "block_sizes", tuple(int(b) for b in self.block_sizes))
         with np.errstate(over="ignore"):
             scales = np.asarray(self.scales).astype(self.expressed.dtype)
-        given: Array | None = self.zero_points
-        if given is None:
+        argument: Array | None = self.zero_points
+        if argument is None:
             zero_points = np.zeros(scales.shape, np.int64)
         else:
-            zero_points = np.asarray(given).astype(np.int64)
+            zero_points = np.asarray(argument).astype(np.int64)
         if scales.shape != zero_points.shape:
             raise UsageError(
                 f"expected scales and zero points of one shape, got {scales.shape} and "
@@ -293,11 +293,11 @@ class QuantizationParameters:
         for axis in reversed(range(rank)):
             for index in range(len(written) + 1):
                 left_out = None if axis in self.axes else fits[index]
-                taken = fits[index + 1] if index < len(written) else None
+                one_used = fits[index + 1] if index < len(written) else None
                 if left_out is not None:
                     fits[index] = (1, *left_out)
-                elif taken is not None and (axis in self.axes or written[index] == 1):
-                    fits[index] = (written[index], *taken)
+                elif one_used is not None and (axis in self.axes or written[index] == 1):
+                    fits[index] = (written[index], *one_used)
                 else:
                     fits[index] = None
         return fits[0]

@@ -12,20 +12,20 @@ are the fraction. From the lowest digit up::
 
     v[i] = sum_k d_k * m_k[i] + carry;    carry = v[i] >> L;    digit[i] = v[i] & (2**L - 1)
 
-The integer part is what is above digit ``f - 1``, and that digit decides the rounding: half is
-``2**(L - 1)``, and the digits below it tell a tie from more than half.
+The integer part is above digit ``f - 1``. That digit decides the rounding: half is ``2**(L - 1)``,
+and the digits below it separate a tie from more than half.
 
 Overflow. With ``D = sum_k max |d_k| < 2**B``, ``|v[i]| <= D * 2**L < 2**(B + L)``: digits of
 ``L = W - 1 - B`` bits fit words of ``W`` bits.
 
 Ties. A scale of 0.1 is not a float, so an exact tie of the reals that a program was written for is
-a near tie of its scales: ``9 * 0.1 / 0.6`` is 1.5 less 4e-8. What is within ``2**-20`` of a tie
-counts as one, as in f32, where that quotient is 1.5. The sum is raised by that tolerance ``e``, and
-a fraction in ``[half, half + 2 e)`` is a tie.
+a near tie of its scales: ``9 * 0.1 / 0.6`` is 1.5 less 4e-8. A sum within ``2**-20`` of a tie
+counts as a tie, as in f32, where that quotient is 1.5. The sum is raised by that tolerance ``e``,
+and a fraction in ``[half, half + 2 e)`` is a tie.
 
 Exactness. The multipliers' own error moves the sum by less than ``2**-30`` of a step, by the choice
-of ``f``; so every tie is found, and what is farther than ``2**-20`` from a tie is rounded as the
-exact rational sum is.
+of ``f``; so every tie is detected, and a sum farther than ``2**-20`` from a tie is rounded like
+the exact rational sum.
 
 Sources: StableHLO specification, ``uniform_quantize`` and "dequantize_op_quantize"; the zero point
 is added before rounding, so it decides which neighbour of a tie is even.
@@ -56,13 +56,13 @@ __all__ = [
 
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
 TIE_BITS = 20
-"""What is nearer to a tie than ``2**-20`` of a step is one."""
+"""Tie tolerance: a sum within ``2**-20`` steps of the result of a tie counts as a tie."""
 _WORST_NARROW_DIGITS = 3  # i32 digits that are still cheaper than one of i64
 
 
 @dataclass(frozen=True)
 class Requantization:
-    """How sums of scaled integers are rounded.
+    """Rounding of sums of scaled integers.
 
     Args:
         kind: ``exact`` by the digits above, or ``fixed-point`` by one multiplication a term.
@@ -98,7 +98,7 @@ class Term:
 
 @dataclass(frozen=True)
 class Rounded:
-    """What is left to be saturated.
+    """Rounded sum before saturation.
 
     Args:
         value: integers.
@@ -119,8 +119,8 @@ def requantize(
 
     Args:
         terms: at least one; values of one integer type, or that can be extended to one.
-        zero_points: the result's, an integer array of the form of a term's multiplier.
-        storage: the result's storage type: what is far outside its range need not be exact.
+        zero_points: the result's, an integer array shaped like a term's multiplier.
+        storage: the result's storage type: sums far outside its range need not be exact.
         requantization: exact, or fixed-point. Integers of more than 32 bits are requantized
             exactly in both: a fixed-point product would leave 64 bits. In fixed-point sums, terms
             with a multiplier of 1 are added as they are (a bias is rescaled to its accumulator).
@@ -186,7 +186,7 @@ def _positive(term: Term) -> Term:
 
 
 def _is_identity(term: Term) -> bool:
-    """True where multiplying cannot change what the integer rounds to.
+    """Return True if multiplying cannot change the rounded integer.
 
     ``|d * M - d| < 1/2`` for every ``d`` that can occur, so ``d`` is the nearest integer.
     """
@@ -211,7 +211,7 @@ def _nearest(number: Fraction, unit: int) -> int:
 
 @dataclass(frozen=True)
 class _Digits:
-    """How the numbers are cut: word width, bits of a digit, digits of the fraction."""
+    """Digits of the sum: word width, bits of a digit, digits of the fraction."""
 
     word: ElementType
     bits: int
@@ -262,22 +262,22 @@ class _Digits:
         while 2 * tolerance - 1 > self._mask and noise < self.fraction - 1:
             noise, tolerance = noise + 1, -(-tolerance >> self.bits)
         carry: AnyArray = None
-        sums: list[AnyArray] = []  # None where every value is 0
+        digits_of_sum: list[AnyArray] = []  # None where every value is 0
         for index in range(self.total):
             sum_ = carry
             for value, multiplier in zip(values, self.multipliers, strict=True):
                 sum_ = _plus(sum_, self._product(value, multiplier, index))
             if index == noise:
                 sum_ = tolerance if sum_ is None else sum_ + tolerance
-            sums.append(sum_)
+            digits_of_sum.append(sum_)
             if sum_ is not None:
                 carry = sum_ >> self.bits
                 if is_zero(carry):  # of the tolerance alone
                     carry = None
-        number = _add_zero_points(self._integer_part(sums, carry, values[0]), zero_points)
-        if sums[self.fraction - 1] is None:
+        number = _add_zero_points(self._integer_part(digits_of_sum, carry, values[0]), zero_points)
+        if digits_of_sum[self.fraction - 1] is None:
             return number
-        up = self._rounds_up(sums, number, noise, tolerance)
+        up = self._rounds_up(digits_of_sum, number, noise, tolerance)
         return number if is_zero(up) else number + up
 
     def _product(self, value: AnyArray, multiplier: Array, index: int) -> AnyArray:
@@ -289,9 +289,11 @@ class _Digits:
             return None
         return value if (digits == 1).all() else value * digits.astype(self.word.dtype)
 
-    def _integer_part(self, sums: list[AnyArray], carry: AnyArray, like: AnyArray) -> AnyArray:
-        """What is above the fraction; far outside every storage range it is only large."""
-        whole = sums[self.fraction :]
+    def _integer_part(
+        self, digits_of_sum: list[AnyArray], carry: AnyArray, like: AnyArray
+    ) -> AnyArray:
+        """Return the integer part; far outside every storage range it is only large."""
+        whole = digits_of_sum[self.fraction :]
         if not whole:
             return np.zeros_like(like) if carry is None else carry
         integer = whole[-1]
@@ -305,16 +307,16 @@ class _Digits:
         return np.maximum(np.minimum(integer, limit), -limit)
 
     def _rounds_up(
-        self, sums: list[AnyArray], number: AnyArray, noise: int, tolerance: int
+        self, digits_of_sum: list[AnyArray], number: AnyArray, noise: int, tolerance: int
     ) -> AnyArray:
         """At least half, and not a tie whose lower neighbour is even."""
         half, last = 1 << (self.bits - 1), self.fraction - 1
-        top = sums[last] & self._mask
+        top = digits_of_sum[last] & self._mask
         tie = top <= half + (2 * tolerance - 1 if noise == last else 0)
         for index in range(noise, last):
-            if sums[index] is not None:
+            if digits_of_sum[index] is not None:
                 allowed = 2 * tolerance - 1 if index == noise else 0
-                tie = both(tie, (sums[index] & self._mask) <= allowed)
+                tie = both(tie, (digits_of_sum[index] & self._mask) <= allowed)
         if is_zero(top >= half):  # the tolerance alone
             return False
         even = (number & 1) == 0

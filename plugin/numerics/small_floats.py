@@ -1,4 +1,4 @@
-"""Floats of 4 to 8 bits as their codes: tables of what they are, and the code of a real.
+"""Floats of 4 to 8 bits as codes: tables of their values, and the code of a real.
 
 A code is sign, exponent and mantissa from the highest bit down. With ``m`` bits of mantissa and the
 bias ``b``, a magnitude ``v`` has the code nearest to::
@@ -28,11 +28,11 @@ __all__ = ["SMALL_FLOATS", "PowerOfTwo", "SmallFloat"]
 
 @dataclass(frozen=True)
 class SmallFloat:
-    """A format.
+    """Format of small floats.
 
     Args:
-        dtype: the same of ml_dtypes.
-        mantissa, bias: bits, and what is subtracted from exponents.
+        dtype: the dtype in ml_dtypes.
+        mantissa, bias: mantissa bits and exponent bias.
         greatest: the code of the greatest magnitude.
         nan: the code of NaN; None if there is none.
         infinity: the code of infinity; None if there is none.
@@ -49,7 +49,7 @@ class SmallFloat:
 
     @property
     def table(self) -> Array:
-        """What each code stands for, as f32."""
+        """The value of each code, as f32."""
         codes = np.arange(2 * self.sign, dtype=np.uint8)
         return codes.view(self.dtype).astype(np.float32)
 
@@ -102,11 +102,11 @@ class PowerOfTwo:
         return lookup(table, convert(codes, I32) & 0xFF)
 
     def encode(self, reals: AnyArray, saturate: bool = True, mode: str = "up") -> AnyArray:
-        """The codes of f32 reals, whose signs are left out, as uint8.
+        """Return the codes of f32 magnitudes, as uint8.
 
         Args:
             reals: f32.
-            saturate: what is beyond the greatest becomes that one; else NaN.
+            saturate: True to clamp to the greatest magnitude; else overflow is NaN.
             mode: ``up`` and ``down`` round to a greater or smaller magnitude, ``nearest`` to the
                 nearer real, half up.
         """

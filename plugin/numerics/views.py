@@ -1,4 +1,4 @@
-"""What reshape, transpose and broadcast make of a tensor: which element of it is where.
+"""Views: reshape, transpose and broadcast of a tensor as strides.
 
 A view has for each axis a list of extents with strides, the slowest first; its elements are those
 of a flat tensor at the sum of each position times its stride::
@@ -59,32 +59,32 @@ class View:
         return any(not stride for axis in self.axes for _, stride in axis)
 
     def transposed(self, order: Sequence[int]) -> View:
-        """With axis ``order[i]`` at place ``i``."""
+        """Return the view with axis ``order[i]`` at position ``i``."""
         return View(tuple(self.axes[axis] for axis in order))
 
-    def broadcast(self, places: Sequence[int], shape: Sequence[int]) -> View:
-        """Repeated to a shape, in which axis ``i`` is at ``places[i]``."""
+    def broadcast(self, positions: Sequence[int], shape: Sequence[int]) -> View:
+        """Return the view broadcast to a shape, whose axis ``positions[i]`` is axis ``i``."""
         axes: list[tuple[Part, ...]] = [_merged([(extent, 0)]) for extent in shape]
-        for place, axis in zip(places, self.axes, strict=True):
+        for position, axis in zip(positions, self.axes, strict=True):
             if axis:  # one element is repeated
-                axes[place] = axis
+                axes[position] = axis
         return View(tuple(axes))
 
     def reshaped(self, shape: Sequence[int]) -> View | None:
-        """In another shape of as many elements, or None if that has no such form."""
-        parts = _merged(part for axis in self.axes for part in axis)
-        # Of each extent of the old and the new shape, how many elements are beyond its end.
-        wanted = {math.prod(shape[axis:]) for axis in range(len(shape) + 1)}
-        split = _split(parts, wanted | _steps(parts))
+        """Return the view in another shape, or None if strides cannot express it."""
+        factors = _merged(part for axis in self.axes for part in axis)
+        # For each axis of the new shape, the number of elements of the axes after it.
+        ends = {math.prod(shape[axis:]) for axis in range(len(shape) + 1)}
+        split = _split(factors, ends | _steps(factors))
         if split is None:
             return None
         axes, position = [], 0
         for extent in shape:
-            taken: list[Part] = []
-            while math.prod(n for n, _ in taken) < extent:
-                taken.append(split[position])
+            merged: list[Part] = []
+            while math.prod(n for n, _ in merged) < extent:
+                merged.append(split[position])
                 position += 1
-            axes.append(_merged(taken))
+            axes.append(_merged(merged))
         return View(tuple(axes))
 
     def indices(self) -> Array:
@@ -104,31 +104,31 @@ def aligned(views: Sequence[View]) -> list[list[list[Part]]] | None:
     Returns:
         None if the extents of an axis do not divide each other.
     """
-    found: list[list[list[Part]]] = [[] for _ in views]
-    for parts in zip(*(view.axes for view in views), strict=True):
-        steps = set().union(*(_steps(each) for each in parts))
-        for number, each in enumerate(parts):
+    result: list[list[list[Part]]] = [[] for _ in views]
+    for axes in zip(*(view.axes for view in views), strict=True):
+        steps = set().union(*(_steps(each) for each in axes))
+        for number, each in enumerate(axes):
             split = _split(each, steps)
             if split is None:
                 return None
-            found[number].append(split)
-    return found
+            result[number].append(split)
+    return result
 
 
-def _steps(parts: Iterable[Part]) -> set[int]:
-    """How many elements of an axis are one step of each part, and all of them."""
-    extents = [extent for extent, _ in parts]
+def _steps(pieces: Iterable[Part]) -> set[int]:
+    """Return the number of elements of one step of each part, and of all parts."""
+    extents = [extent for extent, _ in pieces]
     return {math.prod(extents[start:]) for start in range(len(extents) + 1)}
 
 
-def _split(parts: Sequence[Part], steps: set[int]) -> list[Part] | None:
-    """Parts whose steps are just these, which are those of `parts` and more."""
+def _split(pieces: Sequence[Part], steps: set[int]) -> list[Part] | None:
+    """Split parts at the given steps, which include the steps of the parts."""
     ordered = sorted(steps)
     if any(large % small for small, large in itertools.pairwise(ordered)):
         return None
     result: list[Part] = []
-    step = math.prod(extent for extent, _ in parts)
-    for extent, stride in parts:
+    step = math.prod(extent for extent, _ in pieces)
+    for extent, stride in pieces:
         end = step // extent
         inside = [each for each in reversed(ordered) if end <= each <= step]
         for large, small in itertools.pairwise(inside):
@@ -137,10 +137,10 @@ def _split(parts: Sequence[Part], steps: set[int]) -> list[Part] | None:
     return result
 
 
-def _merged(parts: Iterable[Part]) -> tuple[Part, ...]:
-    """The same positions in as few parts as there can be."""
+def _merged(pieces: Iterable[Part]) -> tuple[Part, ...]:
+    """Return the fewest parts with the same positions."""
     result: list[Part] = []
-    for extent, stride in parts:
+    for extent, stride in pieces:
         if extent == 1:
             continue
         if result and result[-1][1] == extent * stride:

@@ -285,11 +285,11 @@
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi8>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op activations must have a floating-point type not wider than 'f32', in which products are summed, got 'f64'
+// error @+2:6 VerificationError: 'subquant.block_contraction' op activations must have a floating-point type not wider than the accumulator type 'f32', got 'f64'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf64>, tensor<3x8xi4>, tensor<3x2xf16>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf64>, tensor<3x8xi4>, tensor<3x2xf16>) -> tensor<5x3xf32>
 // -----
-// error @+2:6 VerificationError: 'subquant.block_contraction' op scales must have a floating-point type not wider than 'f32', in which products are summed, got 'i8'
+// error @+2:6 VerificationError: 'subquant.block_contraction' op scales must have a floating-point type not wider than the accumulator type 'f32', got 'i8'
 %x, %q, %s = "test.make"() : () -> (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xi8>)
 %y = "subquant.block_contraction"(%x, %q, %s) {block_sizes = array<i64: 1, 4>, indexing_maps = [affine_map<(m, n, k) -> (m, k)>, affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>], operandSegmentSizes = array<i32: 1, 1, 1, 0, 0, 0>, quantized_type = !quant.any<i4:f32>} : (tensor<5x8xf32>, tensor<3x8xi4>, tensor<3x2xi8>) -> tensor<5x3xf32>
 // -----
