@@ -18,7 +18,7 @@ import pytest
 import subquant
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
-from subquant.emit import Emitted, linalg, operation, scalar, stablehlo, tensor
+from subquant.emit import TracedValue, linalg, operation, scalar, stablehlo, tensor
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
 from subquant.interpreter.interpreter_client import evaluate_apart
@@ -496,7 +496,9 @@ def test_look_up() -> None:
 # -- what is known --------------------------------------------------------------------------------
 
 
-def written(function: Callable[[Emitted], Any], form: Function = tensor) -> tuple[Any, list[str]]:
+def written(
+    function: Callable[[TracedValue], Any], form: Function = tensor
+) -> tuple[Any, list[str]]:
     """What a formula of one i32 gives, and the operations that it writes."""
     with create_context(), ir.Location.unknown():
         block = ir.Module.create().body
@@ -520,7 +522,7 @@ def test_what_is_known_writes_nothing(form: Function) -> None:
         lambda x: bits_of(x, ElementType.parse("u32")),
     ):
         result, names = written(function, form)
-        assert isinstance(result, Emitted)
+        assert isinstance(result, TracedValue)
         assert names == []
     result, names = written(lambda x: np.where(False, x, np.clip(300, 0, 255)), form)
     assert (result, names) == (255, [])
@@ -550,7 +552,7 @@ def test_questions() -> None:
 
 # -- what is refused ------------------------------------------------------------------------------
 
-REFUSED: dict[str, tuple[Callable[[Emitted], Any], type[Exception], str]] = {
+REFUSED: dict[str, tuple[Callable[[TracedValue], Any], type[Exception], str]] = {
     "truth of a value": (bool, TypeError, "neither true nor false"),
     "elements of a value": (np.asarray, TypeError, "has no elements yet"),
     "a function": (np.arctan, UnsupportedError, "np.arctan cannot be written"),

@@ -1,13 +1,13 @@
 """Writing operations: the only package that creates any.
 
-`Emitted` are values for formulas, with Python's operators and NumPy's functions; `tensor` and
+`TracedValue` are values for formulas, with Python's operators and NumPy's functions; `tensor` and
 `scalar` make one of a value of a program. `stablehlo` and `linalg` have the operations that take
 more than values of one shape, each once; `operation.create` is under all of them.
 """
 
 from .casts import as_quantized, stored
 from .operation import create, like, value, with_element
-from .values import Emitted, Form, Formula, Scalars, Tensors, scalar, tensor
+from .values import ArrayLike, Form, Scalars, Tensors, TracedValue, scalar, tensor
 
 __all__ = [
     "Emitted",

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from ..core._mlir import Value, ir
 from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
-from .values import Formula, Scalars, scalar
+from .values import ArrayLike, Scalars, scalar
 
 __all__ = ["AmxAssembly", "TileMemory", "address", "request_permission", "tile_configuration"]
 
@@ -40,8 +40,8 @@ class TileMemory:
         is_streamed: the rows are not reused soon, and shall not displace others in the L1 cache.
     """
 
-    start: Formula
-    stride: Formula
+    start: ArrayLike
+    stride: ArrayLike
     offset: int = 0
     is_streamed: bool = False
 
@@ -53,7 +53,7 @@ class AmxAssembly:
         self._instructions: list[str] = []
         self._operands: list[Value] = []
 
-    def configure(self, start: Formula) -> None:
+    def configure(self, start: ArrayLike) -> None:
         """``ldtilecfg``: load a `tile_configuration` from an address; clears all tiles."""
         self._instructions.append(f"ldtilecfg ({self._register(start)})")
 
@@ -74,7 +74,7 @@ class AmxAssembly:
         """``tdpbssd``: add products of signed bytes to the accumulators."""
         self._instructions.append(f"tdpbssd %tmm{weight}, %tmm{activations}, %tmm{accumulators}")
 
-    def prefetch(self, start: Formula, cache_lines: int) -> None:
+    def prefetch(self, start: ArrayLike, cache_lines: int) -> None:
         """``prefetcht1``: prefetch cache lines from an address on."""
         for number in range(cache_lines):
             offset = _CACHE_LINE_BYTES * number
@@ -92,7 +92,7 @@ class AmxAssembly:
         start, stride = self._register(memory.start), self._register(memory.stride)
         return f"{memory.offset or ''}({start},{stride})"
 
-    def _register(self, operand: Formula) -> str:
+    def _register(self, operand: ArrayLike) -> str:
         if operand.value not in self._operands:
             self._operands.append(operand.value)
         return f"${self._operands.index(operand.value)}"
@@ -106,7 +106,7 @@ def tile_configuration(shapes: Sequence[tuple[int, int]]) -> list[int]:
             *counts, *[0] * unused]  # fmt: skip
 
 
-def request_permission() -> Formula:
+def request_permission() -> ArrayLike:
     """Request tile data from Linux (``arch_prctl``); true if the process may use AMX tiles."""
     constraints = ["={rax}", "{rax}", "{rdi}", "{rsi}", "~{rcx}", "~{r11}"]
     numbers = (_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA)
@@ -115,7 +115,7 @@ def request_permission() -> Formula:
     return scalar(answer, I64) == 0
 
 
-def address(memory: Value) -> Formula:
+def address(memory: Value) -> ArrayLike:
     """The address of the first element of a memref, i64."""
     pointer = value("memref.extract_aligned_pointer_as_index", [memory], index_type())
     return scalar(value("arith.index_cast", [pointer], mlir_type(I64)), I64)

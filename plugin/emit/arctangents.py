@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from .values import Formula
+from .values import ArrayLike
 
 __all__ = ["angle_of"]
 
@@ -36,7 +36,7 @@ _PI_REST = 1.2246467991473531772e-16
 """Pi less its f64."""
 
 
-def _arctangent(x: Formula) -> Formula:
+def _arctangent(x: ArrayLike) -> ArrayLike:
     """The arctangent of numbers that are not negative."""
     # Numerator and denominator of the reduced argument, from the last range to the first.
     numerator, denominator = x.form.known(-1.0, x.element), x
@@ -59,7 +59,7 @@ def _arctangent(x: Formula) -> Formula:
     return high - ((reduced * polynomial - low) - reduced)
 
 
-def angle_of(y: Formula, x: Formula, is_left: Formula) -> Formula:
+def angle_of(y: ArrayLike, x: ArrayLike, is_left: ArrayLike) -> ArrayLike:
     """The angle from 0 to pi of a point above the axis.
 
     Args:

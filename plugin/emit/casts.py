@@ -22,7 +22,7 @@ from ..numerics.element_types import I32, I64, Array
 from ..numerics.parameters import QuantizationParameters, StorageType
 from . import linalg
 from .operation import dense, dynamic_extents, integers, value, with_element
-from .values import Formula
+from .values import ArrayLike
 
 __all__ = ["Scaled", "ScaledSum", "as_quantized", "requantize", "saturate", "stored"]
 
@@ -66,7 +66,7 @@ class Scaled:
             spans the axis); each of one sign.
     """
 
-    value: Formula
+    value: ArrayLike
     bound: int
     factors: tuple[Array, ...]
 
@@ -169,7 +169,7 @@ def _is_double(number: Fraction) -> bool:
         return False
 
 
-def saturate(number: Formula, storage: StorageType, bound: int | None = None) -> Value:
+def saturate(number: ArrayLike, storage: StorageType, bound: int | None = None) -> Value:
     """Write ``subquant.saturate``, or only a conversion where nothing is outside the range.
 
     Args:

@@ -3,7 +3,7 @@
 The tables serve these interpretations:
 
 * **NumPy arrays and traced values**: `ELEMENTWISE`, `COMPARISONS` and `EVALUATED` hold functions
-  that compute arrays from arrays, and write code for traced values (`subquant.emit.Emitted`).
+  that compute arrays from arrays, and write code for traced values (`subquant.emit.TracedValue`).
 * **Data movement** of NumPy arrays: `MOVEMENT`.
 * **Abstract domains**: `ABSTRACT` maps an operation to operators (``+ - * << >>``) and to methods
   ``maximum`` and ``minimum`` of a domain. Intervals (`subquant.kernels.epilogue.requant_analysis`)
@@ -29,7 +29,7 @@ from ..numerics.array_functions import convert, is_known, is_zero
 from ..numerics.element_types import I8, Array, ElementType
 from .operation import element_of
 from .subnormals import floor
-from .values import Formula
+from .values import ArrayLike
 
 __all__ = [
     "ABSTRACT",
@@ -45,7 +45,7 @@ __all__ = [
 
 # -- elementwise operations ------------------------------------------------------------------------
 
-ELEMENTWISE: dict[str, Callable[..., Formula]] = {
+ELEMENTWISE: dict[str, Callable[..., ArrayLike]] = {
     "stablehlo.abs": np.abs,
     "stablehlo.add": np.add,
     "stablehlo.and": np.bitwise_and,
@@ -71,7 +71,7 @@ ELEMENTWISE: dict[str, Callable[..., Formula]] = {
 }
 """Functions of the operands alone. Integers wrap; shift counts are less than the element's bits."""
 
-COMPARISONS: dict[str, Callable[..., Formula]] = {
+COMPARISONS: dict[str, Callable[..., ArrayLike]] = {
     "EQ": np.equal,
     "NE": np.not_equal,
     "GE": np.greater_equal,
@@ -99,21 +99,21 @@ def storage_element(type_: ir.Type) -> ElementType | None:
 # -- operations with attributes --------------------------------------------------------------------
 
 
-def _select(op: Operation, condition: Formula, yes: Formula, no: Formula) -> Formula:
+def _select(op: Operation, condition: ArrayLike, yes: ArrayLike, no: ArrayLike) -> ArrayLike:
     if not is_known(condition) and is_known(yes) and is_known(no):
         # two numbers would take the element type of the operands that were compared
         yes = condition.form.known(yes, storage_element(op.results[0].type))
     return np.where(condition, yes, no)
 
 
-def _shift_left(op: Operation, x: Formula, count: Formula) -> Formula:
+def _shift_left(op: Operation, x: ArrayLike, count: ArrayLike) -> ArrayLike:
     is_overlong = _is_overlong(op, count)
     if is_zero(is_overlong):
         return np.left_shift(x, count)
     return np.where(is_overlong, 0, np.left_shift(x, np.where(is_overlong, 0, count)))
 
 
-def _shift_right(op: Operation, x: Formula, count: Formula) -> Formula:
+def _shift_right(op: Operation, x: ArrayLike, count: ArrayLike) -> ArrayLike:
     is_overlong, longest = _is_overlong(op, count), element_of(op.results[0].type).bits - 1
     signed = ElementType.parse(f"i{longest + 1}")
     x, count = (convert(each, signed) for each in (x, count))
@@ -122,21 +122,21 @@ def _shift_right(op: Operation, x: Formula, count: Formula) -> Formula:
     )
 
 
-def _is_overlong(op: Operation, count: Formula) -> Formula:
+def _is_overlong(op: Operation, count: ArrayLike) -> ArrayLike:
     """True for a shift by all bits or more, which StableHLO defines and a CPU does not."""
     return (count < 0) | (count >= element_of(op.results[0].type).bits)
 
 
-def _saturate(op: Operation, x: Formula) -> Formula:
+def _saturate(op: Operation, x: ArrayLike) -> ArrayLike:
     low, high = (int(bound) for bound in op.attributes["range"])
     return convert(np.clip(x, low, high), element_of(op.results[0].type))
 
 
-def _without_op(function: Callable[..., Formula]) -> Callable[..., Formula]:
+def _without_op(function: Callable[..., ArrayLike]) -> Callable[..., ArrayLike]:
     return lambda op, *operands: function(*operands)
 
 
-EVALUATED: dict[str, Callable[..., Formula]] = {
+EVALUATED: dict[str, Callable[..., ArrayLike]] = {
     **{name: _without_op(function) for name, function in ELEMENTWISE.items()},
     "stablehlo.compare": lambda op, *sides: COMPARISONS[comparison_direction(op)](*sides),
     "stablehlo.convert": lambda op, x: convert(x, element_of(op.results[0].type)),

@@ -11,14 +11,14 @@ import numpy as np
 
 from ..numerics.array_functions import bits_of
 from ..numerics.element_types import ElementType
-from .values import Formula
+from .values import ArrayLike
 
 __all__ = ["ceil", "floor"]
 
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 
-def ceil(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
+def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
     """A positive subnormal, by its bits, is above 0.
 
     Args:
@@ -30,7 +30,7 @@ def ceil(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
     return np.where(is_subnormal, 1.0, ordinary(x))
 
 
-def floor(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
+def floor(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
     """A negative subnormal, by its bits, is below 0; as `ceil`."""
     bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
     least = -1 << (x.element.bits - 1)
@@ -38,6 +38,6 @@ def floor(x: Formula, ordinary: Callable[[Formula], Formula]) -> Formula:
     return np.where(is_subnormal, -1.0, ordinary(x))
 
 
-def _least_normal(x: Formula) -> int:
+def _least_normal(x: ArrayLike) -> int:
     """The bits of the least normal number."""
     return 1 << _MANTISSA[str(x.element)]

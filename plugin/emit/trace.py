@@ -1,6 +1,6 @@
 """Functions of arrays, written as MLIR modules.
 
-A `TracedArray` is an `Emitted` tensor with what NumPy's arrays have besides: the dtypes of results,
+A `TracedArray` is an `TracedValue` tensor with what NumPy's arrays have besides: the dtypes of results,
 broadcasting, and functions of shapes. So a function that is written for arrays runs on arrays, and
 `trace` turns the same function into a module. Shapes are static. What has no translation raises
 `UnsupportedError` with its name.
@@ -34,7 +34,7 @@ from ..numerics.parameters import ExpressedType, StorageType
 from . import stablehlo, subquant
 from .functions import write_function
 from .operation import create, element_of, integers, like, mlir_type, tensor_type
-from .values import ByBlock, Emitted, Tensors
+from .values import ByBlock, Tensors, TracedValue
 
 __all__ = ["TracedArray", "trace", "traced"]
 
@@ -128,7 +128,7 @@ def _result_dtype(values: Sequence[AnyArray]) -> DType:
     return np.result_type(*known)  # type: ignore[arg-type]
 
 
-class TracedArray(Emitted):
+class TracedArray(TracedValue):
     """A tensor of a module that is being traced, with the methods of NumPy's arrays."""
 
     __slots__ = ()

@@ -1,6 +1,6 @@
 """Values of a program that is being written, with Python's operators and NumPy's functions.
 
-A formula over arrays, ``np.where(v < 0, -v, v) + half >> s``, runs on an `Emitted` as it runs on
+A formula over arrays, ``np.where(v < 0, -v, v) + half >> s``, runs on an `TracedValue` as it runs on
 NumPy's arrays, and writes the operations that compute it. What is known (numbers and arrays) is
 computed by NumPy when the program is written, and enters it as a constant.
 
@@ -9,7 +9,7 @@ of a loop (``arith``, ``math``), or `Tensors` for all elements of a shape (Stabl
 differ from block to block. The operands of one operation have one form and one element type; a
 truth value in arithmetic counts as 0 or 1, as in NumPy.
 
-Integers are signless in MLIR. `Emitted.element` says how they are read: extension, shifts to the
+Integers are signless in MLIR. `TracedValue.element` says how they are read: extension, shifts to the
 right and comparisons follow it.
 """
 
@@ -32,8 +32,8 @@ from .operation import INDEX, element_of, mlir_type, with_element
 
 __all__ = ["ByBlock", "Emitted", "Form", "Formula", "Scalars", "Tensors", "scalar", "tensor"]
 
-Formula: TypeAlias = Any
-"""An `Emitted` in formulas: what NumPy's functions are annotated with has no place for it."""
+ArrayLike: TypeAlias = Any
+"""An `TracedValue` in formulas: what NumPy's functions are annotated with has no place for it."""
 
 
 class Form(ABC):
@@ -44,11 +44,11 @@ class Form(ABC):
 
     def emitted(
         self, value: Any, element: ElementType | None = None, like: ElementType | None = None
-    ) -> Formula:
+    ) -> ArrayLike:
         """A value of this form for formulas; signed where `element` does not say otherwise."""
-        return Emitted(self, value, element or element_of(value.type), like)
+        return TracedValue(self, value, element or element_of(value.type), like)
 
-    def known(self, number: Any, element: ElementType) -> Formula:
+    def known(self, number: Any, element: ElementType) -> ArrayLike:
         """A constant: a number, or an array in forms that have several elements.
 
         Raises:
@@ -76,7 +76,7 @@ class Form(ABC):
 
     def operand(self, value: Any, element: ElementType) -> Any:
         """The operand of an operation on values of an element type that a value is."""
-        if not isinstance(value, Emitted):
+        if not isinstance(value, TracedValue):
             return self._written(value, element)
         if value.element is element:
             return value.value
@@ -166,7 +166,7 @@ _OF_TRUTH = {
 """NumPy's functions of truth values alone, and what they are."""
 
 
-class Emitted(Symbolic, NDArrayOperatorsMixin):
+class TracedValue(Symbolic, NDArrayOperatorsMixin):
     """A value of a program, as formulas see it.
 
     Args:
@@ -249,28 +249,28 @@ class Emitted(Symbolic, NDArrayOperatorsMixin):
 def _common(inputs: Sequence[Any]) -> tuple[Form, ElementType]:
     """The form of values, and the element type that they have together."""
     for value in inputs:
-        if isinstance(value, Emitted) and value.element != BOOL:
+        if isinstance(value, TracedValue) and value.element != BOOL:
             return value.form, value.element
-    numbers = [value for value in inputs if not isinstance(value, Emitted)]
+    numbers = [value for value in inputs if not isinstance(value, TracedValue)]
     # A truth value and a number that is none: what was compared says which integers are meant.
     counts = any(np.asarray(number).dtype.kind not in "b" for number in numbers)
-    first = next(value for value in inputs if isinstance(value, Emitted))
+    first = next(value for value in inputs if isinstance(value, TracedValue))
     return first.form, (first.like or I64) if counts else BOOL
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    if not isinstance(condition, Emitted):
+    if not isinstance(condition, TracedValue):
         if np.all(condition):
             return yes
         if not np.any(condition):
             return no
-    if isinstance(yes, Emitted) or isinstance(no, Emitted):
+    if isinstance(yes, TracedValue) or isinstance(no, TracedValue):
         form, element = _common((yes, no))
     else:
         form, element = condition.form, condition.like or I64
         if np.asarray(yes).dtype.kind == "b":
             element = BOOL
-    first = condition if isinstance(condition, Emitted) else form.known(condition, BOOL)
+    first = condition if isinstance(condition, TracedValue) else form.known(condition, BOOL)
     operands = [form.operand(value, element) for value in (yes, no)]
     return form.emitted(form.select(first.value, *operands), element)
 
@@ -486,7 +486,9 @@ class Tensors(Form):
             self._extents = stablehlo.extents(self.like)
         return stablehlo.broadcast(value, type_, axes, self._extents)
 
-    def look_up(self, table: npt.NDArray[Any], index: Emitted, element: ElementType) -> Formula:
+    def look_up(
+        self, table: npt.NDArray[Any], index: TracedValue, element: ElementType
+    ) -> ArrayLike:
         """The entries of a table at the positions `index`, which are inside it."""
         constant = stablehlo.constant(table, mlir_type(element))
         return self.emitted(stablehlo.take(constant, index.value), element)
@@ -583,11 +585,11 @@ _DIRECTIONS = {
 # -- making values --------------------------------------------------------------------------------
 
 
-def tensor(value: Any, element: ElementType | None = None) -> Formula:
+def tensor(value: Any, element: ElementType | None = None) -> ArrayLike:
     """A ranked tensor for formulas on all its elements; signed unless `element` says otherwise."""
     return Tensors(value).emitted(value, element)
 
 
-def scalar(value: Any, element: ElementType | None = None) -> Formula:
+def scalar(value: Any, element: ElementType | None = None) -> ArrayLike:
     """A scalar for formulas in the body of a loop; signed unless `element` says otherwise."""
     return operation.kept_with_constants(Scalars).emitted(value, element)

@@ -23,7 +23,7 @@ from .operation import (
     mlir_type,
     value,
 )
-from .values import Formula, Scalars, scalar
+from .values import ArrayLike, Scalars, scalar
 
 __all__ = [
     "Index",
@@ -105,7 +105,7 @@ def subspan_type(size: int | None, element: ElementType, lanes: int) -> ir.Type:
     return ir.MemRefType.get([count], element_type, layout)
 
 
-def vector(operand: Value, element: ElementType | None = None) -> Formula:
+def vector(operand: Value, element: ElementType | None = None) -> ArrayLike:
     """Wrap a vector for elementwise formulas; integers are signed unless `element` is unsigned."""
     type_ = operand.type
     own_element = element or element_of(type_.element_type)
@@ -123,13 +123,13 @@ def _indices(indices: Sequence[Index]) -> list[Value]:
 # -- memory ---------------------------------------------------------------------------------------
 
 
-def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementType) -> Formula:
+def load(memory: Value, indices: Sequence[Index], lanes: int, element: ElementType) -> ArrayLike:
     """``vector.load``: the vector at an index of a memref, along its last axis."""
     loaded = value("vector.load", [memory, *_indices(indices)], vector_type(lanes, element))
     return vector(loaded, element)
 
 
-def store(operand: Formula, memory: Value, indices: Sequence[Index]) -> None:
+def store(operand: ArrayLike, memory: Value, indices: Sequence[Index]) -> None:
     """``vector.store``: write a vector to an index of a memref, along its last axis."""
     create("vector.store", [operand.value, memory, *_indices(indices)])
 
@@ -144,14 +144,14 @@ def prefetch(memory: Value, indices: Sequence[Index]) -> None:
     create("memref.prefetch", [memory, *_indices(indices)], attributes=attributes)
 
 
-def load_element(memory: Value, indices: Sequence[Index]) -> Formula:
+def load_element(memory: Value, indices: Sequence[Index]) -> ArrayLike:
     """``memref.load``: an element of a memref, which may be a vector."""
     type_ = memory.type.element_type
     loaded = value("memref.load", [memory, *_indices(indices)], type_)
     return vector(loaded) if isinstance(type_, ir.VectorType) else scalar(loaded)
 
 
-def store_element(operand: Formula, memory: Value, indices: Sequence[Index]) -> None:
+def store_element(operand: ArrayLike, memory: Value, indices: Sequence[Index]) -> None:
     """``memref.store``: write an element of a memref."""
     create("memref.store", [operand.value, memory, *_indices(indices)])
 
@@ -173,19 +173,19 @@ def view(memory: Value, start: int, type_: ir.Type) -> Value:
 # -- vectors --------------------------------------------------------------------------------------
 
 
-def broadcast(element: Formula, lanes: int) -> Formula:
+def broadcast(element: ArrayLike, lanes: int) -> ArrayLike:
     """``vector.broadcast``: a vector with an element in each lane."""
     type_ = vector_type(lanes, element.element)
     return vector(value("vector.broadcast", [element.value], type_), element.element)
 
 
-def bitcast(operand: Formula, element: ElementType) -> Formula:
+def bitcast(operand: ArrayLike, element: ElementType) -> ArrayLike:
     """``vector.bitcast``: the bits of a vector as elements of another width, in memory order."""
     lanes = int(operand.value.type.shape[0]) * operand.element.bits // element.bits
     return vector(value("vector.bitcast", [operand.value], vector_type(lanes, element)), element)
 
 
-def interleave_lanes(operands: Sequence[Formula]) -> Formula:
+def interleave_lanes(operands: Sequence[ArrayLike]) -> ArrayLike:
     """Interleave 1, 2 or 4 vectors: lane 0 of each, then lane 1 of each, and so on."""
     lanes, count = int(operands[0].value.type.shape[0]), len(operands)
     vectors = list(operands)
@@ -198,7 +198,7 @@ def interleave_lanes(operands: Sequence[Formula]) -> Formula:
     return vectors[0] if count == 1 else shuffle_lanes(vectors[0], vectors[1], order)
 
 
-def shuffle_lanes(left: Formula, right: Formula, order: Sequence[int]) -> Formula:
+def shuffle_lanes(left: ArrayLike, right: ArrayLike, order: Sequence[int]) -> ArrayLike:
     """``vector.shuffle``: lanes of the concatenation of two vectors, by their numbers."""
     attributes = {"mask": integers(order)}
     type_ = vector_type(len(order), left.element)
@@ -206,21 +206,21 @@ def shuffle_lanes(left: Formula, right: Formula, order: Sequence[int]) -> Formul
     return vector(shuffled, left.element)
 
 
-def slice_lanes(operand: Formula, first: int, lanes: int) -> Formula:
+def slice_lanes(operand: ArrayLike, first: int, lanes: int) -> ArrayLike:
     """The ``lanes`` lanes of a vector from ``first`` on."""
     if lanes == operand.form.lanes:
         return operand
     return shuffle_lanes(operand, operand, range(first, first + lanes))
 
 
-def reduce_lanes(kind: str, operand: Formula) -> Formula:
+def reduce_lanes(kind: str, operand: ArrayLike) -> ArrayLike:
     """``vector.reduction`` of a kind such as ``add``, ``maximumf`` or ``maxui``."""
     attributes = {"kind": operation.parse_attribute(f"#vector.kind<{kind}>")}
     type_ = mlir_type(operand.element)
     return scalar(value("vector.reduction", [operand.value], type_, attributes), operand.element)
 
 
-def constant_vector(numbers: Sequence[int], element: ElementType) -> Formula:
+def constant_vector(numbers: Sequence[int], element: ElementType) -> ArrayLike:
     """A constant vector of integers."""
     type_ = vector_type(len(numbers), element)
     attribute = ir.DenseElementsAttr.get(
@@ -229,33 +229,35 @@ def constant_vector(numbers: Sequence[int], element: ElementType) -> Formula:
     return vector(operation.constant(attribute), element)
 
 
-def element_at(operand: Formula, lane: int) -> Formula:
+def element_at(operand: ArrayLike, lane: int) -> ArrayLike:
     """``vector.extract``: the element in a lane."""
     attributes = {"static_position": integers([lane])}
     type_ = mlir_type(operand.element)
     return scalar(value("vector.extract", [operand.value], type_, attributes), operand.element)
 
 
-def fma(left: Formula, right: Formula, addend: Formula) -> Formula:
+def fma(left: ArrayLike, right: ArrayLike, addend: ArrayLike) -> ArrayLike:
     """``math.fma``: ``left * right + addend``, rounded once."""
     operands = [left.value, right.value, addend.value]
     result = value("math.fma", operands, addend.value.type)
     return addend.form.emitted(result, addend.element)
 
 
-def remainder(dividend: Formula, divisor: int) -> Formula:
+def remainder(dividend: ArrayLike, divisor: int) -> ArrayLike:
     """``arith.remui`` of an index by a constant."""
     operands = [dividend.value, constant_index(divisor)]
     return scalar(value("arith.remui", operands, index_type()))
 
 
-def quotient(dividend: Formula, divisor: int) -> Formula:
+def quotient(dividend: ArrayLike, divisor: int) -> ArrayLike:
     """``arith.divui`` of an index by a constant."""
     operands = [dividend.value, constant_index(divisor)]
     return scalar(value("arith.divui", operands, index_type()))
 
 
-def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes: int) -> Formula:
+def intrinsic(
+    name: str, operands: Sequence[ArrayLike], result: ElementType, lanes: int
+) -> ArrayLike:
     """A call of an LLVM intrinsic, which the target must support."""
     attributes = {
         "intrin": kept(ir.StringAttr.get, name),
@@ -267,7 +269,7 @@ def intrinsic(name: str, operands: Sequence[Formula], result: ElementType, lanes
     return vector(value("llvm.call_intrinsic", values, type_, attributes), result)
 
 
-def scheduling_barrier(operand: Formula, register: str) -> Formula:
+def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:
     """Pin a vector: LLVM's scheduler moves neither its definition nor its uses across this point.
 
     Args:
@@ -317,9 +319,9 @@ def loop(
     start: Index,
     stop: Index,
     step: Index,
-    body: Callable[..., Sequence[Formula] | None],
-    carried: Sequence[Formula] = (),
-) -> list[Formula]:
+    body: Callable[..., Sequence[ArrayLike] | None],
+    carried: Sequence[ArrayLike] = (),
+) -> list[ArrayLike]:
     """``scf.for`` with loop-carried values.
 
     Args:
@@ -336,7 +338,7 @@ def loop(
     for_op = create("scf.for", [*_indices([start, stop, step]), *initial], types, regions=1)
     block = for_op.regions[0].blocks.append(index_type(), *types)
 
-    def wrap(values: Sequence[Value]) -> list[Formula]:
+    def wrap(values: Sequence[Value]) -> list[ArrayLike]:
         return [
             formula.form.emitted(each, formula.element)
             for formula, each in zip(carried, values, strict=True)
@@ -349,7 +351,7 @@ def loop(
 
 
 def when(
-    condition: Formula, body: Callable[[], None], otherwise: Callable[[], None] | None = None
+    condition: ArrayLike, body: Callable[[], None], otherwise: Callable[[], None] | None = None
 ) -> None:
     """``scf.if`` without results."""
     if_op = create("scf.if", [condition.value], regions=2)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..emit import Formula
+from ..emit import ArrayLike
 from ..emit.vectors import quotient
 
 __all__ = ["ConvAxis", "ConvGeometry"]
@@ -49,7 +49,7 @@ class ConvAxis:
         padded = self.pad_low + self.size + self.pad_high
         return (padded - self.receptive_field) // self.stride + 1
 
-    def taps_inside(self, output: Formula) -> tuple[Formula, Formula]:
+    def taps_inside(self, output: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """Return the half-open range of an output pixel's taps that are no padding.
 
         It is exact for a dilation of 1.
@@ -113,7 +113,7 @@ class ConvGeometry:
         axes = [range(0, count * distance, distance) for count, distance in self.taps]
         return [sum(offsets) for offsets in itertools.product(*axes)]
 
-    def first_tap(self, row: Formula, column: Formula) -> Formula:
+    def first_tap(self, row: ArrayLike, column: ArrayLike) -> ArrayLike:
         """Return the first input pixel of an output pixel.
 
         Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ..emit import Formula
+from ..emit import ArrayLike
 from ..emit.vectors import quotient
 
 __all__ = [
@@ -76,7 +76,9 @@ def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
     return share // multiple * multiple
 
 
-def workgroup_range(workgroup: Formula, workgroups: int, items: int) -> tuple[Formula, Formula]:
+def workgroup_range(
+    workgroup: ArrayLike, workgroups: int, items: int
+) -> tuple[ArrayLike, ArrayLike]:
     """Return the range ``[first, end)`` of a workgroup's items, which differ in size by 1 at most.
 
     Args:

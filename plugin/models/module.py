@@ -39,7 +39,7 @@ import numpy as np
 
 from ..core._mlir import Value, ir
 from ..dialects import create_context
-from ..emit import Formula, linalg, scalar
+from ..emit import ArrayLike, linalg, scalar
 from ..emit.functions import write_function
 from ..emit.operation import create, index_type, mlir_type, splat, tensor_type, value
 from ..emit.trace import traced
@@ -162,7 +162,7 @@ class _Functions:
         types = [_tokens(count), self.position, *self.caches]
         write_function(name, types, lambda values: body(*values), is_public=is_public)
 
-    def _check_context(self, position: Value, count: Formula) -> None:
+    def _check_context(self, position: Value, count: ArrayLike) -> None:
         """Write a check that the tokens fit into the context."""
         context = self.shape.context
         first = scalar(_converted(position, index_type()))
@@ -173,7 +173,7 @@ class _Functions:
         )
 
     def _read_pieces(
-        self, tokens: Value, count: Formula, position: Value, caches: Sequence[Value]
+        self, tokens: Value, count: ArrayLike, position: Value, caches: Sequence[Value]
     ) -> list[Value]:
         """Read tokens in batches: the largest size that is at least half full, else the smallest.
 
@@ -191,7 +191,11 @@ class _Functions:
                 pieces = quotient(left + (size - 1), size)
 
             def read(
-                number: Value, _: Value, *arrays_in: Value, size: int = size, start: Formula = start
+                number: Value,
+                _: Value,
+                *arrays_in: Value,
+                size: int = size,
+                start: ArrayLike = start,
             ) -> list[Value]:
                 first = start + scalar(number) * size
                 piece = linalg.take_slice(padded, first.value, _tokens(size))

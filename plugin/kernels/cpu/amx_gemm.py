@@ -32,7 +32,7 @@ from functools import cached_property
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
 from ...emit.linalg import Extent, constant_index
 from ...emit.values import Scalars
@@ -276,12 +276,12 @@ class AmxGemm(ConvGemm):
         made.configure(address(memory))
         made.emit()
 
-    def pieces(self, body: Callable[[Formula, Formula], None]) -> None:
+    def pieces(self, body: Callable[[ArrayLike, ArrayLike], None]) -> None:
         """Call the body with the number of each piece, and with where it is in a window."""
         runs = self.runs
         loops = [*runs.outer, (runs.pieces, runs.piece)]
 
-        def of_loop(level: int, number: Formula, place: Formula) -> None:
+        def of_loop(level: int, number: ArrayLike, place: ArrayLike) -> None:
             if level == len(loops):
                 body(number, place)
                 return
@@ -298,7 +298,7 @@ class AmxGemm(ConvGemm):
         zero = scalar(constant_index(0))
         of_loop(0, zero, zero)
 
-    def place(self, unit: Formula) -> _Place:
+    def place(self, unit: ArrayLike) -> _Place:
         """Where a unit of all is."""
         if self.is_weight_passing:  # there is one block
             number, tile = quotient(unit, self.tiles.count), remainder(unit, self.tiles.count)
@@ -318,7 +318,7 @@ class AmxGemm(ConvGemm):
         lines = [image * self.geometry.output_rows + begin + line for line, _ in within]
         return _Place(image, begin, tile, lines, [row for _, row in within], starts, unit)
 
-    def _within(self, number: Formula) -> tuple[Formula, Formula]:
+    def _within(self, number: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """The line of a tile of windows in its block, and its first one there.
 
         The last tiles of all may share windows with those before, and the last one of a line.
@@ -344,13 +344,13 @@ class _Place:
         unit: its number.
     """
 
-    image: Formula
-    begin: Formula
-    tile: Formula
-    lines: Sequence[Formula]
-    rows: Sequence[Formula]
-    starts: Sequence[Formula]
-    unit: Formula
+    image: ArrayLike
+    begin: ArrayLike
+    tile: ArrayLike
+    lines: Sequence[ArrayLike]
+    rows: Sequence[ArrayLike]
+    starts: Sequence[ArrayLike]
+    unit: ArrayLike
 
 
 class _Work:
@@ -362,7 +362,7 @@ class _Work:
         has_tiles: whether there are tiles.
     """
 
-    def __init__(self, product: AmxGemm, memories: Sequence[Value], has_tiles: Formula) -> None:
+    def __init__(self, product: AmxGemm, memories: Sequence[Value], has_tiles: ArrayLike) -> None:
         self.product, self.has_tiles = product, has_tiles
         self.weight, self.given, *tables, result = memories
         self.rows = product.at_once * product.rows
@@ -373,7 +373,7 @@ class _Work:
         if product.pad_copy is not None:
             self.read = scratch([product.room], I8)
 
-    def write(self, unit: Formula, begin: Formula, end: Formula) -> None:
+    def write(self, unit: ArrayLike, begin: ArrayLike, end: ArrayLike) -> None:
         """Multiply a unit, if it is one of these, and write the sums of the one before."""
         product, writer = self.product, self.writer
         place, before = product.place(unit), product.place(np.maximum(unit, begin + 1) - 1)
@@ -389,11 +389,11 @@ class _Work:
         groups = -(-product.rows // writer.pixels_per_group(product.rows)) * product.at_once
         of_piece = -(-groups // pieces)
 
-        def body(number: Formula, offset: Formula) -> None:
+        def body(number: ArrayLike, offset: ArrayLike) -> None:
             when(is_tiled, lambda: self._multiply(place, number, offset))
             first = number * of_piece
 
-            def write(group: Formula) -> None:
+            def write(group: ArrayLike) -> None:
                 self._write_group(np.minimum(group, groups - 1), before, self.rows - room)
 
             def write_groups() -> None:
@@ -408,7 +408,7 @@ class _Work:
         product.pieces(body)
         when(is_tiled, lambda: self._keep(room))
 
-    def _write_group(self, group: Formula, place: _Place, room: Formula) -> None:
+    def _write_group(self, group: ArrayLike, place: _Place, room: ArrayLike) -> None:
         """Write the sums of some rows, which are in memory from `room` on."""
         product, writer = self.product, self.writer
         of_tile = -(-product.rows // writer.pixels_per_group(product.rows))
@@ -453,7 +453,7 @@ class _Work:
             made.clear(register)
         made.emit()
 
-    def _multiply(self, place: _Place, number: Formula, offset: Formula) -> None:
+    def _multiply(self, place: _Place, number: ArrayLike, offset: ArrayLike) -> None:
         """Add the products of a piece."""
         product, tiles, piece = self.product, self.product.tiles, self.product.runs.piece
         parts, width, lines = tiles.vectors, tiles.nr, self.product.lines_ahead
@@ -473,7 +473,7 @@ class _Work:
             step.prefetch(behind + _wide(so_far * (lines * _BYTES)), lines)
         step.emit()
 
-    def _keep(self, room: Formula) -> None:
+    def _keep(self, room: ArrayLike) -> None:
         """Write sums to memory, where there is room."""
         parts, width = self.product.tiles.vectors, self.product.tiles.nr
         end, apart = AmxAssembly(), _known(width * 4)
@@ -486,7 +486,7 @@ class _Work:
 
     # -- without tiles ----------------------------------------------------------------------------
 
-    def _words(self, place: _Place, room: Formula) -> None:
+    def _words(self, place: _Place, room: ArrayLike) -> None:
         """Write the same sums, a window after another.
 
         An activation is ``(x + 128) - 128``: the sum of the weight times 128 is taken off.
@@ -501,14 +501,14 @@ class _Work:
             for part in parts:
                 store(zero, sums, [(room + scalar(row)).value, part])
 
-        def of_piece(number: Formula, offset: Formula) -> None:
-            def of_row(index: int, start: Formula, row: Value) -> None:
+        def of_piece(number: ArrayLike, offset: ArrayLike) -> None:
+            def of_row(index: int, start: ArrayLike, row: Value) -> None:
                 at = start + offset + scalar(row) * apart
                 summed = (room + scalar(row) + index * product.rows).value
                 memory = [[summed, part] for part in parts]
                 before = [load(sums, each, lanes, I32) for each in memory]
 
-                def of_group(group: Value, *totals: Formula) -> list[Formula]:
+                def of_group(group: Value, *totals: ArrayLike) -> list[ArrayLike]:
                     four = load(self.read, [(at + scalar(group) * 4).value], 4, I8)
                     unsigned = target.broadcast_k_pack(element_at(bitcast(four, I32), 0), U8) ^ 128
                     step, made = (number * groups + scalar(group)).value, []
@@ -531,9 +531,9 @@ class _Work:
         product.pieces(of_piece)
 
 
-def _wide(position: Formula) -> Formula:
+def _wide(position: ArrayLike) -> ArrayLike:
     return convert(position, I64)
 
 
-def _known(number: int) -> Formula:
+def _known(number: int) -> ArrayLike:
     return Scalars().known(number, I64)

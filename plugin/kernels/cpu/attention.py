@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, Scalars, linalg, scalar
+from ...emit import ArrayLike, Scalars, linalg, scalar
 from ...emit.linalg import Extent
 from ...emit.operation import INDEX
 from ...emit.vectors import (
@@ -222,10 +222,10 @@ class _Rows:
 
     kernel: AttentionKernel
     memory: _Memory
-    group: Formula
-    first: Formula
-    count: Formula
-    position: Formula
+    group: ArrayLike
+    first: ArrayLike
+    count: ArrayLike
+    position: ArrayLike
 
     def write(self) -> None:
         """Write the loops over blocks of keys, and what is before and after."""
@@ -250,7 +250,7 @@ class _Rows:
         loop(start.value, end.value, kernel.block, of_block)
         loop(0, rows, 1, self._divide)
 
-    def _in_tiles(self, rows: Extent, size: int, body: Callable[[Formula, int], None]) -> None:
+    def _in_tiles(self, rows: Extent, size: int, body: Callable[[ArrayLike, int], None]) -> None:
         """Write what is done for several rows at once, of the first and how many they are."""
         if isinstance(rows, int):
             whole = rows - rows % size
@@ -262,7 +262,7 @@ class _Rows:
         loop(0, whole, size, lambda row: body(scalar(row), size))
         loop(whole, rows, 1, lambda row: body(scalar(row), 1))
 
-    def _of_row(self, row: Formula) -> list[Value]:
+    def _of_row(self, row: ArrayLike) -> list[Value]:
         """The query and the head of a row."""
         shared = self.kernel.shared
         query = self.first + quotient(row, shared)
@@ -280,7 +280,7 @@ class _Rows:
         store(zeros, self.memory.totals, [row, 0])
         store_element(Scalars().known(_LEAST, F32), self.memory.greatest, [row])
 
-    def _score(self, row: Formula, rows: int, block: Formula, count: Formula) -> None:
+    def _score(self, row: ArrayLike, rows: int, block: ArrayLike, count: ArrayLike) -> None:
         """Write the scores of some rows and the keys of a block; of the last key, where it ends."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
         places = [self._of_row(row + number) for number in range(rows)]
@@ -292,7 +292,7 @@ class _Rows:
             if kernel.count == 1:
                 when(row == 0, lambda: self._ask_for(first))
 
-            def of_chunk(chunk: Value, *sums: Formula) -> list[Formula]:
+            def of_chunk(chunk: Value, *sums: ArrayLike) -> list[ArrayLike]:
                 key_parts = [
                     convert(load(memory.keys, [k.value, self.group.value, chunk], lanes,
                                  kernel.element), F32)
@@ -313,7 +313,7 @@ class _Rows:
 
         loop(0, count.value, _KEYS, of_keys)
 
-    def _ask_for(self, first: Formula) -> None:
+    def _ask_for(self, first: ArrayLike) -> None:
         """Ask for the values of some keys, and for the keys of the next block.
 
         One query reads all it attends once, and in parts of a row: memory is not read ahead by
@@ -328,7 +328,7 @@ class _Rows:
                     where = linalg.constant_index(chunk)
                     prefetch(cache, [place, self.group.value, where])
 
-    def _weigh(self, row: Formula, block: Formula) -> None:
+    def _weigh(self, row: ArrayLike, block: ArrayLike) -> None:
         """Replace the scores of a row by weights, and count these."""
         kernel, memory = self.kernel, self.memory
         lanes = kernel.lanes
@@ -365,14 +365,14 @@ class _Rows:
             store(weight, memory.scores, [row.value, place])
         store(total, memory.totals, [row.value, 0])
 
-    def _add(self, row: Formula, rows: int, block: Formula, count: Formula) -> None:
+    def _add(self, row: ArrayLike, rows: int, block: ArrayLike, count: ArrayLike) -> None:
         """Add the values of a block to the results of some rows, by weights."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
         places = [self._of_row(row + number) for number in range(rows)]
         numbers_ = [(row + number).value for number in range(rows)]
         factors = [broadcast(load_element(memory.factors, [n]), lanes) for n in numbers_]
 
-        def of_chunks(first: Formula, chunks: int) -> None:
+        def of_chunks(first: ArrayLike, chunks: int) -> None:
             at = [(first + lanes * chunk).value for chunk in range(chunks)]
             start = [
                 load(memory.result, [*place, chunk], lanes, F32) * factor
@@ -380,7 +380,7 @@ class _Rows:
                 for chunk in at
             ]
 
-            def of_key(key: Value, *sums: Formula) -> list[Formula]:
+            def of_key(key: Value, *sums: ArrayLike) -> list[ArrayLike]:
                 position = (block + scalar(key)).value
                 values = [
                     convert(load(memory.values, [position, self.group.value, chunk], lanes,
@@ -420,7 +420,7 @@ class _Rows:
         self._chunks(of_chunk)
 
 
-def _summed(given: Sequence[Formula]) -> Formula:
+def _summed(given: Sequence[ArrayLike]) -> ArrayLike:
     """The sum of the elements of each of four vectors, as one of four elements."""
     lanes = int(given[0].value.type.shape[0])
     parts, size = list(given), lanes
@@ -434,7 +434,7 @@ def _summed(given: Sequence[Formula]) -> Formula:
     return sums
 
 
-def _folded(left: Formula, right: Formula, size: int, *, once: bool = False) -> Formula:
+def _folded(left: ArrayLike, right: ArrayLike, size: int, *, once: bool = False) -> ArrayLike:
     """The halves of each run of `size` elements added: of the left vector, then of the right."""
     lanes = int(left.value.type.shape[0])
     half = size // 2
@@ -454,5 +454,5 @@ def _block(rows: int, lanes: int) -> int | None:
     return None
 
 
-def _index(extent: Extent) -> Formula:
+def _index(extent: Extent) -> ArrayLike:
     return scalar(linalg.constant_index(extent) if isinstance(extent, int) else extent)

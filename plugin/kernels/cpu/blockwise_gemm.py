@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, scratch, store
 from ...numerics.element_types import F32, I32
@@ -184,8 +184,8 @@ class _Workgroup:
     operands: BlockwiseOperands
     batch: Value
     rows: Extent
-    first: Formula
-    end: Formula
+    first: ArrayLike
+    end: ArrayLike
 
     def emit(self) -> None:
         """Emit the loops over weight tiles and rows."""
@@ -263,8 +263,8 @@ class _Workgroup:
         ]
         size = len(register_tiles[0].positions)
 
-        def accumulate(record: Value, *carried: Formula) -> list[Formula]:
-            accumulators: list[Formula] = []
+        def accumulate(record: Value, *carried: ArrayLike) -> list[ArrayLike]:
+            accumulators: list[ArrayLike] = []
             for index, each in enumerate(register_tiles):
                 own = carried[index * size : (index + 1) * size]
                 accumulators += each.accumulate(record, own)
@@ -313,7 +313,7 @@ class _PanelLoop:
         end = rows
         if not isinstance(rows, int):
             has_many = scalar(rows) >= _MIN_ROW_GROUPS_PER_PANEL * self._gemm.mr
-            chosen: Formula = np.where(has_many, scalar(rows), scalar(constant_index(0)))
+            chosen: ArrayLike = np.where(has_many, scalar(rows), scalar(constant_index(0)))
             end = chosen.value
         loop(0, end, _PANEL_ROWS, lambda first: self._multiply_rows(tiles, first, end))
         return end
@@ -332,11 +332,11 @@ class _PanelLoop:
             columns = [constant_index(vector * lanes) for vector in vectors]
             return [((own + offset).value, column) for offset in range(mr) for column in columns]
 
-        def spill(row: Value, accumulators: Sequence[Formula]) -> None:
+        def spill(row: Value, accumulators: Sequence[ArrayLike]) -> None:
             for position, accumulator in zip(positions(row), accumulators, strict=True):
                 store(accumulator, self._accumulators, position)
 
-        def reload(row: Value) -> list[Formula]:
+        def reload(row: Value) -> list[ArrayLike]:
             return [load(self._accumulators, each, lanes, F32) for each in positions(row)]
 
         def register_tile(
@@ -357,7 +357,7 @@ class _PanelLoop:
                 tile = register_tile(row, operands, own)
                 bounds = panel.first_record(start).value, panel.first_record(stop).value
 
-                def accumulate(own_record: Value, *carried: Formula) -> list[Formula]:
+                def accumulate(own_record: Value, *carried: ArrayLike) -> list[ArrayLike]:
                     return tile.accumulate(own_record, carried)
 
                 spill(row, loop(*bounds, 1, accumulate, reload(row)))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
@@ -125,13 +125,13 @@ class BlockwiseTile:
 
     # -- K loop -----------------------------------------------------------------------------------
 
-    def accumulate(self, record: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+    def accumulate(self, record: Value, accumulators: Sequence[ArrayLike]) -> list[ArrayLike]:
         """Add the products of a record of K to the f32 accumulators."""
         if self.tiles.block_size > self.tiles.k_per_step:
             return self._accumulate_block(record, accumulators)
         return self._accumulate_step(record, accumulators)
 
-    def _accumulate_step(self, step: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+    def _accumulate_step(self, step: Value, accumulators: Sequence[ArrayLike]) -> list[ArrayLike]:
         """Add the blocks of a step, unrolled."""
         blocks, k_packs = self.weight.blocks_per_record, self.tiles.block_size // 4
         steps = self._unpacked_steps(step, 0, step)
@@ -143,12 +143,14 @@ class BlockwiseTile:
             accumulators = self._add_scaled(block, position, dots, accumulators)
         return list(accumulators)
 
-    def _accumulate_block(self, record: Value, accumulators: Sequence[Formula]) -> list[Formula]:
+    def _accumulate_block(
+        self, record: Value, accumulators: Sequence[ArrayLike]
+    ) -> list[ArrayLike]:
         """Add a block of several steps, in a loop over the steps."""
         block, steps = BlockIndex(scalar(record), 0), self.weight.steps_per_record
         first = scalar(_times(record, steps))
 
-        def add_step(number: Value, *dots: Formula) -> list[Formula]:
+        def add_step(number: Value, *dots: ArrayLike) -> list[ArrayLike]:
             step = (first + scalar(number)).value
             unpacked = self._unpacked_steps(record, scalar(number), step)
             k_packs = range(self.tiles.k_per_step // 4)
@@ -159,7 +161,7 @@ class BlockwiseTile:
         return self._add_scaled(block, record, dots, accumulators)
 
     def _unpacked_steps(
-        self, record: Value, number: Formula | int, step: Value
+        self, record: Value, number: ArrayLike | int, step: Value
     ) -> list[UnpackedStep]:
         """A step of each weight tile, by its number in the record and in K.
 
@@ -178,7 +180,7 @@ class BlockwiseTile:
 
     def _dot_products(
         self, block: BlockIndex, position: Value, steps: Sequence[UnpackedStep], k_packs: range
-    ) -> list[Formula]:
+    ) -> list[ArrayLike]:
         """The dot products of a block, less zero points, i32."""
         if not self.target.adds_initial_value_last:
             initial = [Accumulator(self._initial(each, block, position)) for each in self.positions]
@@ -190,7 +192,7 @@ class BlockwiseTile:
             for dot, each in zip(dots, self.positions, strict=True)
         ]
 
-    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> Formula:
+    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> ArrayLike:
         """The initial accumulator of a block's dot product: minus the zero point times the sum."""
         row, vector = position
         lanes, (tile, _, column) = self.tiles.lanes, self._columns(vector)
@@ -206,7 +208,7 @@ class BlockwiseTile:
         steps: Sequence[UnpackedStep],
         k_packs: range,
         accumulators: Sequence[Accumulator],
-    ) -> list[Formula]:
+    ) -> list[ArrayLike]:
         """Add k-packs of a step to the accumulators, unrolled; return them as i32."""
         tiles, target, sums = self.tiles, self.target, list(accumulators)
         first = _times(steps[0].number, tiles.k_per_step // 4)
@@ -225,7 +227,7 @@ class BlockwiseTile:
                 sums = [target.with_barrier(each) for each in sums]
         return [target.i32_of(each) for each in sums]
 
-    def _integers(self, steps: Sequence[UnpackedStep], k_pack: int) -> list[Formula]:
+    def _integers(self, steps: Sequence[UnpackedStep], k_pack: int) -> list[ArrayLike]:
         """The integers of a k-pack, u8, of each vector of columns."""
         return [
             step.k_pack(vector, k_pack) for step in steps for vector in range(self.tiles.vectors)
@@ -237,11 +239,11 @@ class BlockwiseTile:
         self,
         block: BlockIndex,
         block_number: Value,
-        dots: Sequence[Formula],
-        accumulators: Sequence[Formula],
-    ) -> list[Formula]:
+        dots: Sequence[ArrayLike],
+        accumulators: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         """Add dot products times scales, and offsets times row sums, to the f32 accumulators."""
-        lanes, row_scales = self.tiles.lanes, dict[Value, Formula]()
+        lanes, row_scales = self.tiles.lanes, dict[Value, ArrayLike]()
         scales, offsets = self._scales(block), self._offsets(block)
         for row in self.rows:
             row_scales[row] = bits_of(self._activation_word(row, block_number, 0), F32)
@@ -265,24 +267,24 @@ class BlockwiseTile:
             for (row, vector), accumulator in zip(self.positions, sums, strict=True)
         ]
 
-    def _row_sum(self, row: Value, block_number: Value) -> Formula:
+    def _row_sum(self, row: Value, block_number: Value) -> ArrayLike:
         """The sum of a block of a row of activations, times `row_sum_factor`."""
         return self._activation_word(row, block_number, 1)
 
-    def _activation_word(self, row: Value, block_number: Value, word: int) -> Formula:
+    def _activation_word(self, row: Value, block_number: Value, word: int) -> ArrayLike:
         """The scale (0) or the sum (1) of a block of a row, as `QuantizeRows` stores them."""
         memory = self.operands.activation_blocks
         assert memory is not None  # int8 activations have them
         return load_element(memory, [row, index_plus(_times(block_number, 2), word)])
 
-    def _scales(self, block: BlockIndex) -> list[Formula]:
+    def _scales(self, block: BlockIndex) -> list[ArrayLike]:
         """The scales of a block, for each vector of columns."""
         return [
             self.operands.weight.scale(tile, block, column, self.tiles.lanes)
             for tile, _, column in map(self._columns, range(self.vectors))
         ]
 
-    def _offsets(self, block: BlockIndex) -> list[Formula]:
+    def _offsets(self, block: BlockIndex) -> list[ArrayLike]:
         """The offsets of a block, for each vector of columns; empty where there are none."""
         offsets = [
             self.operands.weight.offset(tile, block, column, self.tiles.lanes)
@@ -292,7 +294,7 @@ class BlockwiseTile:
 
     # -- store ------------------------------------------------------------------------------------
 
-    def store(self, accumulators: Sequence[Formula]) -> None:
+    def store(self, accumulators: Sequence[ArrayLike]) -> None:
         """Apply the epilogue to the f32 accumulators, and store them."""
         tiles, operands = self.tiles, self.operands
         for (row, vector), accumulator in zip(self.positions, accumulators, strict=True):
@@ -313,11 +315,11 @@ class BlockwiseF32Tile(BlockwiseTile):
 
     def _dot_products(
         self, block: BlockIndex, position: Value, steps: Sequence[UnpackedStep], k_packs: range
-    ) -> list[Formula]:
+    ) -> list[ArrayLike]:
         initial = [Accumulator(self._initial(each, block, position)) for each in self.positions]
         return self._add_k_packs(block, steps, k_packs, initial)
 
-    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> Formula:
+    def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> ArrayLike:
         return Vectors(self.tiles.lanes).known(0.0, F32)
 
     def _add_k_packs(
@@ -326,7 +328,7 @@ class BlockwiseF32Tile(BlockwiseTile):
         steps: Sequence[UnpackedStep],
         k_packs: range,
         accumulators: Sequence[Accumulator],
-    ) -> list[Formula]:
+    ) -> list[ArrayLike]:
         lanes, sums = self.tiles.lanes, [each.i32 for each in accumulators]
         first = _times(steps[0].number, self.tiles.k_per_step)
         zeros = [self._zero(vector, block) for vector in range(self.vectors)]
@@ -342,7 +344,7 @@ class BlockwiseF32Tile(BlockwiseTile):
                     if offsets:
                         weight = self.target.fma(weight, scales[vector], offsets[vector])
                     weights.append(weight)
-                k, broadcasts = index_plus(first, number * 4 + member), dict[Value, Formula]()
+                k, broadcasts = index_plus(first, number * 4 + member), dict[Value, ArrayLike]()
                 for index, (row, vector) in enumerate(self.positions):
                     if row not in broadcasts:
                         element = load_element(self.operands.activations, [row, k])
@@ -350,7 +352,7 @@ class BlockwiseF32Tile(BlockwiseTile):
                     sums[index] = self.target.fma(weights[vector], broadcasts[row], sums[index])
         return sums
 
-    def _zero(self, vector: int, block: BlockIndex) -> Formula:
+    def _zero(self, vector: int, block: BlockIndex) -> ArrayLike:
         """``2**23`` plus the zero point."""
         lanes, zero_point = self.tiles.lanes, self.weight.zero_point
         tile, _, column = self._columns(vector)
@@ -363,9 +365,9 @@ class BlockwiseF32Tile(BlockwiseTile):
         self,
         block: BlockIndex,
         block_number: Value,
-        dots: Sequence[Formula],
-        accumulators: Sequence[Formula],
-    ) -> list[Formula]:
+        dots: Sequence[ArrayLike],
+        accumulators: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         if self.weight.offset is not None:  # scales are part of the weights
             return [dot + sum_ for dot, sum_ in zip(dots, accumulators, strict=True)]
         scales = self._scales(block)

@@ -23,7 +23,7 @@ from functools import cached_property
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     Vectors,
@@ -271,27 +271,27 @@ class _Task:
 
         def of_line(number: Value) -> None:
             line = scalar(number)
-            fresh: Formula = np.where(line == begin, 0, kept)
+            fresh: ArrayLike = np.where(line == begin, 0, kept)
             loop(fresh.value if kept else 0, ring, 1, lambda tap: self._gather(line, scalar(tap)))
             loop(0, self.held.value, 1, lambda vector: self._multiply(line, scalar(vector)))
 
         loop(begin.value, end.value, 1, of_line)
 
-    def _channel(self, vector: Formula) -> Formula:
+    def _channel(self, vector: ArrayLike) -> ArrayLike:
         """The first channel of a vector; the last vector may share channels with that before."""
         channel, lanes = (vector + self.vector) * self.target.lanes, self.target.lanes
         if self.product.channels % lanes:
             channel = np.minimum(channel, self.product.channels - lanes)
         return channel
 
-    def _slot(self, line: Formula, tap: Formula) -> Formula:
+    def _slot(self, line: ArrayLike, tap: ArrayLike) -> ArrayLike:
         """Where the line of the picture is gathered that is a tap of the windows of a line."""
         lines = self.product.vertical
         return remainder(line * lines.stride + tap, self.plan.ring) if lines.dilation == 1 else tap
 
     # -- gathering ------------------------------------------------------------------------------
 
-    def _gather(self, line: Formula, tap: Formula) -> None:
+    def _gather(self, line: ArrayLike, tap: ArrayLike) -> None:
         lines = self.product.vertical
         slot = self._slot(line, tap)
         source = line * lines.stride + tap * lines.dilation - lines.pad_low
@@ -319,7 +319,7 @@ class _Task:
             lambda group: store(outside, self.room, [*at, group, zero]),
         )
 
-    def _gather_line(self, at: Sequence[Value], source: Formula, vector: Value) -> None:
+    def _gather_line(self, at: Sequence[Value], source: ArrayLike, vector: Value) -> None:
         """Gather a line of the picture: at its ends some positions are outside."""
         axis, plan, target, every = (
             self.product.horizontal,
@@ -331,7 +331,7 @@ class _Task:
         first = (self.image * self.product.vertical.size + source) * axis.size
         start = self.strip * (plan.strip * axis.stride) - axis.pad_low
 
-        def gathered(read: Callable[[Formula], Formula]) -> Callable[[Value], None]:
+        def gathered(read: Callable[[ArrayLike], ArrayLike]) -> Callable[[Value], None]:
             def of_group(group: Value) -> None:
                 column = start + scalar(group) * every
                 parts = [read(column + tap * axis.dilation) for tap in range(target.k_pack)]
@@ -340,11 +340,11 @@ class _Task:
 
             return of_group
 
-        def inner(column: Formula) -> Formula:
+        def inner(column: ArrayLike) -> ArrayLike:
             place = [(first + column).value, channel.value]
             return load(self.activations, place, target.lanes, I8)
 
-        def outer(column: Formula) -> Formula:
+        def outer(column: ArrayLike) -> ArrayLike:
             found = inner(np.clip(column, 0, axis.size - 1))
             inside = (column >= 0) & (column < axis.size)
             return np.where(inside, found, self.product.outside)
@@ -362,7 +362,7 @@ class _Task:
 
     # -- multiplying ----------------------------------------------------------------------------
 
-    def _multiply(self, line: Formula, vector: Formula) -> None:
+    def _multiply(self, line: ArrayLike, vector: ArrayLike) -> None:
         """Write the windows of a line, of a vector of channels."""
         plan, axis = self.plan, self.product.horizontal
         rest = axis.outputs % plan.at_once
@@ -377,8 +377,8 @@ class _Task:
             when(of_rest, lambda: of_windows(units, rest))
 
     def _of_windows(
-        self, line: Formula, vector: Formula, begin: Formula
-    ) -> Callable[[Formula, int], None]:
+        self, line: ArrayLike, vector: ArrayLike, begin: ArrayLike
+    ) -> Callable[[ArrayLike, int], None]:
         product, groups, target = self.product, self.groups, self.target
         lines, lanes = product.vertical, target.lanes
         channel = self._channel(vector)
@@ -389,7 +389,7 @@ class _Task:
         ]
         is_loop = len(which) * lines.taps > _MOST_WRITTEN_OUT
 
-        def weights(tap: Formula) -> dict[tuple[int, int], Formula]:
+        def weights(tap: ArrayLike) -> dict[tuple[int, int], ArrayLike]:
             found = {}
             for number, key in enumerate(which):
                 place = [(tap + number * lines.taps).value, (channel * target.k_pack).value]
@@ -398,11 +398,11 @@ class _Task:
             return found
 
         def of_line(
-            tap: Formula,
-            stored: dict[tuple[int, int], Formula],
-            place: Formula,
-            sums: Sequence[Formula],
-        ) -> list[Formula]:
+            tap: ArrayLike,
+            stored: dict[tuple[int, int], ArrayLike],
+            place: ArrayLike,
+            sums: Sequence[ArrayLike],
+        ) -> list[ArrayLike]:
             slot, read, totals = self._slot(line, tap), {}, list(sums)
             for window in range(len(sums)):
                 for number, (group, *_) in enumerate(groups.of_window(window)):
@@ -419,7 +419,7 @@ class _Task:
         known = [] if is_loop else [weights(tap) for tap in taps]
         first = load(self.first, [channel.value], lanes, I32)
 
-        def of_windows(unit: Formula, count: int) -> None:
+        def of_windows(unit: ArrayLike, count: int) -> None:
             place = unit * (self.plan.at_once * product.horizontal.stride // groups.every)
             sums = [first] * count
             if is_loop:
@@ -438,7 +438,7 @@ class _Task:
         return of_windows
 
     def _store(
-        self, sums: Sequence[Formula], row: Formula, window: Formula, channel: Formula
+        self, sums: Sequence[ArrayLike], row: ArrayLike, window: ArrayLike, channel: ArrayLike
     ) -> None:
         """Write the sums of some windows, finished if there is something to do."""
         epilogue, lanes = self.product.epilogue, self.target.lanes

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent
 from ...emit.vectors import load, load_element, loop, quotient
 from ...numerics.array_functions import convert
@@ -77,7 +77,7 @@ class DynamicGemm:
         initial = [load(first, [tile, n * lanes], lanes, I32) for n in range(vectors)]
         unroll = next(count for count in range(_MAX_UNROLL, 0, -1) if tiles.steps % count == 0)
 
-        def accumulate(position: Value, *carried: Formula) -> list[Formula]:
+        def accumulate(position: Value, *carried: ArrayLike) -> list[ArrayLike]:
             accumulators = list(carried)
             for offset in range(unroll):
                 k = (scalar(position) + offset).value if offset else position

@@ -18,7 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, Scalars, scalar
+from ...emit import ArrayLike, Scalars, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.stablehlo_semantics import COMPARISONS, ELEMENTWISE
 from ...emit.vectors import (
@@ -71,14 +71,14 @@ OF_BITS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
 BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
 SELECT = "stablehlo.select"
-RULES: dict[str, Callable[..., Formula]] = {
+RULES: dict[str, Callable[..., ArrayLike]] = {
     **{name: ELEMENTWISE[name] for name in (*OF_FLOATS, *_OF_NUMBERS, *OF_BITS, *SHIFTS, SELECT)},
     **COMPARISONS,
 }
 """Operations, comparisons by their direction, and how formulas compute them; `_applied` has those
 that say what element they compute."""
 FUNCTIONS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
-FOLDS: dict[str, tuple[str, Callable[..., Formula], str, float]] = {
+FOLDS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
     "stablehlo.add": ("sum", np.add, "add", 0.0),
     "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
     "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
@@ -153,7 +153,7 @@ class Steps:
         return sum(_AS_LONG_OF_FUNCTIONS if name in FUNCTIONS else _AS_LONG for name in names)
 
 
-def _applied(step: Apply, given: Sequence[Formula]) -> Formula:
+def _applied(step: Apply, given: Sequence[ArrayLike]) -> ArrayLike:
     if step.name == CONVERT:
         return convert(given[0], step.element)
     if step.name == BITCAST:
@@ -224,19 +224,19 @@ class ElementwiseKernel:
         lanes = self._together
         strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
 
-        def at(positions: Sequence[Formula]) -> Formula:
+        def at(positions: Sequence[ArrayLike]) -> ArrayLike:
             """Where the elements begin that are computed at a position of the outer axes."""
             return _sum(0, zip(positions, strides, strict=True))
 
-        def element(positions: Sequence[Formula], place: Formula) -> Formula:
+        def element(positions: Sequence[ArrayLike], place: ArrayLike) -> ArrayLike:
             return _Element(operands, self.elements, lanes, positions, place).of(self.formula)
 
-        def folded(positions: Sequence[Formula], fold: str) -> None:
+        def folded(positions: Sequence[ArrayLike], fold: str) -> None:
             _, combined, kind, none = FOLDS[fold]
             many = _AT_ONCE if last % (_AT_ONCE * lanes) == 0 else 1
             is_of_magnitudes = self._is_of_magnitudes
 
-            def more(place: Value, *so_far: Formula) -> list[Formula]:
+            def more(place: Value, *so_far: ArrayLike) -> list[ArrayLike]:
                 places = [scalar(place) + n * lanes for n in range(len(so_far))]
                 given = [element(positions, each) for each in places]
                 if is_of_magnitudes:
@@ -252,7 +252,7 @@ class ElementwiseKernel:
             total = reduce_lanes(kind, totals[0]) if lanes > 1 else totals[0]
             store_element(bits_of(total, F32), result, [at(positions).value])
 
-        def computed(positions: Sequence[Formula]) -> None:
+        def computed(positions: Sequence[ArrayLike]) -> None:
             first = at(positions) * last
 
             def of_place(place: Value) -> None:
@@ -271,8 +271,8 @@ class ElementwiseKernel:
 
 def _nested(
     extents: Sequence[int],
-    body: Callable[[Sequence[Formula]], None],
-    before: Sequence[Formula] = (),
+    body: Callable[[Sequence[ArrayLike]], None],
+    before: Sequence[ArrayLike] = (),
 ) -> None:
     """A loop for each axis; the body is called with the positions."""
     if not extents:
@@ -285,7 +285,7 @@ def _form(lanes: int) -> Scalars:
     return Vectors(lanes) if lanes > 1 else Scalars()
 
 
-def _sum(offset: int, terms: Iterable[tuple[Formula, int]]) -> Formula:
+def _sum(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
     """``offset`` and positions times their strides."""
     total = scalar(constant_index(offset))
     for position, stride in terms:
@@ -309,17 +309,17 @@ class _Element:
     operands: Sequence[Value]
     elements: Sequence[ElementType]
     lanes: int
-    outer: Sequence[Formula]
-    last: Formula
+    outer: Sequence[ArrayLike]
+    last: ArrayLike
 
-    def of(self, formula: Steps) -> Formula:
+    def of(self, formula: Steps) -> ArrayLike:
         """What a formula is there."""
-        results: list[Formula] = []
+        results: list[ArrayLike] = []
         for step in formula.steps:
             results.append(_applied(step, [self._node(each, results) for each in step.given]))
         return self._node(formula.last, results)
 
-    def _node(self, node: Node, results: Sequence[Formula]) -> Formula:
+    def _node(self, node: Node, results: Sequence[ArrayLike]) -> ArrayLike:
         if isinstance(node, Result):
             return results[node.number]
         if isinstance(node, Number):

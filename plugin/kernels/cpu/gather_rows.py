@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent
 from ...emit.operation import index_type, value
 from ...emit.vectors import (
@@ -123,15 +123,15 @@ class _Row:
         loop(0, stored.records, 1, of_turn)
 
     def _write(
-        self, turn: Formula, number: Formula, parameters: Sequence[Sequence[Formula | None]]
+        self, turn: ArrayLike, number: ArrayLike, parameters: Sequence[Sequence[ArrayLike | None]]
     ) -> None:
         """Compute the integers of a step of a turn, whose blocks have such parameters."""
-        tiles, loaded = self.tiles, dict[tuple[int, int], Formula]()
+        tiles, loaded = self.tiles, dict[tuple[int, int], ArrayLike]()
         groups = tiles.k_per_step // tiles.k_pack
         start = (turn * self.stored.steps_per_record + number) * tiles.k_per_step
         memory, step = self.weight.step(turn, number)
         for group in range(groups):
-            integers: Formula | None = None
+            integers: ArrayLike | None = None
             for plane, vector, bits, stored, low in tiles.bit_fields(group):
                 if (plane, vector) not in loaded:
                     loaded[plane, vector] = self._read(memory, step, plane, vector)
@@ -144,18 +144,18 @@ class _Row:
             real = _CAST.dequantize(integers, scale, zero, offset)
             store(real, self.result, [self.row, (start + group * tiles.k_pack).value])
 
-    def _read(self, memory: Value, step: Formula, plane: int, vector: int) -> Formula:
+    def _read(self, memory: Value, step: ArrayLike, plane: int, vector: int) -> ArrayLike:
         """The bytes of the column in a vector of a plane of a step, i32."""
         tiles = self.tiles
         number = tiles.vector_index(plane, self.part + vector * tiles.vectors)
         place = step + (number * tiles.lanes + self.lane) * tiles.k_pack
         return convert(load(memory, [self.tile, place.value], tiles.k_pack, U8), I32)
 
-    def _parameters(self, block: BlockIndex) -> tuple[Formula, Formula | int, Formula | None]:
+    def _parameters(self, block: BlockIndex) -> tuple[ArrayLike, ArrayLike | int, ArrayLike | None]:
         """The scale, the zero point and the offset of a block, for each integer of a group."""
         of_column, weight = (self.tile, block, self.column, 1), self.weight
 
-        def spread(given: Formula | None) -> Formula | None:
+        def spread(given: ArrayLike | None) -> ArrayLike | None:
             return None if given is None else broadcast(element_at(given, 0), self.tiles.k_pack)
 
         zero = spread(weight.zero_point(*of_column))

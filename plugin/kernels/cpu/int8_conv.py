@@ -36,7 +36,7 @@ from functools import cached_property
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import (
     bitcast,
@@ -109,7 +109,7 @@ class _Weight:
     """
 
     memory: Value
-    tile: Formula
+    tile: ArrayLike
     element: ElementType = I8
 
 
@@ -271,7 +271,7 @@ class Int8Conv(ConvGemm):
             padded = view(memory, 0, memref_type([room * 8 // factor.bits], factor))
             activations = view(memory, 0, memref_type([room * 8 // I32.bits], I32))
 
-        def write_behind(part: Formula, group: Formula) -> None:
+        def write_behind(part: ArrayLike, group: ArrayLike) -> None:
             zero = scalar(constant_index(0))
             writer.write_group(group, self.at_once, zero, *self._place(part), tile)
 
@@ -286,7 +286,7 @@ class Int8Conv(ConvGemm):
             before, is_later = np.maximum(part, begin + 1) - 1, part > begin
             groups = -(-self.at_once // writer.pixels_per_group(self.at_once))
 
-            def beside(leaf: Formula, leaves: int) -> None:
+            def beside(leaf: ArrayLike, leaves: int) -> None:
                 if self._is_written_beside:
                     is_read = read_line == 0
                     next_ = remainder(part, of_line) + 1
@@ -294,7 +294,7 @@ class Int8Conv(ConvGemm):
                     self._write_beside(given, padded, line, next_, is_wanted, leaf, leaves)
                 of_leaf = -(-groups // leaves)
 
-                def write(group: Formula) -> None:
+                def write(group: ArrayLike) -> None:
                     when(is_later & (group < groups), lambda: write_behind(before, group))
 
                 if of_leaf == 1:
@@ -329,9 +329,9 @@ class Int8Conv(ConvGemm):
         memories: Sequence[Value],
         writer: OutputTile,
         waiting: int,
-        tile: Formula,
-        begin: Formula,
-        end: Formula,
+        tile: ArrayLike,
+        begin: ArrayLike,
+        end: ArrayLike,
     ) -> None:
         """Multiply windows with a tile of the weight, panel by panel, and write their sums.
 
@@ -354,7 +354,7 @@ class Int8Conv(ConvGemm):
             block = scalar(number)
             stop = np.minimum(block + waiting, end)
 
-            def wait_at(part: Formula) -> Formula:
+            def wait_at(part: ArrayLike) -> ArrayLike:
                 return (part - block) * self.at_once
 
             def begin_part(number: Value) -> None:
@@ -397,7 +397,7 @@ class Int8Conv(ConvGemm):
         """How many times `at_once` windows of a line are computed."""
         return -(-self.geometry.output_columns // self.at_once)
 
-    def _place(self, part: Formula) -> tuple[Formula, Formula]:
+    def _place(self, part: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """The line of `at_once` windows, and the first one in it."""
         windows = self.geometry
         line = quotient(part, self._parts_of_line)
@@ -407,8 +407,8 @@ class Int8Conv(ConvGemm):
         return line, row
 
     def _read_from(
-        self, activations: Value, start: Formula, factors: Value
-    ) -> tuple[Value, Formula, int]:
+        self, activations: Value, start: ArrayLike, factors: Value
+    ) -> tuple[Value, ArrayLike, int]:
         """What memory factors are read from, the first word there, and words between windows.
 
         Args:
@@ -421,7 +421,7 @@ class Int8Conv(ConvGemm):
         self._widen(activations, start, factors)
         return factors, scalar(constant_index(0)), self._groups_at_once
 
-    def _write_lines(self, given: Value, padded: Value, line: Formula) -> None:
+    def _write_lines(self, given: Value, padded: Value, line: ArrayLike) -> None:
         """Write the lines of a picture that a block reads, with what is around them.
 
         Args:
@@ -476,10 +476,10 @@ class Int8Conv(ConvGemm):
         self,
         given: Value,
         padded: Value,
-        line: Formula,
-        part: Formula,
-        is_wanted: Formula,
-        leaf: Formula,
+        line: ArrayLike,
+        part: ArrayLike,
+        is_wanted: ArrayLike,
+        leaf: ArrayLike,
         leaves: int,
     ) -> None:
         """Write some of what the next windows of a block's first line read, of all its lines.
@@ -554,7 +554,7 @@ class Int8Conv(ConvGemm):
         """How many words a window is behind the one before."""
         return self.geometry.column_stride * self.groups
 
-    def _widen(self, activations: Value, place: Formula, factors: Value) -> None:
+    def _widen(self, activations: Value, place: ArrayLike, factors: Value) -> None:
         """Write the factors of `at_once` windows one behind the other.
 
         Args:
@@ -571,14 +571,14 @@ class Int8Conv(ConvGemm):
             self._widen_run(activations, place + offset, factors, number * length, length)
 
     def _widen_run(
-        self, activations: Value, place: Formula, factors: Value, first: int, length: int
+        self, activations: Value, place: ArrayLike, factors: Value, first: int, length: int
     ) -> None:
         """Write words of factors that lie one behind the other."""
         lanes, begin, taps = self.target.lanes, scalar(constant_index(first)), self.target.k_pack
         while lanes > length:
             lanes //= 2
 
-        def write(offset: Formula) -> None:
+        def write(offset: ArrayLike) -> None:
             given = load(activations, [((place + offset) * taps).value], lanes * taps, I8)
             made = bitcast(self.target.multiplicands(given), I32)
             store(made, factors, [(begin + offset).value])
@@ -592,15 +592,15 @@ class Int8Conv(ConvGemm):
         weight: _Weight,
         first: Value,
         activations: Value,
-        tile: Formula,
-        line: Formula,
-        start: Formula,
+        tile: ArrayLike,
+        line: ArrayLike,
+        start: ArrayLike,
         apart: int,
-        is_back: Formula | None,
-        beside: Callable[[Formula, int], None] | None = None,
+        is_back: ArrayLike | None,
+        beside: Callable[[ArrayLike, int], None] | None = None,
         least: int = 1,
-        sums: Sequence[Formula] = (),
-    ) -> list[Formula]:
+        sums: Sequence[ArrayLike] = (),
+    ) -> list[ArrayLike]:
         """The sums of `at_once` windows, for each part of the columns.
 
         Args:
@@ -643,8 +643,10 @@ class Int8Conv(ConvGemm):
         most = max(_LEAST_WRITTEN_OUT, min(_WRITTEN_OUT, every // least))
 
         def of_leaf(
-            done: Formula, indices: Sequence[tuple[Formula, Formula]], sums: Sequence[Formula]
-        ) -> list[Formula]:
+            done: ArrayLike,
+            indices: Sequence[tuple[ArrayLike, ArrayLike]],
+            sums: Sequence[ArrayLike],
+        ) -> list[ArrayLike]:
             """Groups that are written out, by their numbers and places, after so many others."""
             totals = list(sums)
             for number, place in indices:
@@ -655,8 +657,12 @@ class Int8Conv(ConvGemm):
             return totals
 
         def of_loop(
-            level: int, done: Formula, number: Formula, place: Formula, words: Sequence[Formula]
-        ) -> Sequence[Formula]:
+            level: int,
+            done: ArrayLike,
+            number: ArrayLike,
+            place: ArrayLike,
+            words: Sequence[ArrayLike],
+        ) -> Sequence[ArrayLike]:
             """Go through the loops from a level on, in the order in which the weight lies."""
             (count, distance), *inner = loops[level:]
             of_inner = math.prod(n for n, _ in inner)
@@ -670,7 +676,7 @@ class Int8Conv(ConvGemm):
             if not inner:
                 step = next(n for n in range(most, 0, -1) if count % n == 0)
 
-            def body(position: Value, *so_far: Formula) -> Sequence[Formula]:
+            def body(position: Value, *so_far: ArrayLike) -> Sequence[ArrayLike]:
                 index = order = scalar(position)
                 if is_back is not None:
                     whole = scalar(constant_index(count)) if level else lines
@@ -694,11 +700,11 @@ class Int8Conv(ConvGemm):
         self,
         weight: _Weight,
         activations: Value,
-        number: Formula,
-        place: Formula,
+        number: ArrayLike,
+        place: ArrayLike,
         apart: int,
-        sums: Sequence[Formula],
-    ) -> list[Formula]:
+        sums: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         """Add the products of a group of the weight with the activations at a place."""
         target, parts = self.target, self.tiles.vectors
         length = self.tiles.lanes * target.k_pack

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import element_at, load, loop, scratch, slice_lanes, store, store_element, when
 from ...numerics.element_types import I32
@@ -20,7 +20,7 @@ __all__ = ["OutputTile", "store_with_tail"]
 
 
 def store_with_tail(
-    vector: Formula, result: Value, row: Sequence[Value], n: int, column: Formula, nr: int
+    vector: ArrayLike, result: Value, row: Sequence[Value], n: int, column: ArrayLike, nr: int
 ) -> None:
     """Store a vector to a row of the result, without the lanes at N or beyond.
 
@@ -87,7 +87,7 @@ class OutputTile:
         return self._epilogue.vectors_per_estimate if self._epilogue else 0
 
     def write(
-        self, accumulators: Sequence[Formula], row: Formula, pixel: Formula, tile: Formula
+        self, accumulators: Sequence[ArrayLike], row: ArrayLike, pixel: ArrayLike, tile: ArrayLike
     ) -> None:
         """Apply the epilogue to accumulators in registers, and store the results.
 
@@ -117,7 +117,7 @@ class OutputTile:
             for accumulator, (index, n) in zip(accumulators, positions, strict=True):
                 self._store(accumulator, [row.value, (pixel + index).value], tile, n * lanes)
 
-    def spill(self, accumulators: Sequence[Formula], first: Formula | None = None) -> None:
+    def spill(self, accumulators: Sequence[ArrayLike], first: ArrayLike | None = None) -> None:
         """Store accumulators to memory.
 
         Args:
@@ -128,13 +128,13 @@ class OutputTile:
         for accumulator, position in zip(accumulators, positions, strict=True):
             store(accumulator, self.accumulators, position)
 
-    def reload(self, first: Formula, pixels: int) -> list[Formula]:
+    def reload(self, first: ArrayLike, pixels: int) -> list[ArrayLike]:
         """Load the accumulators of pixels from memory."""
         positions = self._positions(pixels * self._tiles.vectors, first)
         lanes = self._tiles.lanes
         return [load(self.accumulators, position, lanes, I32) for position in positions]
 
-    def _positions(self, count: int, first: Formula | None) -> list[list[Value | int]]:
+    def _positions(self, count: int, first: ArrayLike | None) -> list[list[Value | int]]:
         """The indices of vectors of accumulators in memory."""
         lanes, vectors = self._tiles.lanes, self._tiles.vectors
         pixels = [n if first is None else (first + n).value for n in range(count // vectors)]
@@ -152,12 +152,12 @@ class OutputTile:
 
     def write_group(
         self,
-        group: Formula,
+        group: ArrayLike,
         pixels: int,
-        first: Formula,
-        row: Formula,
-        pixel: Formula,
-        tile: Formula,
+        first: ArrayLike,
+        row: ArrayLike,
+        pixel: ArrayLike,
+        tile: ArrayLike,
     ) -> None:
         """Apply the epilogue to a group of accumulators in memory, and store the results.
 
@@ -188,11 +188,11 @@ class OutputTile:
 
     def _write_estimates(
         self,
-        accumulators: Sequence[Formula],
-        row: Formula,
-        pixels: Sequence[Formula],
-        tile: Formula,
-    ) -> Formula | None:
+        accumulators: Sequence[ArrayLike],
+        row: ArrayLike,
+        pixels: Sequence[ArrayLike],
+        tile: ArrayLike,
+    ) -> ArrayLike | None:
         """Store f32 estimates; return whether one needs the exact fallback (None for never)."""
         epilogue, vectors, lanes = self._epilogue, self._tiles.vectors, self._tiles.lanes
         assert epilogue is not None
@@ -219,7 +219,7 @@ class OutputTile:
         return functools.reduce(operator.or_, conditions) if conditions else None
 
     def _write_exactly(
-        self, first: Formula, pixels: int, row: Formula, pixel: Formula, tile: Formula
+        self, first: ArrayLike, pixels: int, row: ArrayLike, pixel: ArrayLike, tile: ArrayLike
     ) -> None:
         """Apply the exact epilogue to accumulators in memory, and store the results.
 
@@ -253,7 +253,7 @@ class OutputTile:
         loop(0, self._tiles.nr, lanes, write_vector)
 
     def _store(
-        self, vector: Formula, row: Sequence[Value], tile: Formula, offset: Formula | int
+        self, vector: ArrayLike, row: Sequence[Value], tile: ArrayLike, offset: ArrayLike | int
     ) -> None:
         """Store consecutive vectors of a tile to a row, without the lanes at N or beyond."""
         n, nr, lanes = self._tiles.n, self._tiles.nr, self._tiles.lanes

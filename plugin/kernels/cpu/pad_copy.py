@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ...numerics.element_types import I8
@@ -74,13 +74,13 @@ class PadCopyKernel:
         begin, end = workgroup_range(scalar(number), self.workgroups, count)
         loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
 
-    def _line(self, memories: Sequence[Value], number: Formula) -> None:
+    def _line(self, memories: Sequence[Value], number: ArrayLike) -> None:
         _, whole, positions, width = self.shape
         image, line = quotient(number, whole), remainder(number, whole)
         self.write_line(memories[0], memories[1], image, line, number * (positions * width))
 
     def write_line(
-        self, given: Value, result: Value, image: Formula, line: Formula, start: Formula
+        self, given: Value, result: Value, image: ArrayLike, line: ArrayLike, start: ArrayLike
     ) -> None:
         """Write a line of a picture with what is around it.
 
@@ -92,7 +92,7 @@ class PadCopyKernel:
         """
         axis, (_, _, positions, width) = self.horizontal, self.shape
 
-        def copy(source: Formula) -> None:
+        def copy(source: ArrayLike) -> None:
             first = self._fill_around(result, start)
             if not self.missing:
                 self._copy(given, source, result, first, axis.size * width)
@@ -112,9 +112,9 @@ class PadCopyKernel:
         self,
         given: Value,
         result: Value,
-        image: Formula,
-        line: Formula,
-        start: Formula,
+        image: ArrayLike,
+        line: ArrayLike,
+        start: ArrayLike,
         length: int,
     ) -> None:
         """Write the begin of a line of a picture, and what is around the line.
@@ -135,10 +135,10 @@ class PadCopyKernel:
         self,
         given: Value,
         result: Value,
-        image: Formula,
-        line: Formula,
-        start: Formula,
-        offset: Formula,
+        image: ArrayLike,
+        line: ArrayLike,
+        start: ArrayLike,
+        offset: ArrayLike,
     ) -> None:
         """Write a vector of a line of a picture.
 
@@ -156,7 +156,7 @@ class PadCopyKernel:
             lambda: self._fill(result, first, lanes),
         )
 
-    def _fill_around(self, result: Value, start: Formula) -> Formula:
+    def _fill_around(self, result: Value, start: ArrayLike) -> ArrayLike:
         """Write what is around a line that begins at a place, and return where the line itself is.
 
         Args:
@@ -170,9 +170,9 @@ class PadCopyKernel:
 
     def _of_line(
         self,
-        image: Formula,
-        line: Formula,
-        copy: Callable[[Formula], None],
+        image: ArrayLike,
+        line: ArrayLike,
+        copy: Callable[[ArrayLike], None],
         fill: Callable[[], None],
     ) -> None:
         """Do the one with where a line of a picture is, or the other where there is none."""
@@ -184,27 +184,27 @@ class PadCopyKernel:
             when((line >= 0) & (line < lines.size), lambda: copy(source), fill)
 
     def _copy(
-        self, given: Value, source: Formula, result: Value, target: Formula, length: int
+        self, given: Value, source: ArrayLike, result: Value, target: ArrayLike, length: int
     ) -> None:
-        def write(offset: Formula, lanes: int) -> None:
+        def write(offset: ArrayLike, lanes: int) -> None:
             found = load(given, [(source + offset).value], lanes, I8)
             store(self._factors(found), result, [(target + offset).value])
 
         self._in_vectors(length, write)
 
-    def _fill(self, result: Value, target: Formula, length: int) -> None:
-        def write(offset: Formula, lanes: int) -> None:
+    def _fill(self, result: Value, target: ArrayLike, length: int) -> None:
+        def write(offset: ArrayLike, lanes: int) -> None:
             outside = self._factors(Vectors(lanes).known(self.outside, I8))
             store(outside, result, [(target + offset).value])
 
         self._in_vectors(length, write)
 
-    def _factors(self, given: Formula) -> Formula:
+    def _factors(self, given: ArrayLike) -> ArrayLike:
         return (
             INSTRUCTION_SETS[self.instructions].multiplicands(given) if self.is_widened else given
         )
 
-    def _in_vectors(self, length: int, write: Callable[[Formula, int], None]) -> None:
+    def _in_vectors(self, length: int, write: Callable[[ArrayLike, int], None]) -> None:
         """Write so many elements: the last vector may share some with the one before."""
         target = INSTRUCTION_SETS[self.instructions]
         lanes = target.lanes * target.k_pack

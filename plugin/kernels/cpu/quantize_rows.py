@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -94,7 +94,7 @@ class QuantizeRows:
         def of_block(row: Value, block: Value) -> None:
             first = scalar(block) * self.block
 
-            def greater(place: Formula, so_far: Formula) -> Formula:
+            def greater(place: ArrayLike, so_far: ArrayLike) -> ArrayLike:
                 bits = bitcast(load(given, [row, place.value], lanes, F32), U32)
                 return np.maximum(so_far, bits & _MAGNITUDE)
 
@@ -103,7 +103,7 @@ class QuantizeRows:
             divisor = activation_scale(bitcast(broadcast(greatest, lanes), F32))
             scale = element_at(divisor, 0)
 
-            def round_(place: Formula, total: Formula) -> Formula:
+            def round_(place: ArrayLike, total: ArrayLike) -> ArrayLike:
                 reals = load(given, [row, place.value], lanes, F32) / divisor
                 # No quotient is more than 127 by half a unit; those of infinities and NaN are NaN.
                 rounded = np.where(reals == reals, round_half_even(reals)[0], 0)
@@ -130,11 +130,11 @@ class QuantizeRows:
 
     def _folded(
         self,
-        first: Formula,
+        first: ArrayLike,
         lanes: int,
-        body: Callable[[Formula, Formula], Formula],
-        start: Formula,
-    ) -> Formula:
+        body: Callable[[ArrayLike, ArrayLike], ArrayLike],
+        start: ArrayLike,
+    ) -> ArrayLike:
         """What a function makes of the vectors of a block, of the position of each and so far."""
         if self.block <= _WRITTEN_OUT * lanes:
             for place in range(0, self.block, lanes):

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import bitcast, load, loop, prefetch, scratch, store
 from ...numerics.array_functions import convert
@@ -59,13 +59,13 @@ class UnpackedStep:
     weight: PackedWeight
     target: InstructionSet
     tile: Value
-    start: Formula
+    start: ArrayLike
     number: Value
     prefetch_bytes: int
     reuses_loads: bool = True
-    loaded: dict[int, Formula] = field(default_factory=dict)
+    loaded: dict[int, ArrayLike] = field(default_factory=dict)
 
-    def k_pack(self, vector: int, number: int) -> Formula:
+    def k_pack(self, vector: int, number: int) -> ArrayLike:
         """The integers of a k-pack of a vector of columns, u8."""
         tiles, codebook, integers = self.weight.tiles, self.weight.codebook, None
         for plane, index, bits, byte_shift, integer_shift in tiles.bit_fields(number):
@@ -79,7 +79,7 @@ class UnpackedStep:
             integers = piece if integers is None else integers | piece
         return integers if codebook is None else self.target.shuffle_lookup(codebook, integers)
 
-    def _load(self, number: int) -> Formula:
+    def _load(self, number: int) -> ArrayLike:
         is_first = number not in self.loaded
         if is_first or not self.reuses_loads:
             size = self.weight.tiles.lanes * 4
@@ -123,12 +123,12 @@ class UnpackedPanel:
         """The weight's records in a panel."""
         return self.layout.tiles.k // self._weight.record_k
 
-    def first_record(self, record: Formula) -> Formula:
+    def first_record(self, record: ArrayLike) -> ArrayLike:
         """The first of the panel's own, shorter records within a record of the weight."""
         return record * (self._weight.record_k // self.layout.record_k)
 
     def unpack(
-        self, reader: WeightReader, tiles: Sequence[Value], start: Formula, stop: Formula
+        self, reader: WeightReader, tiles: Sequence[Value], start: ArrayLike, stop: ArrayLike
     ) -> WeightReader:
         """Emit the unpacking of a range of records, and return the reader of the panel.
 
@@ -143,13 +143,15 @@ class UnpackedPanel:
         return WeightReader(self.layout, self._memories, self.first_record(start))
 
     def _unpack_record(
-        self, reader: WeightReader, index: int, tile: Value, start: Formula, number: Value
+        self, reader: WeightReader, index: int, tile: Value, start: ArrayLike, number: Value
     ) -> None:
         weight, record, offset = self._weight, scalar(number), scalar(number) - start
         tiles = weight.tiles
         lanes, nr = tiles.lanes, tiles.nr
 
-        def write(vector: Formula, memory: Value, column: Formula, element: ElementType) -> None:
+        def write(
+            vector: ArrayLike, memory: Value, column: ArrayLike, element: ElementType
+        ) -> None:
             size = element.bits // 8
             bytes_ = bitcast(vector, U8)
             store(bytes_, memory, [constant_index(index), (column * size).value])
@@ -206,7 +208,7 @@ class WidenedPanels:
         """Allocate a panel, which has the shape of a weight of one tile."""
         return scratch([1, self.k_packs, self.tiles.step_bytes], self.target.multiplicand_type)
 
-    def write(self, weight: Value, tile: Formula, panel: Formula, memory: Value) -> None:
+    def write(self, weight: Value, tile: ArrayLike, panel: ArrayLike, memory: Value) -> None:
         """Emit the widening of a panel of a tile."""
         length = self.tiles.lanes * self.target.k_pack
         first = panel * self.k_packs

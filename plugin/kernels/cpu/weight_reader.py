@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ...core._mlir import Value
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.vectors import bitcast, load, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import F32, I32, U8
@@ -30,7 +30,7 @@ class BlockIndex(NamedTuple):
         block: number of the block in the record.
     """
 
-    record: Formula
+    record: ArrayLike
     block: int
 
 
@@ -46,14 +46,14 @@ class WeightReader:
 
     weight: PackedWeight
     memrefs: Sequence[Value]
-    first_record: Formula | None = None
+    first_record: ArrayLike | None = None
 
     @classmethod
     def take(cls, weight: PackedWeight, memrefs: list[Value]) -> WeightReader:
         """Remove the memrefs of a weight from the front of a list, and return their reader."""
         return cls(weight, [memrefs.pop(0) for _ in weight.binding_bytes()])
 
-    def step(self, record: Formula, step: Formula | int) -> tuple[Value, Formula]:
+    def step(self, record: ArrayLike, step: ArrayLike | int) -> tuple[Value, ArrayLike]:
         """Return the memref of a step of a record, and its byte offset in a tile."""
         weight, size = self.weight, self.weight.tiles.step_bytes
         if weight.is_planar:
@@ -61,21 +61,23 @@ class WeightReader:
             return self.memrefs[0], (first + step) * size
         return self.memrefs[0], self._record_offset(record) + step * size
 
-    def scale(self, tile: Value, block: BlockIndex, column: Formula | int, lanes: int) -> Formula:
+    def scale(
+        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
+    ) -> ArrayLike:
         """Load the scales of a block, f32, of consecutive columns of a tile."""
         return self._decoded(self.weight.scale, 0, tile, block, column, lanes)
 
     def zero_point(
-        self, tile: Value, block: BlockIndex, column: Formula | int, lanes: int
-    ) -> Formula | None:
+        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
+    ) -> ArrayLike | None:
         """Load the zero points of a block, u8; None where all blocks have the same."""
         if self.weight.zero_point is not None:
             return None
         return self._load(len(self.weight.scale.fields), tile, block, column, lanes)
 
     def offset(
-        self, tile: Value, block: BlockIndex, column: Formula | int, lanes: int
-    ) -> Formula | None:
+        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
+    ) -> ArrayLike | None:
         """Load the offsets of a block, f32; None where there are none."""
         encoding = self.weight.offset
         if encoding is None:
@@ -89,9 +91,9 @@ class WeightReader:
         field: int,
         tile: Value,
         block: BlockIndex,
-        column: Formula | int,
+        column: ArrayLike | int,
         lanes: int,
-    ) -> Formula:
+    ) -> ArrayLike:
         """Load a field, times its outer scale."""
         stored = self._load(field, tile, block, column, lanes)
         if encoding.outer is None:
@@ -100,8 +102,8 @@ class WeightReader:
         return convert(convert(stored, I32), F32) * outer
 
     def _load(
-        self, field: int, tile: Value, block: BlockIndex, column: Formula | int, lanes: int
-    ) -> Formula:
+        self, field: int, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
+    ) -> ArrayLike:
         element = self.weight.fields[field].element
         width = element.bits // 8
         memref, start = self._field(field, block)
@@ -110,7 +112,7 @@ class WeightReader:
             return load(memref, position, lanes, element)
         return bitcast(load(memref, position, lanes * width, U8), element)
 
-    def _field(self, number: int, block: BlockIndex) -> tuple[Value, Formula]:
+    def _field(self, number: int, block: BlockIndex) -> tuple[Value, ArrayLike]:
         """Return the memref of a field of a block, and its byte offset in a tile."""
         weight, field = self.weight, self.weight.fields[number]
         size = weight.field_bytes(field)
@@ -130,7 +132,7 @@ class WeightReader:
         index = _times(record, weight.blocks_per_record) + block.block
         return memref, first + _divided(index, field.blocks) * size
 
-    def _record_offset(self, record: Formula) -> Formula:
+    def _record_offset(self, record: ArrayLike) -> ArrayLike:
         """Return the byte offset of a record in a tile."""
         weight = self.weight
         header = weight.superblock_header_bytes
@@ -140,13 +142,13 @@ class WeightReader:
         first = superblock * weight.superblock_bytes + header
         return first + remainder(record, weight.records_per_superblock) * weight.record_bytes
 
-    def _local(self, record: Formula) -> Formula:
+    def _local(self, record: ArrayLike) -> ArrayLike:
         return record if self.first_record is None else record - self.first_record
 
 
-def _times(index: Formula, factor: int) -> Formula:
+def _times(index: ArrayLike, factor: int) -> ArrayLike:
     return index if factor == 1 else index * factor
 
 
-def _divided(index: Formula, divisor: int) -> Formula:
+def _divided(index: ArrayLike, divisor: int) -> ArrayLike:
     return index if divisor == 1 else quotient(index, divisor)

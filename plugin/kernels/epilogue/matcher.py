@@ -50,7 +50,7 @@ from ...dialects.grids import zero_point_grid
 from ...dialects.integer_steps import RequantizedSum, read_requantize
 from ...dialects.quant import parameters_of
 from ...dialects.subquant import REQUANTIZE
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.operation import constants_of, create, element_of, tensor_type
 from ...emit.stablehlo_semantics import EVALUATED, storage_element, wrapped
 from ...emit.vectors import Vectors, load, reduce_lanes, vector, vector_type
@@ -110,7 +110,7 @@ class Columns(Vectors):
         self,
         lanes: int,
         columns: int,
-        read: Callable[[Table], Formula],
+        read: Callable[[Table], ArrayLike],
         *,
         shares: bool = False,
         known: dict[Hashable, Table | int | float] | None = None,
@@ -168,7 +168,7 @@ class _Refused(Exception):
 # -- operations -----------------------------------------------------------------------------------
 
 
-def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
+def _subtract_zero_point(op: Operation, given: ArrayLike) -> ArrayLike:
     type_ = op.operands[0].type
     parameters = parameters_of(type_)
     assert parameters is not None  # verified before
@@ -179,7 +179,7 @@ def _subtract_zero_point(op: Operation, given: Formula) -> Formula:
 _BROADCAST = "stablehlo.broadcast_in_dim"
 _CASTS = ("quant.scast", "subquant.scast")
 _SIGNS = {"stablehlo.add": 1, "stablehlo.subtract": -1}
-_RULES: dict[str, Callable[..., Formula]] = {
+_RULES: dict[str, Callable[..., ArrayLike]] = {
     **{
         f"stablehlo.{name}": EVALUATED[f"stablehlo.{name}"]
         for name in (
@@ -317,7 +317,7 @@ class EpilogueMatch:
             )
             return made.results[0]
 
-        def read(table: Table) -> Formula:
+        def read(table: Table) -> ArrayLike:
             if table not in tables:
                 tables.append(table)
             number = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), tables.index(table))
@@ -366,7 +366,7 @@ class EpilogueMatch:
             written, self, tuple(tables), element, instructions, at_once, tuple(are_asked)
         )
 
-    def emit(self, form: Columns, sums: Formula) -> Formula:
+    def emit(self, form: Columns, sums: ArrayLike) -> ArrayLike:
         """Write the operations on a vector of sums, exactly, and return their last result."""
 
         def requantized(op: Operation, given: Sequence[Vector]) -> Vector:
@@ -382,10 +382,10 @@ class EpilogueMatch:
     def estimate(
         self,
         forms: Sequence[Columns],
-        sums: Sequence[Formula],
+        sums: Sequence[ArrayLike],
         target: InstructionSet,
         are_asked: Sequence[bool],
-    ) -> tuple[Formula, Formula | None]:
+    ) -> tuple[ArrayLike, ArrayLike | None]:
         """Write the operations on vectors of sums, as floats tell what they give.
 
         Args:
@@ -404,10 +404,10 @@ class EpilogueMatch:
     def _estimated(
         self,
         forms: Sequence[Columns],
-        sums: Sequence[Formula],
+        sums: Sequence[ArrayLike],
         target: InstructionSet,
         are_asked: Sequence[bool],
-    ) -> tuple[Formula, _Asked]:
+    ) -> tuple[ArrayLike, _Asked]:
         if not self._is_requantized:
             return self._estimated_step(forms, sums, target, are_asked)
         asked = _Asked(target, are_asked)
@@ -427,10 +427,10 @@ class EpilogueMatch:
     def _estimated_step(
         self,
         forms: Sequence[Columns],
-        sums: Sequence[Formula],
+        sums: Sequence[ArrayLike],
         target: InstructionSet,
         are_asked: Sequence[bool],
-    ) -> tuple[Formula, _Asked]:
+    ) -> tuple[ArrayLike, _Asked]:
         """Write what floats tell of a staircase; as `estimate`."""
         stairs, line = self._staircase, self._line(target)
         if stairs is None or line is None:
@@ -450,8 +450,8 @@ class EpilogueMatch:
         return result, asked
 
     def _narrowed(
-        self, integers: Sequence[Formula], storage: StorageType, target: InstructionSet
-    ) -> Formula:
+        self, integers: Sequence[ArrayLike], storage: StorageType, target: InstructionSet
+    ) -> ArrayLike:
         """Vectors of integers as one of bytes, clamped."""
         found = target.narrow_to_8_bits(integers, I8 if storage.signed else U8)
         joined = Columns(found.form.lanes, self.columns, _refuse)
@@ -584,13 +584,13 @@ class EpilogueMatch:
 
     def _written(
         self,
-        given: Sequence[Formula],
+        given: Sequence[ArrayLike],
         operations: Sequence[Operation],
         requantized: Callable[[Operation, Sequence[Vector]], Vector],
         *,
         of: Value | None = None,
         folds_bias: bool = True,
-    ) -> list[Formula]:
+    ) -> list[ArrayLike]:
         """Write operations on some vectors, and return their last results.
 
         Args:
@@ -600,13 +600,13 @@ class EpilogueMatch:
             of: the value that they are; None for the sums.
             is_begun: sums begin with `initial_accumulators`, if there is such.
         """
-        made: dict[Value | None, list[Formula]] = {of or self.sums: list(given)}
+        made: dict[Value | None, list[ArrayLike]] = {of or self.sums: list(given)}
         added: dict[Value, tuple[Value | None, Array]] = {}  # known numbers that are not added yet
         if of is None and folds_bias and self.initial_accumulators is not None:
             made = {None: list(given)}
             added[self.sums] = None, wrapped(-self.initial_accumulators, I32.bits)
 
-        def total(value: Value) -> list[Formula]:
+        def total(value: Value) -> list[ArrayLike]:
             if value not in made:
                 start, numbers = added[value]
                 terms = made[start]
@@ -679,7 +679,7 @@ class _Asked:
 
     target: InstructionSet
     are_asked: Sequence[bool] = ()
-    distances: list[Formula] = field(default_factory=list)
+    distances: list[ArrayLike] = field(default_factory=list)
     nearest: float = 0.0
     told: Array = field(default_factory=lambda: np.ones(1, bool))
     is_asked: bool = False
@@ -693,8 +693,8 @@ class _Asked:
         return [not of_parts[:, part].all() for part in range(parts)]
 
     def rounded(
-        self, line: Line, forms: Sequence[Columns], given: Sequence[Formula]
-    ) -> list[Formula]:
+        self, line: Line, forms: Sequence[Columns], given: Sequence[ArrayLike]
+    ) -> list[ArrayLike]:
         """The nearest integers of the floats of vectors."""
         target, made = self.target, []
         for form, each, is_asked in zip(forms, given, self.are_asked, strict=True):
@@ -711,7 +711,7 @@ class _Asked:
         self.told = self.told & line.told
         return made
 
-    def is_near(self, form: Columns) -> Formula | None:
+    def is_near(self, form: Columns) -> ArrayLike | None:
         """True if one of the floats was too near to a half to tell; None if all tell."""
         if not self.distances:
             return None
@@ -736,19 +736,19 @@ def _no_requantization(op: Operation, given: Sequence[Vector]) -> Vector:
     raise _Refused
 
 
-def _alike(given: Sequence[Vector]) -> list[list[Formula]]:
+def _alike(given: Sequence[Vector]) -> list[list[ArrayLike]]:
     """Operands with as many vectors each; known numbers are the same for all."""
     count = max(len(each) for each in given if isinstance(each, list))
     return [each if isinstance(each, list) else [each] * count for each in given]
 
 
-def _emitted(found: Formula, element: ElementType, operands: Sequence[Formula]) -> Formula:
+def _emitted(found: ArrayLike, element: ElementType, operands: Sequence[ArrayLike]) -> ArrayLike:
     """What was found of operands; numbers that follow whatever those are as a value like them."""
     form = next((each.form for each in operands if not is_known(each)), None)
     return form.known(found, element) if form is not None and is_known(found) else found
 
 
-def _clamped(bytes_: Formula, storage: StorageType) -> Formula:
+def _clamped(bytes_: ArrayLike, storage: StorageType) -> ArrayLike:
     """Bytes to a storage range, which may be that of all bytes."""
     low, high = (-128, 127) if storage.signed else (0, 255)
     if storage.minimum > low:
@@ -758,7 +758,7 @@ def _clamped(bytes_: Formula, storage: StorageType) -> Formula:
     return convert(bytes_, storage.element)
 
 
-def _refuse(table: Table) -> Formula:
+def _refuse(table: Table) -> ArrayLike:
     """Columns of vectors that are one behind the other are not read."""
     raise _Refused
 
@@ -903,7 +903,7 @@ class FusedEpilogue:
             made.append(value_of(np.pad(np.stack(rows), [(0, 0), (0, missing)]), element))
         return made
 
-    def emit(self, memories: Sequence[Value], sums: Formula, column: Formula) -> Formula:
+    def emit(self, memories: Sequence[Value], sums: ArrayLike, column: ArrayLike) -> ArrayLike:
         """Write it for a vector of sums, exactly.
 
         Args:
@@ -917,10 +917,10 @@ class FusedEpilogue:
     def estimate(
         self,
         memories: Sequence[Value],
-        sums: Sequence[Formula],
-        columns: Sequence[Formula],
+        sums: Sequence[ArrayLike],
+        columns: Sequence[ArrayLike],
         parts: Sequence[int] = (),
-    ) -> tuple[Formula, Formula | None]:
+    ) -> tuple[ArrayLike, ArrayLike | None]:
         """Write it for some vectors of sums, `vectors_per_estimate` or less, as floats tell.
 
         Args:
@@ -941,7 +941,7 @@ class FusedEpilogue:
         )
         return self.match.estimate(forms, given, INSTRUCTION_SETS[self.instructions], asked)
 
-    def _columns(self, memories: Sequence[Value], column: Formula, *, shares: bool) -> Columns:
+    def _columns(self, memories: Sequence[Value], column: ArrayLike, *, shares: bool) -> Columns:
         """A vector of columns, which reads the tables."""
         places = {
             table: (memory, row)
@@ -950,7 +950,7 @@ class FusedEpilogue:
         }
         lanes = INSTRUCTION_SETS[self.instructions].lanes
 
-        def read(table: Table) -> Formula:
+        def read(table: Table) -> ArrayLike:
             memory, row = places[table]
             return load(memory, [row, 0 if table.is_one else column.value], lanes, table.element)
 

@@ -44,7 +44,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, Scalars, scalar
+from ...emit import ArrayLike, Scalars, scalar
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -224,16 +224,16 @@ class _Memory:
 class _Parameters:
     """What a block has, for the columns of each tile."""
 
-    scales: Sequence[Formula]
-    zeros: Sequence[Formula | int]
-    offsets: Sequence[Formula] | None
+    scales: Sequence[ArrayLike]
+    zeros: Sequence[ArrayLike | int]
+    offsets: Sequence[ArrayLike] | None
 
 
 class _Outers(NamedTuple):
     """Outer scales and outer offsets, of each tile; none where there are none."""
 
-    scales: Sequence[Formula]
-    offsets: Sequence[Formula]
+    scales: Sequence[ArrayLike]
+    offsets: Sequence[ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -253,12 +253,12 @@ class _Thread:
 
     product: GpuBlockwiseGemm
     memory: _Memory
-    first: Formula
-    tiles: Sequence[Formula]
-    starts: Sequence[Formula]
-    number: Formula
-    rows: Sequence[Formula]
-    share: Formula
+    first: ArrayLike
+    tiles: Sequence[ArrayLike]
+    starts: Sequence[ArrayLike]
+    number: ArrayLike
+    rows: Sequence[ArrayLike]
+    share: ArrayLike
 
     def write(self) -> None:
         """Compute the sums, and store them."""
@@ -271,21 +271,21 @@ class _Thread:
             row, part = divmod(index, parts)
             self._store(total, self.rows[row], part)
 
-    def _of_unit(self, number: Value, *sums: Formula) -> list[Formula]:
+    def _of_unit(self, number: Value, *sums: ArrayLike) -> list[ArrayLike]:
         """Add the products of the steps that have outer scales in common, from one of a number."""
         tiles, unit, first = self.product.tiles, self.product.unit, scalar(number)
         if unit == 1:
             return self._of_step(first, None, sums)
         outers = self._outers(quotient(first * tiles.k_per_step, tiles.block_size))
 
-        def of_step(step: Value, *so_far: Formula) -> list[Formula]:
+        def of_step(step: Value, *so_far: ArrayLike) -> list[ArrayLike]:
             return self._of_step(scalar(step), outers, so_far)
 
         return loop(number, (first + unit).value, 1, of_step, sums)
 
     def _of_step(
-        self, step: Formula, outers: _Outers | None, sums: Sequence[Formula]
-    ) -> list[Formula]:
+        self, step: ArrayLike, outers: _Outers | None, sums: Sequence[ArrayLike]
+    ) -> list[ArrayLike]:
         """Add the products of a step: its blocks, or those of its block that it has.
 
         Args:
@@ -299,7 +299,7 @@ class _Thread:
             block = quotient(step, tiles.block_size // tiles.k_per_step)
             fields = range(tiles.k_per_step // 4 // count)
 
-            def of_words(place: Value, *so_far: Formula) -> list[Formula]:
+            def of_words(place: Value, *so_far: ArrayLike) -> list[ArrayLike]:
                 words = _Words(self, step)
                 groups = [_Group(field, scalar(place)) for field in fields]
                 return self._products(words, groups, parameters, so_far)
@@ -318,7 +318,7 @@ class _Thread:
             found = self._scaled(block, parameters, products, found)
         return found
 
-    def _started(self, parameters: _Parameters, sums: Sequence[Formula]) -> list[Formula]:
+    def _started(self, parameters: _Parameters, sums: Sequence[ArrayLike]) -> list[ArrayLike]:
         """What products of a block are added to: the sums, or zeros where these are scaled then.
 
         With offsets there is a sum of the activations of each row after them.
@@ -335,8 +335,8 @@ class _Thread:
         words: _Words,
         groups: Sequence[_Group],
         parameters: _Parameters,
-        sums: Sequence[Formula],
-    ) -> list[Formula]:
+        sums: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         """Add the products of some groups of a step."""
         parts, found = self.product.parts, list(sums)
         count = len(self.rows) * parts
@@ -354,7 +354,7 @@ class _Thread:
                     found[count + row] = found[count + row] + activation
         return found
 
-    def _activations(self, words: _Words, group: _Group) -> list[list[Formula]]:
+    def _activations(self, words: _Words, group: _Group) -> list[list[ArrayLike]]:
         """Those that the integers of a group are multiplied by, of each row."""
         tiles = self.product.tiles
         place = words.step * (tiles.k_per_step // 4) + group.number(tiles)
@@ -364,7 +364,7 @@ class _Thread:
         ]
         return [[self._activation(each, member) for member in range(4)] for each in found]
 
-    def _activation(self, group: Formula, member: int) -> Formula:
+    def _activation(self, group: ArrayLike, member: int) -> ArrayLike:
         """One of four activations that are a vector, or the bytes of a word."""
         if not self.product.is_rounded:
             return element_at(group, member)
@@ -372,7 +372,7 @@ class _Thread:
 
     def _real(
         self, words: _Words, group: _Group, member: int, parameters: _Parameters, part: int
-    ) -> Formula:
+    ) -> ArrayLike:
         """What activations are multiplied by: reals of the weight, or its integers."""
         product, zero = self.product, parameters.zeros[part]
         integer = words.integer(group, member, part)
@@ -384,11 +384,11 @@ class _Thread:
 
     def _scaled(
         self,
-        block: Formula,
+        block: ArrayLike,
         parameters: _Parameters,
-        products: Sequence[Formula],
-        sums: Sequence[Formula],
-    ) -> list[Formula]:
+        products: Sequence[ArrayLike],
+        sums: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         """Add the products of a block's integers, times their scales, to the sums."""
         product, parts = self.product, self.product.parts
         if self.memory.row_scales is None:
@@ -407,12 +407,12 @@ class _Thread:
                 found.append(sums[index] + real * spread)
         return found
 
-    def _parameters(self, block: Formula, outers: _Outers | None) -> _Parameters:
+    def _parameters(self, block: ArrayLike, outers: _Outers | None) -> _Parameters:
         product, memory = self.product, self.memory
         parts = range(product.parts)
         outers = outers or self._outers(block)
         scales = self._read(product.scale, memory.scales, block, outers.scales)
-        zeros: list[Formula | int] = [product.zero or 0 for _ in parts]
+        zeros: list[ArrayLike | int] = [product.zero or 0 for _ in parts]
         if memory.zeros is not None:
             zeros = [self._bytes(memory.zeros, block, part, U8) for part in parts]
         if product.offset is None:
@@ -420,11 +420,11 @@ class _Thread:
         offsets = self._read(product.offset, memory.offsets, block, outers.offsets)
         return _Parameters(scales, zeros, offsets)
 
-    def _outers(self, block: Formula) -> _Outers:
+    def _outers(self, block: ArrayLike) -> _Outers:
         """Outer scales and offsets of a block, if there are such."""
         product, memory = self.product, self.memory
 
-        def read(kept: ScaleEncoding | None, memories: Sequence[Value]) -> list[Formula]:
+        def read(kept: ScaleEncoding | None, memories: Sequence[Value]) -> list[ArrayLike]:
             if kept is None or kept.outer is None:
                 return []
             place = quotient(block, kept.blocks)
@@ -439,9 +439,9 @@ class _Thread:
         self,
         kept: ScaleEncoding,
         memories: Sequence[Value],
-        block: Formula,
-        outers: Sequence[Formula],
-    ) -> list[Formula]:
+        block: ArrayLike,
+        outers: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
         """Scales or offsets of a block, of each tile."""
         parts = range(self.product.parts)
         if kept.outer is None:
@@ -449,10 +449,10 @@ class _Thread:
         stored = [self._bytes(memories[0], block, part, kept.element) for part in parts]
         return [convert(each, F32) * outer for each, outer in zip(stored, outers, strict=True)]
 
-    def _floats(self, memory: Value, block: Formula, part: int, blocks: int) -> Formula:
+    def _floats(self, memory: Value, block: ArrayLike, part: int, blocks: int) -> ArrayLike:
         return load_element(memory, [self._place(block, part, blocks).value])
 
-    def _bytes(self, memory: Value, block: Formula, part: int, element: ElementType) -> Formula:
+    def _bytes(self, memory: Value, block: ArrayLike, part: int, element: ElementType) -> ArrayLike:
         """Integers of a block as i32, a byte each in memory: those of four columns are a word."""
         word = load_element(memory, [self._place(block, part, 1).value])
         spread = broadcast(word, THREAD_N)
@@ -460,13 +460,13 @@ class _Thread:
             return (spread << constant_vector([24, 16, 8, 0], I32)) >> 24
         return (spread >> constant_vector([0, 8, 16, 24], I32)) & 255
 
-    def _place(self, block: Formula, part: int, blocks: int) -> Formula:
+    def _place(self, block: ArrayLike, part: int, blocks: int) -> ArrayLike:
         """Where what a block has of the thread's columns is; so many blocks have it together."""
         tiles = self.product.tiles
         count = tiles.k // tiles.block_size // blocks
         return (self.tiles[part] * count + block) * (tiles.nr // THREAD_N) + self.number
 
-    def _store(self, total: Formula, row: Formula, part: int) -> None:
+    def _store(self, total: ArrayLike, row: ArrayLike, part: int) -> None:
         """Write the thread's columns of a tile, of which some may be after the last."""
         tiles, result = self.product.tiles, self.memory.result
         row = row * self.product.split_k + self.share
@@ -499,9 +499,9 @@ class _Group:
     """
 
     field: int
-    word: Formula | int
+    word: ArrayLike | int
 
-    def number(self, tiles: Tiles) -> Formula | int:
+    def number(self, tiles: Tiles) -> ArrayLike | int:
         """Of the group in its step."""
         return self.word + self.field * tiles.plane_vectors[0]
 
@@ -517,10 +517,10 @@ class _Words:
     """
 
     thread: _Thread
-    step: Formula
-    loaded: dict[tuple[int, int, int], Formula] = field(default_factory=dict)
+    step: ArrayLike
+    loaded: dict[tuple[int, int, int], ArrayLike] = field(default_factory=dict)
 
-    def integer(self, group: _Group, member: int, part: int) -> Formula:
+    def integer(self, group: _Group, member: int, part: int) -> ArrayLike:
         """One of the four integers of a group, i32, in the columns of a tile of the thread."""
         tiles, integer = self.thread.product.tiles, None
         pieces = tiles.bit_fields(group.word, group.field, self._divided)
@@ -532,7 +532,9 @@ class _Words:
             integer = piece if integer is None else integer | (piece << low)
         return integer
 
-    def _divided(self, number: Formula | int, count: int) -> tuple[Formula | int, Formula | int]:
+    def _divided(
+        self, number: ArrayLike | int, count: int
+    ) -> tuple[ArrayLike | int, ArrayLike | int]:
         """Quotient and remainder of the number of a word of the first plane."""
         if count == self.thread.product.tiles.plane_vectors[0]:
             return 0, number
@@ -540,7 +542,7 @@ class _Words:
             return divmod(number, count)
         return quotient(number, count), remainder(number, count)
 
-    def _word(self, plane: int, word: Formula | int, part: int) -> Formula:
+    def _word(self, plane: int, word: ArrayLike | int, part: int) -> ArrayLike:
         key = (plane, part, word if isinstance(word, int) else -1)
         if key not in self.loaded:
             thread, product = self.thread, self.thread.product
@@ -552,7 +554,7 @@ class _Words:
         return self.loaded[key]
 
 
-def _shifted(words: Formula, by: Formula | int) -> Formula:
+def _shifted(words: ArrayLike, by: ArrayLike | int) -> ArrayLike:
     """Words, shifted to the right."""
     if isinstance(by, int):
         return words >> by if by else words

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
-from ...emit import Formula, scalar
+from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent
 from ...emit.vectors import (
     Vectors,
@@ -87,7 +87,7 @@ class GpuQuantizeRows:
             block = row * blocks + block
             first = block * words
 
-            def greater(place: Value, so_far: Formula) -> list[Formula]:
+            def greater(place: Value, so_far: ArrayLike) -> list[ArrayLike]:
                 found = load_element(activations, [(first + scalar(place)).value])
                 return [np.maximum(so_far, np.abs(found))]
 

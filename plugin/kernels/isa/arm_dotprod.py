@@ -9,7 +9,7 @@ NEON dotprod         4      4   1 x 4      2 x 4    8
 
 from __future__ import annotations
 
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.vectors import intrinsic
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
@@ -33,7 +33,7 @@ class NeonDotProduct(InstructionSet):
     shuffle_intrinsic = "llvm.aarch64.neon.tbl1.v16i8"
 
     def add_dot(
-        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+        self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int
     ) -> Accumulator:
         """Emit one instruction, or three for 8-bit integers."""
         total, left = accumulator.i32, convert(unsigned, I8)
@@ -43,7 +43,9 @@ class NeonDotProduct(InstructionSet):
             left = left ^ -128
         return Accumulator(self.add_products(total, left, signed))
 
-    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+    def add_products(
+        self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
+    ) -> ArrayLike:
         """Emit one instruction."""
         operands = [accumulator, activations, weight]
         return intrinsic("llvm.aarch64.neon.sdot.v4i32.v16i8", operands, I32, self.lanes)

@@ -23,7 +23,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.vectors import (
     bitcast,
     broadcast,
@@ -58,12 +58,12 @@ class Accumulator:
         free_k_packs: number of k-packs that fit `i16` before it could overflow.
     """
 
-    i32: Formula
-    i16: tuple[Formula, ...] = ()
+    i32: ArrayLike
+    i16: tuple[ArrayLike, ...] = ()
     free_k_packs: int = 0
 
 
-def round_half_even(reals: Formula) -> tuple[Formula, Formula]:
+def round_half_even(reals: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
     """Round floats below 2**22 to the nearest integers, ties to even: as i32, and as floats.
 
     Adding 1.5 * 2**23 rounds to the unit in the last place, so that the lowest bits of the sum are
@@ -185,7 +185,7 @@ class InstructionSet(ABC):
 
     @abstractmethod
     def add_dot(
-        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+        self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int
     ) -> Accumulator:
         """Add the dot products of a k-pack of four bytes in each lane.
 
@@ -197,7 +197,9 @@ class InstructionSet(ABC):
         """
 
     @abstractmethod
-    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+    def add_products(
+        self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
+    ) -> ArrayLike:
         """Add the products of `k_pack` multiplicands in each lane.
 
         Args:
@@ -206,12 +208,12 @@ class InstructionSet(ABC):
             weight: as many of `multiplicand_type`.
         """
 
-    def multiplicands(self, activations: Formula) -> Formula:
+    def multiplicands(self, activations: ArrayLike) -> ArrayLike:
         """Convert i8 activations to the type that is multiplied, with the sign offset."""
         wide = convert(activations, self.multiplicand_type)
         return wide ^ -self.sign_offset if self.sign_offset else wide
 
-    def shuffle_lookup(self, table: Sequence[int], indices: Formula) -> Formula:
+    def shuffle_lookup(self, table: Sequence[int], indices: ArrayLike) -> ArrayLike:
         """Look bytes up in a table of 16 bytes, by `shuffle_intrinsic`.
 
         Args:
@@ -222,15 +224,15 @@ class InstructionSet(ABC):
         entries = constant_vector([*table] * (count // len(table)), U8)
         return intrinsic(self.shuffle_intrinsic, [entries, indices], U8, count)
 
-    def i32_of(self, accumulator: Accumulator) -> Formula:
+    def i32_of(self, accumulator: Accumulator) -> ArrayLike:
         """Return the accumulator as i32, with its i16 parts widened and added."""
         return accumulator.i32
 
-    def fma(self, left: Formula, right: Formula, addend: Formula) -> Formula:
+    def fma(self, left: ArrayLike, right: ArrayLike, addend: ArrayLike) -> ArrayLike:
         """Compute ``left * right + addend`` of floats, rounded once if `has_fma`."""
         return fma(left, right, addend)
 
-    def broadcast_k_pack(self, word: Formula, element: ElementType) -> Formula:
+    def broadcast_k_pack(self, word: ArrayLike, element: ElementType) -> ArrayLike:
         """Broadcast a 32-bit k-pack to all lanes, as elements of a type."""
         return bitcast(broadcast(word, self.lanes), element)
 
@@ -247,15 +249,15 @@ class InstructionSet(ABC):
             accumulator, i32=scheduling_barrier(accumulator.i32, self.register_constraint)
         )
 
-    def with_barrier_i32(self, accumulator: Formula) -> Formula:
+    def with_barrier_i32(self, accumulator: ArrayLike) -> ArrayLike:
         """Put a scheduling barrier after an i32 accumulator."""
         return self.with_barrier(Accumulator(accumulator)).i32
 
     # -- rounding and narrowing of the epilogue ----------------------------------------------------
 
     def clamp_for_rounding(
-        self, reals: Formula, max_magnitude: float, low: int, high: int
-    ) -> Formula:
+        self, reals: ArrayLike, max_magnitude: float, low: int, high: int
+    ) -> ArrayLike:
         """Clamp floats to the range in which `round_to_i32` is exact.
 
         Args:
@@ -267,15 +269,15 @@ class InstructionSet(ABC):
             return reals
         return np.minimum(np.maximum(reals, np.float32(low)), np.float32(high))
 
-    def round_to_i32(self, reals: Formula) -> Formula:
+    def round_to_i32(self, reals: ArrayLike) -> ArrayLike:
         """Round floats to the nearest i32, ties to even."""
         return round_half_even(reals)[0]
 
-    def distance_to_integer(self, reals: Formula) -> Formula:
+    def distance_to_integer(self, reals: ArrayLike) -> ArrayLike:
         """Return the signed distances of floats from their nearest integers."""
         return reals - round_half_even(reals)[1]
 
-    def max_magnitude(self, vectors: Sequence[Formula]) -> Formula:
+    def max_magnitude(self, vectors: Sequence[ArrayLike]) -> ArrayLike:
         """Return the greatest magnitude in each lane of vectors of floats without NaN.
 
         Magnitudes are ordered as their bits are: one integer maximum replaces the five instructions
@@ -286,7 +288,7 @@ class InstructionSet(ABC):
             result = np.maximum(result, each)
         return bitcast(result, F32)
 
-    def narrow_to_8_bits(self, vectors: Sequence[Formula], element: ElementType) -> Formula:
+    def narrow_to_8_bits(self, vectors: Sequence[ArrayLike], element: ElementType) -> ArrayLike:
         """Narrow at most `vectors_per_narrowing` vectors of i32 to one of bytes, saturated.
 
         x86 packs within 128-bit lanes, so that a permutation of words follows.
@@ -303,7 +305,7 @@ class InstructionSet(ABC):
             return convert(np.clip(vectors[0], low, high), element)
         four = [vectors[min(each, count - 1)] for each in range(4)]
 
-        def packed(name: str, operands: Sequence[Formula], result: ElementType) -> Formula:
+        def packed(name: str, operands: Sequence[ArrayLike], result: ElementType) -> ArrayLike:
             lanes = self.lanes * 32 // result.bits
             return intrinsic(f"{prefix}.{name}{suffix}", operands, result, lanes)
 

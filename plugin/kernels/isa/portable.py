@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.vectors import bitcast
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, U32
@@ -18,12 +18,12 @@ class Portable(InstructionSet):
     lanes, has_fma = 8, False
     k_pack, multiplicand_type = 1, I32
 
-    def fma(self, left: Formula, right: Formula, addend: Formula) -> Formula:
+    def fma(self, left: ArrayLike, right: ArrayLike, addend: ArrayLike) -> ArrayLike:
         """Round twice: without an FMA instruction, one rounding calls the C library."""
         return left * right + addend
 
     def add_dot(
-        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+        self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int
     ) -> Accumulator:
         """Emit four multiplications and additions, one for each byte of a lane."""
         total, left, right = accumulator.i32, bitcast(unsigned, U32), bitcast(signed, I32)
@@ -32,6 +32,8 @@ class Portable(InstructionSet):
             total = total + unsigned_byte * ((right << (24 - 8 * byte)) >> 24)
         return Accumulator(total)
 
-    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+    def add_products(
+        self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
+    ) -> ArrayLike:
         """Emit a multiplication and an addition."""
         return accumulator + activations * weight

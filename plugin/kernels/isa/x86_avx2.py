@@ -9,7 +9,7 @@ AVX2                 8      4   1 x 8      2 x 8    8             2 (i16)
 
 from __future__ import annotations
 
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.vectors import bitcast, intrinsic
 from ...numerics.element_types import I16, I32, U8, U16
 from .base import Accumulator, InstructionSet
@@ -47,7 +47,7 @@ class Avx2(InstructionSet):
     shuffle_intrinsic = "llvm.x86.avx2.pshuf.b"
 
     def add_dot(
-        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+        self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int
     ) -> Accumulator:
         """Emit two instructions, or four for 8-bit integers; widen i16 sums that are full."""
         digits = [unsigned]
@@ -79,11 +79,13 @@ class Avx2(InstructionSet):
         digits = 2 if self._k_packs_in_i16(max_unsigned) == 0 else 1
         return max(1, _REGISTERS // 2 // (rows * vectors * digits))
 
-    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+    def add_products(
+        self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
+    ) -> ArrayLike:
         """Emit two instructions: two products of i16 are at most 2 * 128 * 128."""
         return accumulator + self._madd(activations, weight)
 
-    def i32_of(self, accumulator: Accumulator) -> Formula:
+    def i32_of(self, accumulator: Accumulator) -> ArrayLike:
         """Add the pairs of each i16 digit sum, times 16 for the high digit."""
         total = accumulator.i32
         for digit, partial in enumerate(accumulator.i16):
@@ -95,5 +97,5 @@ class Avx2(InstructionSet):
         """Return the number of k-packs whose sum is sure to fit 16 bits."""
         return _I16_MAX // (2 * max_unsigned * _MAX_SIGNED_MAGNITUDE)
 
-    def _madd(self, left: Formula, right: Formula) -> Formula:
+    def _madd(self, left: ArrayLike, right: ArrayLike) -> ArrayLike:
         return intrinsic("llvm.x86.avx2.pmadd.wd", [left, right], I32, self.lanes)

@@ -18,7 +18,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit.values import Scalars
 from ...emit.vectors import intrinsic
 from ...numerics.element_types import F32, I16, I32, ElementType
@@ -42,12 +42,14 @@ class _Vnni(InstructionSet):
     sign_offset = 128
 
     def add_dot(
-        self, accumulator: Accumulator, unsigned: Formula, signed: Formula, max_unsigned: int
+        self, accumulator: Accumulator, unsigned: ArrayLike, signed: ArrayLike, max_unsigned: int
     ) -> Accumulator:
         """Emit one instruction; it reads a signed k-pack that has one use from memory."""
         return Accumulator(self.add_products(accumulator.i32, unsigned, signed))
 
-    def add_products(self, accumulator: Formula, activations: Formula, weight: Formula) -> Formula:
+    def add_products(
+        self, accumulator: ArrayLike, activations: ArrayLike, weight: ArrayLike
+    ) -> ArrayLike:
         """Emit one instruction; `multiplicands` are unsigned."""
         operands = [accumulator, activations, weight]
         return intrinsic(self.dot_intrinsic, operands, I32, self.lanes)
@@ -71,20 +73,20 @@ class Avx512Vnni(_Vnni):
     register_constraint = "v"
 
     def clamp_for_rounding(
-        self, reals: Formula, max_magnitude: float, low: int, high: int
-    ) -> Formula:
+        self, reals: ArrayLike, max_magnitude: float, low: int, high: int
+    ) -> ArrayLike:
         """Clamp large numbers from above: ``vcvtps2dq`` returns INT_MIN out of range."""
         return reals if max_magnitude < _MAX_UNCLAMPED else np.minimum(reals, np.float32(high))
 
-    def round_to_i32(self, reals: Formula) -> Formula:
+    def round_to_i32(self, reals: ArrayLike) -> ArrayLike:
         """Emit ``vcvtps2dq``."""
         return self._unmasked("cvtps2dq", [reals], reals.form.known(0, I32), I32)
 
-    def distance_to_integer(self, reals: Formula) -> Formula:
+    def distance_to_integer(self, reals: ArrayLike) -> ArrayLike:
         """Emit ``vreduceps``."""
         return self._unmasked("reduce.ps", [reals, self._scalar(0, I32)], reals, F32)
 
-    def max_magnitude(self, vectors: Sequence[Formula]) -> Formula:
+    def max_magnitude(self, vectors: Sequence[ArrayLike]) -> ArrayLike:
         """Emit ``vrangeps`` for each further vector."""
         result = vectors[0]
         for each in vectors[1:] or vectors:
@@ -93,15 +95,15 @@ class Avx512Vnni(_Vnni):
         return result
 
     def _unmasked(
-        self, name: str, operands: Sequence[Formula], passthrough: Formula, result: ElementType
-    ) -> Formula:
+        self, name: str, operands: Sequence[ArrayLike], passthrough: ArrayLike, result: ElementType
+    ) -> ArrayLike:
         """Emit a masked intrinsic with a mask of ones and the current rounding mode."""
         mask, rounding = self._scalar(-1, I16), self._scalar(_CURRENT_ROUNDING, I32)
         arguments = [*operands, passthrough, mask, rounding]
         return intrinsic(f"llvm.x86.avx512.mask.{name}.512", arguments, result, self.lanes)
 
     @staticmethod
-    def _scalar(number: int, element: ElementType) -> Formula:
+    def _scalar(number: int, element: ElementType) -> ArrayLike:
         return Scalars().known(number, element)
 
 

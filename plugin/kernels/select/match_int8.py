@@ -11,7 +11,7 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.windows import window_padding, window_steps
-from ...emit import Formula, tensor
+from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
@@ -538,7 +538,7 @@ class IntegerContraction:
         given = emit_stablehlo.transpose(self.activations, self.of_activations)
         rank, several = len(self.of_activations), (product.channels - missing) // self.groups
         if several > 1:  # columns of each channel
-            repeated: Formula = np.repeat(traced(given), several, axis=rank - 1)
+            repeated: ArrayLike = np.repeat(traced(given), several, axis=rank - 1)
             given = repeated.value
         if missing:
             given = emit_stablehlo.pad(given, [0] * rank, [0] * (rank - 1) + [missing])

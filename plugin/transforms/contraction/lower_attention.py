@@ -35,7 +35,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.attention import Attention
 from ...dialects.subquant import ATTENTION
-from ...emit import Formula, linalg, scalar, stablehlo, tensor
+from ...emit import ArrayLike, linalg, scalar, stablehlo, tensor
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
 from ...errors import Remark
@@ -163,7 +163,7 @@ class _Lowering:
             lambda part, whole, _: (scalar(part) / scalar(whole)).value,
         )
 
-    def _is_attended(self, position: Value) -> Formula:
+    def _is_attended(self, position: Value) -> ArrayLike:
         """Whether a query attends a key, in a loop over ``[kv_heads, T, shared, context]``."""
         of_query = scalar(linalg.loop_index(1)).convert(I32) + scalar(position)
         of_key = scalar(linalg.loop_index(3)).convert(I32)
@@ -177,8 +177,8 @@ class _Lowering:
         return linalg.empty([shape[0], self.count, *shape[2:]], mlir_type(F32))
 
 
-def _where(condition: Formula, yes: Formula, no: float) -> Value:
-    chosen: Formula = np.where(condition, yes, no)
+def _where(condition: ArrayLike, yes: ArrayLike, no: float) -> Value:
+    chosen: ArrayLike = np.where(condition, yes, no)
     return chosen.value
 
 

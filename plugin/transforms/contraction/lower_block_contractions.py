@@ -37,7 +37,7 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.block_contraction import BlockContraction, Term, sum_type
 from ...dialects.dense import array_of_dense, dense_of_array
 from ...dialects.subquant import BLOCK_CONTRACTION
-from ...emit import Formula, Scalars, linalg, scalar
+from ...emit import ArrayLike, Scalars, linalg, scalar
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.linalg import Extent
 from ...emit.operation import element_of, is_dynamic
@@ -206,7 +206,7 @@ class _Nest:
 
         return body
 
-    def _integer(self, stored: Sequence[Value]) -> Formula:
+    def _integer(self, stored: Sequence[Value]) -> ArrayLike:
         """The storage value in a tensor of its own, or in the bytes of planes."""
         bits, storage = self.contraction.plane_bits, self.contraction.storage_type
         if bits is None:
@@ -223,7 +223,7 @@ class _Nest:
         sign = 1 << (sum(bits) - 1)
         return convert(integer ^ sign, I8) - sign
 
-    def _signed(self, integer: Value) -> Formula:
+    def _signed(self, integer: Value) -> ArrayLike:
         """A storage value or zero point, which is read with the storage type's sign."""
         return scalar(
             integer, element_of(integer.type, signed=self.contraction.storage_type.signed)

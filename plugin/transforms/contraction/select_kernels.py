@@ -47,7 +47,7 @@ from ...core.option_fields import FixedPointRounding, RequantizationForm
 from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
-from ...emit import Formula, operation, tensor
+from ...emit import ArrayLike, operation, tensor
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
 from ...kernels.epilogue.matcher import FusedEpilogue
@@ -313,5 +313,5 @@ def _with_features(op: Operation, sums: Value, more: Array) -> Value:
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     shape = [1] * sums.type.rank
     shape[numbers.output_feature_dimension] = more.size
-    total: Formula = tensor(sums) + more.reshape(shape)
+    total: ArrayLike = tensor(sums) + more.reshape(shape)
     return total.value

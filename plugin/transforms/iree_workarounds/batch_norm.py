@@ -19,7 +19,7 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation, Rewriter
 from ...dialects.quant import element_type, is_quantized
-from ...emit import Formula, stablehlo
+from ...emit import ArrayLike, stablehlo
 from ...emit.operation import is_dynamic
 from ..base import NoMatch
 
@@ -75,19 +75,19 @@ class _Batch:
         self._form = emit.Tensors(self._operand)
         self.epsilon = float(op.attributes["epsilon"].value)
 
-    def broadcast(self, features: Formula) -> Formula:
+    def broadcast(self, features: ArrayLike) -> ArrayLike:
         """A value of each feature, broadcast to each element."""
-        if not isinstance(features, emit.Emitted):
+        if not isinstance(features, emit.TracedValue):
             return features
         return emit.tensor(self._form.broadcast(features.value, [self._axis]))
 
-    def sum(self, elements: Formula) -> Formula:
+    def sum(self, elements: ArrayLike) -> ArrayLike:
         """The sum of each feature's elements."""
         result = self._features.type
         return emit.tensor(stablehlo.reduce(elements.value, self._summed, result=result))
 
     @cached_property
-    def elements_per_feature(self) -> Formula:
+    def elements_per_feature(self) -> ArrayLike:
         """The number of elements of a feature: static, or a tensor that repeats it."""
         shape = {axis: int(self._operand.type.shape[axis]) for axis in self._summed}
         static = float(math.prod(size for size in shape.values() if not is_dynamic(size)))

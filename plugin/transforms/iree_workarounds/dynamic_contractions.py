@@ -38,7 +38,7 @@ from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.windows import dot_axes, window_padding, window_steps
-from ...emit import Formula, linalg, stablehlo
+from ...emit import ArrayLike, linalg, stablehlo
 from ...emit.operation import constant, element_of, is_dynamic, number_of
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
@@ -193,7 +193,7 @@ def _accumulated(
 
     def accumulate(left: Value, right: Value, accumulator: Value) -> Value:
         terms = [convert(emit.scalar(each), kind) for each in (left, right)]
-        accumulated: Formula = add(emit.scalar(accumulator), multiply(*terms))
+        accumulated: ArrayLike = add(emit.scalar(accumulator), multiply(*terms))
         return accumulated.value
 
     result_map = ir.AffineMap.get(loops, 0, [ir.AffineExpr.get_dim(n) for n in range(rank)])

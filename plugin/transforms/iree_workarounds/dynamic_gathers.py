@@ -27,7 +27,7 @@ from __future__ import annotations
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value
 from ...core._mlir import stablehlo as bindings
-from ...emit import Formula, linalg
+from ...emit import ArrayLike, linalg
 from ...emit.operation import INDEX
 from ..base import NoMatch
 from .index_bounds import as_signed
@@ -61,7 +61,7 @@ def expand_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
     def element() -> Value:
         batch_indices = [linalg.loop_index(dim) for dim in batch_dims]
-        positions: list[Formula] = [0] * rank
+        positions: list[ArrayLike] = [0] * rank
         for component, axis in enumerate(numbers.start_index_map):
             index = list(batch_indices)
             if vector < indices.type.rank:

@@ -24,7 +24,7 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, stablehlo
 from ...dialects.windows import window_steps
-from ...emit import Formula, linalg
+from ...emit import ArrayLike, linalg
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import attributes_of, integers, is_dynamic, tensor_type
 from ..base import NoMatch
@@ -75,9 +75,9 @@ def is_refused_pad(op: Operation) -> bool:
 
 def _padded(
     op: Operation,
-    low: Sequence[Formula | int],
-    high: Sequence[Formula | int],
-    interior: Sequence[Formula | int],
+    low: Sequence[ArrayLike | int],
+    high: Sequence[ArrayLike | int],
+    interior: Sequence[ArrayLike | int],
 ) -> Value:
     """Emit the pad: element ``i`` is the operand's at ``(i - low) / (interior + 1)``, if any.
 
@@ -88,14 +88,14 @@ def _padded(
     sizes = [index_scalar(linalg.dim(operand, axis)) for axis in range(rank)]
     result_sizes: list[linalg.Extent] = []
     for axis, size in enumerate(map(int, target.shape)):
-        inner: Formula = np.maximum(sizes[axis] - 1, 0) * interior[axis]
-        whole: Formula = low[axis] + high[axis] + sizes[axis] + inner
+        inner: ArrayLike = np.maximum(sizes[axis] - 1, 0) * interior[axis]
+        whole: ArrayLike = low[axis] + high[axis] + sizes[axis] + inner
         result_sizes.append(np.maximum(whole, 0).value if is_dynamic(size) else size)
     fill = linalg.extract(padding, [])
 
     def element() -> Value:
-        is_inside: Formula = True
-        positions: list[Formula] = []
+        is_inside: ArrayLike = True
+        positions: list[ArrayLike] = []
         for axis in range(rank):
             offset = index_scalar(linalg.loop_index(axis)) - low[axis]
             step = interior[axis] + 1

@@ -34,7 +34,7 @@ from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
-from ...emit import Formula, linalg
+from ...emit import ArrayLike, linalg
 from ...emit.operation import element_of, integers, with_shape
 from ..base import NoMatch, producer_of
 from .loop_nests import is_static, pad_and_dilate, window_count
@@ -139,7 +139,7 @@ class _Windows:
         )
 
 
-_COMBINES: dict[str, Callable[[Formula, Formula], Formula]] = {
+_COMBINES: dict[str, Callable[[ArrayLike, ArrayLike], ArrayLike]] = {
     "stablehlo.add": np.add,
     "stablehlo.and": np.bitwise_and,
     "stablehlo.maximum": np.maximum,
@@ -167,7 +167,7 @@ def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
     element, function = element_of(type_), _COMBINES[operation.name]
 
     def combine(left: Value, right: Value) -> Value:
-        result: Formula = function(emit.scalar(left, element), emit.scalar(right, element))
+        result: ArrayLike = function(emit.scalar(left, element), emit.scalar(right, element))
         return result.value
 
     return combine

@@ -217,7 +217,7 @@ def _are_equal(numbers: Sequence[AnyArray]) -> bool:
     return len(numbers) == 1 or (all(map(is_known, numbers)) and len(set(numbers)) == 1)
 
 
-def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> emit.Formula:
+def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> emit.ArrayLike:
     """A tensor shaped like the indices, with a number for each of their components."""
     form, element = emit.Tensors(indices), element_type(indices.type)
     if all(map(is_known, numbers)):

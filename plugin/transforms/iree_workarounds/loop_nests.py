@@ -11,7 +11,7 @@ import numpy as np
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
-from ...emit import Formula, linalg, stablehlo
+from ...emit import ArrayLike, linalg, stablehlo
 from ...emit.operation import INDEX
 from ...numerics.element_types import Array
 
@@ -34,7 +34,7 @@ def is_static(*values: Value) -> bool:
     return all(value.type.has_static_shape for value in values)
 
 
-def index_scalar(value: Value) -> Formula:
+def index_scalar(value: Value) -> ArrayLike:
     """A traced scalar of a value of type ``index``."""
     return emit.scalar(value, INDEX)
 
@@ -69,12 +69,12 @@ def window_count(
     whole, single = (
         each if isinstance(each, int) else emit.scalar(each) for each in (size, window_size)
     )
-    last_start: Formula = whole - (single - 1) * dilation - 1
+    last_start: ArrayLike = whole - (single - 1) * dilation - 1
     # Division rounds toward zero, so a negative last start has to give no window.
     return linalg.block_of(np.maximum(last_start + stride, 0).value, stride)
 
 
-def clamped_start(start: Formula, limit: Formula) -> Formula:
+def clamped_start(start: ArrayLike, limit: ArrayLike) -> ArrayLike:
     """A start index between 0 and `limit`, as StableHLO's slices and gathers clamp theirs."""
     return np.maximum(np.minimum(start, limit), 0)
 

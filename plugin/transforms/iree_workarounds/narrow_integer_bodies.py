@@ -110,7 +110,7 @@ def _wrapped(value: Value, narrow: ir.Type) -> Value:
     """The low bits of an i32, sign-extended, or zero-extended for an unsigned type."""
     element = element_type(narrow)
     number = emit.tensor(value)
-    low: emit.Formula = number & ((1 << element.width) - 1)
+    low: emit.ArrayLike = number & ((1 << element.width) - 1)
     if not element.is_unsigned:
         sign = 1 << (element.width - 1)
         low = (low ^ sign) - sign

@@ -95,7 +95,7 @@ def _select(op: Operation, operand: Value, shape: list[int]) -> Value:
     )
     _fill_window_body(op, window)
     picked = emit.tensor(window.results[1])
-    selected: emit.Formula = np.where(picked < 0, total, picked)
+    selected: emit.ArrayLike = np.where(picked < 0, total, picked)
     return selected.value
 
 
@@ -114,7 +114,7 @@ def _fill_window_body(op: Operation, window: Operation) -> None:
         form = emit.Tensors(left_number)
         i, j = form.emitted(left_number), form.emitted(right_number)
         takes_left = (i >= 0) & (emit.tensor(terminator.operands[0]) | (j < 0))
-        number: emit.Formula = np.where(takes_left, i, j)
+        number: emit.ArrayLike = np.where(takes_left, i, j)
         pair = [takes_left.value, left, right]
         return [emit.value("stablehlo.select", pair, left.type), number.value]
 

@@ -29,7 +29,7 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
-from ...emit import Formula
+from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.arctangents import angle_of
 from ...emit.operation import create
@@ -72,7 +72,7 @@ def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _ordinary(name: str, *operands: Formula) -> Formula:
+def _ordinary(name: str, *operands: ArrayLike) -> ArrayLike:
     """The operation itself, on ordinary operands."""
     values = [operand.value for operand in operands]
     first = operands[0]
@@ -81,16 +81,16 @@ def _ordinary(name: str, *operands: Formula) -> Formula:
     return first.form.emitted(created, first.element)
 
 
-def _signed_bits(x: Formula) -> Formula:
+def _signed_bits(x: ArrayLike) -> ArrayLike:
     return bits_of(x, ElementType.parse(f"i{x.element.bits}"))
 
 
-def _with_sign(magnitude: Formula, sign: Formula) -> Formula:
+def _with_sign(magnitude: ArrayLike, sign: ArrayLike) -> ArrayLike:
     """A nonnegative number, negated where the sign bit of another is set."""
     return np.where(_signed_bits(sign) < 0, -magnitude, magnitude)
 
 
-def _atan2(y: Formula, x: Formula) -> Formula:
+def _atan2(y: ArrayLike, x: ArrayLike) -> ArrayLike:
     """``|atan2|`` on the axis, on the diagonals or elsewhere, with the sign of ``y``."""
     is_left = _signed_bits(x) < 0
     on_axis, diagonal = y == 0.0, (np.abs(y) == np.inf) & (np.abs(x) == np.inf)
@@ -107,7 +107,7 @@ def _atan2(y: Formula, x: Formula) -> Formula:
     return np.where(is_nan, np.nan, _with_sign(angle, y))
 
 
-def _power(base: Formula, exponent: Formula) -> Formula:
+def _power(base: ArrayLike, exponent: ArrayLike) -> ArrayLike:
     """``|base| ** exponent``; of a negative base negative for odd exponents, NaN for fractions."""
     size = np.abs(base)
     is_special = (exponent == 0.0) | (size == 1.0) | (size == 0.0) | (size == np.inf)
@@ -128,13 +128,13 @@ def _power(base: Formula, exponent: Formula) -> Formula:
     return np.where(is_one, 1.0, signed)
 
 
-def _cbrt(x: Formula) -> Formula:
+def _cbrt(x: ArrayLike) -> ArrayLike:
     """An infinity is its own root."""
     is_infinite = np.abs(x) == np.inf
     return np.where(is_infinite, x, _ordinary("cbrt", np.where(is_infinite, 1.0, x)))
 
 
-def _remainder(dividend: Formula, divisor: Formula) -> Formula:
+def _remainder(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     """NaN by 0 and of an infinity, the dividend by an infinity; with the sign of the dividend."""
     has_none = (divisor == 0.0) | (np.abs(dividend) == np.inf) | (dividend != dividend)
     has_none = has_none | (divisor != divisor)
@@ -147,11 +147,11 @@ def _remainder(dividend: Formula, divisor: Formula) -> Formula:
     return np.where(has_none, np.nan, np.where(is_whole, dividend, ordinary))
 
 
-def _ordinary_remainder(dividend: Formula, divisor: Formula) -> Formula:
+def _ordinary_remainder(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     return np.abs(_ordinary("remainder", dividend, divisor))
 
 
-def _long_division(dividend: Formula, divisor: Formula) -> Formula:
+def _long_division(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     """The exact remainder of positive numbers: a loop subtracts multiples of the divisor.
 
     With ``t`` the divisor times the power of two for which ``t <= r < 2 t``, ``r - t`` is exact
@@ -161,7 +161,7 @@ def _long_division(dividend: Formula, divisor: Formula) -> Formula:
     types = [value.type for value in values]
     mantissa = (1 << _MANTISSA) - 1
 
-    def traced(arguments: Sequence[Value]) -> Iterator[Formula]:
+    def traced(arguments: Sequence[Value]) -> Iterator[ArrayLike]:
         return (emit.tensor(value, _F64) for value in arguments)
 
     def is_unfinished(*arguments: Value) -> list[Value]:
@@ -182,7 +182,7 @@ def _long_division(dividend: Formula, divisor: Formula) -> Formula:
     return next(traced(loop.results))
 
 
-SPECIAL: dict[str, Callable[..., Formula]] = {
+SPECIAL: dict[str, Callable[..., ArrayLike]] = {
     "stablehlo.atan2": _atan2,
     "stablehlo.cbrt": _cbrt,
     "stablehlo.ceil": lambda x: ceil(x, lambda each: _ordinary("ceil", each)),

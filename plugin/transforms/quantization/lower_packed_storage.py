@@ -26,7 +26,7 @@ from typing import ClassVar
 from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Containers
 from ...dialects.subquant import UNPACK
-from ...emit import Formula, linalg, scalar
+from ...emit import ArrayLike, linalg, scalar
 from ...emit.linalg import Extent
 from ...emit.operation import element_of, mlir_type, value, with_shape
 from ...errors import Remark
@@ -94,7 +94,7 @@ def _fields_of_words(plane: Value, bits: int) -> Value:
 
     def spread(byte: Value, _: Value) -> Value:
         packed = scalar(byte, U8)
-        total: Formula = None
+        total: ArrayLike = None
         for place in range(count):
             part = convert(integer_at([packed], [place], [bits]), word)
             total = part if total is None else total | (part << (8 * place))

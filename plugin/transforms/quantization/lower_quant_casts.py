@@ -39,7 +39,7 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...core.option_fields import Rounding
 from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type, storage_of_any
 from ...dialects.subquant import operands_of
-from ...emit import Formula, Scalars, linalg
+from ...emit import ArrayLike, Scalars, linalg
 from ...emit.operation import dense, element_of, recorded, tensor_type, with_element
 from ...emit.template import Template
 from ...errors import Remark, UnsupportedError
@@ -192,7 +192,7 @@ class _Formula:
         """Write the result of one element; `parameters` are the arguments of the formula."""
         form = Scalars()
 
-        def element(given: Value | float) -> Formula:
+        def element(given: Value | float) -> ArrayLike:
             if isinstance(given, (int, float)):
                 return given
             return form.emitted(given, element_of(given.type, signed=self.cast.storage.signed))

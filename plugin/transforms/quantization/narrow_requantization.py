@@ -39,7 +39,7 @@ from ...dialects.grids import grids_of
 from ...dialects.integer_steps import read_requantize
 from ...dialects.quant import element_type, parameters_of
 from ...dialects.subquant import REQUANTIZE
-from ...emit import Formula, stablehlo, tensor
+from ...emit import ArrayLike, stablehlo, tensor
 from ...emit.casts import saturate
 from ...emit.operation import integers, is_used, mlir_type, with_element
 from ...emit.operation import value as emit_value
@@ -97,7 +97,7 @@ def _narrow(op: Operation, bounds: _Bounds) -> list[Operation]:
             op.operands[index] = _narrowed(value)
     greatest = sum(found) + int(np.abs(sum_.zero_points).max(initial=0))
     if greatest < _REACH and _is_sum(terms):
-        total: Formula = None
+        total: ArrayLike = None
         for value, term in zip(op.operands, terms, strict=True):
             number, is_positive = tensor(value), _sign(term) > 0
             if total is None:

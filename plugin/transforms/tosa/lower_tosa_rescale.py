@@ -35,7 +35,7 @@ from typing import ClassVar
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...core.option_fields import FixedPointRounding
 from ...dialects.dense import array_of_dense
-from ...emit import Formula, Scalars, linalg
+from ...emit import ArrayLike, Scalars, linalg
 from ...emit.operation import dense, mlir_type
 from ...errors import Remark, UnsupportedError, VerificationError
 from ...numerics.element_types import I32, Array, ElementType
@@ -121,7 +121,7 @@ def _element(type_: ir.RankedTensorType, unsigned: bool) -> ElementType:
     return ElementType.parse(f"{'u' if unsigned else 'i'}{type_.element_type.width}")
 
 
-Parameter = Callable[[Scalars, tuple[Value, ...]], int | Formula]
+Parameter = Callable[[Scalars, tuple[Value, ...]], int | ArrayLike]
 """Gives, in the body, a number that is known, or the value of a further input."""
 
 

@@ -72,7 +72,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.grids import scale_grid, zero_point_grid
 from ...dialects.quant import element_type, is_quantized, parameters_of, storage_mlir_type
 from ...dialects.tosa import MIN_SHIFT
-from ...emit import Formula, as_quantized, linalg, stablehlo, stored, tensor, value
+from ...emit import ArrayLike, as_quantized, linalg, stablehlo, stored, tensor, value
 from ...emit.operation import mlir_type, with_element
 from ...emit.tosa import create_rescale
 from ...errors import Remark, UsageError
@@ -422,13 +422,13 @@ class _Elementwise:
         return self._as_result(np.where(by_zero, special, nearest).value)
 
 
-def _truncated(dividend: Formula, divisor: Formula) -> Formula:
+def _truncated(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     """``dividend / divisor`` of integers, towards zero."""
     quotient = value("stablehlo.divide", [dividend.value, divisor.value], dividend.value.type)
     return dividend.form.emitted(quotient)
 
 
-def _narrowed(wide: Formula, drop: int) -> Formula:
+def _narrowed(wide: ArrayLike, drop: int) -> ArrayLike:
     """A 64-bit value without its lowest `drop` bits, rounded and saturated to 32 bits."""
     if drop:
         wide = (wide + (1 << (drop - 1))) >> drop

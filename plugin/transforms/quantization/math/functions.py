@@ -18,7 +18,7 @@ import numpy as np
 from ....core._mlir import Value, ir
 from ....dialects.quant import is_quantized, parameters_of
 from ....dialects.stablehlo import OPERATIONS, of_category
-from ....emit import Formula, like, tensor
+from ....emit import ArrayLike, like, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import element_of, with_element
 from ....numerics import function_tables
@@ -88,7 +88,7 @@ def _takes_table(op: QuantizedOperation) -> bool:
 
 def _look_up(op: QuantizedOperation, table: Array) -> Value:
     """The entries at the operands' storage values, counted from the least of their types."""
-    index: Formula = None
+    index: ArrayLike = None
     for operand in op.operands:
         storage = operand.parameters.storage
         position = operand.widened() + -storage.type_range[0]
@@ -129,7 +129,7 @@ def is_finite(op: QuantizedOperation) -> Value:
     return like(op.op, [op.dequantized(0).value]).results[0]
 
 
-def _in_single(op: QuantizedOperation, number: int) -> Formula:
+def _in_single(op: QuantizedOperation, number: int) -> ArrayLike:
     """An operand's reals, with f32 for f16 and bf16."""
     given = op.op.operands[number]
     if not is_quantized(given.type):
@@ -156,7 +156,7 @@ def _single_type(type_: ir.Type) -> ir.Type:
     return with_element(real, ir.F32Type.get())
 
 
-def _overflowing(operand: Operand, real: Formula) -> Formula:
+def _overflowing(operand: Operand, real: ArrayLike) -> ArrayLike:
     """The f32 value of an f16 operand, infinite where f16 is: at the half beyond its greatest."""
     parameters = operand.parameters
     largest = max(operand.scales().reshape(-1), default=Fraction(0))
@@ -165,7 +165,7 @@ def _overflowing(operand: Operand, real: Formula) -> Formula:
     return np.where(np.abs(real) >= _F16_OVERFLOW, real * np.inf, real)
 
 
-def _angle(operand: Operand, real: Formula) -> Formula:
+def _angle(operand: Operand, real: ArrayLike) -> ArrayLike:
     """The angle of a large real, less whole turns.
 
     A device's sine of 10**9 is garbage. The number of turns is ``d * s / (2 pi)``; its fraction, in

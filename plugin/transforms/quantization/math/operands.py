@@ -14,7 +14,7 @@ import numpy as np
 from ....core._mlir import Operation, Value, ir
 from ....dialects.grids import axis_grid, grids_of, scale_grid, zero_point_grid
 from ....dialects.quant import element_type, expressed_mlir_type, parameters_of
-from ....emit import Formula, Tensors, stored, tensor, value, with_element
+from ....emit import ArrayLike, Tensors, stored, tensor, value, with_element
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.casts import Scaled, ScaledSum, requantize
 from ....emit.operation import mlir_type
@@ -99,15 +99,15 @@ class Operand:
         return bound if self.known_bound is None else min(bound, self.known_bound)
 
     @cached_property
-    def stored(self) -> Formula:
+    def stored(self) -> ArrayLike:
         """The storage values."""
         return tensor(stored(self.quantized), self.parameters.storage.element)
 
-    def widened(self, least: ElementType = I32) -> Formula:
+    def widened(self, least: ElementType = I32) -> ArrayLike:
         """The storage values as signed integers of at least some width."""
         storage = self.parameters.storage
         wide = I64 if storage.width == 32 and not storage.signed else least
-        converted: Formula = convert(self.stored, wide)
+        converted: ArrayLike = convert(self.stored, wide)
         return converted
 
     @property
@@ -119,7 +119,7 @@ class Operand:
         return I64 if wide else I32
 
     @cached_property
-    def difference(self) -> Formula:
+    def difference(self) -> ArrayLike:
         """Storage value minus zero point, as ``subquant.subtract_zero_point``."""
         type_ = with_element(self.quantized.type, mlir_type(self.difference_element))
         return tensor(value("subquant.subtract_zero_point", [self.quantized], type_))
@@ -134,26 +134,26 @@ class Operand:
         """The exact scales, as a grid of this operand's axes."""
         return scale_grid(self.parameters, self.rank)
 
-    def in_parameters(self, target: QuantizationParameters) -> Formula:
+    def in_parameters(self, target: QuantizationParameters) -> ArrayLike:
         """Storage values of other parameters that are nearest to the same reals."""
         if self.parameters == target:
             return self.stored
         return tensor(requantize(self.real, target), target.storage.element)
 
 
-def difference_of_blocks(operand: Operand) -> Formula:
+def difference_of_blocks(operand: Operand) -> ArrayLike:
     """What ``subquant.subtract_zero_point`` stands for, of any granularity with whole blocks."""
     wide = operand.widened(operand.difference_element)
     assert isinstance(wide.form, Tensors)
     _, zero_points = grids_of(operand.parameters, wide.form.shape)
-    result: Formula = wide - zero_points if zero_points.any() else wide
+    result: ArrayLike = wide - zero_points if zero_points.any() else wide
     return result
 
 
 # -- reals ----------------------------------------------------------------------------------------
 
 
-def dequantize(operand: Operand, op: Operation, division: Division) -> Formula:
+def dequantize(operand: Operand, op: Operation, division: Division) -> ArrayLike:
     """The reals of an operand, in the expressed type."""
     parameters = operand.parameters
     cast = _checked_cast(parameters, op, division)
@@ -161,24 +161,24 @@ def dequantize(operand: Operand, op: Operation, division: Division) -> Formula:
 
 
 def quantize(
-    reals: Formula, target: QuantizationParameters, op: Operation, division: Division
-) -> Formula:
+    reals: ArrayLike, target: QuantizationParameters, op: Operation, division: Division
+) -> ArrayLike:
     """The storage values of a tensor of reals of the target's expressed type."""
     rank = len(reals.value.type.shape)
     return _checked_cast(target, op, division).quantize(reals, *_grids(target, rank))
 
 
 def dequantize_blocks(
-    split: Formula, parameters: QuantizationParameters, op: Operation, division: Division
-) -> Formula:
+    split: ArrayLike, parameters: QuantizationParameters, op: Operation, division: Division
+) -> ArrayLike:
     """As `dequantize`, for storage that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
     return cast.dequantize(split, *_split_grids(parameters, split))
 
 
 def quantize_blocks(
-    split: Formula, parameters: QuantizationParameters, op: Operation, division: Division
-) -> Formula:
+    split: ArrayLike, parameters: QuantizationParameters, op: Operation, division: Division
+) -> ArrayLike:
     """As `quantize`, for reals that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
     return cast.quantize(split, *_split_grids(parameters, split))
@@ -231,7 +231,7 @@ def split_blocks(
     return emit_stablehlo.reshape(value_, split), restore
 
 
-def _split_grids(parameters: QuantizationParameters, split: Formula) -> tuple[Array, Array]:
+def _split_grids(parameters: QuantizationParameters, split: ArrayLike) -> tuple[Array, Array]:
     """Scales and zero points with size 1 along each position in a block."""
     rank = len(split.value.type.shape) // 2
     if parameters.granularity == "per-tensor":

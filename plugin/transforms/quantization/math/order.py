@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ....core._mlir import Value
-from ....emit import Formula, as_quantized, like, tensor, value
+from ....emit import ArrayLike, as_quantized, like, tensor, value
 from ....emit.operation import parse_attribute
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, I64
@@ -39,7 +39,7 @@ def clamp(op: QuantizedOperation) -> Value:
     return op.holding(tensor(value("stablehlo.clamp", operands, operands[1].type)))
 
 
-def _comparable(op: QuantizedOperation, operand: Operand) -> Formula:
+def _comparable(op: QuantizedOperation, operand: Operand) -> ArrayLike:
     """Storage in the result's parameters, widened where the storage is unsigned."""
     storage = operand.in_parameters(op.target)
     target = op.target.storage

@@ -25,7 +25,7 @@ from ....core._mlir import Operation, Value, ir
 from ....dialects.grids import exact, zero_point_grid
 from ....dialects.quant import is_quantized, parameters_of
 from ....dialects.stablehlo import of_category
-from ....emit import Formula, as_quantized, tensor
+from ....emit import ArrayLike, as_quantized, tensor
 from ....emit.casts import saturate
 from ....emit.operation import mlir_type, tensor_type, with_element
 from ....numerics.array_functions import convert
@@ -126,7 +126,7 @@ def _sum_differences(
         owner.operands[operand_number] = quantized
 
 
-def _saturated(total: Formula, bound: int | None, parameters: QuantizationParameters) -> Value:
+def _saturated(total: ArrayLike, bound: int | None, parameters: QuantizationParameters) -> Value:
     """``z + total`` in the storage range; what `bound` leaves out wraps in nothing on the way."""
     storage = parameters.storage
     zero_points = zero_point_grid(parameters, len(total.value.type.shape))

@@ -17,7 +17,7 @@ from typing import TypeAlias
 from ....core._mlir import Operation, Value, ir
 from ....dialects.quant import element_type, is_quantized, parameters_of
 from ....dialects.stablehlo import of_category
-from ....emit import Formula, Tensors, as_quantized, linalg
+from ....emit import ArrayLike, Tensors, as_quantized, linalg
 from ....emit.casts import ScaledSum, requantize
 from ....emit.operation import dynamic_extents
 from ....errors import UnsupportedError
@@ -109,20 +109,20 @@ class QuantizedOperation:
         """The result whose storage values are nearest to an exact sum."""
         return as_quantized(requantize(total, self.target), self.op.results[0].type)
 
-    def holding(self, storage: Formula) -> Value:
+    def holding(self, storage: ArrayLike) -> Value:
         """The result of these storage values, which fit its storage type."""
         narrow = convert(storage, self.target.storage.element)
         return as_quantized(narrow.value, self.op.results[0].type)
 
-    def dequantized(self, number: int) -> Formula:
+    def dequantized(self, number: int) -> ArrayLike:
         """The reals of an operand, in its expressed type."""
         return dequantize(self.operand(number), self.op, self.division)
 
-    def quantized(self, reals: Formula, target: QuantizationParameters, type_: ir.Type) -> Value:
+    def quantized(self, reals: ArrayLike, target: QuantizationParameters, type_: ir.Type) -> Value:
         """A result of reals in the target's expressed type."""
         return as_quantized(quantize(reals, target, self.op, self.division).value, type_)
 
-    def real(self, reals: Formula) -> Value:
+    def real(self, reals: ArrayLike) -> Value:
         """The result of these reals, of a compatible shape."""
         return linalg.cast(reals.value, self.op.results[0].type)
 

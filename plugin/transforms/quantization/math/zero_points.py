@@ -27,7 +27,7 @@ from ....dialects.dense import CONSTANTS, array_of_dense
 from ....dialects.grids import zero_point_grid
 from ....dialects.quant import parameters_of
 from ....dialects.windows import edge_padding, window_padding, window_steps
-from ....emit import Formula, Tensors, tensor
+from ....emit import ArrayLike, Tensors, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ....numerics.array_functions import convert
@@ -88,14 +88,14 @@ class _Factor:
         return 1 << (storage.width - 1)
 
     @cached_property
-    def narrow(self) -> Formula:
+    def narrow(self) -> ArrayLike:
         """The storage values less the shift."""
         storage = self.operand.parameters.storage
         container = ElementType.parse(f"i{storage.container_width}")
         if not self.shift:
-            narrow: Formula = convert(self.operand.stored, container)
+            narrow: ArrayLike = convert(self.operand.stored, container)
             return narrow
-        signed: Formula = convert(self.operand.stored, container)
+        signed: ArrayLike = convert(self.operand.stored, container)
         return signed ^ -self.shift
 
     @property
@@ -120,7 +120,7 @@ class _Factor:
         return (values if storage.signed else values & ((1 << storage.width) - 1)) - self.shift
 
     @property
-    def difference(self) -> Formula:
+    def difference(self) -> ArrayLike:
         """What is to be contracted where the zero point is subtracted before."""
         return difference_of_blocks(self.operand) if self.zero_points.any() else self.narrow
 
@@ -141,7 +141,7 @@ class _Correction:
     def of_dot(self) -> Value:
         """A dot of the storage, corrected by the sums of rows and columns."""
         contraction = self.contraction
-        acc: Formula = tensor(self._contract(self.left.narrow, self.right.narrow))
+        acc: ArrayLike = tensor(self._contract(self.left.narrow, self.right.narrow))
         form = acc.form
         zero_left = self.left.zero_point_grid(form.rank, contraction.left)
         zero_right = self.right.zero_point_grid(form.rank, contraction.right)
@@ -168,11 +168,11 @@ class _Correction:
             return self._contract(x, y)
         padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
         type_ = mlir_type(self.accumulator)
-        acc: Formula = tensor(self.contraction.create(padded, y.value, type_, changed))
+        acc: ArrayLike = tensor(self.contraction.create(padded, y.value, type_, changed))
         sums = self._sums(acc.form, self.contraction.right, self.right)
         return (acc - sums * zero.reshape(-1)[0]).value
 
-    def _contract(self, left: Formula, right: Formula) -> Value:
+    def _contract(self, left: ArrayLike, right: ArrayLike) -> Value:
         x, y = _common_width(left, right)
         return self.contraction.create(x.value, y.value, mlir_type(self.accumulator))
 
@@ -198,7 +198,7 @@ class _Correction:
         if self.contraction.products is not None:
             return np.int64(self.contraction.products)
         side = self.contraction.left
-        total: Formula = None
+        total: ArrayLike = None
         for axis in side.contracted:
             size = convert(
                 tensor(emit_stablehlo.dimension_size(side.value, axis)), self.accumulator
@@ -207,7 +207,7 @@ class _Correction:
         return form.emitted(form.broadcast(total.value))
 
 
-def _common_width(x: Formula, y: Formula) -> tuple[Formula, Formula]:
+def _common_width(x: ArrayLike, y: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
     """Sign-extend the narrower of two tensors of integers to the wider one's element type."""
     wide = max((x.element, y.element), key=lambda element: element.bits)
     return convert(x, wide), convert(y, wide)
