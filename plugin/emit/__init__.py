@@ -10,11 +10,11 @@ from .operation import create, like, value, with_element
 from .values import ArrayLike, Form, Scalars, Tensors, TracedValue, scalar, tensor
 
 __all__ = [
-    "Emitted",
+    "ArrayLike",
     "Form",
-    "Formula",
     "Scalars",
     "Tensors",
+    "TracedValue",
     "as_quantized",
     "create",
     "like",

@@ -1,9 +1,9 @@
 """Functions of arrays, written as MLIR modules.
 
-A `TracedArray` is an `TracedValue` tensor with what NumPy's arrays have besides: the dtypes of results,
-broadcasting, and functions of shapes. So a function that is written for arrays runs on arrays, and
-`trace` turns the same function into a module. Shapes are static. What has no translation raises
-`UnsupportedError` with its name.
+A `TracedArray` is a `TracedValue` tensor with what NumPy's arrays have besides: the dtypes of
+results, broadcasting, and functions of shapes. So a function that is written for arrays runs on
+arrays, and `trace` turns the same function into a module. Shapes are static. What has no
+translation raises `UnsupportedError` with its name.
 
 IREE computes a product and a sum after it with one rounding where NumPy has two: a result differs
 by at most half a unit in the last place of the product. Everything else is the same to the bit,

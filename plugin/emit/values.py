@@ -1,6 +1,6 @@
 """Values of a program that is being written, with Python's operators and NumPy's functions.
 
-A formula over arrays, ``np.where(v < 0, -v, v) + half >> s``, runs on an `TracedValue` as it runs on
+A formula over arrays, ``np.where(v < 0, -v, v) + half >> s``, runs on a `TracedValue` as it runs on
 NumPy's arrays, and writes the operations that compute it. What is known (numbers and arrays) is
 computed by NumPy when the program is written, and enters it as a constant.
 
@@ -9,8 +9,8 @@ of a loop (``arith``, ``math``), or `Tensors` for all elements of a shape (Stabl
 differ from block to block. The operands of one operation have one form and one element type; a
 truth value in arithmetic counts as 0 or 1, as in NumPy.
 
-Integers are signless in MLIR. `TracedValue.element` says how they are read: extension, shifts to the
-right and comparisons follow it.
+Integers are signless in MLIR. `TracedValue.element` says how they are read: extension, shifts to
+the right and comparisons follow it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..numerics.element_types import BOOL, I32, I64, ElementType
 from . import operation, stablehlo
 from .operation import INDEX, element_of, mlir_type, with_element
 
-__all__ = ["ByBlock", "Emitted", "Form", "Formula", "Scalars", "Tensors", "scalar", "tensor"]
+__all__ = ["ArrayLike", "ByBlock", "Form", "Scalars", "Tensors", "TracedValue", "scalar", "tensor"]
 
 ArrayLike: TypeAlias = Any
 """An `TracedValue` in formulas: what NumPy's functions are annotated with has no place for it."""

@@ -74,7 +74,7 @@ _ROUNDED_TWICE = ("gemmlowp", "tosa-double-round")
 _SIGN = -(1 << 31)
 
 
-Vector: TypeAlias = "list[Formula] | Array"
+Vector: TypeAlias = "list[ArrayLike] | Array"
 """An operand: vectors, or known numbers."""
 
 # -- tables ---------------------------------------------------------------------------------------

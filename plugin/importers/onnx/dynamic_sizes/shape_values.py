@@ -1,9 +1,9 @@
 """Shapes computed from the number of valid rows of a bounded tensor.
 
-A `ShapeValue` is a vector of integers of which some are counts of rows: an array of the program, and
-codes. A code is a constant element, or a number below `COUNT_CODE_LIMIT` for a count. Operators that
-move elements move the codes too, so a tensor of that shape has a data-dependent size. Every other
-operator takes the array, which has no padding::
+A `ShapeValue` is a vector of integers of which some are counts of rows: an array of the program,
+and codes. A code is a constant element, or a number below `COUNT_CODE_LIMIT` for a count. Operators
+that move elements move the codes too, so a tensor of that shape has a data-dependent size. Every
+other operator takes the array, which has no padding::
 
     Shape(x: 8 x ? x 4)         -> [8, count, 4]
     Gather(that, [1])           -> [count]
