@@ -46,7 +46,7 @@ __all__ = [
 
 __version__ = "0.1.0"
 
-_PLACES = {
+_MODULES = {
     "CompileOptions": "compiler.compile_options",
     "CompiledModel": "batch.run",
     "Device": "runtime",
@@ -66,8 +66,8 @@ if not TYPE_CHECKING:  # type checkers know the names from above, and no others
 
     def __getattr__(name: str) -> Any:
         """Import a name when it is first used: ``subquant --help`` needs no NumPy."""
-        if name in _PLACES:
-            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        if name in _MODULES:
+            return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
         raise AttributeError(f"module 'subquant' has no attribute '{name}'")
 
 

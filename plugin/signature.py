@@ -25,9 +25,7 @@ from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
 __all__ = [
-    "BOUND_LOOPS",
     "CPU_FEATURES_KEY",
-    "LAID_OUT",
     "LAYOUTS_KEY",
     "LOOPS_KEY",
     "MOST_ITERATIONS",
@@ -49,10 +47,6 @@ LOOPS_KEY = "subquant.loops"
 WORK_KEY = "subquant.work"
 LAYOUTS_KEY = "subquant.layouts"
 """Of how many tensors each argument becomes that is a weight, by its number, as JSON."""
-LAID_OUT = "$laid_out"
-"""Ends the name of the function that takes these too; with a number, of one that gives them."""
-BOUND_LOOPS = "__subquant_bound_loops"
-"""The function of an executable that is told how many iterations its device runs of a loop."""
 MOST_ITERATIONS = 65535
 """After so many Mesa's llvmpipe ends the loops of an invocation, without an error."""
 MOST_THREADS = 256
@@ -189,14 +183,14 @@ class Work:
         match = re.fullmatch(r"(\d{1,18}) (\d{1,18})", text)
         return cls(int(match.group(1)), int(match.group(2))) if match else None
 
-    def is_worth(self, threads: int, *, team: bool) -> bool:
+    def is_worth(self, threads: int, *, pool: bool) -> bool:
         """True if several threads do it in less time than one.
 
         Args:
             threads: how many.
             team: they are a team (`subquant.iree_hooks`), and none of IREE's, which must be woken.
         """
-        begin, again = _OF_TEAM if team else _OF_IREE
+        begin, again = _OF_TEAM if pool else _OF_IREE
         saved = self.nanoseconds - self.nanoseconds // threads
         return saved > begin + again * self.dispatches
 

@@ -162,7 +162,7 @@ def pytest_report_header() -> str:
     return "suite: short; scripts/test --long has all cases, and draws more examples"
 
 
-_LARGE = open_device._LARGE
+_LARGE = open_device._MIN_BYTES_TO_LEND
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -186,7 +186,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
                 assert copy.tobytes() == before, f"{function!r} writes to an argument"
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(open_device, "_LARGE", 1)
+        patch.setattr(open_device, "_MIN_BYTES_TO_LEND", 1)
         patch.setattr(OpenDevice, "lend", watched_lend)
         patch.setattr(Function, "_run", watched_run)
         yield
@@ -195,7 +195,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
 @pytest.fixture
 def as_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without that: only what is large and aligned is lent, and it is not copied."""
-    monkeypatch.setattr(open_device, "_LARGE", _LARGE)
+    monkeypatch.setattr(open_device, "_MIN_BYTES_TO_LEND", _LARGE)
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     monkeypatch.setattr(Function, "_run", Function._run.__wrapped__)
 

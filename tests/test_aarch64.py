@@ -23,7 +23,7 @@ from integer_programs import convolution, drawn, product
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.numerics.requantization import Requantization
-from subquant.runtime.arguments import held
+from subquant.runtime.arguments import pack_storage
 from subquant.runtime.vm_modules import read_signatures
 
 RUN = shlex.split(os.environ.get("SUBQUANT_AARCH64", ""))
@@ -47,7 +47,7 @@ def run(tmp_path):
         inputs, types = [], read_signatures(module)["main"].inputs
         for number, (array, type_) in enumerate(zip(arrays, types, strict=True)):
             file = tmp_path / f"{number}.npy"
-            stored = held(array, type_)
+            stored = pack_storage(array, type_)
             np.save(
                 file, stored.view(f"i{stored.itemsize}") if stored.dtype.kind == "u" else stored
             )

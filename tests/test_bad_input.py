@@ -27,7 +27,7 @@ from subquant.formats.irpa import Splat
 from subquant.formats.irpa_writer import create_archive
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from subquant.runtime.arguments import array_of_argument
+from subquant.runtime.arguments import storage_of_argument
 from subquant.runtime.streaming import stream
 from subquant.signature import Signature, ValueType
 
@@ -187,7 +187,7 @@ WRONG_VALUES: list[tuple[str, Any, str]] = [
 def test_values_that_a_type_does_not_have(element: str, value: Any, message: str) -> None:
     type_ = ValueType(element, (len(value),))
     with pytest.raises(SignatureError) as caught:
-        array_of_argument(value, type_, "argument 0", quantized_io=False)
+        storage_of_argument(value, type_, "argument 0", quantized_io=False)
     assert caught.value.message == f"argument 0 {message}"
 
 
@@ -198,7 +198,7 @@ def test_values_that_a_type_does_not_have(element: str, value: Any, message: str
 )
 def test_lists_of_numbers_that_a_type_has(element: str, value: Any) -> None:
     type_ = ValueType(element, (len(value),))
-    array = array_of_argument(value, type_, "argument 0", quantized_io=False)
+    array = storage_of_argument(value, type_, "argument 0", quantized_io=False)
     assert array.tolist() == [float(v) if element == "f32" else int(v) for v in value]
 
 
@@ -253,7 +253,9 @@ def test_a_mask_is_not_lost_in_a_stream() -> None:
         signature = Signature((ValueType("f32", (2,)),), ())
 
         def invoke(self, arguments: Any, *, quantized_io: bool = False) -> list[np.ndarray]:
-            return [array_of_argument(arguments[0], self.signature.inputs[0], "argument 0", False)]
+            return [
+                storage_of_argument(arguments[0], self.signature.inputs[0], "argument 0", False)
+            ]
 
     with pytest.raises(SignatureError, match="step 0 of 3: argument 0 is a masked array"):
         stream(Echo(), [np.ma.zeros((3, 2), np.float32)])

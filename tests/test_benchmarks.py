@@ -26,7 +26,7 @@ import subquant
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.targets import simulated_host_cpu
+from subquant.core.cpu_features import simulated_host_cpu
 from subquant.core.versions import PINNED_VERSIONS
 from subquant.errors import UsageError
 from subquant.runtime import Device

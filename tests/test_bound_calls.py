@@ -17,7 +17,7 @@ from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError, SignatureError, UsageError
-from subquant.iree_hooks.sync_entries import BOUND, MEMORY, UNFENCED
+from subquant.iree_hooks.entry_names import ALLOCATE_SUFFIX, BOUND_SUFFIX, SYNC_SUFFIX
 from subquant.runtime import Device, Executable, native_calls
 
 PROGRAM = """
@@ -105,13 +105,15 @@ def both(results: Any) -> list[list[Any]]:
 
 def test_what_is_compiled_for_a_cpu(cpu_program: Executable) -> None:
     names = set(cpu_program._module.function_names)
-    assert {f"two{suffix}" for suffix in ("", UNFENCED, MEMORY, BOUND)} <= names
-    assert {f"any_length{suffix}" for suffix in (UNFENCED, MEMORY, BOUND)} <= names
+    assert {f"two{suffix}" for suffix in ("", SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)} <= names
+    assert {
+        f"any_length{suffix}" for suffix in (SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)
+    } <= names
     # It returns no memory of its own, and it branches.
     for name in ("same", "doubled"):
-        assert {f"{name}{suffix}" for suffix in (UNFENCED, MEMORY, BOUND)} & names == {
-            f"{name}{UNFENCED}"
-        }
+        assert {
+            f"{name}{suffix}" for suffix in (SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)
+        } & names == {f"{name}{SYNC_SUFFIX}"}
     assert not any("$" in name for name in cpu_program.functions)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 import subquant
 from subquant.runtime import Device
-from subquant.runtime.cpu_affinity import cores, giving_way
+from subquant.runtime.cpu_affinity import physical_cores, yielding_to_waker
 from subquant.runtime.open_device import iree_runtime
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux lets one choose")
@@ -34,7 +34,7 @@ def threads_of_iree() -> set[int]:
 
 def test_cores_are_those_of_this_process() -> None:
     if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1:
-        assert cores() is None
+        assert physical_cores() is None
         return
     found = set()
     field = re.compile(r"^(processor|physical id|core id)\s*: (\d+)$", re.MULTILINE)
@@ -43,12 +43,12 @@ def test_cores_are_those_of_this_process() -> None:
         if len(fields) == 3 and int(fields["processor"]) in os.sched_getaffinity(0):
             found.add((fields["physical id"], fields["core id"]))
     if found:
-        assert cores() == len(found)
+        assert physical_cores() == len(found)
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_as_many_threads_as_cores_have_one_each(more: int) -> None:
-    count = cores()
+    count = physical_cores()
     if count is None:
         pytest.skip("there are cores that this process may not use, or that IREE does not")
     iree_runtime().get_driver("local-task")  # which has threads of its own
@@ -78,7 +78,7 @@ def test_a_caller_gives_way_while_it_waits() -> None:
             raise RuntimeError
 
     def calls() -> None:
-        call = giving_way(invoke)
+        call = yielding_to_waker(invoke)
         call(1, 2)
         with pytest.raises(RuntimeError):
             call()
@@ -106,7 +106,7 @@ def test_what_a_sandbox_refuses_is_left_out(name: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, name, refuse)
     seen: list[object] = []
-    giving_way(seen.append)(1)
+    yielding_to_waker(seen.append)(1)
     assert seen == [1]
 
 

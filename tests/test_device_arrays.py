@@ -27,7 +27,7 @@ from subquant.layouts import GgmlTensor
 from subquant.numerics.casts import dequantize, quantize
 from subquant.ops import linear, trace_function
 from subquant.runtime import Device, Executable
-from subquant.runtime.marshalling import _Pieces
+from subquant.runtime.marshalling import _MemoryRanges
 from subquant.runtime.open_device import OpenDevice
 from subquant.signature import Work
 
@@ -802,8 +802,8 @@ def test_what_threads_are_worth() -> None:
         (Work(80_000, 1), 8, True, True),
         (Work(10**9, 1), 1, False, False),
     ):
-        assert work.is_worth(threads, team=False) == by_iree, work
-        assert work.is_worth(threads, team=True) == by_team, work
+        assert work.is_worth(threads, pool=False) == by_iree, work
+        assert work.is_worth(threads, pool=True) == by_team, work
     assert Work.from_text(str(Work(12, 3))) == Work(12, 3)
 
 
@@ -850,7 +850,7 @@ def test_pieces_of_memory_that_overlap() -> None:
     whole = np.zeros(64, np.uint8)
     generator = np.random.default_rng(0)
     for _ in range(200):
-        pieces, added = _Pieces(), []
+        pieces, added = _MemoryRanges(), []
         for start, length in zip(
             generator.integers(0, 50, 12), generator.integers(0, 14, 12), strict=True
         ):

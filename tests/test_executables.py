@@ -6,8 +6,6 @@ import gc
 import traceback
 import weakref
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -20,7 +18,7 @@ from subquant.errors import ExecutionError, InputError, SignatureError, UsageErr
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize
 from subquant.numerics.parameters import ExpressedType
 from subquant.runtime import Device, Executable, Function, read_signatures
-from subquant.runtime.executable import _load_message, _run_message
+from subquant.runtime.error_messages import call_message, load_message
 
 PROGRAM = """
 !u = !quant.uniform<u4<1:14>:f32:{0:2}, {{0.5:3}, {0.25:7}}>
@@ -384,10 +382,9 @@ def test_a_lost_device_is_said_to_be_that() -> None:
         "c/runtime/src/iree/hal/drivers/vulkan/queue.c:2867: DATA_LOSS; [vkSignalSemaphore] "
         "VK_ERROR_DEVICE_LOST; while invoking native function hal.device.queue.alloca"
     )
-    device: Any = SimpleNamespace(name="vulkan", is_vulkan=True)
     for message in (
-        _run_message("main", said, []),
-        _load_message("the executable", device, {}, said),
+        call_message("main", said, []),
+        load_message("the executable", "vulkan", "vulkan", {}, said),
     ):
         assert "the device 'vulkan' was lost" in message
         assert "compile it for this" not in message

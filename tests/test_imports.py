@@ -25,6 +25,7 @@ ORDER = (
         "errors",
         "core",
         "isolation",
+        "iree_hooks",
         "numerics",
         "signature",
         "dialects",
@@ -37,7 +38,6 @@ ORDER = (
         "formats",
         "weights",
         "importers",
-        "iree_hooks",
         "compiler",
         "batch",
         "runtime",
@@ -114,6 +114,18 @@ def test_packages_import_only_those_before_them() -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize(
+    ("package", "forbidden"), [("runtime", "compiler"), ("iree_hooks", ""), ("core", "isolation")]
+)
+def test_packages_that_import_nothing_of_others(package: str, forbidden: str) -> None:
+    """An executable runs without the compiler; IREE's process has no package of another MLIR."""
+    for module in MODULES:
+        if module.split(".")[1:2] == [package]:
+            for imported in imports_of(module, in_functions=True) - {"subquant"}:
+                name = imported.split(".")[1]
+                assert name != forbidden if forbidden else name == package, module
+
+
 def test_the_bindings_are_imported_in_one_place() -> None:
     for module, path in MODULES.items():
         found = re.search(r"^\s*(?:from|import) torch_mlir\b", path.read_text(), re.MULTILINE)
@@ -180,10 +192,10 @@ def test_a_child_imports_what_most_calls_need() -> None:
 COMPILER = """
 import sys
 from subquant.iree_hooks.session import _Session
-from subquant.iree_hooks.sync_entries import operations_in
+from subquant.iree_hooks.hal_operations import child_operations
 session = _Session([])
 module = session._ir.Module.parse("func.func private @f()", session._session.context)
-assert [op.name for op in operations_in(module.operation)] == ["func.func"]
+assert [op.name for op in child_operations(module.operation)] == ["func.func"]
 costly = {"iree.compiler.dialects.func", "iree.compiler.tools.core", "numpy.linalg"}
 print(*sorted(costly & set(sys.modules)))
 """

@@ -20,11 +20,11 @@ from devices import ON_DEVICES
 from spirv import loosely_computed, writes_tables
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.cpu_features import host_features
 from subquant.compiler.iree_driver import compiler_path
 from subquant.compiler.lowering import lower
 from subquant.compiler.pipeline import compile_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
+from subquant.compiler.target_features import host_features
 from subquant.dialects import create_context
 from subquant.errors import CompilerError, ExecutionError, UnsupportedError
 from subquant.runtime import Device, Executable

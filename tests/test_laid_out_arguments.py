@@ -15,7 +15,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError
 from subquant.runtime import Device
-from subquant.runtime.prepacked_arguments import Layouts
+from subquant.runtime.prepacked_arguments import PrepackedWeights
 from subquant.signature import LAYOUTS_KEY
 
 
@@ -105,7 +105,7 @@ def test_sums_are_the_same(cpu: Device, rows):
     function = subquant.compile(product(rows), device=cpu).main
     x, w = drawn(rows)
     stored = function.put(1, w)
-    assert len(stored.laid_out) == 1
+    assert len(stored.prepacked) == 1
     np.testing.assert_array_equal(function(x, stored), summed(x, w))
     np.testing.assert_array_equal(function(x, w), summed(x, w))
     resident = function(function.put("0", x), stored, resident=True)
@@ -118,7 +118,7 @@ def test_what_is_laid_out_is_what_is_read(cpu: Device):
     function = subquant.compile(product(1), device=cpu).main
     x, w = drawn(1)
     stored, other = function.put(1, w), function.put(1, -(w // 2))
-    stored.laid_out = other.laid_out
+    stored.prepacked = other.prepacked
     np.testing.assert_array_equal(function(x, stored), summed(x, -(w // 2)))
     on_device = function.put(0, x)
     np.testing.assert_array_equal(function(on_device, stored, resident=True), summed(x, -(w // 2)))
@@ -131,8 +131,8 @@ def test_arrays_in_memory_are_laid_out_when_they_are_met_again(cpu: Device, resi
     given, stored = cpu.put(x), cpu.put(w)
     for expected in (0, 2, 2):
         np.testing.assert_array_equal(function(given, stored, resident=resident), summed(x, w))
-        assert [len(pieces) for pieces in stored.laid_out.values()] == [expected]
-    assert not given.laid_out
+        assert [len(pieces) for pieces in stored.prepacked.values()] == [expected]
+    assert not given.prepacked
 
 
 def test_all_weights_have_to_be_stored(cpu: Device):
@@ -151,7 +151,7 @@ def test_a_weight_that_is_donated(cpu: Device):
     x, w = drawn(1)
     stored = function.put(1, w)
     np.testing.assert_array_equal(function(x, stored, donate=[1]), summed(x, w))
-    assert not stored.laid_out
+    assert not stored.prepacked
 
 
 def test_functions_have_layouts_of_their_own(cpu: Device):
@@ -162,7 +162,7 @@ def test_functions_have_layouts_of_their_own(cpu: Device):
     for _ in range(3):
         np.testing.assert_array_equal(second(x, stored), summed(x, w))
         np.testing.assert_array_equal(first(x[:1], stored), summed(x[:1], w))
-    assert len(stored.laid_out) == 2
+    assert len(stored.prepacked) == 2
 
 
 def test_an_array_does_not_keep_an_executable(cpu: Device):
@@ -213,7 +213,7 @@ def test_on_vulkan(vulkan: Device):
     x, *given = arrays(*case, zeros=True)
     expected = reference(x, given[0], given[1], 32, given[2])
     stored = [executable.main.put(place + 1, each) for place, each in enumerate(given)]
-    assert all(len(each.laid_out) == 1 for each in stored)
+    assert all(len(each.prepacked) == 1 for each in stored)
     found = executable.main(x, *stored)
     assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
 
@@ -227,6 +227,6 @@ def test_on_vulkan(vulkan: Device):
 )
 def test_layouts_that_are_not_there(wrong):
     functions = {"main$laid_out": object(), "main$laid_out_1": object()}
-    assert Layouts.of("main", {LAYOUTS_KEY: '{"1": 2}'}, functions.__getitem__) is not None
+    assert PrepackedWeights.of("main", {LAYOUTS_KEY: '{"1": 2}'}, functions.__getitem__) is not None
     with pytest.raises(InputError, match="its weights have no layouts; compile the module again"):
-        Layouts.of("main", {LAYOUTS_KEY: wrong}, functions.__getitem__)
+        PrepackedWeights.of("main", {LAYOUTS_KEY: wrong}, functions.__getitem__)

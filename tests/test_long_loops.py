@@ -14,9 +14,9 @@ from devices import run
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import ExecutionError
+from subquant.iree_hooks.entry_names import SET_LOOP_LIMIT
 from subquant.runtime import Device, Executable
 from subquant.runtime.open_device import iree_runtime
-from subquant.signature import BOUND_LOOPS
 
 pytestmark = pytest.mark.vulkan
 
@@ -223,7 +223,7 @@ def unbounded(executable: Executable) -> None:
     """Take the bound off that the runtime has set."""
     most = iree_runtime().VmVariantList(1)
     most.push_int((1 << 63) - 1)
-    handle = executable._module.lookup_function(BOUND_LOOPS)
+    handle = executable._module.lookup_function(SET_LOOP_LIMIT)
     executable.main._context.invoke(handle, most, iree_runtime().VmVariantList(0))
 
 

@@ -14,18 +14,22 @@ from click.testing import CliRunner
 
 import subquant
 from subquant.cli import main
-from subquant.compiler import cpu_features, pipeline
+from subquant.compiler import pipeline, target_features
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.cpu_features import host_features, missing_features, recorded_features
 from subquant.compiler.diagnostics import reworded
-from subquant.compiler.iree_driver import compiler_path, target_features
+from subquant.compiler.iree_driver import compiler_path
+from subquant.compiler.iree_driver import target_features as llvm_features
 from subquant.compiler.mlir_client import text_of
+from subquant.compiler.target_features import host_features, recorded_features
 from subquant.compiler.targets import IREE_VULKAN_TARGETS
+from subquant.core import cpu_features
 from subquant.core._mlir import passmanager, register_upstream_passes
 from subquant.dialects import create_context
 from subquant.errors import ExecutionError, UsageError, expected_name
 from subquant.runtime import Device, Executable
+from subquant.runtime import host_features as runtime_features
+from subquant.runtime.host_features import missing_features
 from subquant.runtime.vm_modules import load_module, public_functions
 from subquant.signature import CPU_FEATURES_KEY
 
@@ -351,7 +355,7 @@ needs_cpuinfo = pytest.mark.skipif(
 @needs_cpuinfo
 def test_the_features_of_this_cpu_are_those_that_llvm_finds() -> None:
     known = (cpu_features._X86 if "sse3" in host_features() else cpu_features._AARCH64).keys()
-    assert host_features() == target_features(CompileOptions(target_cpu="host")) & known
+    assert host_features() == llvm_features(CompileOptions(target_cpu="host")) & known
     assert missing_features(recorded_features(CompileOptions())) == []
 
 
@@ -360,7 +364,7 @@ def test_an_executable_for_another_cpu_is_refused(
     cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = compile_to_bytes(PROGRAM)
-    monkeypatch.setattr(cpu_features, "host_features", frozenset)
+    monkeypatch.setattr(runtime_features, "host_features", frozenset)
     (function,) = public_functions(load_module(data)[1], "x")
     missing = missing_features(function.reflection[CPU_FEATURES_KEY])
     listed = f"{', '.join(missing[:4])} and {len(missing) - 4} more"
@@ -387,7 +391,7 @@ def test_an_executable_for_any_cpu_runs_everywhere(
     options: dict[str, object], cpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = compile_to_bytes(PROGRAM, CompileOptions(**options))
-    monkeypatch.setattr(cpu_features, "host_features", frozenset)
+    monkeypatch.setattr(runtime_features, "host_features", frozenset)
     x = np.ones((2, 3), np.float32)
     np.testing.assert_array_equal(Executable(data, cpu)["main"](x, np.ones(4, np.uint8)), x)
 
@@ -405,7 +409,8 @@ def test_a_cpu_that_is_named_records_what_it_has() -> None:
 
 
 def test_nothing_is_refused_where_features_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_features, "host_features", lambda: None)
+    for module in (target_features, runtime_features):
+        monkeypatch.setattr(module, "host_features", lambda: None)
     assert missing_features("avx2,none") == []
     assert recorded_features(CompileOptions()) == ""
 

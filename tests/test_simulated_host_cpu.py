@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from subquant.compiler import cpu_features
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.cpu_features import host_features, missing_features
 from subquant.compiler.keys import machine_of
+from subquant.compiler.target_features import host_features
 from subquant.errors import UsageError
 from subquant.kernels.isa.registry import supported_instruction_sets
+from subquant.runtime import host_features as runtime_features
 
 pytestmark = pytest.mark.skipif(
     "sse3" not in (host_features() or ()), reason="this is not an x86-64 CPU"
@@ -59,8 +59,9 @@ def test_code_is_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_executables_for_other_cpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     features = features_of("haswell", monkeypatch)
-    monkeypatch.setattr(cpu_features, "host_features", lambda: features)
-    assert missing_features("avx2,avx512f") == ["avx512f"]
+    assert runtime_features.host_features.__wrapped__() == features
+    monkeypatch.setattr(runtime_features, "host_features", lambda: features)
+    assert runtime_features.missing_features("avx2,avx512f") == ["avx512f"]
 
 
 def test_the_cache_tells_cpus_apart() -> None:

@@ -1,4 +1,4 @@
-"""A team of threads shares the workgroups of a call: each is done once, whoever does it."""
+"""Worker pool: each workgroup of a call is computed once, by the caller or a worker."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.iree_hooks import session
-from subquant.iree_hooks.worker_pool import MAILBOX_WORDS, SLOTS, TEAM, THREADS_KEY, threads_program
+from subquant.iree_hooks.control_block import CONTROL_BLOCK_WORDS, WORDS, decode_worker_program
+from subquant.iree_hooks.entry_names import SET_CONTROL_BLOCK, WORKER_PROGRAM_KEY
 from subquant.runtime import Device, Executable
 from subquant.runtime.cpu_affinity import other_processors
-from subquant.runtime.executable import _threads_program
+from subquant.runtime.entry_points import worker_program
 from subquant.runtime.vm_modules import load_module
-from subquant.runtime.worker_threads import Team, _Habits
+from subquant.runtime.worker_threads import WorkerPool, _SpinPolicy
 from subquant.signature import Work
 
 # A product, and what is done with it in place, in workgroups of three dimensions and of one.
@@ -62,36 +63,36 @@ def integers() -> bytes:
 
 
 @pytest.fixture
-def team(program: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[Team]:
-    """A team of its own, of which the threads that sleep are woken."""
-    threads = _threads_program(load_module(program)[1])
+def pool(program: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool]:
+    """A pool of its own, which every device uses."""
+    threads = worker_program(load_module(program)[1])
     assert threads is not None
-    made = Team(THREADS, threads)
-    monkeypatch.setattr(Team, "of", staticmethod(lambda count, given: made))
-    yield made
-    made.stop()
+    workers = WorkerPool(THREADS, threads)
+    monkeypatch.setattr(WorkerPool, "of", staticmethod(lambda count, program: workers))
+    yield workers
+    workers.stop()
 
 
 def _arrays() -> tuple[np.ndarray, np.ndarray]:
-    """Of small integers, whose sums are exact in any order."""
+    """Arrays of small integers: their accumulators are exact in any order."""
     rng = np.random.default_rng(3)
     shapes = ((4, 64, 128), (4, 128, 256))
     x, w = (rng.integers(-4, 5, shape).astype(np.float32) for shape in shapes)
     return x, w
 
 
-def test_each_workgroup_is_done_once(team: Team, program: bytes) -> None:
+def test_each_workgroup_is_done_once(pool: WorkerPool, program: bytes) -> None:
     x, w = _arrays()
     executable = Executable(program, threads=THREADS)
     assert executable.threads == THREADS
     for call in range(1, 41):
-        team.wake_all()
+        pool.wake_all()
         np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
-    assert team.taken > 0
+    assert pool.computed_workgroups > 0
 
 
-def test_callers_at_once(team: Team, integers: bytes) -> None:
-    """One has the team, the others work alone; each gets its own result."""
+def test_callers_at_once(pool: WorkerPool, integers: bytes) -> None:
+    """One caller has the pool, the others compute alone; each gets its own result."""
     executable = Executable(integers, threads=THREADS)
     rng = np.random.default_rng(4)
     wrong: list[int] = []
@@ -112,38 +113,38 @@ def test_callers_at_once(team: Team, integers: bytes) -> None:
     assert not wrong
 
 
-def test_a_team_that_sleeps_or_has_ended(team: Team, integers: bytes) -> None:
-    """A call does not wait for it."""
+def test_a_pool_that_is_parked_or_stopped(pool: WorkerPool, integers: bytes) -> None:
+    """A call does not wait for the workers."""
     executable = Executable(integers, threads=THREADS)
     x, w = np.ones((128, 512), np.int8), np.ones((512, 256), np.int8)
-    while len(team.sleeping) < THREADS - 1:
+    while len(pool.parked) < THREADS - 1:
         threading.Event().wait(0.001)
     assert executable.main(x, w)[0, 0] == 512
-    team.stop()
-    assert not any(thread.is_alive() for thread in team._threads)
+    pool.stop()
+    assert not any(thread.is_alive() for thread in pool._threads)
     assert executable.main(x, w)[-1, -1] == 512
 
 
-def test_a_team_waits_until_its_first_thread_is_ready(
+def test_a_pool_waits_until_its_first_worker_is_ready(
     program: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That one finds out how often all of them ask for work; the others may be there before."""
-    threads = _threads_program(load_module(program)[1])
+    """The first worker measures the spin budget of all; others may start before it."""
+    threads = worker_program(load_module(program)[1])
     assert threads is not None
-    set_patience = Team._set_patience
+    measure_looks = WorkerPool._measure_looks
 
-    def later(team: Team, *arguments: Any) -> None:
+    def later(pool: WorkerPool, *arguments: Any) -> None:
         threading.Event().wait(0.2)
-        set_patience(team, *arguments)
+        measure_looks(pool, *arguments)
 
-    monkeypatch.setattr(Team, "_set_patience", later)
-    made = Team(3, threads)
-    made.stop()
-    assert made._mailbox[SLOTS["patience"]] > 0
+    monkeypatch.setattr(WorkerPool, "_measure_looks", later)
+    workers = WorkerPool(3, threads)
+    workers.stop()
+    assert workers._control_block[WORDS["spin_budget"]] > 0
 
 
-def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
-    """IREE's own threads, and the caller's, run it as any other."""
+def test_the_program_without_a_pool(program: bytes) -> None:
+    """IREE's threads and the caller's thread run it like any other program."""
     x, w = _arrays()
     for device in ("local-task", "local-sync"):
         executable = Executable(program, device)
@@ -151,38 +152,42 @@ def test_without_a_team_it_is_a_program_of_ires(program: bytes) -> None:
             np.testing.assert_array_equal(executable.main(x, w), call * (x @ w))
 
 
-def test_of_a_team_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """IREE's threads run the program."""
-    monkeypatch.setattr("subquant.runtime.worker_threads._TEAMS", {})
+    monkeypatch.setattr("subquant.runtime.worker_threads._POOLS", {})
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
-    monkeypatch.setattr("subquant.runtime.worker_threads._START", 0.2)
-    monkeypatch.setattr("subquant.runtime.executable.threads_program", lambda text: b"nothing")
+    monkeypatch.setattr("subquant.runtime.worker_threads._START_SECONDS", 0.2)
+    monkeypatch.setattr(
+        "subquant.runtime.entry_points.decode_worker_program", lambda text: b"nothing"
+    )
     x, w = _arrays()
     executable = Executable(program, threads=2)
     assert "local-task" in repr(executable.main(x, w, resident=True))
 
 
 @pytest.mark.parametrize("text", ["", "x", "eA==", "\N{SNOWMAN}"])
-def test_threads_that_are_none(text: str) -> None:
+def test_a_damaged_worker_program(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
-        threads_program(text)
+        decode_worker_program(text)
 
 
-def test_what_is_compiled_for_teams(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_that_are_compiled_for_a_pool(
+    program: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert iree_driver.is_by_session(CompileOptions())
     assert not iree_driver.is_by_session(CompileOptions(iree_flags=("--iree-opt-level=O1",)))
     monkeypatch.setenv("IREE_TOOL_PATH", "/nowhere")
     assert not iree_driver.is_by_session(CompileOptions())
     _, module = load_module(program)
-    assert TEAM in module.function_names
-    recorded = dict(module.lookup_function(TEAM).reflection)
-    assert len(recorded[THREADS_KEY]) < 10_000
+    assert SET_CONTROL_BLOCK in module.function_names
+    recorded = dict(module.lookup_function(SET_CONTROL_BLOCK).reflection)
+    assert len(recorded[WORKER_PROGRAM_KEY]) < 10_000
 
 
 def test_targets_are_registered_before_two_threads_compile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """LLVM's list of them becomes a ring where both add to it, and the compiler never ends."""
+    """If both add targets, LLVM's list of targets becomes a ring, and the compiler never ends."""
     happened: list[str] = []
 
     class Session:
@@ -193,53 +198,55 @@ def test_targets_are_registered_before_two_threads_compile(
             time.sleep(0.05)
             happened.append("registered")
 
-        def threads_program(self) -> bytes:
+        def compile_worker_program(self) -> bytes:
             happened.append("threads")
             return b"threads"
 
-        def compile_file(self, given: str, made: str, threads: Future[bytes]) -> None:
-            assert (given, made, threads.result()) == ("model", "made", b"threads")
+        def compile_file(self, module: str, executable: str, workers: Future[bytes]) -> None:
+            assert (module, executable, workers.result()) == ("model", "made", b"threads")
             happened.append("program")
 
     monkeypatch.setattr(session, "_Session", Session)
-    assert session._main("model", "made", session.NEW_TEAM, "--flag") == 0
+    assert session._main("model", "made", session.COMPILE_WORKER_PROGRAM, "--flag") == 0
     assert happened == ["registered", "threads", "program"]
     happened.clear()
-    (tmp_path / "team").write_bytes(b"threads")
-    assert session._main("model", "made", str(tmp_path / "team"), "--flag") == 0
+    (tmp_path / "workers").write_bytes(b"threads")
+    assert session._main("model", "made", str(tmp_path / "workers"), "--flag") == 0
     assert happened == ["program"]
 
 
-def test_small_programs_are_not() -> None:
+def test_small_programs_have_no_pool() -> None:
     text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
-    assert TEAM not in load_module(compile_to_bytes(text))[1].function_names
+    assert SET_CONTROL_BLOCK not in load_module(compile_to_bytes(text))[1].function_names
 
 
-def test_places_of_the_mailbox() -> None:
-    """They differ, lie in it, and what threads ask for is not where the job is written."""
-    assert len({*SLOTS.values()}) == len(SLOTS)
-    assert max(SLOTS.values()) < MAILBOX_WORDS
-    job = ("range", "function", "environment", "state", "columns", "rows")
-    assert {SLOTS[name] // 8 for name in job} == {0}
-    lines = [SLOTS[name] // 16 for name in ("range", "done", "busy", "stop")]
+def test_words_of_the_control_block() -> None:
+    """They differ, fit the block, and words of different writers are in different cache lines."""
+    assert len({*WORDS.values()}) == len(WORDS)
+    assert max(WORDS.values()) < CONTROL_BLOCK_WORDS
+    job = ("range", "function", "environment", "state", "grid_x", "grid_y")
+    assert {WORDS[name] // 8 for name in job} == {0}
+    lines = [WORDS[name] // 16 for name in ("range", "done", "busy", "stop")]
     assert len({*lines}) == len(lines)
 
 
-def test_threads_wait_for_the_end_of_what_one_does_alone(team: Team) -> None:
-    team._mailbox[SLOTS["alone"]] = 1
-    while len(team.sleeping) < THREADS - 1 and team._mailbox[SLOTS["alone"]]:
-        threading.Event().wait(0.02)  # those that have asked before
-        team.wake_all()
+def test_workers_spin_while_a_single_workgroup_runs(pool: WorkerPool) -> None:
+    pool._control_block[WORDS["single"]] = 1
+    while len(pool.parked) < THREADS - 1 and pool._control_block[WORDS["single"]]:
+        threading.Event().wait(0.02)  # workers that looked before
+        pool.wake_all()
         threading.Event().wait(0.05)
-        assert not team.sleeping
-        team._mailbox[SLOTS["alone"]] = 0
-    while len(team.sleeping) < THREADS - 1:
+        assert not pool.parked
+        pool._control_block[WORDS["single"]] = 0
+    while len(pool.parked) < THREADS - 1:
         threading.Event().wait(0.001)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says nothing of processors")
-def test_threads_are_woken_on_other_processors(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Linux has them run where the caller runs, which then waits for them."""
+def test_workers_wake_on_other_processors(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Linux would run them on the caller's processor, and the caller would wait for them."""
     own = os.sched_getaffinity(0)
     assert other_processors() < own
     assert len(other_processors()) == len(own) - 1
@@ -248,46 +255,46 @@ def test_threads_are_woken_on_other_processors(team: Team, monkeypatch: pytest.M
     monkeypatch.setattr("subquant.runtime.worker_threads.other_processors", lambda: {7})
     while len(placed) < THREADS - 1:
         threading.Event().wait(0.001)
-        team.wake_all()
-    assert placed == {thread.native_id: {7} for thread in team._threads}
+        pool.wake_all()
+    assert placed == {thread.native_id: {7} for thread in pool._threads}
 
 
 MS = 1_000_000
 
 
-def test_threads_are_not_woken_in_vain_again_and_again() -> None:
-    habits, now, woken = _Habits(), 0, 0
-    for _ in range(1000):  # a call every 10 ms, which is done when they come
+def test_workers_are_not_woken_in_vain_repeatedly() -> None:
+    policy, now, woken = _SpinPolicy(), 0, 0
+    for _ in range(1000):  # a call every 10 ms, which ends before workers wake
         now += 10 * MS
-        if habits.wakes(now):
+        if policy.should_wake(now):
             woken += 1
-            habits.tired(now + MS, was_vain=True)
+            policy.record_wake_up(now + MS, was_vain=True)
     assert 90 <= woken < 110
     now += 10 * MS
-    assert [habits.wakes(now), habits.wakes(now + MS // 2)] == [False, True]
-    habits.tired(now + MS, was_vain=False)
-    assert all(habits.wakes(now + n * 10 * MS) for n in range(1, 100))
+    assert [policy.should_wake(now), policy.should_wake(now + MS // 2)] == [False, True]
+    policy.record_wake_up(now + MS, was_vain=False)
+    assert all(policy.should_wake(now + n * 10 * MS) for n in range(1, 100))
 
 
-def test_threads_ask_less_long_where_they_sleep_long() -> None:
-    habits = _Habits()
-    patience = []
+def test_workers_spin_less_after_long_parking() -> None:
+    policy = _SpinPolicy()
+    eighths_of_ms = []
     for slept in (5 * MS, 20 * MS, 20 * MS, 20 * MS, 20 * MS, 5 * MS, MS // 2, MS // 2, 0, 0):
-        habits.woken(slept)
-        patience.append(habits.patience * 8 // MS)
-    assert patience == [8, 4, 2, 1, 1, 1, 2, 4, 8, 8]
+        policy.record_parking(slept)
+        eighths_of_ms.append(policy.spin_nanoseconds * 8 // MS)
+    assert eighths_of_ms == [8, 4, 2, 1, 1, 1, 2, 4, 8, 8]
 
 
 class _State(ctypes.Structure):
-    """``iree_hal_executable_dispatch_state_v0_t``, as far as the team reads it."""
+    """``iree_hal_executable_dispatch_state_v0_t``, as far as the pool reads it."""
 
     _fields_ = (
         ("size", ctypes.c_uint32 * 2),
         ("size_z", ctypes.c_uint16),
         ("constants", ctypes.c_uint16),
-        ("columns", ctypes.c_uint32),
-        ("rows", ctypes.c_uint32),
-        ("layers", ctypes.c_uint16),
+        ("grid_x", ctypes.c_uint32),
+        ("grid_y", ctypes.c_uint32),
+        ("grid_z", ctypes.c_uint16),
         ("rest", ctypes.c_uint8 * 32),
     )
 
@@ -304,35 +311,39 @@ class _Group(ctypes.Structure):
 
 
 _WORK = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3)
-_TOGETHER = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, _WORK, *[ctypes.c_void_p] * 3)
+_PUBLISH = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, _WORK, *[ctypes.c_void_p] * 3)
 
 
 class _Dispatch:
-    """A dispatch whose work is counted.
+    """A dispatch that counts the calls for each workgroup.
 
     Args:
-        team: runs it.
-        grid: columns, rows and layers of workgroups.
+        pool: the pool that runs it.
+        grid: the workgroups along x, y and z.
         fails: the workgroup that returns 7.
         seconds: that each takes.
     """
 
     def __init__(
         self,
-        team: Team,
+        pool: WorkerPool,
         grid: tuple[int, int, int],
         fails: tuple[int, int, int] | None = None,
         seconds: float = 0.0,
     ) -> None:
-        self.mailbox, self.grid, self.counts = team._mailbox, grid, np.zeros(grid, np.int64)
-        self.state = _State(columns=grid[0], rows=grid[1], layers=grid[2])
-        self.where = ctypes.addressof(self.state)
-        self.began: Callable[[], None] = lambda: None
+        self.control_block, self.grid, self.counts = (
+            pool._control_block,
+            grid,
+            np.zeros(grid, np.int64),
+        )
+        self.state = _State(grid_x=grid[0], grid_y=grid[1], grid_z=grid[2])
+        self.state_address = ctypes.addressof(self.state)
+        self.on_workgroup: Callable[[], None] = lambda: None
 
-        def work(environment: int, state: int, given: int) -> int:
-            group = _Group.from_address(given)
-            assert (environment, state) == (1, self.where)
-            self.began()
+        def work(environment: int, state: int, address: int) -> int:
+            group = _Group.from_address(address)
+            assert (environment, state) == (1, self.state_address)
+            self.on_workgroup()
             self.counts[group.x, group.y, group.z] += 1  # holding Python's lock
             if seconds:
                 time.sleep(seconds)
@@ -341,61 +352,65 @@ class _Dispatch:
         self.work = _WORK(work)
 
     def run(self) -> int:
-        """Call for the first workgroup, and return what that returns."""
-        together = _TOGETHER(int(self.mailbox[SLOTS["together"]]))
+        """Call for the first workgroup, and return its status."""
+        publish = _PUBLISH(int(self.control_block[WORDS["publish"]]))
         group = _Group()
-        address = self.mailbox.ctypes.data
-        return int(together(address, self.work, 1, self.where, ctypes.addressof(group)))
+        address = self.control_block.ctypes.data
+        return int(publish(address, self.work, 1, self.state_address, ctypes.addressof(group)))
 
     def end(self) -> None:
-        """Do what the call for the last workgroup does."""
-        busy, owner = (self.mailbox[SLOTS[name]] for name in ("busy", "owner"))
-        assert (busy, owner) == (1, self.where)
-        self.mailbox[SLOTS["owner"]] = self.mailbox[SLOTS["busy"]] = 0
+        """Clear the control block like the call for the last workgroup."""
+        busy, owner = (self.control_block[WORDS[name]] for name in ("busy", "owner"))
+        assert (busy, owner) == (1, self.state_address)
+        self.control_block[WORDS["owner"]] = self.control_block[WORDS["busy"]] = 0
 
 
 @pytest.mark.parametrize("grid", [(2, 1, 1), (1, 3, 1), (17, 1, 1), (3, 5, 2), (1, 2, 40)])
-def test_workgroups_of_a_grid(team: Team, grid: tuple[int, int, int]) -> None:
-    dispatch = _Dispatch(team, grid)
+def test_workgroups_of_a_grid(pool: WorkerPool, grid: tuple[int, int, int]) -> None:
+    dispatch = _Dispatch(pool, grid)
     for call in range(1, 301):
-        team.wake_all()
+        pool.wake_all()
         assert dispatch.run() == 0
         assert (dispatch.counts == call).all()
         dispatch.end()
 
 
-def test_threads_that_fall_asleep_find_work(team: Team, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that begins meanwhile does not wake them."""
-    monkeypatch.setattr("subquant.runtime.worker_threads._LOOKS", (0.001,) * 10_000)
-    while len(team.sleeping) < THREADS - 1:
+def test_workers_look_for_work_before_they_park(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that begins at this time does not wake them."""
+    monkeypatch.setattr(
+        "subquant.runtime.worker_threads._SECONDS_BEFORE_PARKING", (0.001,) * 10_000
+    )
+    while len(pool.parked) < THREADS - 1:
         time.sleep(0.001)
-    team.wake_all()
-    while len(team.sleeping) < THREADS - 1:
+    pool.wake_all()
+    while len(pool.parked) < THREADS - 1:
         time.sleep(0.001)
-    taken, dispatch = team.taken, _Dispatch(team, (64, 1, 1), seconds=0.001)
+    computed, dispatch = pool.computed_workgroups, _Dispatch(pool, (64, 1, 1), seconds=0.001)
     assert dispatch.run() == 0
     assert (dispatch.counts == 1).all()
     dispatch.end()
-    assert team.taken > taken
+    assert pool.computed_workgroups > computed
 
 
-@pytest.mark.parametrize(("count", "taken"), [(2, 1), (17, 2), (31, 3), (32, 2), (128, 8)])
-def test_of_many_workgroups_few_are_taken_at_a_time(team: Team, count: int, taken: int) -> None:
-    """By the caller first: an eighth with four other threads, or half as many."""
-    dispatch = _Dispatch(team, (count, 1, 1))
+@pytest.mark.parametrize(("count", "claimed"), [(2, 1), (17, 2), (31, 3), (32, 2), (128, 8)])
+def test_claims_of_many_workgroups_are_small(pool: WorkerPool, count: int, claimed: int) -> None:
+    """The first claim of the caller: an eighth with four workers, or half as many."""
+    dispatch = _Dispatch(pool, (count, 1, 1))
     words: list[int] = []
-    dispatch.began = lambda: words.append(int(team._mailbox[SLOTS["range"]]))
+    dispatch.on_workgroup = lambda: words.append(int(pool._control_block[WORDS["range"]]))
     assert dispatch.run() == 0
     dispatch.end()
-    assert words[0] & 0xFFFFFFFF == taken
+    assert words[0] & 0xFFFFFFFF == claimed
 
 
-@pytest.mark.parametrize("place", [0, 3, 7])
-def test_a_workgroup_that_fails(team: Team, place: int) -> None:
-    """The dispatch fails, all of whose workgroups are done, and the team is for the next."""
-    failing, other = _Dispatch(team, (8, 1, 1), (place, 0, 0)), _Dispatch(team, (8, 1, 1))
+@pytest.mark.parametrize("index", [0, 3, 7])
+def test_a_workgroup_that_fails(pool: WorkerPool, index: int) -> None:
+    """The dispatch fails after all its workgroups, and the pool is free for the next one."""
+    failing, other = _Dispatch(pool, (8, 1, 1), (index, 0, 0)), _Dispatch(pool, (8, 1, 1))
     for call in range(1, 101):
-        team.wake_all()
+        pool.wake_all()
         assert failing.run() == 7
         assert other.run() == 0
         other.end()
@@ -403,28 +418,28 @@ def test_a_workgroup_that_fails(team: Team, place: int) -> None:
             assert (each.counts == call).all()
 
 
-def test_a_team_that_is_busy(team: Team) -> None:
-    """A call does its own workgroup alone; so does that of a process that was forked meanwhile."""
-    first, second = _Dispatch(team, (4, 1, 1)), _Dispatch(team, (4, 1, 1))
+def test_a_busy_pool(pool: WorkerPool) -> None:
+    """A call computes its own workgroup alone; so does a call in a forked process."""
+    first, second = _Dispatch(pool, (4, 1, 1)), _Dispatch(pool, (4, 1, 1))
     assert first.run() == 0
     assert second.run() == 0
     assert (*second.counts.flat,) == (1, 0, 0, 0)
     first.end()
     assert first.run() == 0
-    team.forget_callers()
+    pool.reset_publisher()
     assert second.run() == 0
     assert (*second.counts.flat,) == (2, 1, 1, 1)
     second.end()
 
 
 def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
-    """Threads that wait for work, and those that sleep, do not hold it up."""
+    """Spinning and parked workers do not delay it."""
     path = tmp_path / "program.vmfb"
     path.write_bytes(program)
     script = (
         "import sys, threading, numpy as np, subquant\n"
-        "from subquant.runtime import worker_pool\n"
-        "worker_pool.available_cores = lambda: 3\n"
+        "from subquant.runtime import worker_threads\n"
+        "worker_threads.available_cores = lambda: 3\n"
         "f = subquant.load(sys.argv[1], threads=3)\n"
         "x, w = np.ones((4, 64, 128), np.float32), np.ones((4, 128, 256), np.float32)\n"
         "calls = lambda: [f.main(x, w) for _ in range(1000000)]\n"
@@ -441,29 +456,29 @@ def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
     assert (result.returncode, result.stdout) == (0, "3 (4, 64, 256)\n"), result.stderr
 
 
-def test_a_team_of_the_device(program: bytes) -> None:
-    """Programs that are loaded on devices of as many threads have one team."""
+def test_the_pool_of_a_device(program: bytes) -> None:
+    """Programs that are loaded on devices with the same number of threads share one pool."""
     first, second = (Executable(program, Device(threads=2)) for _ in range(2))
     assert first.threads == second.threads
-    assert type(first.main._context) is type(second.main._context)
+    assert type(first.main._invoker) is type(second.main._invoker)
 
 
 @pytest.mark.parametrize(("nanoseconds", "expected"), [(50_000, "wake"), (5_000_000, "wake_all")])
-def test_long_calls_wake_threads_whatever_was_before(
+def test_long_calls_wake_workers_without_the_policy(
     nanoseconds: int,
     expected: str,
-    team: Team,
+    pool: WorkerPool,
     program: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of short ones it is asked whether threads would come in time."""
+    """The policy decides for short calls whether workers would wake in time."""
     work = Work(nanoseconds, 1)
     monkeypatch.setattr("subquant.runtime.executable._work", lambda function: work)
     woken: list[str] = []
     for name in ("wake", "wake_all"):
-        monkeypatch.setattr(team, name, lambda name=name: woken.append(name))
+        monkeypatch.setattr(pool, name, lambda name=name: woken.append(name))
     executable = Executable(program, threads=2)
-    while not team.sleeping:
+    while not pool.parked:
         time.sleep(0.001)
     executable.main(*_arrays())
     monkeypatch.undo()

@@ -18,11 +18,11 @@ from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, Made, description
 from .compile_options import CompileOptions, Emit
-from .cpu_features import recorded_features
-from .iree_driver import compile_threads, is_by_session, run_iree
+from .iree_driver import compile_worker_program, is_by_session, run_iree
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
 from .store import Held
+from .target_features import recorded_features
 
 if TYPE_CHECKING:
     from ..signature import Signature
@@ -156,7 +156,7 @@ class _Compilation:
         key = key_of_bytecode(b"", self.options, cache)
         program = cache.find_lowered(key)
         if program is None:
-            program = compile_threads(self.options)
+            program = compile_worker_program(self.options)
             about = description("threads of a team", "", self.options)
             with contextlib.suppress(InputError, OSError):  # as in `_make`
                 cache.add_lowered(key, program, about)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..core.cpu_features import simulated_host_cpu
 from ..core.files import write_whole
 from ..core.versions import PINNED_VERSIONS
 from ..errors import (
@@ -27,10 +28,10 @@ from ..isolation.cancellation import allowed_cores
 from ..isolation.command import CommandResult, run_supervised
 from .compile_options import CompileOptions
 from .mlir_client import text_of
-from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS, simulated_host_cpu
+from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 
 __all__ = [
-    "compile_threads",
+    "compile_worker_program",
     "compiler_path",
     "is_by_session",
     "run_iree",
@@ -108,7 +109,7 @@ def run_iree(
             IREE refuses the module so.
         team: a team of threads can run it (`subquant.iree_hooks`), for a CPU; of options for which
             `is_by_session`.
-        threads: what `compile_threads` gives for them, where that is there already.
+        threads: what `compile_worker_program` gives for them, where that is there already.
 
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
@@ -116,7 +117,7 @@ def run_iree(
         UsageError: it knows no such target.
     """
     flags, files = options.flags, {"module.mlirbc": bytecode}
-    shared: str | dict[str, str] = session.NEW_TEAM if team else ""
+    shared: str | dict[str, str] = session.COMPILE_WORKER_PROGRAM if team else ""
     if team and threads:
         shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
     attempts = [flags]
@@ -168,7 +169,7 @@ def session_command() -> list[str]:
     return [sys.executable, "-S", session.__file__, packages]
 
 
-def compile_threads(options: CompileOptions) -> bytes:
+def compile_worker_program(options: CompileOptions) -> bytes:
     """Compile the program of a team's threads; b"" if IREE's compiler does not.
 
     It is the same for every module with these options.

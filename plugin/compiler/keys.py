@@ -34,6 +34,7 @@ from typing import IO, Any, Protocol, TypeAlias
 
 from blake3 import blake3
 
+from ..core.cpu_features import simulated_host_cpu
 from ..core.files import file_beside, kind_of, open_input
 from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import SubquantError
@@ -43,7 +44,6 @@ from .compile_options import CompileOptions, Emit
 from .flags import values_of, with_values
 from .iree_driver import is_by_session
 from .mlir_client import Input, Source, external_files, input_of
-from .targets import simulated_host_cpu
 
 __all__ = [
     "Digest",

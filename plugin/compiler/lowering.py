@@ -77,7 +77,7 @@ def gains_by_threads(module: ir.Module) -> bool:
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
     texts = [None if work is None else Work.from_text(work.value) for work in works]
     # A program that does not gain by the most threads does not by fewer.
-    return any(work is None or work.is_worth(MOST_THREADS, team=True) for work in texts)
+    return any(work is None or work.is_worth(MOST_THREADS, pool=True) for work in texts)
 
 
 def peels_loops(module: ir.Module, features: str) -> bool:

@@ -27,7 +27,7 @@ from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
-from .cpu_features import recorded_features
+from .target_features import recorded_features
 
 __all__ = [
     "NAMED_PIPELINES",

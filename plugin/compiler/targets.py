@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import Literal
+
+from ..core.cpu_features import simulated_host_cpu
 
 __all__ = [
     "IREE_VULKAN_TARGETS",
     "VULKAN_TARGETS",
     "Target",
     "cpu_flags",
-    "simulated_host_cpu",
 ]
 
 Target = Literal["llvm-cpu", "vulkan"]
-
-
-def simulated_host_cpu() -> str:
-    """Return the CPU that stands in for this machine's; "" if none does.
-
-    The environment variable ``SUBQUANT_HOST_CPU`` names it for tests: LLVM's name, and features
-    that are added or removed: ``haswell``, ``sapphirerapids,-avx512fp16``. The machine has to have
-    all instructions of code that it runs.
-    """
-    return os.environ.get("SUBQUANT_HOST_CPU", "")
 
 
 def cpu_flags(target_cpu: str) -> list[str]:

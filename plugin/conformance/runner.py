@@ -32,7 +32,7 @@ from .program import DTYPES, Array, Program, Quantized
 
 if TYPE_CHECKING:  # imported when a process runs programs
     from ..compiler.compile_options import CompileOptions
-    from ..runtime.executable import Function
+    from ..runtime.function import Function
 
 __all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
 

@@ -19,7 +19,7 @@ from ..compiler.mlir_client import Source, interpretable
 from ..errors import UnsupportedError, UsageError, expected_name, quoted
 from ..isolation.limits import Limits
 from ..numerics.element_types import Array
-from ..runtime.arguments import array_of_result, arrays_of_arguments
+from ..runtime.arguments import storage_of_arguments, user_array_of_result
 from ..signature import Signature, ValueType
 from .interpreter_client import evaluate_apart
 
@@ -82,7 +82,7 @@ class InterpretedFunction:
         inputs = self.signature.inputs
         for number, type_ in enumerate(inputs):
             _check_interpreted(type_, f"argument {number} of '{self.name}'")
-        arrays = arrays_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
+        arrays = storage_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
         values = evaluate_apart(
             self._text,
             self.name,
@@ -92,7 +92,7 @@ class InterpretedFunction:
         )
         outputs = self.signature.outputs
         return [
-            array_of_result(value, type_, quantized_io)
+            user_array_of_result(value, type_, quantized_io)
             for value, type_ in zip(values, outputs, strict=True)
         ]
 

@@ -1,182 +1,158 @@
-"""What is changed of a program for Vulkan where IREE has reached its HAL dialect.
+"""Asynchronous entry points: variants of functions for Vulkan that signal a fence and do not wait.
 
-All functions have their memory from the device's allocator, which gives it at once. IREE's have it
-from a queue, in the order of what the device does, and give it back to another one. In IREE 3.13
-who asks for memory that is not back yet, and what waits for that, has the queue's thread woken
-(``iree_hal_vulkan_queue_deferred_submission_ready``). A number that grows is signalled for that,
-and nothing orders the threads that do (``iree_hal_vulkan_queue_signal_wakeup``): when a call
-follows the last one at once, or one round of a loop the other, two are there. Mesa takes the lower
-number after the higher one for a lost device. What waits for nothing that is still to be asked for
-wakes nobody.
+Both changes happen after IREE has reached its HAL dialect.
 
-A function that waits itself waits for a thread of IREE's, which can take longer than the device
-does: `subquant.runtime.open_device` says why. So beside a public function ``@f`` there is
-``@f$fenced``, that returns before the device is done. After the arguments of ``@f`` it takes a
-fence, which the device signals when it is done, and does not wait: its caller does. IREE's tools
-take what has a ``$`` in its name for nothing that a user calls. It asks the device for one thing,
-to run a command buffer: there is none where a function asks for more than that, for example in a
-loop, or does anything when it has waited but return.
+**Allocation.** Functions allocate through the device's allocator, at once. IREE's functions
+allocate through a queue, in the order of the work of the device, and free through another queue. In
+IREE 3.13 an allocation whose memory is not free yet, and each work item that waits for it, wakes
+the thread of the queue (``iree_hal_vulkan_queue_deferred_submission_ready``). This signals a
+semaphore with a growing value, and nothing orders the threads that signal it
+(``iree_hal_vulkan_queue_signal_wakeup``): two threads do if one call follows another at once, or
+one iteration of a loop another. Mesa reports a lost device if the lower value comes after the
+higher one. Work that waits only for submitted work wakes no thread.
+`tests/test_vulkan_waits.py`, `test_no_function_asks_a_queue_for_memory`, shows IREE's behavior.
 
-This file imports nothing of the package, which has another MLIR.
+**Fences.** A function that waits itself blocks on a thread of IREE, which can take longer than the
+device (`subquant.runtime.open_device`). The variant ``@f$fenced`` of a public function ``@f`` takes
+a fence after the arguments; the device signals it, and the caller waits. A function has this
+variant if it submits one command buffer, once, and only returns after its wait: no loops.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-try:
-    from .sync_entries import (
-        all_in,
-        copy_of,
-        is_made_by,
-        is_public,
-        operations_in,
-        pass_buffers_once,
-    )
-except ImportError:  # in a program by itself
-    from sync_entries import (  # type: ignore[import-not-found, no-redef]
-        all_in,
-        copy_of,
-        is_made_by,
-        is_public,
-        operations_in,
-        pass_buffers_once,
-    )
+from . import hal_operations as hal
+from .entry_names import ASYNC_SUFFIX
 
-__all__ = ["FENCED", "add_async_entries"]
+__all__ = ["add_async_entries"]
 
-FENCED = "$fenced"
-"""What is put after a function's name."""
-
-_QUEUE = "hal.device.queue."
-_ALLOCATES, _FREES = f"{_QUEUE}alloca", f"{_QUEUE}dealloca"
-_SUBMITS = (f"{_QUEUE}execute", f"{_QUEUE}execute.indirect")
-_OF_FENCE = "hal.fence."
-_NONE, _MAKES, _JOINS = "util.null", f"{_OF_FENCE}create", f"{_OF_FENCE}join"
-_WAITS, _STOPS = f"{_OF_FENCE}await", "util.status.check_ok"
-_FENCE = "!hal.fence"
-_OF_FENCES = (_NONE, _MAKES, _JOINS, _WAITS, *_SUBMITS)
-_RETURNS = (_STOPS, "arith.constant", "hal.buffer_view.create", "util.return")
-"""What is done after the device."""
+_SUBMISSIONS = (hal.EXECUTE, hal.EXECUTE_INDIRECT)
+_FENCE_OPERATIONS = (hal.NULL, hal.FENCE_CREATE, hal.FENCE_JOIN, hal.FENCE_AWAIT, *_SUBMISSIONS)
+_RETURN_OPERATIONS = (hal.CHECK_OK, hal.CONSTANT, hal.BUFFER_VIEW_CREATE, "util.return")
+"""The operations that may follow the wait."""
 
 
 def add_async_entries(ir: Any, module: Any) -> None:
-    """Add the functions to a module.
+    """Add asynchronous entry points to a module.
 
     Args:
         ir: the bindings of IREE's compiler.
-        module: in IREE's HAL dialect.
+        module: the program in IREE's HAL dialect.
     """
-    pass_buffers_once(ir, module)
-    for function in operations_in(module):
+    hal.separate_branch_buffers(ir, module)
+    for function in hal.child_operations(module):
         _allocate_at_once(ir, function)
-        if is_public(function) and _is_known(function):
-            fenced = copy_of(ir, function, function.attributes["sym_name"].value + FENCED)
-            waits = _last_wait(fenced)
-            if waits is None:
-                fenced.erase()
+        if hal.is_public(function) and _submits_once(function):
+            entry = hal.clone_function(
+                ir, function, function.attributes["sym_name"].value + ASYNC_SUFFIX
+            )
+            wait = _final_wait(entry)
+            if wait is None:
+                entry.erase()
             else:
-                _take_fence(ir, fenced, waits)
+                _take_fence(ir, entry, wait)
 
 
-def _is_known(function: Any) -> bool:
-    """True if the device is asked for one command buffer, once."""
+def _submits_once(function: Any) -> bool:
+    """True if the function submits one command buffer, outside of branches."""
     blocks = list(function.regions[0].blocks)
-    ends = blocks if len(blocks) == 1 else [blocks[0], blocks[-1]]
-    once = [op.operation for block in ends for op in block.operations]
-    if once[-1].name != "util.return":
+    unconditional = blocks if len(blocks) == 1 else [blocks[0], blocks[-1]]
+    executed_once = [op.operation for block in unconditional for op in block.operations]
+    if executed_once[-1].name != "util.return":
         return False
     count = 0
-    for op in operations_in(function):
-        is_asked = op.name.startswith(_QUEUE)
-        has_fences = any(str(each.type) == _FENCE for each in [*op.operands, *op.results])
-        if list(op.regions) or (has_fences and op.name not in _OF_FENCES):
+    for op in hal.child_operations(function):
+        uses_queue = op.name.startswith(hal.QUEUE)
+        if list(op.regions) or (hal.has_fences(op) and op.name not in _FENCE_OPERATIONS):
             return False
-        if is_asked and (op.name not in _OF_FENCES or op not in once):
+        if uses_queue and (op.name not in _FENCE_OPERATIONS or op not in executed_once):
             return False
-        if is_asked and not is_made_by(_signalled(op).owner, _MAKES):
+        if uses_queue and not hal.is_result_of(_signal_fence(op), hal.FENCE_CREATE):
             return False
-        count += op.name in _SUBMITS
+        count += op.name in _SUBMISSIONS
     return count == 1
 
 
-def _awaited(op: Any) -> Any:
-    """The fence that something waits for that a queue is asked for."""
+def _wait_fence(op: Any) -> Any:
+    """Return the fence that a queue operation waits for."""
     return op.operands[2]
 
 
-def _signalled(op: Any) -> Any:
-    """The fence that it signals."""
+def _signal_fence(op: Any) -> Any:
+    """Return the fence that a queue operation signals."""
     return op.operands[3]
 
 
 def _allocate_at_once(ir: Any, function: Any) -> None:
-    """Have a function allocate memory by itself, which is freed by who uses it last."""
-    for op in all_in(function):
-        if op.name not in (_ALLOCATES, _FREES) or not _is_for_waits(_signalled(op)):
+    """Replace queue allocations of a function by allocations, which the last user frees."""
+    for op in hal.descendants(function):
+        if op.name not in (hal.ALLOCA, hal.DEALLOCA) or not _is_local_fence(_signal_fence(op)):
             continue
-        if op.name == _ALLOCATES:
-            device, affinity, _, _, _, memory, usage, size = op.operands
+        if op.name == hal.ALLOCA:
+            device, affinity, _, _, _, memory_type, usage, size = op.operands
             with ir.InsertionPoint(op), op.location:
                 type_ = ir.Type.parse("!hal.allocator")
                 allocator = ir.Operation.create("hal.device.allocator", [type_], [device]).result
-                given = [allocator, affinity, memory, usage, size]
-                made = ir.Operation.create("hal.allocator.allocate", [op.result.type], given)
-            op.result.replace_all_uses_with(made.result)
-        made = _signalled(op).owner
-        made.result.replace_all_uses_with(_awaited(op))
+                operands = [allocator, affinity, memory_type, usage, size]
+                allocation = ir.Operation.create(
+                    "hal.allocator.allocate", [op.result.type], operands
+                )
+            op.result.replace_all_uses_with(allocation.result)
+        signaled = _signal_fence(op).owner
+        signaled.result.replace_all_uses_with(_wait_fence(op))
         op.erase()
-        made.erase()
-    for op in all_in(function):
-        if op.name == _JOINS and all(is_made_by(each.owner, _NONE) for each in op.operands):
+        signaled.erase()
+    for op in hal.descendants(function):
+        if op.name == hal.FENCE_JOIN and all(
+            hal.is_result_of(fence, hal.NULL) for fence in op.operands
+        ):
             op.result.replace_all_uses_with(op.operands[0])
             op.erase()
 
 
-def _is_for_waits(fence: Any) -> bool:
-    """True for a fence that is made here, and that nobody signals but the device."""
-    names = {use.owner.name for use in fence.uses}
-    return is_made_by(fence.owner, _MAKES) and not any(
-        name.startswith(_OF_FENCE) and name not in (_JOINS, _WAITS) for name in names
+def _is_local_fence(fence: Any) -> bool:
+    """True for a fence that the function creates and only the device signals."""
+    users = {use.owner.name for use in fence.uses}
+    return hal.is_result_of(fence, hal.FENCE_CREATE) and not any(
+        name.startswith("hal.fence.") and name not in (hal.FENCE_JOIN, hal.FENCE_AWAIT)
+        for name in users
     )
 
 
-def _last_wait(function: Any) -> Any:
-    """What waits for the command buffer, if that waits for nothing, and only a return is behind."""
+def _final_wait(function: Any) -> Any:
+    """Return the wait for the command buffer; None unless only a return follows it."""
     operations = [op.operation for op in list(function.regions[0].blocks)[-1].operations]
     names = [op.name for op in operations]
-    if _WAITS not in names:
+    if hal.FENCE_AWAIT not in names:
         return None
-    place = len(names) - 1 - names[::-1].index(_WAITS)
-    waits = operations[place]
-    stops = [use.owner.name for use in waits.result.uses]
-    fences = list(waits.operands)[1:]
+    index = len(names) - 1 - names[::-1].index(hal.FENCE_AWAIT)
+    wait = operations[index]
+    checks = {use.owner.name for use in wait.result.uses}
+    fences = list(wait.operands)[1:]
     users = [use.owner.operation for fence in fences for use in fence.uses]
-    submitted = [op for op in users if op.name in _SUBMITS]
-    is_of_device = (
+    submissions = [op for op in users if op.name in _SUBMISSIONS]
+    waits_for_device = (
         len(fences) == 1
         and len(users) == 2
-        and len(submitted) == 1
-        and _signalled(submitted[0]) == fences[0]
-        and is_made_by(_awaited(submitted[0]).owner, _NONE)
+        and len(submissions) == 1
+        and _signal_fence(submissions[0]) == fences[0]
+        and hal.is_result_of(_wait_fence(submissions[0]), hal.NULL)
     )
-    is_last = set(names[place + 1 :]) <= set(_RETURNS) and set(stops) <= {_STOPS}
-    return waits if is_of_device and is_last else None
+    is_last = set(names[index + 1 :]) <= set(_RETURN_OPERATIONS) and checks <= {hal.CHECK_OK}
+    return wait if waits_for_device and is_last else None
 
 
-def _take_fence(ir: Any, function: Any, waits: Any) -> None:
-    """Have a function take a fence in the place of the one that it waits for, and not wait."""
+def _take_fence(ir: Any, function: Any, wait: Any) -> None:
+    """Replace the fence that a function creates and waits for by an argument, without a wait."""
     block = function.regions[0].blocks[0]
-    made = waits.operands[1]
-    done = block.add_argument(made.type, function.location)
-    for use in list(waits.result.uses):
+    created = wait.operands[1]
+    argument = block.add_argument(created.type, function.location)
+    for use in list(wait.result.uses):
         use.owner.operation.erase()
-    waits.erase()
-    made.replace_all_uses_with(done)
-    made.owner.erase()
-    if "arg_attrs" in function.attributes:  # one for each that it took before
+    wait.erase()
+    created.replace_all_uses_with(argument)
+    created.owner.erase()
+    if "arg_attrs" in function.attributes:  # there is one for each of the former arguments
         del function.attributes["arg_attrs"]
-    with function.context:
-        taken = [argument.type for argument in block.arguments]
-        type_ = ir.FunctionType.get(taken, function.attributes["function_type"].value.results)
-        function.attributes["function_type"] = ir.TypeAttr.get(type_)
+    hal.set_function_type(ir, function, list(function.attributes["function_type"].value.results))

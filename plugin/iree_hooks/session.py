@@ -1,23 +1,18 @@
-"""IREE's compiler as a program by itself, with which programs get more than by ``iree-compile``.
+"""IREE's compiler as a program that changes a module between the phases of the compilation.
 
-``python session.py PACKAGES MODULE EXECUTABLE TEAM FLAG...`` compiles a module with these flags.
-``PACKAGES`` is the folder that has IREE's.
+``python session.py PACKAGES MODULE EXECUTABLE WORKERS FLAG...`` compiles a module with the flags of
+``iree-compile``; ``PACKAGES`` is the folder that has the package ``iree``. The changes:
 
-There are functions beside the program's: for a CPU those of `subquant.iree_hooks.sync_entries`, for
-Vulkan those of `subquant.iree_hooks.async_entries`, where floats are kept as they are, too
-(`subquant.iree_hooks.exact_shaders`). With a ``TEAM`` of threads, which share work as
-`subquant.iree_hooks.worker_pool` says,
-
-* a function `TEAM` is added, which a runtime calls once with the address of a mailbox;
-* where LLVM's dialect is reached, each function of a dispatch, that IREE calls for one workgroup
-  after the other, becomes the work of a function around it. That one does the work, or, where
-  there is a mailbox, calls what the mailbox has for it: for the first workgroup it does the work of
-  all of them together with the team, and nothing for the others;
-* the threads' own program is recorded with `TEAM` (`THREADS_KEY`): that of the file ``TEAM``, or,
-  where that is `NEW_TEAM`, one that is compiled meanwhile. It is the same for every program of the
-  same flags. Without a ``MODULE`` it is compiled, and nothing else.
-
-This file imports nothing of the package, which has another MLIR.
+* for a CPU, synchronous entry points (`subquant.iree_hooks.sync_entries`);
+* for Vulkan, asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
+  (`subquant.iree_hooks.exact_shaders`);
+* for a CPU with ``WORKERS``, a worker pool (`subquant.iree_hooks.worker_pool`). In LLVM's dialect
+  each function of a dispatch, which IREE calls for one workgroup after the other, gets a wrapper
+  that distributes all workgroups of the dispatch. The function `SET_CONTROL_BLOCK` of the
+  executable takes the address of the control block, and records the worker program. This is the
+  same for all modules with the same flags: ``WORKERS`` is a file that has it, or
+  `COMPILE_WORKER_PROGRAM` to compile it in another thread. Without a ``MODULE`` only the worker
+  program is compiled.
 """
 
 from __future__ import annotations
@@ -31,242 +26,244 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-try:
-    from . import worker_pool
-    from .async_entries import add_async_entries
-    from .exact_shaders import keep_floats
-    from .sync_entries import add_sync_entries, operations_in
-except ImportError:  # a program by itself
-    import worker_pool  # type: ignore[import-not-found, no-redef]
-    from async_entries import add_async_entries  # type: ignore[import-not-found, no-redef]
-    from exact_shaders import keep_floats  # type: ignore[import-not-found, no-redef]
-    from sync_entries import (  # type: ignore[import-not-found, no-redef]
-        add_sync_entries,
-        operations_in,
-    )
+if not __package__:  # a program: the package around this folder has another MLIR
+    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    __package__ = "iree_hooks"
 
-__all__ = ["NEW_TEAM"]
+from . import worker_pool
+from .async_entries import add_async_entries
+from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
+from .exact_shaders import forbid_inexact_floats
+from .hal_operations import child_operations
+from .sync_entries import add_sync_entries
 
-NEW_TEAM = "new"
-"""In the place of a file: the threads' program is compiled with the other."""
-_OF_CPU = "--iree-hal-target-device=local"
-"""The flag of programs for a CPU."""
+__all__ = ["COMPILE_WORKER_PROGRAM"]
+
+COMPILE_WORKER_PROGRAM = "new"
+"""The argument ``WORKERS`` that compiles the worker program too."""
+_CPU_FLAG = "--iree-hal-target-device=local"
 _EXPORT = "hal.executable.export"
-"""A dispatch of an executable."""
 
 _Edit = tuple[str, Callable[[Any], None]]
-"""A phase of IREE's, and what changes the program there."""
-_IDLE_PLUGINS = (
+"""A phase of IREE's pipeline, and the function that changes the module after this phase."""
+_UNUSED_PLUGINS = (
     *("hal_target_cuda", "hal_target_metal_spirv", "hal_target_rocm", "hal_target_vmvx"),
     "input_torch",
 )
-_IDLE_PLUGINS_FOR_CPU = (*_IDLE_PLUGINS, "hal_target_vulkan_spirv")
-"""Parts of IREE's compiler that no program here needs; for constants it needs that for CPUs.
+_UNUSED_PLUGINS_FOR_CPU = (*_UNUSED_PLUGINS, "hal_target_vulkan_spirv")
+"""Plugins that no program here needs; constant evaluation for Vulkan needs the CPU's.
 
-They bring dialects, and IREE prepares each set of patterns for all operations that it knows, which
-is most of what it does for a small program.
+Their dialects cost time: IREE prepares each set of patterns for all registered operations, which
+dominates the compilation of a small program.
 """
 
-_GIVEN_FLAGS: list[str] = []
-_GIVES_FLAGS = threading.Lock()
+_GLOBAL_FLAGS: list[str] = []
+_GLOBAL_FLAGS_LOCK = threading.Lock()
 
 
 class _Failed(Exception):
-    """IREE's compiler has said what is wrong."""
+    """IREE's compiler has reported an error."""
 
 
-def _do_without(*names: str) -> None:
-    """Have modules be empty that IREE's bindings import, but need for nothing that is done here.
+def _replace_by_empty_modules(*names: str) -> None:
+    """Replace modules that IREE's bindings import and do not need here.
 
-    With the classes of operations, which are not imported either, they take 0.25 s of CPU time,
-    where a small program takes 0.35.
+    With the classes of operations, which are not imported either, they take 0.25 s of CPU time; a
+    small program takes 0.35 s.
     """
     for name in names:
         sys.modules.setdefault(name, types.ModuleType(name))
 
 
-def _give(flags: list[str], ctypes_dl: Any) -> None:
-    """Give flags to IREE's compiler: some are those of the process, which has one set of them."""
-    with _GIVES_FLAGS:
-        if not _GIVEN_FLAGS:
-            idle = _IDLE_PLUGINS_FOR_CPU if _OF_CPU in flags else _IDLE_PLUGINS
-            _GIVEN_FLAGS[:] = ["iree-compile", *(f"--iree-plugin=-{each}" for each in idle), *flags]
-            ctypes_dl._initializeGlobalCL(*_GIVEN_FLAGS)
+def _set_global_flags(flags: list[str], ctypes_dl: Any) -> None:
+    """Set the flags of IREE's compiler; a process has one set of them."""
+    with _GLOBAL_FLAGS_LOCK:
+        if not _GLOBAL_FLAGS:
+            unused = _UNUSED_PLUGINS_FOR_CPU if _CPU_FLAG in flags else _UNUSED_PLUGINS
+            plugins = [f"--iree-plugin=-{name}" for name in unused]
+            _GLOBAL_FLAGS[:] = ["iree-compile", *plugins, *flags]
+            ctypes_dl._initializeGlobalCL(*_GLOBAL_FLAGS)
 
 
 class _Session:
-    """IREE's compiler with flags, for one program after the other."""
+    """IREE's compiler with flags, for one module after the other."""
 
     def __init__(self, flags: list[str]) -> None:
-        _do_without("numpy", "iree.compiler.tools")
+        _replace_by_empty_modules("numpy", "iree.compiler.tools")
         from iree.compiler import api, ir
         from iree.compiler._mlir_libs import _mlir
         from iree.compiler.api import ctypes_dl
 
         _mlir.globals.dialect_search_modules = []  # no classes of operations
         self._api, self._ir = api, ir
-        self._is_for_cpu = _OF_CPU in flags
-        self._add_functions = add_sync_entries if self._is_for_cpu else add_async_entries
-        _give(flags, ctypes_dl)
+        self._is_for_cpu = _CPU_FLAG in flags
+        _set_global_flags(flags, ctypes_dl)
         self._session = api.Session()
-        # Of IREE's C interface, for which its Python interface has no methods.
+        # Functions of IREE's C interface that its Python interface lacks.
         self._compile_from, self._compile_to = (
-            getattr(ctypes_dl._dylib, f"ireeCompilerInvocationSetCompile{which}Phase")
-            for which in ("From", "To")
+            getattr(ctypes_dl._dylib, f"ireeCompilerInvocationSetCompile{end}Phase")
+            for end in ("From", "To")
         )
         for function in (self._compile_from, self._compile_to):
             function.argtypes, function.restype = [ctypes.c_void_p, ctypes.c_char_p], None
 
     def register_targets(self) -> None:
-        """Have LLVM know its targets, before a session of another thread has it learn them.
+        """Register LLVM's targets, before a session in another thread does the same.
 
-        IREE adds those of GPUs to LLVM's list where the first passes with executables begin. Two
-        threads that do so at once tie it to a ring, in which they then look for a CPU's forever.
+        IREE adds the targets of GPUs to LLVM's linked list when the first passes with executables
+        start. Two threads that do so at once close the list to a ring, in which both search for the
+        target of the CPU forever (IREE 3.13; `tests/test_worker_pool.py`,
+        `test_targets_are_registered_before_two_threads_compile`).
         """
         invocation = self._session.invocation()
         invocation.parse_source(self._api.Source.wrap_buffer(self._session, b"module {}\0"))
         self._run(invocation, "executable-sources", "executable-configurations")
 
     def compile(self, source: Any, output: Any, edits: Iterable[_Edit]) -> None:
-        """Compile a program.
+        """Compile a module.
 
         Args:
-            source: the program.
-            output: where it is written.
-            edits: what changes the module where IREE has reached a phase, in their order.
+            source: the module.
+            output: the output of the executable.
+            edits: changes of the module, in the order of their phases.
         """
         invocation = self._session.invocation()
         invocation.enable_console_diagnostics()
         if not invocation.parse_source(source):
             raise _Failed
-        reached = ""
+        previous = ""
         for phase, edit in edits:
-            self._run(invocation, reached, phase)
-            reached = phase
+            self._run(invocation, previous, phase)
+            previous = phase
             module = invocation.export_module()
             edit(module)
             invocation.import_module(module)
-        self._run(invocation, reached, "end")
+        self._run(invocation, previous, "end")
         invocation.output_vm_bytecode(output)
 
     def _run(self, invocation: Any, start: str, end: str) -> None:
-        """Go on from a phase, or the begin, to another."""
+        """Run the pipeline from a phase, or its start, to another phase."""
         if start:
             self._compile_from(invocation._inv_p, start.encode())
         self._compile_to(invocation._inv_p, end.encode())
         if not invocation.execute():
             raise _Failed
 
-    def threads_program(self) -> bytes:
-        """Compile the program of a team's threads."""
-        text = worker_pool.threads_function()
+    def compile_worker_program(self) -> bytes:
+        """Compile the worker program."""
+        text = worker_pool.worker_module()
         output = self._api.Output.open_membuffer()
         source = self._api.Source.wrap_buffer(self._session, text.encode() + b"\0")
-        self.compile(source, output, [("executable-targets", self._wrap_all)])
+        self.compile(source, output, [("executable-targets", self._wrap_dispatches)])
         return bytes(output.map_memory())
 
-    def compile_file(self, given: str, made: str, threads: Future[bytes] | None) -> None:
-        """Compile the program of a file to another.
+    def compile_file(
+        self, input_path: str, output_path: str, worker_program: Future[bytes] | None
+    ) -> None:
+        """Compile the module of a file to another file.
 
         Args:
-            given, made: the files.
-            threads: the threads' own program of a team that can run it; None for no team.
+            input_path, output_path: the files.
+            worker_program: the program to record for a worker pool; None for no pool.
         """
 
-        def share(module: Any) -> None:
-            self._wrap_all(module)
-            self._add_setter(module)
+        def change_executables(module: Any) -> None:
+            if self._is_for_cpu:
+                self._wrap_dispatches(module)
+                self._add_setter_dispatch(module)
+            else:
+                forbid_inexact_floats(self._ir, module)
 
-        def add_functions(module: Any) -> None:
-            self._add_functions(self._ir, module)
-            if threads is not None:
-                self._add_host_setter(module, threads)
+        def add_entries(module: Any) -> None:
+            (add_sync_entries if self._is_for_cpu else add_async_entries)(self._ir, module)
+            if worker_program is not None:
+                self._add_setter_function(module, worker_program)
 
-        def keep(module: Any) -> None:
-            keep_floats(self._ir, module)
-
-        edits: list[_Edit] = [("hal", add_functions)]
-        if threads is not None or not self._is_for_cpu:
-            edits.insert(0, ("executable-targets", keep if threads is None else share))
-        output = self._api.Output.open_file(made)
-        self.compile(self._api.Source.open_file(self._session, given), output, edits)
+        edits: list[_Edit] = [("hal", add_entries)]
+        if worker_program is not None or not self._is_for_cpu:
+            edits.insert(0, ("executable-targets", change_executables))
+        output = self._api.Output.open_file(output_path)
+        self.compile(self._api.Source.open_file(self._session, input_path), output, edits)
         output.keep()
 
-    def _add_setter(self, module: Any) -> None:
-        """Add the dispatch of `TEAM` to those of an executable; IREE joins all executables."""
+    def _add_setter_dispatch(self, module: Any) -> None:
+        """Add the dispatch of `SET_CONTROL_BLOCK` to one executable; IREE links all executables."""
         ir = self._ir
-        for executable in _named(module, "hal.executable"):
-            for variant in _named(executable, "hal.executable.variant"):
-                for inside in _named(variant, "builtin.module"):
-                    self._append(inside, worker_pool.SETTER)
-                    ordinal = len([*_named(variant, _EXPORT)])
-                    with module.context, inside.location, ir.InsertionPoint(inside):
+        for executable in _children(module, "hal.executable"):
+            for variant in _children(executable, "hal.executable.variant"):
+                for body in _children(variant, "builtin.module"):
+                    self._append(body, worker_pool.SET_CONTROL_BLOCK_FUNCTION)
+                    ordinal = len([*_children(variant, _EXPORT)])
+                    with module.context, body.location, ir.InsertionPoint(body):
                         attributes = {
-                            "sym_name": ir.StringAttr.get(worker_pool.TEAM),
+                            "sym_name": ir.StringAttr.get(SET_CONTROL_BLOCK),
                             "ordinal": ir.IntegerAttr.get(ir.IndexType.get(), ordinal),
                             "layout": ir.Attribute.parse(worker_pool.SETTER_LAYOUT),
                         }
                         ir.Operation.create(_EXPORT, attributes=attributes, regions=2)
-                        # What nothing refers to is left out.
+                        # A reference keeps IREE from removing the export.
                         path = "::".join(f"@{_symbol(each)}" for each in (executable, variant))
-                        known = next(_named(module, "util.global"))
-                        known.attributes[worker_pool.TEAM] = ir.Attribute.parse(
-                            f"{path}::@{worker_pool.TEAM}"
+                        any_global = next(_children(module, "util.global"))
+                        any_global.attributes[SET_CONTROL_BLOCK] = ir.Attribute.parse(
+                            f"{path}::@{SET_CONTROL_BLOCK}"
                         )
                     return
 
-    def _add_host_setter(self, module: Any, threads: Future[bytes]) -> None:
-        """Add `TEAM`, with the threads' own program, if there is one executable."""
+    def _add_setter_function(self, module: Any, worker_program: Future[bytes]) -> None:
+        """Add the function `SET_CONTROL_BLOCK`, if the module has one executable."""
         binaries = [
             f"@{_symbol(executable)}::@{_symbol(binary)}"
-            for executable in _named(module, "hal.executable")
-            for binary in _named(executable, "hal.executable.binary")
+            for executable in _children(module, "hal.executable")
+            for binary in _children(executable, "hal.executable.binary")
         ]
-        kept = {
+        symbols = {
             str(each.attributes["type"].value): _symbol(each)
-            for each in _named(module, "util.global")
+            for each in _children(module, "util.global")
         }
         if len(binaries) == 1:
-            device, executable = kept["!hal.device"], kept["!hal.executable"]
-            text = worker_pool.host_setter(device, executable, binaries[0], threads.result())
+            text = worker_pool.host_setter(
+                symbols["!hal.device"],
+                symbols["!hal.executable"],
+                binaries[0],
+                worker_program.result(),
+            )
             self._append(module, text)
 
-    def _wrap_all(self, module: Any) -> None:
-        """Put functions around those of all dispatches."""
-        for executable in _named(module, "hal.executable"):
-            for variant in _named(executable, "hal.executable.variant"):
-                self._wrap(variant)
+    def _wrap_dispatches(self, module: Any) -> None:
+        """Wrap the functions of all dispatches, and replace that of the worker program."""
+        for executable in _children(module, "hal.executable"):
+            for variant in _children(executable, "hal.executable.variant"):
+                self._wrap_variant(variant)
 
-    def _wrap(self, variant: Any) -> None:
-        """Put functions around those of the dispatches of one target."""
-        exports = {_symbol(each): each for each in _named(variant, _EXPORT)}
-        for module in _named(variant, "builtin.module"):
+    def _wrap_variant(self, variant: Any) -> None:
+        exports = {_symbol(each): each for each in _children(variant, _EXPORT)}
+        for module in _children(variant, "builtin.module"):
             triple = self._ir.StringAttr(module.attributes["llvm.target_triple"]).value
             pause = worker_pool.pause_of(triple)
-            for function in [*_named(module, "llvm.func")]:
+            for function in [*_children(module, "llvm.func")]:
                 name = _symbol(function)
-                if name.startswith(f"{worker_pool.THREADS}_dispatch"):
+                if name.startswith(f"{WORKER}_dispatch"):
                     function.erase()
-                    self._append(module, worker_pool.thread(name, pause))
+                    self._append(module, worker_pool.worker_function(name, pause))
                 elif name in exports and not _has_local_memory(exports[name]):
-                    work = worker_pool.WORK.format(name)
-                    function.attributes["sym_name"] = self._ir.StringAttr.get(work, module.context)
+                    inner = self._ir.StringAttr.get(WORKGROUP.format(name), module.context)
+                    function.attributes["sym_name"] = inner
                     function.attributes["no_inline"] = self._ir.UnitAttr.get(module.context)
-                    self._append(module, worker_pool.around(name))
+                    self._append(module, worker_pool.workgroup_wrapper(name))
 
     def _append(self, module: Any, text: str) -> None:
-        """Append operations to a module, without those that are there."""
-        there = {_symbol(op) for op in operations_in(module)}
+        """Append operations to a module, unless it has their symbols."""
+        symbols = {_symbol(op) for op in child_operations(module)}
         parsed = self._ir.Module.parse(text, self._session.context)
-        for op in operations_in(parsed.operation):
-            if _symbol(op) not in there:
+        for op in child_operations(parsed.operation):
+            if _symbol(op) not in symbols:
                 op.detach_from_parent()
                 module.regions[0].blocks[0].append(op)
 
 
-def _named(parent: Any, name: str) -> Iterator[Any]:
-    """The operations of a name right inside another."""
-    return (op for op in operations_in(parent) if op.name == name)
+def _children(parent: Any, name: str) -> Iterator[Any]:
+    """Yield the child operations of a name."""
+    return (op for op in child_operations(parent) if op.name == name)
 
 
 def _symbol(op: Any) -> str:
@@ -274,12 +271,12 @@ def _symbol(op: Any) -> str:
 
 
 def _has_local_memory(export: Any) -> bool:
-    """True if workgroups use memory that IREE gives to its own threads."""
+    """True if workgroups use memory that IREE allocates for each of its own threads."""
     return "workgroup_local_memory" in export.attributes
 
 
-def _threads_of(flags: list[str]) -> bytes:
-    return _Session(flags).threads_program()
+def _compile_worker_program(flags: list[str]) -> bytes:
+    return _Session(flags).compile_worker_program()
 
 
 def _read(path: str) -> bytes:
@@ -287,21 +284,21 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _main(given: str, made: str, team: str, *flags: str) -> int:
+def _main(input_path: str, output_path: str, workers: str, *flags: str) -> int:
     try:
-        if not given:
-            with open(made, "wb") as file:
-                file.write(_threads_of([*flags]))
+        if not input_path:
+            with open(output_path, "wb") as file:
+                file.write(_compile_worker_program([*flags]))
             return 0
         session = _Session([*flags])
-        with ThreadPoolExecutor(1) as other:
-            threads = None
-            if team == NEW_TEAM:
+        with ThreadPoolExecutor(1) as executor:
+            worker_program = None
+            if workers == COMPILE_WORKER_PROGRAM:
                 session.register_targets()
-                threads = other.submit(_threads_of, [*flags])
-            elif team:
-                threads = other.submit(_read, team)
-            session.compile_file(given, made, threads)
+                worker_program = executor.submit(_compile_worker_program, [*flags])
+            elif workers:
+                worker_program = executor.submit(_read, workers)
+            session.compile_file(input_path, output_path, worker_program)
     except _Failed:
         return 1
     return 0
@@ -312,4 +309,4 @@ if __name__ == "__main__":
     status = _main(*sys.argv[2:])
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # without freeing what the process's end frees
+    os._exit(status)  # the end of the process frees its memory

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .bound_calls import BoundCall
     from .device import Device, list_devices
     from .device_arrays import DeviceArray
-    from .executable import Executable, Function
+    from .executable import Executable
+    from .function import Function
     from .vm_modules import read_signatures
 
 __all__ = [
@@ -29,12 +30,12 @@ __all__ = [
     "read_signatures",
 ]
 
-_PLACES = {
+_MODULES = {
     "BoundCall": "bound_calls",
     "Device": "device",
     "DeviceArray": "device_arrays",
     "Executable": "executable",
-    "Function": "executable",
+    "Function": "function",
     "list_devices": "device",
     "read_signatures": "vm_modules",
 }
@@ -43,6 +44,6 @@ if not TYPE_CHECKING:  # type checkers know the names from above, and no others
 
     def __getattr__(name: str) -> Any:
         """Import a name when it is first used: `descriptions` needs no NumPy."""
-        if name in _PLACES:
-            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        if name in _MODULES:
+            return getattr(importlib.import_module(f".{_MODULES[name]}", __name__), name)
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")

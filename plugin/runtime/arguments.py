@@ -25,15 +25,15 @@ from ..signature import ValueType
 __all__ = [
     "Conversion",
     "abi_element",
-    "array_of_argument",
-    "array_of_result",
-    "arrays_of_arguments",
     "check_arguments",
     "check_count",
     "check_shape",
     "element_type",
-    "held",
-    "unpacked",
+    "pack_storage",
+    "storage_of_argument",
+    "storage_of_arguments",
+    "unpack_storage",
+    "user_array_of_result",
 ]
 
 
@@ -65,12 +65,12 @@ def check_arguments(
     Raises:
         SignatureError: they are too many or too few, or one does not fit its type.
     """
-    for argument, type_, where in _arguments_of(arguments, inputs, function):
-        array = _as_array(argument, type_, where, quantized_io, conversion)
-        check_shape(array.shape, type_, where)
+    for argument, type_, label in _arguments_of(arguments, inputs, function):
+        array = _as_array(argument, type_, label, quantized_io, conversion)
+        check_shape(array.shape, type_, label)
 
 
-def arrays_of_arguments(
+def storage_of_arguments(
     arguments: Sequence[npt.ArrayLike],
     inputs: Sequence[ValueType],
     function: str,
@@ -83,8 +83,8 @@ def arrays_of_arguments(
         SignatureError: as `check_arguments`, or a value does not fit its type.
     """
     return [
-        array_of_argument(argument, type_, where, quantized_io)
-        for argument, type_, where in _arguments_of(arguments, inputs, function)
+        storage_of_argument(argument, type_, label, quantized_io)
+        for argument, type_, label in _arguments_of(arguments, inputs, function)
     ]
 
 
@@ -107,10 +107,10 @@ def _arguments_of(
     ]
 
 
-def array_of_argument(
+def storage_of_argument(
     argument: npt.ArrayLike,
     type_: ValueType,
-    where: str,
+    label: str,
     quantized_io: bool,
 ) -> Array:
     """Check an argument and return the array that the program stores for it.
@@ -121,23 +121,23 @@ def array_of_argument(
     Raises:
         SignatureError: it does not fit its type.
     """
-    array = _as_array(argument, type_, where, quantized_io, _with_astype)
-    check_shape(array.shape, type_, where)
+    array = _as_array(argument, type_, label, quantized_io, _with_astype)
+    check_shape(array.shape, type_, label)
     parameters = type_.parameters
     if parameters is None:
-        return _check_integers(array, type_, where)
+        return _check_integers(array, type_, label)
     if quantized_io:
         try:
             return quantize(array, parameters)
         except UsageError as error:
-            raise SignatureError(f"{where}: {error.message}") from None
+            raise SignatureError(f"{label}: {error.message}") from None
     storage = parameters.storage
     all_fit = (array.dtype, storage.minimum, storage.maximum) == _all_values(storage.dtype)
     if array.size and not all_fit:
         low, high = int(array.min()), int(array.max())
         if low < storage.minimum or high > storage.maximum:
             raise SignatureError(
-                f"{where} must have storage values in {storage.minimum}:{storage.maximum}, got "
+                f"{label} must have storage values in {storage.minimum}:{storage.maximum}, got "
                 f"{low}:{high}"
             )
     return array.astype(storage.dtype, copy=False)
@@ -163,37 +163,37 @@ _NARROW = {
 def _as_array(
     argument: npt.ArrayLike,
     type_: ValueType,
-    where: str,
+    label: str,
     quantized_io: bool,
     conversion: Conversion,
 ) -> Array:
     parameters = type_.parameters
-    given = hasattr(argument, "dtype")
+    has_dtype = hasattr(argument, "dtype")
     if is_masked(argument):
         raise SignatureError(
-            f"{where} is a masked array, and programs know no masks; fill it: x.filled(0)"
+            f"{label} is a masked array, and programs know no masks; fill it: x.filled(0)"
         )
     try:
         array = np.asarray(argument)
     except ValueError:
-        raise SignatureError(f"{where} is no rectangular array") from None
+        raise SignatureError(f"{label} is no rectangular array") from None
     if array.dtype in _NARROW:
         array = array.astype(_NARROW[array.dtype])
     real = array.dtype.kind == "f" or array.dtype == ml_dtypes.bfloat16
     integral = array.dtype.kind in "iu"
-    empty = not given and not array.size  # NumPy makes a list of nothing an array of floats
+    empty = not has_dtype and not array.size  # NumPy makes a list of nothing an array of floats
     if parameters is not None and quantized_io:
-        if real or (integral and not given):
+        if real or (integral and not has_dtype):
             return array.astype(parameters.expressed.dtype)
         raise SignatureError(
-            f"{where} must be reals, to be quantized, got {array.dtype}; to give storage values, "
+            f"{label} must be reals, to be quantized, got {array.dtype}; to give storage values, "
             "leave out quantized_io (--quantized-io)"
         )
     if parameters is not None:
         if integral or empty:
             return array.astype(np.int64) if empty else array
         raise SignatureError(
-            f"{where} must be storage values ({parameters.storage}), got {array.dtype}; to give "
+            f"{label} must be storage values ({parameters.storage}), got {array.dtype}; to give "
             "reals, set quantized_io (--quantized-io)"
         )
     expected = element_type(type_.element).dtype
@@ -201,20 +201,20 @@ def _as_array(
         return array
     if empty:
         return array.astype(expected)
-    if integral and expected.kind in "iu" and (not given or not type_.element.startswith("u")):
+    if integral and expected.kind in "iu" and (not has_dtype or not type_.element.startswith("u")):
         return array  # checked against the width below
     is_float = element_type(type_.element).is_float
-    if not given and is_float and (integral or real):
+    if not has_dtype and is_float and (integral or real):
         with np.errstate(over="ignore"):
             return array.astype(expected)
-    if not given and integral and expected.kind == "b" and ((array == 0) | (array == 1)).all():
+    if not has_dtype and integral and expected.kind == "b" and ((array == 0) | (array == 1)).all():
         return array.astype(expected)
-    if not given and not is_float:
+    if not has_dtype and not is_float:
         kind = "truth values" if expected.kind == "b" else "integers of 64 bits or less"
         what = _first_of(array, lambda value: not (integral and value in (0, 1)))
-        raise SignatureError(f"{where} must be {kind} ({type_.element}), got {what}")
+        raise SignatureError(f"{label} must be {kind} ({type_.element}), got {what}")
     raise SignatureError(
-        f"{where} must be of dtype {expected} ({type_.element}), got {array.dtype}; "
+        f"{label} must be of dtype {expected} ({type_.element}), got {array.dtype}; "
         f"{conversion(type_, expected)}"
     )
 
@@ -225,7 +225,7 @@ def _first_of(array: Array, is_wrong: Callable[[Any], bool]) -> str:
     return quoted(str(next((value for value in flat if is_wrong(value)), flat[0])))[1:-1]
 
 
-def _check_integers(array: Array, type_: ValueType, where: str) -> Array:
+def _check_integers(array: Array, type_: ValueType, label: str) -> Array:
     """Check that integers fit their type (signed, or unsigned with the same bits)."""
     expected = element_type(type_.element).dtype
     if expected.kind not in "iu":
@@ -237,7 +237,7 @@ def _check_integers(array: Array, type_: ValueType, where: str) -> Array:
     if array.size and width < 64:
         low, high = int(array.min()), int(array.max())
         if low < -(1 << (width - 1)) or high >= 1 << width:
-            raise SignatureError(f"{where} must fit {type_.element}, got values {low}:{high}")
+            raise SignatureError(f"{label} must fit {type_.element}, got values {low}:{high}")
         if high < 1 << (width - 1):
             return array.astype(expected, copy=False)
         bits = array.astype(np.int64) & ((1 << width) - 1)
@@ -245,7 +245,7 @@ def _check_integers(array: Array, type_: ValueType, where: str) -> Array:
     return array.astype(np.int64).astype(expected)
 
 
-def check_shape(shape: tuple[int, ...], type_: ValueType, where: str) -> None:
+def check_shape(shape: tuple[int, ...], type_: ValueType, label: str) -> None:
     """Raise SignatureError if a shape is not that of a type."""
     if type_.shape is None or shape == type_.shape:
         return
@@ -256,7 +256,7 @@ def check_shape(shape: tuple[int, ...], type_: ValueType, where: str) -> None:
     if not fits:
         expected = "x".join("?" if n is None else str(n) for n in type_.shape) or "scalar"
         got = "x".join(str(n) for n in shape) or "scalar"
-        raise SignatureError(f"{where} must have the shape {expected}, got {got}")
+        raise SignatureError(f"{label} must have the shape {expected}, got {got}")
 
 
 def element_type(element: str) -> ElementType:
@@ -282,7 +282,7 @@ def abi_element(abi: str) -> str:
     return match.group(1) if match else abi
 
 
-def held(array: Array, type_: ValueType) -> Array:
+def pack_storage(array: Array, type_: ValueType) -> Array:
     """Storage values as a program takes them: sign-extended in a container, or packed."""
     if type_.plane_bits is not None:
         planes = [plane.view(np.int8) for plane in pack_planes(array, type_.plane_bits)]
@@ -298,8 +298,8 @@ def held(array: Array, type_: ValueType) -> Array:
     return np.where(values >> (width - 1), values - (1 << width), values).astype(dtype)
 
 
-def unpacked(array: Array, type_: ValueType) -> Array:
-    """The storage values of an array that is packed; undo `held`."""
+def unpack_storage(array: Array, type_: ValueType) -> Array:
+    """The storage values of an array that is packed; undo `pack_storage`."""
     bits, shape = type_.plane_bits, [extent or 0 for extent in type_.shape or ()]
     assert bits is not None
     shapes = plane_shapes(shape, bits) or []
@@ -313,7 +313,7 @@ def unpacked(array: Array, type_: ValueType) -> Array:
     return np.asarray(values).view(np.int8) << left >> left
 
 
-def array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:
+def user_array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:
     """Return what the user sees of an array that the program stores."""
     parameters = type_.parameters
     if parameters is None:

@@ -13,10 +13,11 @@ from ..errors import UsageError
 from ..numerics.element_types import Array
 from . import native_calls
 from .device_arrays import DeviceArray
-from .marshalling import Parameter, Prepared, returned_of
+from .direct_calls import PreparedCall, unwrap_results
+from .marshalling import Parameter
 
 if TYPE_CHECKING:
-    from .executable import Function
+    from .function import Function
 
 __all__ = ["BoundCall"]
 
@@ -36,13 +37,13 @@ class BoundCall:
     def __init__(
         self, function: Function, arguments: Sequence[npt.ArrayLike], quantized_io: bool
     ) -> None:
-        self._prepared: Prepared | None = None
+        self._prepared: PreparedCall | None = None
         self._is_new = True
         self._values: list[Any] = [None] * len(arguments)
         self._memory: list[Array | None] = [None] * len(arguments)
         self._function = function  # the last that is let go
-        for place, argument in enumerate(arguments):
-            self._store(place, argument, quantized_io)
+        for index, argument in enumerate(arguments):
+            self._store(index, argument, quantized_io)
 
     def __repr__(self) -> str:
         return f"<bound call of {self._function!r}>"
@@ -62,7 +63,7 @@ class BoundCall:
         if prepared is None:
             return self._other_call()
         # Of a program of 3 us each line here counts.
-        returned, function, pushed, popped, free, calls, invoke, failed, device = prepared
+        returned, function, pushed, popped, free, calls, invoke, error_of, device = prepared
         if calls is not native_calls.CALLS:
             native_calls.check_process(device.process)
         try:
@@ -83,7 +84,7 @@ class BoundCall:
                         calls.stay()
                 invoke(function, pushed, popped)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise failed(error) from None
+                raise error_of(error) from None
             finally:
                 if is_counted:
                     calls.under_way.pop()
@@ -108,27 +109,27 @@ class BoundCall:
             SignatureError: it does not fit.
             UsageError: there is no such argument.
         """
-        place = self._function.place(argument)
-        memory = self._memory[place]
+        index = self._function.argument_index(argument)
+        memory = self._memory[index]
         if memory is None or isinstance(array, DeviceArray):
-            self._store(place, array, quantized_io)
+            self._store(index, array, quantized_io)
             return
-        parameter = self._function.parameters[place]
+        parameter = self._function.parameters[index]
         stored = parameter.stored(array, self._function.device, quantized_io)
         memory[...] = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
 
-    def _store(self, place: int, argument: npt.ArrayLike, quantized_io: bool) -> None:
+    def _store(self, index: int, argument: npt.ArrayLike, quantized_io: bool) -> None:
         """Store an argument anew."""
         function = self._function
-        parameter = function.parameters[place]
+        parameter = function.parameters[index]
         is_own = parameter.is_tensor and not isinstance(argument, DeviceArray)
         if is_own:
-            value: Any = function.put(place, argument, quantized_io=quantized_io)
+            value: Any = function.put(index, argument, quantized_io=quantized_io)
         else:
             value = parameter.stored(argument, function.device, quantized_io)
-        self._values[place], self._prepared, self._is_new = value, None, True
-        is_written = is_own and value.is_host and not value.laid_out and _is_full(parameter)
-        self._memory[place] = function.device.writable_bytes(value.view) if is_written else None
+        self._values[index], self._prepared, self._is_new = value, None, True
+        is_written = is_own and value.is_host and not value.prepacked and _is_full(parameter)
+        self._memory[index] = function.device.writable_bytes(value.view) if is_written else None
 
     def _other_call(self) -> Any:
         """Make the first call with what is stored, or one that makes its results anew."""
@@ -137,7 +138,7 @@ class BoundCall:
             self._is_new = False
             if self._prepared is not None:
                 return self.invoke()
-        return returned_of(self._function.invoke(self._values, resident=True))
+        return unwrap_results(self._function.invoke(self._values, resident=True))
 
 
 def _is_full(parameter: Parameter) -> bool:

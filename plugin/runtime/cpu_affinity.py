@@ -19,30 +19,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cores", "giving_way", "other_processors"]
+__all__ = ["other_processors", "physical_cores", "yielding_to_waker"]
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
 
 
-def cores() -> int | None:
+def physical_cores() -> int | None:
     """Return how many threads IREE makes by itself, each on a core of its own.
 
     None where that is not known, or others than the cores that this process may use.
     """
     if not hasattr(os, "sched_getaffinity") or len(list(_NODES.glob("node[0-9]*"))) > 1:
         return None
-    found = set()
+    sibling_lists = set()
     for processor in os.sched_getaffinity(0):
         file = _PROCESSORS / f"cpu{processor}" / "topology" / "thread_siblings_list"
         try:
-            found.add(file.read_text())
+            sibling_lists.add(file.read_text())
         except OSError:
             return None
-    return len(found)
+    return len(sibling_lists)
 
 
-def giving_way(invoke: Callable[..., object]) -> Callable[..., object]:
+def yielding_to_waker(invoke: Callable[..., object]) -> Callable[..., object]:
     """Return what does the same, and lets threads go on that wake the caller.
 
     A caller that has a policy of scheduling of its own keeps it. This takes 3 us.

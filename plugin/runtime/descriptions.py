@@ -9,7 +9,7 @@ from ..core.files import read_input
 from ..errors import InputError
 from ..isolation.client import ChildEnded, call
 
-__all__ = ["ask_about", "describe_executable"]
+__all__ = ["describe_executable", "inspect_in_child"]
 
 
 def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, list[str]]]:
@@ -21,11 +21,11 @@ def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, lis
     Raises:
         InputError: the file cannot be read, or is no executable.
     """
-    described: dict[str, dict[str, list[str]]] = ask_about(path, "served_description")
+    described: dict[str, dict[str, list[str]]] = inspect_in_child(path, "description_in_child")
     return described
 
 
-def ask_about(path: str | os.PathLike[str], function: str) -> Any:
+def inspect_in_child(path: str | os.PathLike[str], function: str) -> Any:
     """Call a function of `vm_modules` on an executable, in a child process.
 
     IREE's runtime reads damaged files beyond their ends.
@@ -35,10 +35,10 @@ def ask_about(path: str | os.PathLike[str], function: str) -> Any:
     """
     name, data = os.fspath(path), read_input(path)
     try:
-        found, _ = call(f"{__package__}.vm_modules:{function}", {"name": name}, [data])
+        answer, _ = call(f"{__package__}.vm_modules:{function}", {"name": name}, [data])
     except ChildEnded as ended:
         raise InputError(
             f"'{name}' is damaged: IREE's runtime crashed while it read the file ({ended.cause}); "
             "compile the module again"
         ) from None
-    return found
+    return answer

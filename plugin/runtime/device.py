@@ -14,7 +14,7 @@ from ..signature import MOST_THREADS, ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
-from .worker_threads import Team
+from .worker_threads import WorkerPool
 
 __all__ = ["Device", "list_devices"]
 
@@ -44,7 +44,7 @@ class Device:
         self.driver = ""
         self._uri = DEVICES.get(name, name)
         self._opened: dict[str, weakref.ref[OpenDevice]] = {}
-        self._kept: list[OpenDevice] = []
+        self._kept_alive: list[OpenDevice] = []
         if threads is not None:
             self._uri = _uri_of_threads(self._uri, threads, name)
         if self.is_vulkan:
@@ -77,6 +77,11 @@ class Device:
         return DEVICES.get(self.name, self.name).startswith("vulkan")
 
     @property
+    def target(self) -> str:
+        """The compilation target for this device: ``vulkan`` or ``llvm-cpu``."""
+        return "vulkan" if self.is_vulkan else "llvm-cpu"
+
+    @property
     def has_8bit_storage(self) -> bool:
         """True for a device that loads and stores 8- and 16-bit values."""
         needed = ("storageBuffer8BitAccess", "storageBuffer16BitAccess", "shaderInt8")
@@ -104,11 +109,11 @@ class Device:
             EnvironmentProblem: the driver fails to open it.
         """
         threads = self._most_threads
-        if any(each is None or each.is_worth(threads, team=False) for each in work):
+        if any(each is None or each.is_worth(threads, pool=False) for each in work):
             return self._open(self._uri)
         return self._open(self._own)
 
-    def team(self, work: Sequence[Work | None], program: bytes | None) -> Team | None:
+    def worker_pool(self, work: Sequence[Work | None], program: bytes | None) -> WorkerPool | None:
         """Return the team that runs an executable on the device of `open` for no work.
 
         None where the caller's thread, or IREE's, run it.
@@ -120,8 +125,8 @@ class Device:
         if program is None or self.name != "llvm-cpu":
             return None
         threads = self._most_threads
-        if any(each is None or each.is_worth(threads, team=True) for each in work):
-            return Team.of(threads, program)
+        if any(each is None or each.is_worth(threads, pool=True) for each in work):
+            return WorkerPool.of(threads, program)
         return None
 
     def threads_of(self, opened: OpenDevice) -> int | None:
@@ -140,13 +145,13 @@ class Device:
         return "local-sync" if self.name == "llvm-cpu" else self._uri
 
     def _open(self, uri: str) -> OpenDevice:
-        found = self._opened.get(uri)
-        opened = None if found is None else found()
+        reference = self._opened.get(uri)
+        opened = None if reference is None else reference()
         if opened is None or opened.process != os.getpid():
             opened = OpenDevice(uri, self.threads)
             self._opened[uri] = weakref.ref(opened)
             if opened.is_host:
-                self._kept.append(opened)
+                self._kept_alive.append(opened)
         return opened
 
     def put(
@@ -204,7 +209,7 @@ def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str]:
 def list_devices() -> list[tuple[str, str]]:
     """Return the name and the description of each device that IREE finds here."""
     runtime = iree_runtime()
-    found = []
+    devices = []
     for driver_name in ("local-task", "vulkan"):
         try:
             driver = runtime.get_driver(driver_name)
@@ -214,5 +219,5 @@ def list_devices() -> list[tuple[str, str]]:
         for device in devices:
             path = str(device.get("path") or "")
             uri = f"{driver_name}://{path}" if path else driver_name
-            found.append((uri, str(device.get("name") or driver_name)))
-    return found
+            devices.append((uri, str(device.get("name") or driver_name)))
+    return devices

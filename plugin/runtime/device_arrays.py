@@ -18,11 +18,18 @@ import numpy.typing as npt
 from ..errors import ExecutionError, SignatureError, SubquantError
 from ..numerics.element_types import Array, DType, ElementType
 from ..signature import ValueType
-from .arguments import abi_element, array_of_argument, array_of_result, element_type, held, unpacked
+from .arguments import (
+    abi_element,
+    element_type,
+    pack_storage,
+    storage_of_argument,
+    unpack_storage,
+    user_array_of_result,
+)
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice
 
-__all__ = ["DeviceArray", "check_taken", "put"]
+__all__ = ["DeviceArray", "check_device_array", "put"]
 
 
 class DeviceArray:
@@ -40,8 +47,8 @@ class DeviceArray:
     """
 
     __slots__ = (
-        *("__weakref__", "_device", "_kept", "_memory", "buffer_view", "is_host"),
-        *("is_shared", "laid_out", "shape", "type"),
+        *("__weakref__", "_device", "_kept_alive", "_memory", "buffer_view", "is_host"),
+        *("is_shared", "prepacked", "shape", "type"),
     )
 
     def __init__(
@@ -56,16 +63,16 @@ class DeviceArray:
         self.type = type_
         self.buffer_view = view
         self._memory = memory
-        self._kept: Any = None
-        self.laid_out: dict[object, Sequence[Any]] = {}
+        self._kept_alive: Any = None
+        self.prepacked: dict[object, Sequence[Any]] = {}
         self._device = device
         self.is_host = device.is_host
         self.is_shared = False
 
     def __del__(self) -> None:
         # Before its device, whatever the garbage collector does.
-        self._memory = self.buffer_view = self._kept = None
-        self.laid_out = {}
+        self._memory = self.buffer_view = self._kept_alive = None
+        self.prepacked = {}
 
     @property
     def dtype(self) -> DType:
@@ -121,14 +128,14 @@ class DeviceArray:
         with native_call():
             stored = self._device.download(view, element_type(abi_element(type_.abi[0])).dtype)
         if type_.plane_bits is not None:
-            stored = unpacked(stored, type_)
-        return array_of_result(stored, type_, quantized_io).reshape(self.shape)
+            stored = unpack_storage(stored, type_)
+        return user_array_of_result(stored, type_, quantized_io).reshape(self.shape)
 
     def donate(self) -> None:
         """Give up the memory: what is asked of the array afterwards is an error."""
-        self._kept = self.buffer_view if self.is_shared else None
+        self._kept_alive = self.buffer_view if self.is_shared else None
         self._memory = self.buffer_view = None
-        self.laid_out = {}
+        self.prepacked = {}
 
     def is_on(self, device: OpenDevice) -> bool:
         """True for an array in the memory of `device`."""
@@ -179,15 +186,17 @@ class DeviceArray:
         says_read_only = max_version is not None and max_version[0] >= 1
         if copy or (copy is None and not says_read_only):
             array = array.copy()
-        given = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
-        return array.__dlpack__(**{key: value for key, value in given.items() if value is not None})
+        stored_type = {"stream": stream, "max_version": max_version, "dl_device": dl_device}
+        return array.__dlpack__(
+            **{key: value for key, value in stored_type.items() if value is not None}
+        )
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return 1, 0  # this process's memory, of a copy if it has to be
 
 
 def put(
-    device: OpenDevice, array: npt.ArrayLike, like: ValueType | None, where: str, quantized_io: bool
+    device: OpenDevice, array: npt.ArrayLike, like: ValueType | None, label: str, quantized_io: bool
 ) -> DeviceArray:
     """Copy an array into a device's memory.
 
@@ -203,20 +212,20 @@ def put(
     """
     if like is None:
         array = np.asarray(array)
-        like = _type_of(array, where)
+        like = _type_of(array, label)
     if not like.abi[0].startswith("tensor"):
-        raise SignatureError(f"{where} is a number ({like}), which each call is given as it is")
-    stored = array_of_argument(array, like, where, quantized_io)
-    view = device.upload(held(stored, like), abi_element(like.abi[0]))
+        raise SignatureError(f"{label} is a number ({like}), which each call is given as it is")
+    stored = storage_of_argument(array, like, label, quantized_io)
+    view = device.upload(pack_storage(stored, like), abi_element(like.abi[0]))
     return DeviceArray(device, view, like, stored.shape)
 
 
-def _type_of(array: Array, where: str) -> ValueType:
+def _type_of(array: Array, label: str) -> ValueType:
     """The type of a tensor that holds an array as it is."""
     try:
         element = ElementType.of_dtype(array.dtype)
     except SubquantError as error:
-        raise SignatureError(f"{where} is no array that programs take: {error.message}") from None
+        raise SignatureError(f"{label} is no array that programs take: {error.message}") from None
     is_unsigned = element.kind == "uint"
     stored = f"i{element.bits}" if is_unsigned else element.name
     dims = "".join(f"{extent}x" for extent in array.shape)
@@ -227,7 +236,9 @@ def _type_of(array: Array, where: str) -> ValueType:
     )
 
 
-def check_taken(array: DeviceArray, type_: ValueType, where: str, device: OpenDevice) -> None:
+def check_device_array(
+    array: DeviceArray, type_: ValueType, label: str, device: OpenDevice
+) -> None:
     """Check that an array is what a function takes for an argument, except for its shape.
 
     Raises:
@@ -235,28 +246,28 @@ def check_taken(array: DeviceArray, type_: ValueType, where: str, device: OpenDe
     """
     if not array.is_on(device):
         raise SignatureError(
-            f"{where} lies in the memory of another device ({array!r}); put it on that of the "
+            f"{label} lies in the memory of another device ({array!r}); put it on that of the "
             "executable, or give it as an array: x.numpy()"
         )
     if array.type is not type_ and not _holds(array.type, type_):
         raise SignatureError(
-            f"{where} must be stored as {type_}, got {array!r}; store it with put of this "
+            f"{label} must be stored as {type_}, got {array!r}; store it with put of this "
             "function: f.put(argument, array)"
         )
 
 
-def _holds(given: ValueType, type_: ValueType) -> bool:
+def _holds(stored_type: ValueType, type_: ValueType) -> bool:
     """True if whatever is stored as one type is stored so for the other, and in its range."""
-    stored, expected = given.abi[0], type_.abi[0]
+    stored, expected = stored_type.abi[0], type_.abi[0]
     if abi_element(stored) != abi_element(expected) or not expected.startswith("tensor"):
         return False
-    if given.plane_bits != type_.plane_bits:
+    if stored_type.plane_bits != type_.plane_bits:
         return False
-    if given.parameters is not None and type_.parameters is not None:
-        return given.parameters == type_.parameters
-    if given.element == type_.element and given.parameters is type_.parameters:
+    if stored_type.parameters is not None and type_.parameters is not None:
+        return stored_type.parameters == type_.parameters
+    if stored_type.element == type_.element and stored_type.parameters is type_.parameters:
         return True
-    ours, theirs = _range_of(given), _range_of(type_)
+    ours, theirs = _range_of(stored_type), _range_of(type_)
     if ours is None or theirs is None or ours[0] != theirs[0]:
         return False
     is_signless = type_.parameters is None and not type_.element.startswith("ui")

@@ -6,9 +6,9 @@ import platform
 import re
 from pathlib import Path
 
-from ..compiler.cpu_features import host_features
 from ..core.versions import installed_versions
 from ..isolation.limits import available_cores
+from .host_features import host_features
 
 __all__ = ["describe_machine"]
 
@@ -24,7 +24,7 @@ def describe_machine() -> dict[str, str]:
     from .. import __version__
 
     features = host_features() or frozenset()
-    found = {
+    description = {
         "CPU": _processor("model name") or platform.processor() or platform.machine(),
         "features": ", ".join(name for name in _FOR_INTEGERS if name in features),
         "cores": str(available_cores()),
@@ -35,28 +35,28 @@ def describe_machine() -> dict[str, str]:
         "subquant": __version__,
         **{name: version or "" for name, version in installed_versions().items()},
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in description.items() if text}
 
 
 def _processor(field: str) -> str:
     """A field of the first processor in ``/proc/cpuinfo``."""
-    found = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return found.group(1).strip() if found else ""
+    description = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    return description.group(1).strip() if description else ""
 
 
 def _caches() -> str:
     """The caches for data of the first core: ``L1 48 KiB, L2 2048 KiB``."""
-    found = []
+    description = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (_read(index / name).strip() for name in ("level", "type", "size"))
         if kind != "Instruction" and size:
-            found.append(f"L{level} {size.removesuffix('K')} KiB")
-    return ", ".join(found)
+            description.append(f"L{level} {size.removesuffix('K')} KiB")
+    return ", ".join(description)
 
 
 def _memory() -> str:
-    found = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
-    return f"{int(found.group(1)) / 2**20:.0f} GiB" if found else ""
+    description = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
+    return f"{int(description.group(1)) / 2**20:.0f} GiB" if description else ""
 
 
 def _read(path: str | Path) -> str:

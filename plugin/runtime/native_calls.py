@@ -23,9 +23,9 @@ from ..errors import ExecutionError
 
 __all__ = ["CALLS", "Calls", "begin_call", "check_process", "is_forked", "native_call"]
 
-PATIENCE = 60.0
+EXIT_WAIT_SECONDS = 60.0
 """How many seconds the end of Python waits for calls."""
-_PAUSE = 0.001
+_EXIT_POLL_SECONDS = 0.001
 """Seconds after which it looks again."""
 _nothing: Callable[[], object] = tuple
 """What ends a call that is not counted: nothing that has an effect takes less time."""
@@ -78,9 +78,9 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
     def wait(self) -> None:
         """Let no further call begin, and wait for those that have."""
         self.is_ending = True
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + EXIT_WAIT_SECONDS
         while self.under_way and time.monotonic() < end:
-            time.sleep(_PAUSE)
+            time.sleep(_EXIT_POLL_SECONDS)
 
 
 CALLS = Calls()

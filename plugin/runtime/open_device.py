@@ -22,7 +22,7 @@ import numpy as np
 from ..errors import EnvironmentProblem, ExecutionError, InputError, expected_name, quoted
 from ..numerics.element_types import BF16, Array, DType
 from .arguments import element_type
-from .cpu_affinity import cores, giving_way
+from .cpu_affinity import physical_cores, yielding_to_waker
 from .native_calls import is_forked
 from .polling_threads import list_threads, lower_busy_threads
 
@@ -31,9 +31,9 @@ __all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device"]
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names to IREE device names; any IREE device URI is accepted as well."""
 _ALIGNMENT = 64
-"""In bytes: compiled programs take it for granted of every buffer, and crash without it."""
-_LARGE = 1 << 15
-"""Bytes of an array for which it takes longer to copy it than to see how it lies."""
+"""The alignment of buffers in bytes that compiled programs rely on; they crash without it."""
+_MIN_BYTES_TO_LEND = 1 << 15
+"""The size of an array from which on a copy takes longer than the checks for lending it."""
 
 
 @functools.cache
@@ -51,15 +51,15 @@ def iree_runtime() -> Any:
 @functools.cache
 def _hal_element_type(element: str) -> Any:
     """IREE's number for an MLIR element type that is held as wide as it is."""
-    held = element_type(element)
-    if held.bits not in (1, 8 * held.dtype.itemsize):
+    mlir_type = element_type(element)
+    if mlir_type.bits not in (1, 8 * mlir_type.dtype.itemsize):
         raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
-    if held.kind == "bool":
+    if mlir_type.kind == "bool":
         name = "BOOL_8"
-    elif held == BF16:
+    elif mlir_type == BF16:
         name = "BFLOAT_16"
     else:
-        name = f"{held.kind.upper()}_{held.bits}"
+        name = f"{mlir_type.kind.upper()}_{mlir_type.bits}"
     return getattr(iree_runtime().HalElementType, name)
 
 
@@ -104,7 +104,7 @@ def _driver_of_threads(threads: int) -> Any:
     runtime = iree_runtime()
     with _FLAGS:
         runtime.get_driver("local-task")  # which has what was set before, if it is the first
-        if threads == cores():
+        if threads == physical_cores():
             return _new_driver("local-task")
         runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
         try:
@@ -192,7 +192,7 @@ class OpenDevice:
         runtime = iree_runtime()
         type_ = _hal_element_type(element)
         allocator, memory, usage = self.handle.allocator, _memory(), _usage()
-        if self.is_host and array.nbytes >= _LARGE and _is_repeated_zero(array):
+        if self.is_host and array.nbytes >= _MIN_BYTES_TO_LEND and _is_repeated_zero(array):
             buffer = allocator.allocate_buffer(memory, usage, array.nbytes)
             target = buffer.map().asarray((array.nbytes,), np.dtype(np.uint8))
             if target.any():  # what is read only, and new, takes no memory
@@ -217,7 +217,7 @@ class OpenDevice:
         None if the array must be copied: it does not lie as programs need it, or is so small that
         it takes longer to find out. The program must not write to it.
         """
-        if not self.is_host or array.nbytes < _LARGE or not array.flags.c_contiguous:
+        if not self.is_host or array.nbytes < _MIN_BYTES_TO_LEND or not array.flags.c_contiguous:
             return None
         address = array.ctypes.data
         if address % _ALIGNMENT:
@@ -237,14 +237,14 @@ class OpenDevice:
 
     def host_bytes(self, view: Any) -> Array:
         """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""
-        found: Array = np.frombuffer(view.map(), np.uint8)  # of what may not be written to
-        return found
+        data: Array = np.frombuffer(view.map(), np.uint8)  # read-only
+        return data
 
     def writable_bytes(self, view: Any) -> Array:
         """As `host_bytes`, to be written to."""
         buffer = view.get_buffer()
-        found: Array = buffer.map().asarray((buffer.byte_length(),), np.dtype(np.uint8))
-        return found
+        data: Array = buffer.map().asarray((buffer.byte_length(),), np.dtype(np.uint8))
+        return data
 
     def download(self, view: Any, dtype: DType) -> Array:
         """Copy a buffer view's contents into a new array, which can be lent if it is large."""
@@ -260,11 +260,11 @@ class OpenDevice:
                 runtime.MemoryType.HOST_LOCAL | runtime.MemoryType.DEVICE_VISIBLE,
                 runtime.BufferUsage.TRANSFER | runtime.BufferUsage.MAPPING,
             )
-        found = self.host_bytes(source)[:size].view(dtype).reshape(shape)
-        if size < _LARGE:
-            return found.copy()
+        data = self.host_bytes(source)[:size].view(dtype).reshape(shape)
+        if size < _MIN_BYTES_TO_LEND:
+            return data.copy()
         array = _aligned(shape, dtype)
-        array[...] = found
+        array[...] = data
         return array
 
     def copied(self, view: Any) -> Any:
@@ -297,7 +297,7 @@ class OpenDevice:
         fence = iree_runtime().HalFence.create_at
         submit(*arguments, fence(done, 0), fence(done, 1))
         if self.has_threads:
-            giving_way(fence(done, 1).wait)()
+            yielding_to_waker(fence(done, 1).wait)()
         else:
             done.wait(1)
 
@@ -331,7 +331,7 @@ def _usage() -> int:
 
 def is_large(size: int) -> bool:
     """True for an array of so many bytes that it may be lent, and need not be copied."""
-    return size >= _LARGE
+    return size >= _MIN_BYTES_TO_LEND
 
 
 def no_device(uri: str, error: Exception) -> str:

@@ -1,10 +1,10 @@
-"""Weights among the arguments of a function, laid out for its kernels once.
+"""Prepacked weights: arguments of a function that its kernels read in a packed layout.
 
-An executable has, for a function with such, another one that takes them laid out besides, and one
-of each that does so (`subquant.kernels.pack.prepack_arguments`). An array that `Function.put`
-stores is laid out there; one that is in the device's memory otherwise when the function meets it a
-second time, as what is computed for one call only would be laid out in vain. What is laid out is
-kept beside the array, which does not change.
+For a function with such weights the executable has a variant that takes them prepacked as well, and
+a function for each that prepacks it (`subquant.kernels.pack.prepack_arguments`). `Function.put`
+prepacks an array. Another array in the device's memory is prepacked when the function gets it for
+the second time, since prepacking does not pay for one call. The packed tensors are kept with the
+array, which never changes.
 """
 
 from __future__ import annotations
@@ -14,89 +14,88 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import InputError
-from ..signature import LAID_OUT, LAYOUTS_KEY
+from ..signature import LAYOUTS_KEY
 from .device_arrays import DeviceArray
-from .entry_points import Entry
+from .entry_points import EntryPoints, prepacking_functions
 from .open_device import iree_runtime
 
-__all__ = ["Layouts"]
+__all__ = ["PrepackedWeights"]
 
-_MOST = 64
-"""Tensors that a weight is laid out into."""
+_MAX_TENSORS = 64
+"""The bound of the number of tensors that a weight is packed to."""
 
 
-class Layouts:
-    """How the weights of a function are laid out.
+class PrepackedWeights:
+    """The weights of a function that its kernels read prepacked.
 
     Args:
-        function: takes what is laid out after the arguments.
-        layouts: for each weight, by its number, what lays it out, and into how many tensors.
+        function: the variant, which takes the packed tensors after the arguments.
+        functions: for each weight, by the number of its argument, the function that prepacks it and
+            the number of its tensors.
 
     Attributes:
         function: as above.
-        entry: how it is called.
+        entry: the entry points of the variant.
     """
 
-    def __init__(self, function: Any, layouts: Mapping[int, tuple[Any, int]]) -> None:
+    def __init__(self, function: Any, functions: Mapping[int, tuple[Any, int]]) -> None:
         self.function = function
-        self.entry = Entry(function)
-        self._layouts = layouts
-        self._key = object()  # of what arrays keep, which do not keep the executable
+        self.entry = EntryPoints(function)
+        self._functions = functions
+        self._key = object()  # the key in `DeviceArray.prepacked`, which keeps no executable alive
 
     @classmethod
     def of(
         cls, name: str, reflection: Mapping[str, str], lookup: Callable[[str], Any]
-    ) -> Layouts | None:
-        """The layouts that are recorded of a function; None if it has none.
+    ) -> PrepackedWeights | None:
+        """Return the prepacked weights that an executable records for a function; None for none.
 
         Raises:
-            InputError: what is recorded is wrong.
+            InputError: the record is damaged.
         """
         text = reflection.get(LAYOUTS_KEY)
         if text is None:
             return None
         try:
-            layouts = {
-                int(place): (lookup(f"{name}{LAID_OUT}_{int(place)}"), range(1, _MOST)[count - 1])
-                for place, count in json.loads(text).items()
+            counts = {
+                int(index): range(1, _MAX_TENSORS)[count - 1]
+                for index, count in json.loads(text).items()
             }
-            return cls(lookup(f"{name}{LAID_OUT}"), layouts)
+            return cls(*prepacking_functions(name, counts, lookup))
         except (AttributeError, LookupError, RecursionError, RuntimeError, TypeError, ValueError):
             raise InputError("its weights have no layouts; compile the module again") from None
 
-    def lay_out(self, place: int, array: DeviceArray, invoke: Callable[..., object]) -> None:
-        """Lay an array out that is to be an argument, if that is a weight."""
-        if place in self._layouts:
-            self._pieces(place, array, invoke)
+    def prepack(self, index: int, array: DeviceArray, invoke: Callable[..., object]) -> None:
+        """Prepack an array for an argument, if that is a weight."""
+        if index in self._functions:
+            self._views_of(index, array, invoke)
 
-    def pieces(
-        self, arguments: Sequence[object], invoke: Callable[..., object]
-    ) -> list[Any] | None:
-        """What the function takes besides its arguments; None if it is not to be called."""
-        found: list[Any] = []
+    def views(self, arguments: Sequence[object], invoke: Callable[..., object]) -> list[Any] | None:
+        """Return the packed tensors for the variant; None if it is not to be called."""
         is_new = False
-        for place in self._layouts:
-            array = arguments[place]
+        for index in self._functions:
+            array = arguments[index]
             if not isinstance(array, DeviceArray):
                 return None
-            if self._key not in array.laid_out:
-                array.laid_out[self._key] = ()
+            if self._key not in array.prepacked:
+                array.prepacked[self._key] = ()
                 is_new = True
         if is_new:
             return None
-        for place in self._layouts:
-            found += self._pieces(place, arguments[place], invoke)
-        return found
+        views: list[Any] = []
+        for index in self._functions:
+            views += self._views_of(index, arguments[index], invoke)
+        return views
 
-    def _pieces(self, place: int, array: Any, invoke: Callable[..., object]) -> Sequence[Any]:
-        pieces: Sequence[Any] = array.laid_out.get(self._key, ())
-        if not pieces:
+    def _views_of(self, index: int, array: Any, invoke: Callable[..., object]) -> Sequence[Any]:
+        views: Sequence[Any] = array.prepacked.get(self._key, ())
+        if not views:
             runtime = iree_runtime()
-            function, count = self._layouts[place]
+            function, count = self._functions[index]
             pushed, popped = runtime.VmVariantList(1), runtime.VmVariantList(count)
             pushed.push_ref(array.view)
             invoke(function, pushed, popped)
-            view = runtime.HalBufferView
-            pieces = [popped.get_as_object(number, view) for number in range(count)]
-            array.laid_out[self._key] = pieces
-        return pieces
+            view_type = runtime.HalBufferView
+            views = [popped.get_as_object(number, view_type) for number in range(count)]
+            array.prepacked[self._key] = views
+        return views

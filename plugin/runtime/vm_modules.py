@@ -12,19 +12,19 @@ from ..core.files import kind_of, open_input, read_input
 from ..errors import InputError, quoted
 from ..isolation.child import ReportStep
 from ..signature import REFLECTION_KEY, Signature, ValueType
-from .descriptions import ask_about
+from .descriptions import inspect_in_child
 from .large_pages import copied_to_large_pages
 from .open_device import iree_runtime
-from .prepacked_arguments import Layouts
+from .prepacked_arguments import PrepackedWeights
 
 __all__ = [
     "PublicFunction",
+    "description_in_child",
     "load_module",
     "parameters_module",
     "public_functions",
     "read_signatures",
-    "served_description",
-    "served_signatures",
+    "signatures_in_child",
     "vm_instance",
 ]
 
@@ -60,8 +60,8 @@ def _module_of(name: str, data: bytes) -> Any:
             return module.wrap_buffer(vm_instance(), copied)
         return module.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
-        found = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
-        raise InputError(f"{quoted(name)} is no IREE executable{found.format(name)}") from None
+        answer = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
+        raise InputError(f"{quoted(name)} is no IREE executable{answer.format(name)}") from None
 
 
 _EXPECTED = "; expected the output of 'subquant compile'"
@@ -136,11 +136,11 @@ def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
     Raises:
         InputError: the file cannot be read, or is no executable.
     """
-    found = ask_about(path, "served_signatures")
-    return {function: Signature.from_json(text) for function, text in found.items()}
+    answer = inspect_in_child(path, "signatures_in_child")
+    return {function: Signature.from_json(text) for function, text in answer.items()}
 
 
-def served_signatures(
+def signatures_in_child(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, str], list[bytes]]:
     """Read the signatures, as JSON, of the executable that the blob is: in a child process."""
@@ -149,10 +149,10 @@ def served_signatures(
     return {each.name: each.signature.to_json() for each in functions if each.signature}, []
 
 
-def served_description(
+def description_in_child(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, dict[str, list[str]]], list[bytes]]:
-    """Read the types of arguments and results, as text, like `served_signatures`."""
+    """Read the types of arguments and results, as text, like `signatures_in_child`."""
     name = arguments["name"]
     described = {
         each.name: {
@@ -174,14 +174,14 @@ class PublicFunction:
         handle: the bindings'.
         reflection: entries by key.
         signature: None if nothing is recorded that can be read as one.
-        layouts: of its weights; None if it has none.
+        weights: of its weights; None if it has none.
     """
 
     name: str
     handle: Any
     reflection: Mapping[str, str]
     signature: Signature | None
-    layouts: Layouts | None = None
+    weights: PrepackedWeights | None = None
 
 
 def public_functions(module: Any, file: str) -> list[PublicFunction]:
@@ -205,7 +205,7 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
                 handles[name],
                 recorded[name],
                 _signature_of(recorded[name]),
-                Layouts.of(name, recorded[name], handles.__getitem__),
+                PrepackedWeights.of(name, recorded[name], handles.__getitem__),
             )
             for name in public
         ]

@@ -1,13 +1,12 @@
-"""The threads of a team: they share the workgroups of what a caller runs (`subquant.iree_hooks`).
+"""Worker pool: the threads that compute workgroups of a caller's dispatches (`iree_hooks`).
 
-A thread asks for work for a millisecond after the last, as those of OpenMP, llama.cpp and ONNX
-Runtime do, and sleeps then. A call wakes those that sleep, and does not wait for them: it takes
-the workgroups itself that no thread has taken. Where calls are short and rare, threads come too
-late: then fewer calls wake them, and they ask for less long (`_Habits`).
+A worker spins for a millisecond after its last work, like those of OpenMP, llama.cpp and ONNX
+Runtime, and then parks. A call wakes parked workers and does not wait for them: it computes the
+workgroups itself that no worker has claimed. If calls are short and rare, workers wake too late:
+then fewer calls wake them, and they spin for less time (`_SpinPolicy`).
 
-A thread that stops to ask when a call has just begun is not woken by it. So it looks for work some
-more times while it falls asleep: it would sleep as long as the call lasts, which takes twice as
-long then.
+A worker that stops spinning when a call has just begun is not woken by this call, which then takes
+twice as long. A worker therefore looks for work a few more times before it parks.
 """
 
 from __future__ import annotations
@@ -22,175 +21,177 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ..iree_hooks.worker_pool import MAILBOX_WORDS, SLOTS, THREADS
+from ..iree_hooks.control_block import CONTROL_BLOCK_WORDS, WORDS
 from ..isolation.limits import available_cores
 from .cpu_affinity import other_processors
+from .entry_points import worker_entry
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
-__all__ = ["Team"]
+__all__ = ["WorkerPool"]
 
-_PATIENCE = 1_000_000
-"""Nanoseconds for which a thread asks for work."""
-_LEAST_PATIENCE, _LONG = _PATIENCE // 8, 10 * _PATIENCE
-"""The same where they sleep long, and what that is."""
-_LEAST_REST, _MOST_REST = 2 * _PATIENCE, 100 * _PATIENCE
-"""Nanoseconds for which they are not woken where that was in vain, and again and again."""
-_TRIAL, _TRIALS = 10_000, 3
-"""How often a thread asks to find out how long that takes, and how often it finds that out."""
-_LOOKS = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)
-"""Seconds from one look for work to the next, of a thread that falls asleep."""
-_START = 10.0
-"""Seconds in which a thread has started."""
+_SPIN_NANOSECONDS = 1_000_000
+"""The time for which a worker looks for work before it parks."""
+_MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8
+"""This time after long parking."""
+_LONG_PARKING_NANOSECONDS = 10 * _SPIN_NANOSECONDS
+_MIN_PAUSE_NANOSECONDS = 2 * _SPIN_NANOSECONDS
+"""The time for which calls wake no workers after workers were woken in vain."""
+_MAX_PAUSE_NANOSECONDS = 100 * _SPIN_NANOSECONDS
+"""This time after workers were woken in vain several times."""
+_TRIAL_LOOKS, _TRIALS = 10_000, 3
+"""Looks for work in a measurement of the time that a look takes, and measurements."""
+_SECONDS_BEFORE_PARKING = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)
+"""The times between the last looks for work before a worker parks."""
+_START_SECONDS = 10.0
+"""The time within which a worker has started."""
 _ALIGNMENT = 128
-_Sleeper: TypeAlias = "tuple[int, queue.SimpleQueue[None]]"
-_LOADED: list[tuple[Any, ...]] = []
-"""The programs of threads, for good: callers run functions of them when these have ended, too."""
-_TEAMS: dict[int, Team | None] = {}
+_ParkedWorker: TypeAlias = "tuple[int, queue.SimpleQueue[None]]"
+_CONTEXTS: list[tuple[Any, ...]] = []
+"""Loaded worker programs, which are never freed: callers use their functions after the workers."""
+_POOLS: dict[int, WorkerPool | None] = {}
 _LOCK = threading.Lock()
 
 
-class _Habits:
-    """How long threads ask for work, and when they are woken, by what came of it before.
+class _SpinPolicy:
+    """Decides how long workers spin and which calls wake them, from earlier calls.
 
     Attributes:
-        patience: nanoseconds for which they ask.
+        spin_nanoseconds: the time for which workers spin.
     """
 
     def __init__(self) -> None:
-        self.patience = _PATIENCE
-        self._rest = self._rested = self._called = 0
+        self.spin_nanoseconds = _SPIN_NANOSECONDS
+        self._pause = self._pause_end = self._last_call = 0
 
-    def wakes(self, now: int) -> bool:
-        """True if a call wakes those that sleep: after their rest, or another call just before.
+    def should_wake(self, now: int) -> bool:
+        """True if a call wakes parked workers: after the pause, or just after another call.
 
         Args:
-            now: when, in nanoseconds.
+            now: the time in nanoseconds.
         """
-        before, self._called = self._called, now
-        return now >= self._rested or now - before < _PATIENCE
+        last_call, self._last_call = self._last_call, now
+        return now >= self._pause_end or now - last_call < _SPIN_NANOSECONDS
 
-    def woken(self, slept: int) -> None:
-        """Learn how many nanoseconds a thread has slept."""
-        if slept > _LONG:
-            self.patience = max(_LEAST_PATIENCE, self.patience // 2)
-        elif slept < _PATIENCE:
-            self.patience = min(_PATIENCE, self.patience * 2)
+    def record_parking(self, nanoseconds: int) -> None:
+        """Adapt to the time for which a worker was parked."""
+        if nanoseconds > _LONG_PARKING_NANOSECONDS:
+            self.spin_nanoseconds = max(_MIN_SPIN_NANOSECONDS, self.spin_nanoseconds // 2)
+        elif nanoseconds < _SPIN_NANOSECONDS:
+            self.spin_nanoseconds = min(_SPIN_NANOSECONDS, self.spin_nanoseconds * 2)
 
-    def tired(self, now: int, *, was_vain: bool) -> None:
-        """Learn whether threads had no work after they were woken, before they sleep again."""
-        self._rest = min(_MOST_REST, max(_LEAST_REST, 2 * self._rest)) if was_vain else 0
-        self._rested = now + self._rest
+    def record_wake_up(self, now: int, *, was_vain: bool) -> None:
+        """Adapt to whether a woken worker computed nothing before it parks again."""
+        longer = max(_MIN_PAUSE_NANOSECONDS, 2 * self._pause)
+        self._pause = min(_MAX_PAUSE_NANOSECONDS, longer) if was_vain else 0
+        self._pause_end = now + self._pause
 
 
-class Team:
-    """Threads that work for callers: for one at a time, while others work alone.
+class WorkerPool:
+    """Threads that work for one caller at a time; other callers compute alone.
 
     Args:
-        threads: how many there are with the caller, 2 or more.
-        program: the threads' own (`subquant.iree_hooks.worker_pool.threads_program`).
+        threads: the number of workers and the caller, 2 or more.
+        program: the worker program (`subquant.iree_hooks.worker_pool`).
 
     Attributes:
-        threads: as given.
-        sleeping: the threads that sleep, by their numbers of the system, and what wakes each.
+        threads: as above.
+        parked: the system's number of each parked thread, and the queue that wakes it.
 
     Raises:
         RuntimeError: IREE cannot run the program, or the system starts no thread.
     """
 
     def __init__(self, threads: int, program: bytes) -> None:
-        self._memory = np.zeros(MAILBOX_WORDS + _ALIGNMENT, np.int64)
+        self._memory = np.zeros(CONTROL_BLOCK_WORDS + _ALIGNMENT, np.int64)
         start = -self._memory.ctypes.data % _ALIGNMENT // self._memory.itemsize
-        self._mailbox = self._memory[start : start + MAILBOX_WORDS]
-        self._mailbox[SLOTS["shift"]] = (threads - 1).bit_length()
+        self._control_block = self._memory[start : start + CONTROL_BLOCK_WORDS]
+        self._control_block[WORDS["claim_shift"]] = (threads - 1).bit_length()
         self._program = program
-        self._habits, self._asks = _Habits(), 0.0
-        self._places: dict[int, set[int]] = {}
+        self._policy, self._looks_per_nanosecond = _SpinPolicy(), 0.0
+        self._affinities: dict[int, set[int]] = {}
         self.threads = threads
-        self.sleeping: list[_Sleeper] = []
+        self.parked: list[_ParkedWorker] = []
         self._is_ready = threading.Event()
         self._threads = [
-            threading.Thread(target=self._serve, name=f"subquant-team-{number}", daemon=True)
+            threading.Thread(target=self._work, name=f"subquant-worker-{number}", daemon=True)
             for number in range(1, threads)
         ]
         for thread in self._threads:
             thread.start()
-        if not self._is_ready.wait(_START) or not self._mailbox[SLOTS["together"]]:
+        if not self._is_ready.wait(_START_SECONDS) or not self._control_block[WORDS["publish"]]:
             self.stop()
-            raise RuntimeError("the threads of a team do not start")
+            raise RuntimeError("the threads of a worker pool do not start")
 
     @staticmethod
-    def of(threads: int, program: bytes) -> Team | None:
-        """Return this process's team of a size, started if need be; None if that is not possible.
+    def of(threads: int, program: bytes) -> WorkerPool | None:
+        """Return the pool of this process with a number of threads; None if it cannot start.
 
         Args:
-            threads: as many as asked for; a team has no more than this process has processors.
-            program: the threads' own; that of an earlier call does as well.
+            threads: the number of threads; no more than the cores of this process are used.
+            program: the worker program; that of an earlier call is as good.
         """
         threads = min(threads, available_cores())
         if threads < 2:
             return None
         with _LOCK:
-            if threads not in _TEAMS:
+            if threads not in _POOLS:
                 try:
-                    _TEAMS[threads] = Team(threads, program)
+                    _POOLS[threads] = WorkerPool(threads, program)
                 except (RuntimeError, ValueError, IndexError):
-                    _TEAMS[threads] = None
-            return _TEAMS[threads]
+                    _POOLS[threads] = None
+            return _POOLS[threads]
 
     @property
-    def taken(self) -> int:
-        """How many workgroups its threads have done beside the callers."""
-        return int(self._mailbox[SLOTS["done"]])
+    def computed_workgroups(self) -> int:
+        """The number of workgroups that workers, not callers, have computed."""
+        return int(self._control_block[WORDS["done"]])
 
-    def join(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
-        """Have a program that is loaded be run by this team from now on.
+    def join(self, device: OpenDevice, invoke: Any, setter: Any) -> None:
+        """Let this pool run a loaded program from now on.
 
         Args:
-            device: that it is loaded on, whose calls are the caller's own.
-            invoke: runs a function of it.
-            handle: of its function `subquant.iree_hooks.worker_pool.TEAM`.
+            device: the device of the program, whose calls run on the caller's thread.
+            invoke: runs a function of the program.
+            setter: the function that takes the control block.
         """
-        self._call(device, invoke, handle)
+        self._call(device, invoke, setter)
 
     def wake(self) -> None:
-        """Wake the threads that sleep, if that is worth it for a call.
-
-        This takes 5 us and does not wait for them.
-        """
-        if self._habits.wakes(time.perf_counter_ns()):
+        """Wake the parked workers if the policy says so; it takes 5 us, without a wait."""
+        if self._policy.should_wake(time.perf_counter_ns()):
             self.wake_all()
 
     def wake_all(self) -> None:
-        """Wake the threads that sleep, on other processors than the caller's."""
+        """Wake the parked workers, on other processors than the caller's."""
         others = other_processors()
-        while self.sleeping:
+        while self.parked:
             try:
-                thread, awoken = self.sleeping.pop()
+                thread, wake_up = self.parked.pop()
             except IndexError:  # another caller was faster
                 return
-            if others and self._places.get(thread) != others:
-                self._places[thread] = others
+            if others and self._affinities.get(thread) != others:
+                self._affinities[thread] = others
                 with contextlib.suppress(OSError):
                     os.sched_setaffinity(thread, others)
-            awoken.put(None)
+            wake_up.put(None)
 
     def stop(self) -> None:
-        """Let the threads end."""
-        self._mailbox[SLOTS["stop"]] = 1
+        """End the workers."""
+        self._control_block[WORDS["stop"]] = 1
         self.wake_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(_START)
+                thread.join(_START_SECONDS)
 
-    def forget_callers(self) -> None:
-        """Have nobody be the publisher of a dispatch: in a process without those that were."""
-        for name in ("range", "failed", "busy", "owner", "alone"):
-            self._mailbox[SLOTS[name]] = 0
+    def reset_publisher(self) -> None:
+        """Clear the job in a forked process, which lacks the threads of its publisher."""
+        for name in ("range", "failed", "busy", "owner", "single"):
+            self._control_block[WORDS[name]] = 0
 
-    def _serve(self) -> None:
-        """Work, or sleep, until the team is stopped."""
-        awoken: queue.SimpleQueue[None] = queue.SimpleQueue()
+    def _work(self) -> None:
+        """Spin, compute and park until the pool stops: the main function of a worker."""
+        wake_up: queue.SimpleQueue[None] = queue.SimpleQueue()
         is_first = threading.current_thread() is self._threads[0]
         try:
             device = OpenDevice("local-sync")
@@ -198,93 +199,90 @@ class Team:
             module = runtime.VmModule.copy_buffer(instance, self._program)
             hal = runtime.create_hal_module(instance, device.handle)
             context = runtime.VmContext(instance, [hal, module])
-            _LOADED.append((context, hal, module, device))
-            handle = module.lookup_function(THREADS)
+            _CONTEXTS.append((context, hal, module, device))
+            entry = worker_entry(module)
             if is_first:
-                self._set_patience(device, context.invoke, handle)
+                self._measure_looks(device, context.invoke, entry)
                 self._is_ready.set()
-            self._call(device, context.invoke, handle)
-            while not self._mailbox[SLOTS["stop"]]:
-                asleep = time.perf_counter_ns()
-                sleeper = threading.get_native_id(), awoken
-                self.sleeping.append(sleeper)
-                if self._mailbox[SLOTS["stop"]]:
+            self._call(device, context.invoke, entry)
+            while not self._control_block[WORDS["stop"]]:
+                parked_at = time.perf_counter_ns()
+                worker = threading.get_native_id(), wake_up
+                self.parked.append(worker)
+                if self._control_block[WORDS["stop"]]:
                     break
-                is_called = self._sleep(sleeper)
-                self._habits.woken(time.perf_counter_ns() - asleep)
-                self._ask_for(self._habits.patience)
-                before = self.taken
-                self._call(device, context.invoke, handle)
-                was_vain = is_called and self.taken == before
-                self._habits.tired(time.perf_counter_ns(), was_vain=was_vain)
-        except Exception:  # what IREE raises, of all kinds: nobody waits for this thread
+                was_woken = self._park(worker)
+                self._policy.record_parking(time.perf_counter_ns() - parked_at)
+                self._set_spin_budget(self._policy.spin_nanoseconds)
+                computed = self.computed_workgroups
+                self._call(device, context.invoke, entry)
+                was_vain = was_woken and self.computed_workgroups == computed
+                self._policy.record_wake_up(time.perf_counter_ns(), was_vain=was_vain)
+        except Exception:  # any error of IREE: no thread waits for this one
             if is_first:
                 self._is_ready.set()
 
-    def _sleep(self, sleeper: _Sleeper) -> bool:
-        """Sleep until a call wakes this thread (True), or it finds work by itself, before long.
-
-        Args:
-            sleeper: what `sleeping` has of it.
-        """
-        _, awoken = sleeper
-        for seconds in _LOOKS:
+    def _park(self, worker: _ParkedWorker) -> bool:
+        """Wait until a call wakes this worker (True), or it sees work before it parks (False)."""
+        _, wake_up = worker
+        for seconds in _SECONDS_BEFORE_PARKING:
             with contextlib.suppress(queue.Empty):
-                awoken.get(timeout=seconds)
+                wake_up.get(timeout=seconds)
                 return True
-            if self._is_work_left:
-                with contextlib.suppress(ValueError):  # that wakes it at this moment
-                    self.sleeping.remove(sleeper)
+            if self._has_unclaimed_work:
+                with contextlib.suppress(ValueError):  # a call wakes it at this moment
+                    self.parked.remove(worker)
                     return False
-        awoken.get()
+        wake_up.get()
         return True
 
     @property
-    def _is_work_left(self) -> bool:
-        """True if a dispatch has workgroups that nobody has taken."""
-        word = int(self._mailbox[SLOTS["range"]])
+    def _has_unclaimed_work(self) -> bool:
+        """True if a dispatch has unclaimed workgroups."""
+        word = int(self._control_block[WORDS["range"]])
         return word & 0xFFFFFFFF < word >> 32
 
-    def _set_patience(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
-        """Find out how long it takes to ask for work, which differs by ten between processors."""
-        slot, best = SLOTS["patience"], _PATIENCE
+    def _measure_looks(self, device: OpenDevice, invoke: Any, entry: Any) -> None:
+        """Measure the time of a look for work, which differs tenfold between processors."""
+        best = _SPIN_NANOSECONDS
         for _ in range(_TRIALS):
-            self._mailbox[slot] = _TRIAL
+            self._control_block[WORDS["spin_budget"]] = _TRIAL_LOOKS
             start = time.perf_counter_ns()
-            self._call(device, invoke, handle)
+            self._call(device, invoke, entry)
             best = min(best, time.perf_counter_ns() - start)
-        self._asks = _TRIAL / max(best, 1)
-        self._ask_for(_PATIENCE)
+        self._looks_per_nanosecond = _TRIAL_LOOKS / max(best, 1)
+        self._set_spin_budget(_SPIN_NANOSECONDS)
 
-    def _ask_for(self, nanoseconds: int) -> None:
-        """Have threads that begin to ask for work ask for so long."""
-        self._mailbox[SLOTS["patience"]] = max(1, int(nanoseconds * self._asks))
+    def _set_spin_budget(self, nanoseconds: int) -> None:
+        """Set the spin budget of workers that begin to spin."""
+        looks = max(1, int(nanoseconds * self._looks_per_nanosecond))
+        self._control_block[WORDS["spin_budget"]] = looks
 
-    def _call(self, device: OpenDevice, invoke: Any, handle: Any) -> None:
-        """Call a function with the mailbox."""
+    def _call(self, device: OpenDevice, invoke: Any, function: Any) -> None:
+        """Call a function with the control block."""
         runtime = iree_runtime()
-        given, returned = runtime.VmVariantList(1), runtime.VmVariantList(1)
-        given.push_ref(device.view_of_memory(self._mailbox, "i64"))
-        invoke(handle, given, returned)
+        pushed, popped = runtime.VmVariantList(1), runtime.VmVariantList(1)
+        pushed.push_ref(device.view_of_memory(self._control_block, "i64"))
+        invoke(function, pushed, popped)
 
 
 def _stop_all() -> None:
-    for team in _TEAMS.values():
-        if team is not None:
-            team.stop()
+    for pool in _POOLS.values():
+        if pool is not None:
+            pool.stop()
 
 
-_INHERITED: list[Team] = []
+_INHERITED: list[WorkerPool] = []
 
 
 def _start_anew() -> None:
-    """Forget, in a process that was forked, the teams of its parent, which has their threads."""
+    """Forget the pools of the parent in a forked process, which lacks their threads."""
     global _LOCK
-    for team in _TEAMS.values():
-        if team is not None:
-            team.forget_callers()  # programs still have it
-            _INHERITED.append(team)
-    _TEAMS.clear()
+    for pool in _POOLS.values():
+        if pool is not None:
+            pool.reset_publisher()  # loaded programs still refer to it
+            _INHERITED.append(pool)
+    _POOLS.clear()
     _LOCK = threading.Lock()
 
 

@@ -29,7 +29,8 @@ from ...dialects.subquant import BLOCK_CONTRACTION, operands_of
 from ...emit import linalg
 from ...emit.functions import write_function
 from ...emit.operation import byte_size, computed_again, erase_unused, parse_attribute, values_read
-from ...signature import LAID_OUT, LAYOUTS_KEY
+from ...iree_hooks.entry_names import PREPACKED_SUFFIX
+from ...signature import LAYOUTS_KEY
 from .parameters import LOAD, is_immutable
 
 __all__ = ["Copy", "copies_of", "is_argument_behind", "is_weight"]
@@ -79,7 +80,9 @@ class Copy:
         for place, values in kept.items():
             weight = body.arguments[place]
             with ir.InsertionPoint(self.function), self.function.location:
-                write_function(f"{name}{LAID_OUT}_{place}", [weight.type], _copying(values, weight))
+                write_function(
+                    f"{name}{PREPACKED_SUFFIX}_{place}", [weight.type], _copying(values, weight)
+                )
         pieces = [value for values in kept.values() for value in values]
         for value in pieces:
             argument = body.add_argument(value.type, value.owner.operation.location)
@@ -137,14 +140,14 @@ def copies_of(functions: Sequence[Operation], contractions: Sequence[Operation])
     names = {function.attributes["sym_name"].value for function in functions}
     for function in functions:
         name = function.attributes["sym_name"].value
-        if LAID_OUT in name or f"{name}{LAID_OUT}" in names:
+        if PREPACKED_SUFFIX in name or f"{name}{PREPACKED_SUFFIX}" in names:
             continue
         places = _weights(function, contractions)
         if not places:
             continue
         with ir.InsertionPoint(function):
             copy = function.clone().operation
-        copy.attributes["sym_name"] = ir.StringAttr.get(f"{name}{LAID_OUT}")
+        copy.attributes["sym_name"] = ir.StringAttr.get(f"{name}{PREPACKED_SUFFIX}")
         marked = ", ".join(map(str, places))
         copy.attributes[_WEIGHTS] = parse_attribute(f"array<i64: {marked}>")
         found.append(Copy(function, copy))

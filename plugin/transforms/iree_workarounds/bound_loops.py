@@ -37,7 +37,8 @@ from ...core._mlir import Operation, ir
 from ...emit import linalg, variables
 from ...emit.operation import create, integer
 from ...errors import Remark, place_of
-from ...signature import BOUND_LOOPS, MOST_ITERATIONS
+from ...iree_hooks.entry_names import SET_LOOP_LIMIT
+from ...signature import MOST_ITERATIONS
 from ..base import UNCHANGED, ModulePass, named
 from .long_loops import LOOPS, Iterations, iterations_of
 
@@ -56,7 +57,7 @@ class BoundLoops(ModulePass):
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
         functions = named(module, ["func.func"])
-        if any(op.attributes["sym_name"].value == BOUND_LOOPS for op in functions):
+        if any(op.attributes["sym_name"].value == SET_LOOP_LIMIT for op in functions):
             return UNCHANGED
         iterations = {op: iterations_of(op) for op in named(module, LOOPS)}
         dynamic = {op: count for op, count in iterations.items() if count.dynamic}
@@ -93,7 +94,7 @@ def _declare(block: ir.Block) -> None:
     i64 = ir.IntegerType.get_signless(64)
     with ir.InsertionPoint.at_block_begin(block):
         variables.define(_MAX_ITERATIONS, integer(_UNLIMITED))
-    name = ir.StringAttr.get(BOUND_LOOPS)
+    name = ir.StringAttr.get(SET_LOOP_LIMIT)
     type_ = ir.TypeAttr.get(ir.FunctionType.get([i64], []))
     with ir.InsertionPoint(block):
         function = create(

@@ -28,9 +28,8 @@ from typing import Any, ClassVar
 from ...core._mlir import ir
 from ...dialects.quant import element_type, is_quantized, parameters_of, parts_of
 from ...errors import Remark, UnsupportedError, place_of
+from ...iree_hooks.entry_names import PREPACKED_SUFFIX, SET_LOOP_LIMIT
 from ...signature import (
-    BOUND_LOOPS,
-    LAID_OUT,
     LAYOUTS_KEY,
     LOOPS_KEY,
     MOST_ITERATIONS,
@@ -104,9 +103,9 @@ class CheckHandOff(ModulePass):
         consumed, storing = consumed_values(operations), storing_functions(module)
         for op in named(module, ["func.func"]):
             symbol = op.attributes["sym_name"].value
-            if LAID_OUT in symbol:
+            if PREPACKED_SUFFIX in symbol:
                 _forget(op)
-            elif is_public(op) and len(op.regions[0].blocks) and symbol != BOUND_LOOPS:
+            elif is_public(op) and len(op.regions[0].blocks) and symbol != SET_LOOP_LIMIT:
                 arguments = op.regions[0].blocks[0].arguments
                 is_consumed = [argument in consumed for argument in arguments]
                 _record(op, entries, is_consumed, symbol in storing)

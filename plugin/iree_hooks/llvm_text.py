@@ -1,0 +1,78 @@
+"""LLVM dialect text: types of IREE's executable library, and loads and stores of control words."""
+
+from __future__ import annotations
+
+from .control_block import WORDS
+
+__all__ = [
+    "DECLARE_VARIABLE",
+    "LOAD_CONTROL_BLOCK",
+    "PARAMETERS",
+    "POINTER",
+    "PUBLISH_TYPE",
+    "STATE",
+    "STATE_GRID",
+    "VARIABLE",
+    "WORKGROUP_STATE",
+    "WORKGROUP_TYPE",
+    "addresses",
+    "fields",
+    "load",
+    "store",
+]
+
+STATE = "!llvm.struct<(i32, i32, i16, i16, i32, i32, i16, i8, i8, ptr, ptr, ptr)>"
+"""``iree_hal_executable_dispatch_state_v0_t`` of IREE's executable_library.h."""
+STATE_GRID, STATE_BINDINGS = (4, 5, 6), 10
+"""The fields with the number of workgroups along x, y and z, and with the bindings."""
+WORKGROUP_STATE = "!llvm.struct<(i32, i32, i16, i16, i32, ptr, i32)>"
+"""``iree_hal_executable_workgroup_state_v0_t``: the workgroup, processor, and local memory."""
+POINTER = "!llvm.ptr {llvm.align = 16 : i64, llvm.noalias, llvm.nonnull, llvm.noundef}"
+PARAMETERS = f"%environment: {POINTER}, %state: {POINTER}, %group: {POINTER}"
+WORKGROUP_TYPE = "(!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32"
+PUBLISH_TYPE = "(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32"
+VARIABLE = "subquant_mailbox"
+"""The global of a program that has the address of the control block; 0 for no pool."""
+DECLARE_VARIABLE = f"llvm.mlir.global internal @{VARIABLE}(0 : i64) : i64"
+
+
+def addresses(*names: str) -> str:
+    """Return operations that compute the addresses of control words, named as the words."""
+    return "\n".join(
+        f"%{name} = llvm.getelementptr %control_block[{index}] : (!llvm.ptr) -> !llvm.ptr, i64"
+        for name, index in ((name, WORDS[name]) for name in names)
+    )
+
+
+def _atomic(order: str, type_: str) -> str:
+    return f" atomic {order} <alignment = {4 if type_ == 'i32' else 8}>" if order else ""
+
+
+def load(result: str, address: str, order: str = "", type_: str = "i64") -> str:
+    """Return a load, atomic if a memory order is given."""
+    return f"{result} = llvm.load {address}{_atomic(order, type_)} : !llvm.ptr -> {type_}"
+
+
+def store(value: str, address: str, order: str = "", type_: str = "i64") -> str:
+    """Return a store, atomic if a memory order is given."""
+    return f"llvm.store {value}, {address}{_atomic(order, type_)} : {type_}, !llvm.ptr"
+
+
+def fields(
+    value: str, type_: str, fields: tuple[int, int, int], names: tuple[str, str, str]
+) -> str:
+    """Return operations that extract three fields of 32, 32 and 16 bits, as i32."""
+    x, y, z = names
+    return f"""
+  %{x} = llvm.extractvalue {value}[{fields[0]}] : {type_}
+  %{y} = llvm.extractvalue {value}[{fields[1]}] : {type_}
+  %{z}16 = llvm.extractvalue {value}[{fields[2]}] : {type_}
+  %{z} = llvm.zext %{z}16 : i16 to i32
+"""
+
+
+LOAD_CONTROL_BLOCK = f"""
+  %s = llvm.load %state : !llvm.ptr -> {STATE}
+  %bindings = llvm.extractvalue %s[{STATE_BINDINGS}] : {STATE}
+  %control_block = llvm.load %bindings : !llvm.ptr -> !llvm.ptr
+"""

@@ -1,0 +1,130 @@
+"""Invokers: how a call of IREE's runtime waits for the device, one class for each kind of device.
+
+The functions of an executable share an invoker. Its `invoke` runs a function with a list of
+arguments and a list for the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from ..signature import Work
+from .cpu_affinity import yielding_to_waker
+from .entry_points import async_entries, control_block_setter
+from .open_device import OpenDevice
+from .worker_threads import WorkerPool
+
+__all__ = ["Invoker", "invoker_of"]
+
+_MIN_NANOSECONDS_TO_WAKE_ALL = 200_000
+"""Estimated time of a call from which on all parked workers are woken; a wake-up takes 50 us."""
+
+
+class PlainInvoker:
+    """Calls functions that wait themselves.
+
+    Attributes:
+        invoke: the method of IREE's context, or a wrapper of it.
+    """
+
+    def __init__(self, context: Any, device: OpenDevice) -> None:
+        self.invoke = yielding_to_waker(context.invoke) if device.has_threads else context.invoke
+
+
+class PoolInvoker:
+    """Calls functions on the caller's thread and wakes parked workers of a pool, which help.
+
+    Args:
+        context: IREE's context.
+        pool: the worker pool.
+        is_long: calls are long enough for parked workers to wake in time.
+    """
+
+    def __init__(self, context: Any, pool: WorkerPool, *, is_long: bool) -> None:
+        self._run, self._pool = context.invoke, pool
+        self._wake = pool.wake_all if is_long else pool.wake
+
+    def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
+        """Run a function together with the workers."""
+        if self._pool.parked:
+            self._wake()
+        self._run(function, pushed, popped)
+
+
+class AsyncInvoker:
+    """Calls functions that take fences, and waits for the device.
+
+    Args:
+        context: IREE's context.
+        device: the device.
+        async_external: the names of functions that take a fence to wait for and one to signal,
+            which IREE compiles with ``--iree-execution-model=async-external``.
+        entries: the asynchronous entry points of `subquant.iree_hooks.async_entries` by the names
+            of their functions.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        device: OpenDevice,
+        async_external: Collection[str],
+        entries: Mapping[str, Any],
+    ) -> None:
+        self._run, self._async_external, self._entries = context.invoke, async_external, entries
+        self._device = device  # the last attribute that is released
+
+    def invoke(self, function: Any, pushed: Any, popped: Any) -> None:
+        """Run a function, and wait until the device is done."""
+        entry = self._entries.get(function.name)
+        if entry is not None:
+            self._device.complete(self._submit, entry, pushed, popped)
+        elif function.name in self._async_external:
+            self._device.complete(self._submit_after, function, pushed, popped)
+        else:
+            self._run(function, pushed, popped)
+
+    def _submit(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
+        pushed.push_ref(end)
+        self._run(function, pushed, popped)
+
+    def _submit_after(self, function: Any, pushed: Any, popped: Any, start: Any, end: Any) -> None:
+        pushed.push_ref(start)
+        self._submit(function, pushed, popped, start, end)
+
+
+Invoker: TypeAlias = PlainInvoker | PoolInvoker | AsyncInvoker
+
+
+def invoker_of(
+    context: Any,
+    module: Any,
+    device: OpenDevice,
+    pool: WorkerPool | None,
+    work: Sequence[Work | None],
+) -> Invoker:
+    """Return the invoker of an executable.
+
+    Args:
+        context: IREE's context of the executable.
+        module: the executable.
+        device: the device that it is loaded on.
+        pool: the worker pool that runs it; None for none.
+        work: the estimated work of its functions; None for unknown work.
+    """
+    if pool is not None:
+        pool.join(device, context.invoke, control_block_setter(module))
+        is_long = any(
+            each is None or each.nanoseconds > _MIN_NANOSECONDS_TO_WAKE_ALL for each in work
+        )
+        return PoolInvoker(context, pool, is_long=is_long)
+    coarse_fences = ("iree.abi.model", "coarse-fences")  # as IREE records it
+    async_external = {
+        name
+        for name in module.function_names
+        if coarse_fences in dict(module.lookup_function(name).reflection).items()
+    }
+    entries = async_entries(module)
+    if not async_external and not entries:
+        return PlainInvoker(context, device)
+    return AsyncInvoker(context, device, async_external, entries)
