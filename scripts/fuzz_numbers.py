@@ -1140,7 +1140,7 @@ class Wrong:
 def instructions_here() -> list[str]:
     """The kernels that this CPU has."""
     from subquant.compiler.compile_options import CompileOptions
-    from subquant.compiler.cpu_features import recorded_features
+    from subquant.compiler.target_features import recorded_features
     from subquant.kernels.isa.registry import supported_instruction_sets
 
     return supported_instruction_sets(recorded_features(CompileOptions()).split(","))

@@ -25,8 +25,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from subquant.compiler.cpu_features import missing_features
 from subquant.errors import SubquantError
+from subquant.runtime.host_features import missing_features
 from subquant.runtime.machine import describe_machine
 
 from .cases import Case, make_cases

@@ -71,7 +71,7 @@ def kernel(ceiling: str, features: frozenset[str]) -> Kernel | None:
 
     Args:
         ceiling: one of `CEILINGS`.
-        features: the features of `subquant.compiler.cpu_features.host_features`.
+        features: the features of `subquant.compiler.target_features.host_features`.
     """
     if ceiling == "read":
         lanes = 16 if "avx512f" in features else 8
