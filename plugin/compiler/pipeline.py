@@ -20,7 +20,7 @@ from ..core._mlir import (
     translate_errors,
 )
 from ..core.option_fields import parse_option
-from ..emit.operation import types_kept
+from ..emit.operation import types_cached
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
@@ -214,7 +214,7 @@ def run_pipeline(
     for step in passes:
         if on_pass is not None:
             on_pass(step)
-        with in_context_of(operation), refuse_names_of_bytes(), types_kept():
+        with in_context_of(operation), refuse_names_of_bytes(), types_cached():
             remarks = step.run(operation)
             if remarks is UNCHANGED:
                 continue

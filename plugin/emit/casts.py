@@ -1,8 +1,8 @@
 """Quantized values, their storage, and the integer steps between them.
 
 Quantized values and their storage are connected by ``subquant.scast``, which later passes remove.
-What is linear in the reals is a `ScaledSum` of integers: rules add, subtract and multiply those as
-the formula says, and the nearest storage values of the result are a ``subquant.requantize``.
+A linear expression of expressed values is a `ScaledSum` of integers: rules add, subtract and
+multiply them by the formula; ``subquant.requantize`` rounds the result to storage values.
 """
 
 from __future__ import annotations

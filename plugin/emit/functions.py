@@ -36,6 +36,6 @@ def write_function(
     with ir.InsertionPoint(block):
         results = body(list(block.arguments))
         create("func.return", results)
-    found = ir.FunctionType.get(list(types), [result.type for result in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(found)
+    type_ = ir.FunctionType.get(list(types), [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(type_)
     return function

@@ -9,11 +9,11 @@ from ..core._mlir import Operation, Value, stablehlo
 from . import stablehlo as emit_stablehlo
 from .operation import with_shape
 
-__all__ = ["Taking"]
+__all__ = ["AxisGather"]
 
 
 @dataclass(frozen=True)
-class Taking:
+class AxisGather:
     """A gather of whole slices along one axis.
 
     Attributes:
@@ -31,7 +31,7 @@ class Taking:
     index_axis: int
 
     @classmethod
-    def of(cls, op: Operation) -> Taking | None:
+    def of(cls, op: Operation) -> AxisGather | None:
         """Read a ``gather``, or None if it is another one."""
         numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
         table, result = op.operands[0].type, op.results[0].type
@@ -57,17 +57,17 @@ class Taking:
         """True if elements of a table of one axis are taken, each by a number of its own."""
         return not self.offsets and self.index_axis == self.indices.type.rank
 
-    def place(self, axis: int) -> int:
-        """Where another axis of the table is in the result."""
+    def result_axis(self, axis: int) -> int:
+        """Return the axis of the result for an axis of the table that is not gathered."""
         return self.offsets[axis - (axis > self.axis)]
 
-    def spread(self, extents: Sequence[int], taken: Sequence[int]) -> list[int]:
-        """Numbers for the axes of the result: of each axis of the table, and of those taken."""
-        found = list(taken)
-        for axis, extent in enumerate(extents):
+    def spread(self, of_table: Sequence[int], of_result: Sequence[int]) -> list[int]:
+        """Return `of_result` with the numbers of the table's other axes replaced."""
+        numbers = list(of_result)
+        for axis, number in enumerate(of_table):
             if axis != self.axis:
-                found[self.place(axis)] = extent
-        return found
+                numbers[self.result_axis(axis)] = number
+        return numbers
 
     def take(self, table: Value) -> Value:
         """Take slices of a tensor with as many along the axis."""

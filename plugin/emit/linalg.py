@@ -18,7 +18,6 @@ __all__ = [
     "Extent",
     "Iterator",
     "affine_maps",
-    "behind_barrier",
     "block_count",
     "block_of",
     "cast",
@@ -27,6 +26,7 @@ __all__ = [
     "concatenate",
     "constant",
     "constant_index",
+    "depends_on_arguments",
     "dim",
     "empty",
     "expand",
@@ -37,14 +37,14 @@ __all__ = [
     "from_elements",
     "generic",
     "identity_map",
-    "is_of_the_call",
     "loop_index",
     "put_part",
     "put_slice",
     "segments",
-    "set_apart",
+    "separate_operands",
     "take_first",
     "take_slice",
+    "with_barrier",
 ]
 
 BARRIER = "util.optimization_barrier"
@@ -54,7 +54,7 @@ IN_PLACE = "subquant.in_place"
 """An attribute of a loop."""
 Iterator = Literal["parallel", "reduction"]
 Extent: TypeAlias = int | Value
-"""Of an axis: a number, or a value of type ``index``."""
+"""Size of an axis: a number, or a value of type ``index``."""
 
 
 # -- indices and constants ------------------------------------------------------------------------
@@ -62,7 +62,7 @@ Extent: TypeAlias = int | Value
 
 def constant_index(number: int) -> Value:
     """A constant of type ``index``."""
-    return operation.constant(operation.kept(_index, int(number)))
+    return operation.constant(operation.cached(_index, int(number)))
 
 
 def _index(number: int) -> ir.Attribute:
@@ -88,7 +88,7 @@ def dim(tensor: Value, axis: Extent) -> Value:
 
 
 def block_count(extent: Value, size: int) -> Value:
-    """How many blocks of a size an extent has, of which the last may be shorter."""
+    """Return the number of blocks of an axis; the last block may be shorter."""
     return value("arith.ceildivsi", [extent, constant_index(size)], index_type())
 
 
@@ -156,46 +156,46 @@ def concatenate(tensors: Sequence[Value], axis: int, type_: ir.Type) -> Value:
     return value("tensor.concat", tensors, type_, {"dim": integer(axis)})
 
 
-def behind_barrier(tensor: Value) -> Value:
-    """A tensor behind a barrier of IREE's, which is told its dynamic extents again."""
+def with_barrier(tensor: Value) -> Value:
+    """Return a tensor behind IREE's optimization barrier, with its dynamic sizes tied again."""
     element = tensor.type.element_type
     is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned  # IREE refuses those
     name = "stablehlo.optimization_barrier" if is_unsigned else BARRIER
-    behind = value(name, [tensor], tensor.type)
+    barrier = value(name, [tensor], tensor.type)
     dynamic = [axis for axis, extent in enumerate(tensor.type.shape) if is_dynamic(int(extent))]
     if not dynamic:
-        return behind
-    return value(TIE_SHAPE, [behind, *(dim(tensor, axis) for axis in dynamic)], tensor.type)
+        return barrier
+    return value(TIE_SHAPE, [barrier, *(dim(tensor, axis) for axis in dynamic)], tensor.type)
 
 
-def apart(tensor: Value) -> Value:
-    """A tensor that is computed in another dispatch of IREE's than what reads it.
+def in_separate_dispatch(tensor: Value) -> Value:
+    """Return a tensor whose producer is in another dispatch than its consumer.
 
-    IREE has the caller wait for what is behind a barrier (IREE 3.13). This other one is gone when
-    dispatches are made, and a device goes from one to the next. IREE computes through it what it
-    knows when it compiles, and asks for extents: such tensors are behind a barrier still.
+    With an optimization barrier the caller waits between the two dispatches (IREE 3.13). The
+    operation used here is removed when dispatches are formed, and the device does not wait. IREE
+    folds through it and asks for sizes, so constant and dynamic tensors get a barrier.
     """
     element = tensor.type.element_type
     is_unsigned = isinstance(element, ir.IntegerType) and element.is_unsigned
-    if is_unsigned or not tensor.type.has_static_shape or not is_of_the_call(tensor):
-        return behind_barrier(tensor)
+    if is_unsigned or not tensor.type.has_static_shape or not depends_on_arguments(tensor):
+        return with_barrier(tensor)
     return value(APART, [tensor], tensor.type)
 
 
-def set_apart(op: Operation, numbers: Iterable[int]) -> bool:
-    """Compute operands of an operation in other dispatches of IREE's than the operation itself.
+def separate_operands(op: Operation, numbers: Iterable[int]) -> bool:
+    """Compute operands in other dispatches than the operation itself.
 
     Returns:
         False if all of them are in memory, or behind a barrier.
     """
-    changed = [number for number in numbers if not _is_apart(op.operands[number])]
+    changed = [number for number in numbers if not _is_separate(op.operands[number])]
     with ir.InsertionPoint(op), op.location:
         for number in changed:
-            op.operands[number] = apart(op.operands[number])
+            op.operands[number] = in_separate_dispatch(op.operands[number])
     return bool(changed)
 
 
-def _is_apart(tensor: Value) -> bool:
+def _is_separate(tensor: Value) -> bool:
     """True for a tensor that no other dispatch computes: it is in memory, or behind a barrier."""
     if isinstance(tensor.owner, ir.Block):
         return True
@@ -204,18 +204,18 @@ def _is_apart(tensor: Value) -> bool:
     return not list(owner.operands) or owner.name in barriers
 
 
-def is_of_the_call(tensor: Value) -> bool:
+def depends_on_arguments(tensor: Value) -> bool:
     """Return True if IREE cannot know a tensor when it compiles: it depends on an argument, say."""
     seen: set[Value] = set()
     pending = [tensor]
     while pending:
-        found = pending.pop()
-        if isinstance(found.owner, ir.Block):
+        current = pending.pop()
+        if isinstance(current.owner, ir.Block):
             return True
-        if found in seen:
+        if current in seen:
             continue
-        seen.add(found)
-        producer = found.owner.operation
+        seen.add(current)
+        producer = current.owner.operation
         if producer.name in (APART, BARRIER):
             return True
         pending += producer.operands
@@ -256,18 +256,18 @@ def collapse(
 
     Args:
         tensor: the tensor.
-        groups: for each axis of the result the axes of `tensor` that it is made of.
-        shape: of the result, None where it is dynamic; by default what follows.
+        groups: for each axis of the result the axes of `tensor` that it joins.
+        shape: the result's shape, None for a dynamic size; by default computed from `tensor`.
     """
-    found = [None if is_dynamic(int(n)) else int(n) for n in tensor.type.shape]
-    if len(groups) == len(found):
+    sizes = [None if is_dynamic(int(n)) else int(n) for n in tensor.type.shape]
+    if len(groups) == len(sizes):
         return tensor
     if shape is None:
         shape = []
         for group in groups:
-            extents = [found[axis] for axis in group]
-            known = [extent for extent in extents if extent is not None]
-            shape.append(math.prod(known) if len(known) == len(extents) else None)
+            of_group = [sizes[axis] for axis in group]
+            static = [size for size in of_group if size is not None]
+            shape.append(math.prod(static) if len(static) == len(of_group) else None)
     type_ = tensor_type(shape, tensor.type.element_type)
     attributes = {"reassociation": _reassociation(groups)}
     return value("tensor.collapse_shape", [tensor], type_, attributes)
@@ -295,7 +295,7 @@ def affine_maps(maps: Sequence[ir.AffineMap]) -> ir.Attribute:
 
 
 def segments(inputs: int, outputs: int) -> ir.Attribute:
-    """How many operands are inputs and outputs, ``operandSegmentSizes``."""
+    """Return ``operandSegmentSizes``: the numbers of inputs and outputs."""
     return ir.DenseI32ArrayAttr.get([inputs, outputs])
 
 
@@ -314,11 +314,11 @@ def generic(
     """Create a ``linalg.generic`` with one output, and return its result.
 
     Args:
-        inputs: what it reads: tensors and scalars.
-        output: what it writes to, or adds to.
-        maps: for each of the inputs and the output, which loops index its axes.
-        body: gives the output's element for one of each input and the output's.
-        iterators: of each loop; all are parallel by default.
+        inputs: tensors and scalars.
+        output: the initial value of the output.
+        maps: the indexing maps of the inputs and the output.
+        body: returns the output's element from an element of each input and of the output.
+        iterators: the iterator types of the loops; by default all are parallel.
     """
     loops = ["parallel"] * maps[-1].n_dims if iterators is None else list(iterators)
     kinds = {kind: ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in set(loops)}
@@ -341,18 +341,19 @@ def fold(
     *,
     in_place: bool = False,
 ) -> list[Value]:
-    """Create an ``scf.for`` that carries values, and return what is left of them.
+    """Create an ``scf.for`` with iter_args, and return its results.
 
     Args:
-        first, end: the loop counts from one to before the other, values of type ``index``. start:
-        what the first iteration takes. body: gives the next values for the count and the last
-        values. in_place: tensors are updated in place: see
-        `subquant.transforms.iree_workarounds.buffer_iter_args`.
+        first, end: the half-open range of the loop, values of type ``index``.
+        start: the initial iter_args.
+        body: returns the next iter_args from the index and the iter_args.
+        in_place: True to update tensors in place: see
+            `subquant.transforms.iree_workarounds.buffer_iter_args`.
     """
     carried = [each.type for each in start]
     attributes: dict[str, ir.Attribute] = {IN_PLACE: ir.UnitAttr.get()} if in_place else {}
-    given = [first, end, constant_index(1), *start]
-    loop = create("scf.for", given, carried, attributes, regions=1)
+    operands = [first, end, constant_index(1), *start]
+    loop = create("scf.for", operands, carried, attributes, regions=1)
     types = [index_type(), *carried]
     block = loop.regions[0].blocks.append(*types, arg_locs=[ir.Location.current] * len(types))
     with ir.InsertionPoint(block), operation.recorded():

@@ -23,6 +23,8 @@ __all__ = [
     "INDEX",
     "attributes_of",
     "byte_size",
+    "cached",
+    "cached_with_constants",
     "constant",
     "constants_block",
     "constants_of",
@@ -36,8 +38,6 @@ __all__ = [
     "integers",
     "is_dynamic",
     "is_used",
-    "kept",
-    "kept_with_constants",
     "like",
     "mlir_type",
     "number_of",
@@ -45,7 +45,7 @@ __all__ = [
     "recorded",
     "splat",
     "tensor_type",
-    "types_kept",
+    "types_cached",
     "value",
     "values_read",
     "with_element",
@@ -54,7 +54,7 @@ __all__ = [
 
 _recorders: list[list[Operation]] = []
 _pools: list[tuple[ir.Block, dict[Any, Any]]] = []
-_kept: list[dict[Any, Any]] = []
+_caches: list[dict[Any, Any]] = []
 
 
 def create(
@@ -107,19 +107,19 @@ def constant(attribute: ir.Attribute) -> Value:
     type_ = attribute.type
     if not _pools:
         return value("arith.constant", [], type_, {"value": attribute})
-    block, held = _pools[-1]
-    found = held.get(attribute)
-    if found is None:
+    block, pool = _pools[-1]
+    result = pool.get(attribute)
+    if result is None:
         with ir.InsertionPoint.at_block_begin(block):
-            found = held[attribute] = value("arith.constant", [], type_, {"value": attribute})
-    return found
+            result = pool[attribute] = value("arith.constant", [], type_, {"value": attribute})
+    return result
 
 
 @contextlib.contextmanager
 def constants_of(block: ir.Block) -> Iterator[None]:
-    """Have equal constants be one, at the begin of a block that all is written into meanwhile.
+    """Share equal constants, at the start of the block that is being written.
 
-    A third of the operations of a kernel would be constants else.
+    Without sharing a third of a kernel's operations are constants.
     """
     _pools.append((block, {}))
     try:
@@ -128,16 +128,16 @@ def constants_of(block: ir.Block) -> Iterator[None]:
         _pools.pop()
 
 
-def kept_with_constants(make: Callable[..., Any], *arguments: Hashable) -> Any:
-    """What a function makes of its arguments, once inside the innermost `constants_of`."""
+def cached_with_constants(make: Callable[..., Any], *arguments: Hashable) -> Any:
+    """Return the result of a function, computed once in the innermost `constants_of`."""
     if not _pools:
         return make(*arguments)
-    held = _pools[-1][1]
+    pool = _pools[-1][1]
     key = (make, arguments)
-    found = held.get(key)
-    if found is None:
-        found = held[key] = make(*arguments)
-    return found
+    result = pool.get(key)
+    if result is None:
+        result = pool[key] = make(*arguments)
+    return result
 
 
 def constants_block() -> ir.Block:
@@ -147,29 +147,29 @@ def constants_block() -> ir.Block:
 
 
 @contextlib.contextmanager
-def types_kept() -> Iterator[None]:
-    """Keep types and attributes that are asked for again, all of the context that is current.
+def types_cached() -> Iterator[None]:
+    """Cache types and attributes of the current context while a kernel is written.
 
-    They are a third of what it takes to write the operations of a kernel. No longer: what is kept
-    keeps its context.
+    Creating them takes a third of the time of writing a kernel. The cache ends with the block: its
+    entries keep their context alive.
     """
-    _kept.append({})
+    _caches.append({})
     try:
         yield
     finally:
-        _kept.pop()
+        _caches.pop()
 
 
-def kept(make: Callable[..., Any], *arguments: Hashable) -> Any:
-    """What a function makes of its arguments, once inside `types_kept`."""
-    if not _kept:
+def cached(make: Callable[..., Any], *arguments: Hashable) -> Any:
+    """Return the result of a function, computed once inside `types_cached`."""
+    if not _caches:
         return make(*arguments)
-    held = _kept[-1]
+    pool = _caches[-1]
     key = (make, arguments)
-    found = held.get(key)
-    if found is None:
-        found = held[key] = make(*arguments)
-    return found
+    result = pool.get(key)
+    if result is None:
+        result = pool[key] = make(*arguments)
+    return result
 
 
 def like(
@@ -181,12 +181,12 @@ def like(
     name: str | None = None,
     take_bodies: bool = False,
 ) -> Operation:
-    """Create an operation as another one is, but for what is given.
+    """Create a copy of an operation with some properties replaced.
 
     Args:
-        op: the other operation; it stays where it is.
-        operands, results, name: what differs.
-        attributes: added to those of `op`, or instead of them.
+        op: the other operation; it is not changed.
+        operands, results, name: replacements; None copies those of `op`.
+        attributes: attributes that are added or replaced.
         take_bodies: move the blocks of `op`'s regions into the new operation.
 
     Returns:
@@ -212,7 +212,7 @@ def attributes_of(op: Operation) -> dict[str, ir.Attribute]:
 
 
 def values_read(op: Operation) -> list[Value]:
-    """The operands of an operation, and the values of its block that its regions read besides."""
+    """Return the operands of an operation, and the values of its block that its regions capture."""
     read = list(op.operands)
     if len(op.regions):
 
@@ -234,11 +234,11 @@ def is_used(value: Value) -> bool:
 
 
 def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
-    """Erase an operation if nobody reads its results, and what then nobody reads.
+    """Erase an operation without uses, and its producers that lose their last use.
 
     Args:
         op: the operation.
-        also: says of each operation behind its operands whether it may go too.
+        also: True for a producer that may be erased.
     """
     pending = [op]
     while pending:
@@ -250,43 +250,42 @@ def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: Tr
         pending += [each for each in dict.fromkeys(owners) if each not in pending and also(each)]
 
 
-def all_behind(value: Value, accepts: Callable[[Value], bool | None]) -> bool:
-    """True if a value, and what it is computed of, is accepted; each is looked at once.
+def all_producers(value: Value, accepts: Callable[[Value], bool | None]) -> bool:
+    """Return True if a value and the values that it is computed from are accepted.
 
     Args:
         value: the value.
-        accepts: says of a value whether it is; None if that depends on the operands of its
-            operation.
+        accepts: True or False for a value, None if its producer's operands decide. It is called
+            once for each value.
     """
     pending, seen = [value], {value}
     while pending:
-        given = pending.pop()
-        is_accepted = accepts(given)
+        current = pending.pop()
+        is_accepted = accepts(current)
         if is_accepted is False:
             return False
         if is_accepted is None:
-            operands = [each for each in given.owner.operation.operands if each not in seen]
+            operands = [each for each in current.owner.operation.operands if each not in seen]
             pending += operands
             seen.update(operands)
     return True
 
 
-def computed_again(value: Value, known: dict[Value, Value]) -> Value:
-    """Copy what computes a value to the insertion point, and return what the copy gives.
+def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:
+    """Clone the operations that compute a value at the insertion point; return the clone's result.
 
     Args:
-        value: the first result of operations of one result each, behind which there are no
-            arguments but those that are known.
-        known: what stands for values; what is copied is added.
+        value: a result of operations of one result each; their arguments are in `clones`.
+        clones: replacements of values; cloned results are added.
     """
-    if value not in known:
+    if value not in clones:
         op = value.owner.operation
-        operands = [computed_again(operand, known) for operand in op.operands]
-        made = op.clone().operation
+        operands = [clone_computation(operand, clones) for operand in op.operands]
+        clone = op.clone().operation
         for number, operand in enumerate(operands):
-            made.operands[number] = operand
-        known[value] = made.results[0]
-    return known[value]
+            clone.operands[number] = operand
+        clones[value] = clone.results[0]
+    return clones[value]
 
 
 @contextlib.contextmanager
@@ -310,7 +309,7 @@ _FLOAT_TYPES = {"f16": ir.F16Type, "bf16": ir.BF16Type, "f32": ir.F32Type, "f64"
 
 def mlir_type(element: ElementType) -> ir.Type:
     """The MLIR type of an element: signless where it is an integer."""
-    return kept(_mlir_type, element)
+    return cached(_mlir_type, element)
 
 
 def _mlir_type(element: ElementType) -> ir.Type:
@@ -322,9 +321,9 @@ def _mlir_type(element: ElementType) -> ir.Type:
 
 
 def element_of(type_: ir.Type, *, signed: bool = True) -> ElementType:
-    """How the elements of a type are read; `signed` says it of signless integers."""
-    found: ElementType = kept(_element_of, type_, signed)
-    return found
+    """Return the element type of a type; `signed` decides for signless integers."""
+    element: ElementType = cached(_element_of, type_, signed)
+    return element
 
 
 def _element_of(type_: ir.Type, signed: bool) -> ElementType:
@@ -339,7 +338,7 @@ def _element_of(type_: ir.Type, signed: bool) -> ElementType:
 
 def index_type() -> ir.Type:
     """The type ``index``."""
-    return kept(ir.IndexType.get)
+    return cached(ir.IndexType.get)
 
 
 def tensor_type(
@@ -366,12 +365,12 @@ def with_shape(type_: ir.Type, shape: Sequence[int | None]) -> ir.RankedTensorTy
 
 
 def dynamic_extents(type_: ir.RankedTensorType) -> int:
-    """How many extents of a ranked tensor type are known at run time only."""
+    """Return the number of dynamic sizes of a ranked tensor type."""
     return sum(type_.is_dynamic_dim(axis) for axis in range(len(type_.shape)))
 
 
 def byte_size(type_: ir.ShapedType) -> int:
-    """The bytes of the elements of a static type, or of what stores them, side by side."""
+    """Return the bytes of the elements of a static type, or of its storage, packed."""
     if is_quantized(type_):
         bits = int(element_type(type_).storage_type_integral_width)
     else:
@@ -394,7 +393,7 @@ def integers(numbers: Sequence[int]) -> ir.Attribute:
 
 def integer(number: int) -> ir.Attribute:
     """A number of type i64."""
-    return kept(_integer, int(number))
+    return cached(_integer, int(number))
 
 
 def _integer(number: int) -> ir.Attribute:
@@ -424,4 +423,4 @@ def dense(values: Array | float | int, element: ir.Type) -> ir.DenseElementsAttr
 
 def parse_attribute(text: str) -> ir.Attribute:
     """An attribute of a dialect whose classes the bindings do not have."""
-    return kept(ir.Attribute.parse, text)
+    return cached(ir.Attribute.parse, text)

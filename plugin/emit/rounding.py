@@ -27,25 +27,25 @@ _INT8 = StorageType(8, True, -127, 127)
 def rounded(
     tensor: Value,
     extents: Sequence[Extent],
-    shared: Sequence[bool],
+    reduced: Sequence[bool],
     total: ElementType,
     division: Division,
 ) -> tuple[Value, Value]:
-    """Round a tensor of reals.
+    """Quantize a tensor of floats to int8 with dynamic scales.
 
     Args:
-        tensor: reals.
-        extents: of its axes: ints, or values of type ``index``.
-        shared: for each axis whether one scale is for all of it.
-        total: what is computed in, f32 or f64.
-        division: of `Cast`.
+        tensor: floats.
+        extents: the sizes of its axes: ints, or values of type ``index``.
+        reduced: True for each axis along which one scale is shared.
+        total: the type of the arithmetic, f32 or f64.
+        division: the division of `Cast`.
 
     Returns:
-        The integers, and the scales, which have the axes that are not shared.
+        The integers, and the scales, which have the axes that are not reduced.
     """
     rank, wide = len(extents), mlir_type(total)
-    axes = [axis for axis in range(rank) if not shared[axis]]
-    kept = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
+    axes = [axis for axis in range(rank) if not reduced[axis]]
+    scale_map = ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(axis) for axis in axes])
     every, own = linalg.identity_map(rank), linalg.identity_map(len(axes))
     of_scales = [extents[axis] for axis in axes]
 
@@ -55,9 +55,9 @@ def rounded(
     greatest = linalg.generic(
         [tensor],
         linalg.filled(of_scales, Scalars().known(0.0, total).value),
-        [every, kept],
+        [every, scale_map],
         greater,
-        ["reduction" if along else "parallel" for along in shared],
+        ["reduction" if along else "parallel" for along in reduced],
     )
     scales = linalg.generic(
         [greatest],
@@ -73,7 +73,7 @@ def rounded(
     integers = linalg.generic(
         [tensor, scales],
         linalg.empty(extents, mlir_type(I8)),
-        [every, kept, every],
+        [every, scale_map, every],
         quantize,
     )
     return integers, scales

@@ -196,12 +196,12 @@ def slice_at(operand: Value, index: Value) -> Value:
 
 
 def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """A part from a position that is computed.
+    """Extract a slice at a computed offset.
 
     Args:
         operand: the tensor.
-        starts: of each axis, signed integers without axes, such that the part is inside.
-        sizes: the extents of the part.
+        starts: the offset along each axis, scalar signed integers, in range.
+        sizes: the sizes of the slice.
     """
     type_ = tensor_type(list(sizes), operand.type.element_type)
     attributes = {"slice_sizes": integers(sizes)}
@@ -209,12 +209,12 @@ def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> 
 
 
 def put_slice(operand: Value, part: Value, index: Value) -> Value:
-    """Replace elements along the first axis, from a position that is computed.
+    """Replace a slice along the first axis at a computed offset.
 
     Args:
         operand: the tensor.
-        part: what is put there, whole along the other axes.
-        index: a signed integer without axes, in range.
+        part: the new slice, with all of the other axes.
+        index: the offset, a scalar signed integer, in range.
     """
     return value(
         "stablehlo.dynamic_update_slice", [operand, part, *_starts(operand, index)], operand.type
@@ -222,18 +222,18 @@ def put_slice(operand: Value, part: Value, index: Value) -> Value:
 
 
 def put_part(operand: Value, part: Value, starts: Sequence[Value]) -> Value:
-    """Replace elements from a position that is computed.
+    """Replace a slice at a computed offset.
 
     Args:
         operand: the tensor.
-        part: what is put there.
-        starts: of each axis, signed integers without axes, such that the part is inside.
+        part: the new slice.
+        starts: the offset along each axis, scalar signed integers, in range.
     """
     return value("stablehlo.dynamic_update_slice", [operand, part, *starts], operand.type)
 
 
 def reverse(operand: Value, axes: Sequence[int]) -> Value:
-    """The order of elements along axes turned round."""
+    """Reverse the elements along axes."""
     attributes = {"dimensions": integers(axes)}
     return value("stablehlo.reverse", [operand], operand.type, attributes)
 
@@ -253,10 +253,10 @@ def pad(
     """Add elements before, after and between those of a tensor.
 
     Args:
-        operand: the tensor; extents that are dynamic must stay as they are.
-        low, high: how many before and after, along each axis; a negative number takes some away.
-        interior: how many between each two.
-        fill: what they are, a tensor without axes; zero by default.
+        operand: the tensor; dynamic sizes must not change.
+        low, high: elements before and after, along each axis; negative numbers crop.
+        interior: elements between each two.
+        fill: the new elements, a scalar tensor; zero by default.
     """
     type_ = operand.type
     between = [0] * len(low) if interior is None else interior
@@ -318,27 +318,27 @@ def gather(
 
 
 def take(operand: Value, indices: Value, axis: int = 0) -> Value:
-    """As ``np.take`` along an axis, for indices that are in range."""
-    found, positions = operand.type, indices.type
-    extents_ = [int(n) for n in found.shape]
+    """Return ``np.take`` along an axis, for indices in range."""
+    type_, positions = operand.type, indices.type
+    extents_ = [int(n) for n in type_.shape]
     shape = [*extents_[:axis], *positions.shape, *extents_[axis + 1 :]]
     rank = len(positions.shape)
-    result = tensor_type(shape, found.element_type, positions.encoding if not axis else None)
+    result = tensor_type(shape, type_.element_type, positions.encoding if not axis else None)
     sizes = [1 if other == axis else extent for other, extent in enumerate(extents_)]
     offsets = [*range(axis), *range(axis + rank, len(shape))]
     return gather(operand, indices, result, sizes, offsets=offsets, axis=axis, index_axis=rank)
 
 
-def scatter(operand: Value, indices: Value, parts: Value, function: str) -> Value:
-    """Combine parts into rows with one operation, whose operands are of one element type.
+def scatter(operand: Value, indices: Value, updates: Value, function: str) -> Value:
+    """Combine updates into rows with one operation on one element type.
 
     Args:
         operand: a tensor.
-        indices: of one axis: the row of the operand for each part.
-        parts: of the shape of a row each, along the first axis.
-        function: the operation of StableHLO, or ``set``: the part itself.
+        indices: the row of each update, one axis.
+        updates: rows, along the first axis.
+        function: the operation of StableHLO, or ``set`` to replace the row.
     """
-    windows = list(range(1, parts.type.rank))
+    windows = list(range(1, updates.type.rank))
     of_windows = f"update_window_dims = {windows}, " if windows else ""
     numbers = (
         f"#stablehlo.scatter<{of_windows}inserted_window_dims = [0], "
@@ -346,7 +346,7 @@ def scatter(operand: Value, indices: Value, parts: Value, function: str) -> Valu
     )
     attributes = {"scatter_dimension_numbers": parse_attribute(numbers)}
     scattered = create(
-        "stablehlo.scatter", [operand, indices, parts], [operand.type], attributes, regions=1
+        "stablehlo.scatter", [operand, indices, updates], [operand.type], attributes, regions=1
     )
     scalar = tensor_type([], operand.type.element_type)
     fill_body(scattered.regions[0], [scalar, scalar], lambda *pair: [
@@ -369,19 +369,19 @@ def reduce(
 
     Args:
         operand: the tensor.
-        axes: what to reduce over, in order.
+        axes: the axes to reduce, in order.
         function: the operation of StableHLO that combines two elements.
-        start: where to start, without axes; zero by default.
-        result: the type of the result, where it has an encoding.
+        start: the initial value, a scalar tensor; zero by default.
+        result: the type of the result, if it has an encoding.
     """
     type_ = operand.type
     element = type_.element_type
     scalar = tensor_type([], element)
-    kept = [int(n) for axis, n in enumerate(type_.shape) if axis not in axes]
+    sizes = [int(n) for axis, n in enumerate(type_.shape) if axis not in axes]
     reduced = create(
         "stablehlo.reduce",
         [operand, zero_of(element) if start is None else start],
-        [tensor_type(kept, element) if result is None else result],
+        [tensor_type(sizes, element) if result is None else result],
         {"dimensions": integers(axes)},
         regions=1,
     )

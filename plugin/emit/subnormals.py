@@ -1,6 +1,6 @@
 """``ceil`` and ``floor`` of values of a program, on devices that flush subnormals to 0.
 
-IREE's devices do: what is computed of a subnormal is computed of 0. Its bits tell that it is none.
+IREE's devices compute with 0 instead of a subnormal. Its bits tell that it is not 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 
 def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
-    """A positive subnormal, by its bits, is above 0.
+    """Return ``ceil``; a positive subnormal, detected by its bits, gives 1.
 
     Args:
         x: floats.
@@ -31,7 +31,7 @@ def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
 
 
 def floor(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
-    """A negative subnormal, by its bits, is below 0; as `ceil`."""
+    """Return ``floor``; a negative subnormal, detected by its bits, gives -1."""
     bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
     least = -1 << (x.element.bits - 1)
     is_subnormal = (bits > least) & (bits < least + _least_normal(x))

@@ -32,7 +32,7 @@ def dequantize(
     operands = [storage, scales, zero_points, offsets]
     return value(
         "subquant.dequantize",
-        _given(operands),
+        _present(operands),
         with_element(storage.type, expressed),
         {
             "block_sizes": integers(block_sizes),
@@ -64,19 +64,19 @@ def quantize(
 
 
 def unpack(planes: Sequence[Value], bits: Sequence[int], element: ir.Type | None = None) -> Value:
-    """Integers of few bits.
+    """Unpack integers of few bits.
 
     Args:
-        planes: one tensor of bytes or two.
-        bits: of an integer in each plane.
-        element: of the result; bytes by default.
+        planes: one or two tensors of bytes.
+        bits: the bits of an integer in each plane.
+        element: the element type of the result; bytes by default.
     """
     operands = [planes[0], planes[1] if len(planes) > 1 else None]
-    *others, last = (int(n) for n in planes[0].type.shape)
-    shape = with_shape(planes[0].type, [*others, last * 8 // bits[0]])
+    *leading, last = (int(n) for n in planes[0].type.shape)
+    shape = with_shape(planes[0].type, [*leading, last * 8 // bits[0]])
     result = shape if element is None else with_element(shape, element)
     attributes = {"bits": integers(bits), SEGMENTS: _segments(operands)}
-    return value(UNPACK, _given(operands), result, attributes)
+    return value(UNPACK, _present(operands), result, attributes)
 
 
 def block_contraction(
@@ -116,7 +116,7 @@ def block_contraction(
         attributes["plane_bits"] = integers(plane_bits)
     if activation_type is not None:
         attributes["activation_type"] = ir.StringAttr.get(activation_type)
-    return value(BLOCK_CONTRACTION, _given(operands), result, attributes)
+    return value(BLOCK_CONTRACTION, _present(operands), result, attributes)
 
 
 def attention(
@@ -147,7 +147,7 @@ def attention(
     return value(ATTENTION, [query, keys, values, position], query.type, attributes)
 
 
-def _given(operands: Sequence[Value | None]) -> list[Value]:
+def _present(operands: Sequence[Value | None]) -> list[Value]:
     return [operand for operand in operands if operand is not None]
 
 

@@ -1,9 +1,8 @@
 """Functions of arrays, written as MLIR modules.
 
-A `TracedArray` is a `TracedValue` tensor with what NumPy's arrays have besides: the dtypes of
-results, broadcasting, and functions of shapes. So a function that is written for arrays runs on
-arrays, and `trace` turns the same function into a module. Shapes are static. What has no
-translation raises `UnsupportedError` with its name.
+A `TracedArray` is a `TracedValue` tensor with NumPy's type promotion, broadcasting and shape
+functions. So one function runs on arrays, and `trace` writes it as a module. Shapes are static. A
+function without a translation raises `UnsupportedError` with its name.
 
 IREE computes a product and a sum after it with one rounding where NumPy has two: a result differs
 by at most half a unit in the last place of the product. Everything else is the same to the bit,
@@ -61,7 +60,7 @@ def trace(
         The module. Unsigned arguments and results are signless there.
 
     Raises:
-        UnsupportedError: the function does what has no translation.
+        UnsupportedError: an operation of the function has no translation.
     """
     elements = [ElementType.of_dtype(np.dtype(dtype)) for _, dtype in arguments]
     with create_context(), ir.Location.unknown():
@@ -171,27 +170,27 @@ class TracedArray(TracedValue):
 
     def reshape(self, *shape: int | Sequence[int]) -> TracedArray:
         """Another shape of as many elements; one extent may be -1."""
-        given = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-        wanted = np.broadcast_to(np.empty(()), self.shape).reshape(tuple(given)).shape
-        return self if wanted == self.shape else self._with(stablehlo.reshape(self.value, wanted))
+        sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        new = np.broadcast_to(np.empty(()), self.shape).reshape(tuple(sizes)).shape
+        return self if new == self.shape else self._with(stablehlo.reshape(self.value, new))
 
     def transpose(self, *axes: Any) -> TracedArray:
         """Permute the axes; reverse them if none are given."""
-        given = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
-        np.broadcast_to(np.empty(()), self.shape).transpose(*given)  # or it raises
-        order = [int(a) % self.ndim for a in given] or list(reversed(range(self.ndim)))
+        order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        np.broadcast_to(np.empty(()), self.shape).transpose(*order)  # or it raises
+        order = [int(a) % self.ndim for a in order] or list(reversed(range(self.ndim)))
         return self._with(stablehlo.transpose(self.value, order))
 
     def broadcast_to(self, shape: Sequence[int]) -> TracedArray:
-        """As ``np.broadcast_to``."""
+        """Return ``np.broadcast_to``."""
         if tuple(shape) == self.shape:
             return self
         np.broadcast_to(np.broadcast_to(np.empty(()), self.shape), tuple(shape))  # or it raises
         offset = len(shape) - self.ndim
-        kept = [axis for axis, extent in enumerate(self.shape) if extent != 1]
-        squeezed = self.reshape([self.shape[axis] for axis in kept])
+        wide = [axis for axis, extent in enumerate(self.shape) if extent != 1]
+        squeezed = self.reshape([self.shape[axis] for axis in wide])
         type_ = tensor_type(shape, mlir_type(self.element))
-        axes = [axis + offset for axis in kept]
+        axes = [axis + offset for axis in wide]
         return self._with(stablehlo.broadcast(squeezed.value, type_, axes))
 
     def __getitem__(self, key: Index | tuple[Index, ...]) -> TracedArray:
@@ -200,8 +199,8 @@ class TracedArray(TracedValue):
         used = sum(k is not None and k is not Ellipsis for k in keys)
         if used > self.ndim or sum(k is Ellipsis for k in keys) > 1:
             raise UsageError(f"an index of {used} entries into an array of {self.ndim} axes")
-        place = next((n for n, k in enumerate(keys) if k is Ellipsis), len(keys))
-        keys[place : place + 1] = [slice(None)] * (self.ndim - used)
+        ellipsis = next((n for n, k in enumerate(keys) if k is Ellipsis), len(keys))
+        keys[ellipsis : ellipsis + 1] = [slice(None)] * (self.ndim - used)
         starts, limits, strides, shape = [], [], [], []
         axes = iter(self.shape)
         for k in keys:
@@ -257,10 +256,10 @@ class TracedArray(TracedValue):
     def _axes(self, axis: Axis) -> list[int]:
         if axis is None:
             return list(range(self.ndim))
-        given = axis if isinstance(axis, (tuple, list)) else (axis,)
-        axes = sorted(_checked_axis(int(a), self.ndim) for a in given)
+        requested = axis if isinstance(axis, (tuple, list)) else (axis,)
+        axes = sorted(_checked_axis(int(a), self.ndim) for a in requested)
         if len(set(axes)) != len(axes):
-            raise UsageError(f"has the axes {list(given)}, one of which is there twice")
+            raise UsageError(f"has the axes {list(requested)}, one of which is there twice")
         return axes
 
     def _reduced(self, function: str, start: float, axis: Axis, keepdims: bool) -> TracedArray:
@@ -338,19 +337,18 @@ def _checked_axis(axis: int, rank: int) -> int:
 
 def _concatenate(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
     dtype = _result_dtype(arrays)
-    parts = [_traced(array, dtype) for array in arrays]
-    joined = stablehlo.concatenate(
-        [part.value for part in parts], _checked_axis(axis, parts[0].ndim)
-    )
-    return parts[0]._with(joined)
+    traced_arrays = [_traced(array, dtype) for array in arrays]
+    first = traced_arrays[0]
+    values = [array.value for array in traced_arrays]
+    return first._with(stablehlo.concatenate(values, _checked_axis(axis, first.ndim)))
 
 
 def _stack(arrays: Sequence[AnyArray], axis: int = 0) -> TracedArray:
-    parts = [_traced(array) for array in arrays]
-    axis = _checked_axis(axis, parts[0].ndim + 1)
-    shape = list(parts[0].shape)
+    traced_arrays = [_traced(array) for array in arrays]
+    axis = _checked_axis(axis, traced_arrays[0].ndim + 1)
+    shape = list(traced_arrays[0].shape)
     shape.insert(axis, 1)
-    return _concatenate([part.reshape(shape) for part in parts], axis)
+    return _concatenate([array.reshape(shape) for array in traced_arrays], axis)
 
 
 def _repeat(array: TracedArray, repeats: int, axis: int) -> TracedArray:
@@ -379,29 +377,29 @@ def _put_slice(
     array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyArray]
 ) -> TracedArray:
     whole, inner = _traced(array), _traced(part)
-    return whole._with(stablehlo.put_part(whole.value, inner.value, _places(starts, whole.ndim)))
+    return whole._with(stablehlo.put_part(whole.value, inner.value, _offsets(starts, whole.ndim)))
 
 
 def _take_slice(
     array: AnyArray, starts: AnyArray | Sequence[AnyArray], sizes: Sequence[int]
 ) -> TracedArray:
     whole = _traced(array)
-    return whole._with(stablehlo.take_part(whole.value, _places(starts, whole.ndim), sizes))
+    return whole._with(stablehlo.take_part(whole.value, _offsets(starts, whole.ndim), sizes))
 
 
-def _places(starts: AnyArray | Sequence[AnyArray], count: int) -> list[Value]:
-    """Places along axes, integers without axes."""
+def _offsets(starts: AnyArray | Sequence[AnyArray], count: int) -> list[Value]:
+    """Return the offsets along axes, scalar integers."""
     return [_traced(starts[n]).value for n in range(count)]
 
 
 def _scatter(
-    array: AnyArray, indices: AnyArray, parts: AnyArray, function: str = "add"
+    array: AnyArray, indices: AnyArray, updates: AnyArray, function: str = "add"
 ) -> TracedArray:
     rows = _traced(array)
-    places, given = _traced(indices, np.dtype(np.int32)), _traced(parts, rows.dtype)
+    positions, values = _traced(indices, np.dtype(np.int32)), _traced(updates, rows.dtype)
     if rows.element.kind not in ("int", "float") and function != "set":
         raise UnsupportedError(f"a scatter of {rows.dtype.name} cannot be traced")
-    return rows._with(stablehlo.scatter(rows.value, places.value, given.value, function))
+    return rows._with(stablehlo.scatter(rows.value, positions.value, values.value, function))
 
 
 def _dilate(array: TracedArray, steps: Sequence[int]) -> TracedArray:
@@ -456,11 +454,11 @@ def _convolve(
         dict(zip(names, side.shape, strict=True))
         for names, side in zip(layout, (x, y), strict=True)
     )
-    found = {"b": x_shape["b"], "f": y_shape["o"]} | {
+    sizes = {"b": x_shape["b"], "f": y_shape["o"]} | {
         axis: (x_shape[axis] - (y_shape[axis] - 1) * d - 1) // s + 1
         for axis, d, s in zip(spatial, dilations, strides, strict=True)
     }
-    extents = [found[axis] for axis in layout[0]]
+    extents = [sizes[axis] for axis in layout[0]]
     if min(extents) < 0:
         raise UsageError(f"has a convolution whose result would have the shape {extents}")
     type_ = tensor_type(extents, mlir_type(target))
@@ -522,29 +520,29 @@ def _erf(value: TracedArray) -> TracedArray:
 
 
 def _factors(left: AnyArray, right: AnyArray, target: ElementType) -> list[TracedArray]:
-    """Operands of a contraction: floats as they are summed, integers in one signed type."""
+    """Return the operands of a contraction in the accumulator's float type, or one integer type."""
     sides = [_traced(side) for side in (left, right)]
     dtype = target.dtype
     if target.is_integer and all(side.element.kind == "int" for side in sides):
-        dtype = max((side.dtype for side in sides), key=lambda found: found.itemsize)
+        dtype = max((side.dtype for side in sides), key=lambda each: each.itemsize)
     return [side.astype(dtype) for side in sides]
 
 
 def _dequantize(
     storage: TracedArray, form: block_form.BlockForm, expressed: ExpressedType
 ) -> TracedArray:
-    """A ``subquant.dequantize``, whatever its scales are; a constant if there are no elements."""
+    """Write a ``subquant.dequantize``; a constant if there are no elements."""
     if 0 in storage.shape:
         return _constant(np.zeros(storage.shape, expressed.element.dtype), expressed.element)
     planes = (form.scales, form.zero_points, form.offsets)
-    given = [None if plane is None else _traced(plane).value for plane in planes]
+    values = [None if plane is None else _traced(plane).value for plane in planes]
     real = subquant.dequantize(
         storage.value,
-        given[0],
+        values[0],
         form.block_sizes,
         ir.TypeAttr.get(any_type_of(form.storage_type, expressed)),
         mlir_type(expressed.element),
-        *given[1:],
+        *values[1:],
     )
     return _Arrays(real).emitted(real, expressed.element)
 
@@ -586,11 +584,11 @@ def _attention(
     softcap: float = 0.0,
 ) -> TracedArray:
     """A ``subquant.attention``."""
-    given = _traced(query, np.dtype(np.float32))
+    query_values = _traced(query, np.dtype(np.float32))
     first = _traced(position, np.dtype(np.int32)).reshape(())
     key, value = (_traced(cache).value for cache in (keys, values))
-    found = subquant.attention(given.value, key, value, first.value, scale, window, softcap)
-    return given._with(found)
+    result = subquant.attention(query_values.value, key, value, first.value, scale, window, softcap)
+    return query_values._with(result)
 
 
 def _choose(
@@ -612,9 +610,9 @@ def _choose(
         except BaseException:
             draft.erase()
             raise
-    found = [[(value.shape, value.dtype) for value in branch] for branch in branches]
-    if found[0] != found[1]:
-        raise UnsupportedError(f"branches compute {found[0]} and {found[1]}")
+    signatures = [[(value.shape, value.dtype) for value in branch] for branch in branches]
+    if signatures[0] != signatures[1]:
+        raise UnsupportedError(f"branches compute {signatures[0]} and {signatures[1]}")
     types = [value.value.type for value in branches[0]]
     chosen = like(draft, results=types, take_bodies=True)
     draft.erase()
@@ -675,11 +673,11 @@ def _over_time(
     count, first = arrays[0].shape[0], _traced(carried[0])
 
     def body(index: TracedArray, results: TracedArray, *values: TracedArray) -> list[AnyArray]:
-        parts = [
+        slices = [
             array._with(stablehlo.slice_at(array.value, index.value)).reshape(array.shape[1:])
             for array in arrays
         ]
-        following = list(step(*values, *parts))
+        following = list(step(*values, *slices))
         latest = _traced(following[0], first.dtype)[None]
         written = stablehlo.put_slice(results.value, latest.value, index.value)
         return [index + 1, results._with(written), *following]

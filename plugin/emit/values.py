@@ -1,16 +1,16 @@
-"""Values of a program that is being written, with Python's operators and NumPy's functions.
+"""Traced values: values of a program under construction, with operators and NumPy functions.
 
 A formula over arrays, ``np.where(v < 0, -v, v) + half >> s``, runs on a `TracedValue` as it runs on
-NumPy's arrays, and writes the operations that compute it. What is known (numbers and arrays) is
-computed by NumPy when the program is written, and enters it as a constant.
+NumPy's arrays, and writes the operations that compute it. Numbers and arrays are
+computed by NumPy when the program is written, and become constants.
 
-A value has a *form*, which says what operations are written: `Scalars` for one element in the body
+A value has a *form*, which chooses the operations: `Scalars` for one element in the body
 of a loop (``arith``, ``math``), or `Tensors` for all elements of a shape (StableHLO), where arrays
 differ from block to block. The operands of one operation have one form and one element type; a
 truth value in arithmetic counts as 0 or 1, as in NumPy.
 
-Integers are signless in MLIR. `TracedValue.element` says how they are read: extension, shifts to
-the right and comparisons follow it.
+Integers are signless in MLIR. `TracedValue.element` has the sign: extension, right shifts and
+comparisons follow it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from .operation import INDEX, element_of, mlir_type, with_element
 __all__ = ["ArrayLike", "ByBlock", "Form", "Scalars", "Tensors", "TracedValue", "scalar", "tensor"]
 
 ArrayLike: TypeAlias = Any
-"""An `TracedValue` in formulas: what NumPy's functions are annotated with has no place for it."""
+"""A `TracedValue` in formulas; the annotations of NumPy's functions do not allow it."""
 
 
 class Form(ABC):
-    """What operations formulas are written as, at the insertion point that is current then."""
+    """Choice of the operations of formulas, written at the current insertion point."""
 
     def __init__(self) -> None:
         self._constants: dict[tuple[ElementType, str], Any] = {}
@@ -163,18 +163,18 @@ _OF_TRUTH = {
     "minimum": "bitwise_and",
     "multiply": "bitwise_and",
 }
-"""NumPy's functions of truth values alone, and what they are."""
+"""NumPy's functions of booleans, and the functions of bits that they equal."""
 
 
 class TracedValue(Symbolic, NDArrayOperatorsMixin):
-    """A value of a program, as formulas see it.
+    """Value of a program in a formula.
 
     Args:
-        form: what operations are written.
+        form: the choice of operations.
         value: the value of the program.
-        element: how its elements are read.
-        like: for a truth value, the element type of what was compared: that of numbers that are
-            chosen by it.
+        element: its element type, with the sign.
+        like: for a boolean, the element type of the compared values, which numbers selected by the
+            boolean get.
     """
 
     __slots__ = ("element", "form", "like", "value")
@@ -211,7 +211,7 @@ class TracedValue(Symbolic, NDArrayOperatorsMixin):
         return self.form.emitted(self.form.bits_of(self.value, element), element)
 
     def astype(self, dtype: npt.DTypeLike) -> Any:
-        """As NumPy's."""
+        """Return the values in a dtype."""
         return self.convert(ElementType.of_dtype(np.dtype(dtype)))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -252,7 +252,7 @@ def _common(inputs: Sequence[Any]) -> tuple[Form, ElementType]:
         if isinstance(value, TracedValue) and value.element != BOOL:
             return value.form, value.element
     numbers = [value for value in inputs if not isinstance(value, TracedValue)]
-    # A truth value and a number that is none: what was compared says which integers are meant.
+    # A boolean and a number: the type of the comparison decides the integer type.
     counts = any(np.asarray(number).dtype.kind not in "b" for number in numbers)
     first = next(value for value in inputs if isinstance(value, TracedValue))
     return first.form, (first.like or I64) if counts else BOOL
@@ -335,7 +335,7 @@ _ORDERED = {
     "equal": 1, "greater": 2, "greater_equal": 3, "less": 4, "less_equal": 5,
     "not_equal": 13,
 }  # fmt: skip
-"""Of ``arith.cmpf``: false for NaN, but for ``not_equal``."""
+"""Predicates of ``arith.cmpf``, false for NaN except ``not_equal``."""
 _UNORDERED = 14  # true for NaN only
 
 
@@ -367,8 +367,8 @@ class Scalars(ByBlock):
         if name == "absolute" and not element.is_float:
             negated = (-self.emitted(operands[0], element)).value
             return operation.value("arith.maxsi", [operands[0], negated], operands[0].type)
-        found = _SCALAR_OPERATIONS.get((name, element.kind)) or _SCALAR_OPERATIONS[name, "int"]
-        return operation.value(found, operands, operands[0].type)
+        mnemonic = _SCALAR_OPERATIONS.get((name, element.kind)) or _SCALAR_OPERATIONS[name, "int"]
+        return operation.value(mnemonic, operands, operands[0].type)
 
     def compare(self, name: str, element: ElementType, left: Any, right: Any) -> Any:
         """Write ``arith.cmpi`` or ``arith.cmpf``."""
@@ -495,12 +495,12 @@ class Tensors(Form):
 
     def apply(self, name: str, element: ElementType, operands: Sequence[Any]) -> Any:
         """Write an operation of StableHLO."""
-        found, is_unsigned = _TENSOR_OPERATIONS[name], element.kind == "uint"
+        mnemonic, is_unsigned = _TENSOR_OPERATIONS[name], element.kind == "uint"
         if is_unsigned and name == "right_shift":
-            found = "shift_right_logical"
+            mnemonic = "shift_right_logical"
         is_ordered = is_unsigned and name in ("maximum", "minimum")
         sides = [self._shifted(value, element) for value in operands] if is_ordered else operands
-        result = operation.value(f"stablehlo.{found}", sides, self.type(element))
+        result = operation.value(f"stablehlo.{mnemonic}", sides, self.type(element))
         return self._shifted(result, element) if is_ordered else result
 
     def compare(self, name: str, element: ElementType, left: Any, right: Any) -> Any:
@@ -592,4 +592,4 @@ def tensor(value: Any, element: ElementType | None = None) -> ArrayLike:
 
 def scalar(value: Any, element: ElementType | None = None) -> ArrayLike:
     """A scalar for formulas in the body of a loop; signed unless `element` says otherwise."""
-    return operation.kept_with_constants(Scalars).emitted(value, element)
+    return operation.cached_with_constants(Scalars).emitted(value, element)

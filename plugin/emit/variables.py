@@ -1,15 +1,15 @@
-"""Variables that a program keeps between calls, as IREE has them: ``util.global``.
+"""Variables that a program keeps between calls: IREE's ``util.global``.
 
-A large one, as a cache of keys and values, is updated in place where a function loads it, writes a
-part (``stablehlo.dynamic_update_slice``, ``tensor.insert_slice``), and stores the result: IREE 3.13
-writes the part alone, at a position that is computed too, and what reads the result reads the
-variable's memory. It copies the whole where the old value is read after the update.
+A large variable, such as a key-value cache, is updated in place if a function loads it, writes a
+slice (``stablehlo.dynamic_update_slice``, ``tensor.insert_slice``), and stores the result: IREE
+3.13 writes only the slice, and readers of the result read the variable's memory. It copies the
+whole variable if the old value is read after the update.
 
-An argument that is donated, and given back as a result, is updated in place as well, but each costs
-a call 7 us: a token's 36 caches, with attention to 4 keys, take 45 us as variables and 290 us as
-arguments, whether they have 512 rows or 16,384 (one thread). Variables belong to the loaded
-executable, though. A position that is an argument of type ``i32``, not ``tensor<i32>``, need not be
-read back before what it is used for: 41 us for 46.
+A donated argument that is returned is updated in place as well, but each one costs 7 us a call: a
+token's 36 caches, with attention to 4 keys, take 45 us as variables and 290 us as arguments,
+whether they have 512 rows or 16,384 (one thread). Variables belong to the loaded executable,
+though. A position that is an argument of type ``i32``, not ``tensor<i32>``, is not read back from
+the device: 41 us instead of 46.
 
 Variables that start with equal values are kept apart by the pass ``separate-variables``.
 """

@@ -14,12 +14,12 @@ from ..numerics.element_types import ElementType
 from . import operation
 from .linalg import constant_index
 from .operation import (
+    cached,
+    cached_with_constants,
     create,
     element_of,
     index_type,
     integers,
-    kept,
-    kept_with_constants,
     mlir_type,
     value,
 )
@@ -83,7 +83,7 @@ class Vectors(Scalars):
 
 def vector_type(lanes: int, element: ElementType) -> ir.Type:
     """``vector<lanes x element>``."""
-    return kept(_vector_type, lanes, element)
+    return cached(_vector_type, lanes, element)
 
 
 def _vector_type(lanes: int, element: ElementType) -> ir.Type:
@@ -109,7 +109,7 @@ def vector(operand: Value, element: ElementType | None = None) -> ArrayLike:
     """Wrap a vector for elementwise formulas; integers are signed unless `element` is unsigned."""
     type_ = operand.type
     own_element = element or element_of(type_.element_type)
-    return kept_with_constants(Vectors, kept(_lanes_of, type_)).emitted(operand, own_element)
+    return cached_with_constants(Vectors, cached(_lanes_of, type_)).emitted(operand, own_element)
 
 
 def _lanes_of(type_: ir.Type) -> int:
@@ -260,7 +260,7 @@ def intrinsic(
 ) -> ArrayLike:
     """A call of an LLVM intrinsic, which the target must support."""
     attributes = {
-        "intrin": kept(ir.StringAttr.get, name),
+        "intrin": cached(ir.StringAttr.get, name),
         "op_bundle_sizes": operation.parse_attribute("array<i32>"),
         "operandSegmentSizes": operation.parse_attribute(f"array<i32: {len(operands)}, 0>"),
     }
@@ -277,9 +277,9 @@ def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:
         register: the inline assembly constraint of a vector register.
     """
     attributes = {
-        "asm_string": kept(ir.StringAttr.get, ""),
-        "constraints": kept(ir.StringAttr.get, f"={register},0"),
-        "has_side_effects": kept(ir.UnitAttr.get),
+        "asm_string": cached(ir.StringAttr.get, ""),
+        "constraints": cached(ir.StringAttr.get, f"={register},0"),
+        "has_side_effects": cached(ir.UnitAttr.get),
     }
     pinned = value("llvm.inline_asm", [operand.value], operand.value.type, attributes)
     return vector(pinned, operand.element)

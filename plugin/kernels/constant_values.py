@@ -23,7 +23,7 @@ from ..dialects.dense import CONSTANTS, array_of_dense
 from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
 from ..emit import linalg, operation
-from ..emit.gathers import Taking
+from ..emit.gathers import AxisGather
 from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
@@ -36,7 +36,7 @@ __all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant",
 
 def is_constant(value: Value) -> bool:
     """True if the elements of a value follow from constants by `constant_elements`."""
-    return operation.all_behind(value, _is_known)
+    return operation.all_producers(value, _is_known)
 
 
 def _is_known(value: Value) -> bool | None:
@@ -60,7 +60,7 @@ def is_invariant(value: Value) -> bool:
     That is constants, and globals that nothing changes, of which a program computes once, when it
     is loaded; and weights that are laid out before the call.
     """
-    return operation.all_behind(value, _is_fixed)
+    return operation.all_producers(value, _is_fixed)
 
 
 def _is_fixed(value: Value) -> bool | None:
@@ -162,7 +162,7 @@ def _wrapped(op: Operation, array: Array) -> Array:
 
 
 def _takes_elements(op: Operation) -> bool:
-    taking = Taking.of(op)
+    taking = AxisGather.of(op)
     return taking is not None and taking.is_of_elements
 
 

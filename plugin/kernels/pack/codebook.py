@@ -19,7 +19,7 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import UNPACK
-from ...emit.gathers import Taking
+from ...emit.gathers import AxisGather
 from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
@@ -53,7 +53,7 @@ class Codebook:
         gather = _producer(storage)
         if gather is None or gather.name != "stablehlo.gather":
             return None
-        taking = Taking.of(gather)
+        taking = AxisGather.of(gather)
         if taking is None or not taking.is_of_elements:
             return None
         table, unpack = constant_elements(gather.operands[0]), _unpacked(taking.indices)

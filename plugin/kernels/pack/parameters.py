@@ -27,7 +27,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
-from ...emit.operation import all_behind
+from ...emit.operation import all_producers
 from ...errors import InputError, quoted
 from ...numerics.element_types import Array, ElementType
 
@@ -239,7 +239,7 @@ def origin_of(values: Sequence[Value], label: str, how: object) -> str | None:
         label: what people read of the way.
         how: what the elements follow from besides; its text says it all.
     """
-    if _GIVEN.get() is None or all(all_behind(value, _is_no_load) for value in values):
+    if _GIVEN.get() is None or all(all_producers(value, _is_no_load) for value in values):
         return None
     first: list[str] = []
     digests: dict[int, str] = {}

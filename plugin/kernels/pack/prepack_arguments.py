@@ -28,7 +28,13 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import BLOCK_CONTRACTION, operands_of
 from ...emit import linalg
 from ...emit.functions import write_function
-from ...emit.operation import byte_size, computed_again, erase_unused, parse_attribute, values_read
+from ...emit.operation import (
+    byte_size,
+    clone_computation,
+    erase_unused,
+    parse_attribute,
+    values_read,
+)
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX
 from ...signature import LAYOUTS_KEY
 from .parameters import LOAD, is_immutable
@@ -240,7 +246,7 @@ def _copying(
 
     def body(arguments: Sequence[Value]) -> list[Value]:
         known = {weight: arguments[0]}
-        return [computed_again(value, known) for value in values]
+        return [clone_computation(value, known) for value in values]
 
     return body
 

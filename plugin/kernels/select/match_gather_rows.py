@@ -36,10 +36,10 @@ from ...dialects.dense import CONSTANTS
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
-from ...emit.gathers import Taking
+from ...emit.gathers import AxisGather
 from ...emit.operation import (
     attributes_of,
-    computed_again,
+    clone_computation,
     element_of,
     erase_unused,
     is_used,
@@ -92,7 +92,7 @@ class RowLookup:
             contraction, known = self.product.contraction, dict[Value, Value]()
 
             def again(given: Value | None) -> Value | None:
-                return None if given is None else computed_again(given, known)
+                return None if given is None else clone_computation(given, known)
 
             own = replace(
                 contraction,
@@ -258,7 +258,7 @@ class _Rows:
 
     def _takes(self, op: Operation) -> bool:
         """True if a gather takes rows by the numbers that others are taken by."""
-        taking, rank = Taking.of(op), len(self.taken)
+        taking, rank = AxisGather.of(op), len(self.taken)
         if taking is None or taking.axis or taking.shape[:rank] != list(self.taken):
             return False
         if taking.offsets != list(range(rank, len(taking.shape))):

@@ -157,7 +157,7 @@ class ThreadContraction(Product):
             product = replace(product, split_k=_shares(tiles, self.rows, workgroups))
         activations, extents = self._rows()
         # IREE runs what it knows all operands of on the CPU, which has no such threads.
-        activations = linalg.apart(activations)
+        activations = linalg.in_separate_dispatch(activations)
         rows: Extent = self.rows if self.rows is not None else linalg.dim(activations, 0)
         given = [activations]
         if is_rounded:

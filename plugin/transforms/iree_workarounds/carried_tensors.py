@@ -85,7 +85,7 @@ def _separate_computed(loop: Operation) -> bool:
         for number in computed:
             # A barrier alone does not wait for a tensor that an outer loop carries.
             copied = in_own_buffer(loop.operands[number])
-            loop.operands[number] = linalg.behind_barrier(copied)
+            loop.operands[number] = linalg.with_barrier(copied)
     return True
 
 

@@ -39,7 +39,7 @@ from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...emit.operation import all_behind, is_dynamic
+from ...emit.operation import all_producers, is_dynamic
 from ..base import producer_of
 
 __all__ = [
@@ -101,7 +101,7 @@ def is_separate(value: Value, is_reduced: bool) -> bool:
             return False
         return None
 
-    return not all_behind(value, is_joined)
+    return not all_producers(value, is_joined)
 
 
 def reduction_loops(op: Operation) -> list[bool]:

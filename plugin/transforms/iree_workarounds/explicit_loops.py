@@ -146,7 +146,7 @@ def _separate_pads(root: Operation) -> None:
         if producer is None or producer.name != _INSERTION:
             continue
         with ir.InsertionPoint(op), op.location:
-            op.operands[0] = linalg.behind_barrier(source)
+            op.operands[0] = linalg.with_barrier(source)
 
 
 def _make_signless(root: Operation) -> None:

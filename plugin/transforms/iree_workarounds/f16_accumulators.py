@@ -69,7 +69,7 @@ def widen_bf16_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if _is_half(op.results[0].type):
         return NoMatch("has accumulators of few bits")
     product = _product(op, [_widened(value) for value in op.operands])
-    rewriter.replace_op(op, [linalg.apart(product)])
+    rewriter.replace_op(op, [linalg.in_separate_dispatch(product)])
     return None
 
 

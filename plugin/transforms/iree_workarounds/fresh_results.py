@@ -13,7 +13,7 @@ its own.
 from __future__ import annotations
 
 from ...core._mlir import Operation, Value
-from ...emit.operation import all_behind
+from ...emit.operation import all_producers
 from ..base import producer_of
 
 __all__ = ["fresh_results"]
@@ -49,4 +49,4 @@ def fresh_results(function: Operation) -> list[bool]:
         is_unknown = op.name.startswith(_UNKNOWN) or (len(op.regions) and op.name not in _FOLDED)
         return False if is_unknown else None
 
-    return [all_behind(results[0], is_fresh) and is_computed]
+    return [all_producers(results[0], is_fresh) and is_computed]

@@ -41,7 +41,7 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     users = [(use.owner, use.operand_number) for use in result.uses if use.owner.name != _BARRIER]
     if not users:
         return NoMatch("is before a barrier")
-    linalg.set_apart(op, [0])
+    linalg.separate_operands(op, [0])
     with ir.InsertionPoint.after(op):
         separate = emit.value(_BARRIER, [result], result.type)
     for user, number in users:
@@ -56,7 +56,7 @@ def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if all(step == 1 for step in steps):
         return NoMatch("dilates nothing")
     count = len(op.results) if is_window else 1
-    if linalg.set_apart(op, range(count)):
+    if linalg.separate_operands(op, range(count)):
         return None
     return NoMatch("dilates an operand that is computed separately")
 

@@ -7,8 +7,9 @@ cast goes through workgroup memory, which is written and read without a barrier.
 Test: `test_a_cast_before_a_dot_is_still_wrong_without_the_pass` and others in
 tests/test_iree_limits.py.
 
-A barrier keeps the cast in a dispatch of its own. It is `emit.linalg.apart`, which is gone when
-dispatches are formed: with IREE's other barrier the caller would wait. Barriers also separate
+A barrier keeps the cast in a dispatch of its own. It is `emit.linalg.in_separate_dispatch`, which
+is gone when dispatches are formed: with IREE's other barrier the caller would wait. Barriers also
+separate
 
 * a tensor that a loop reads at computed positions, as a gather reads its operand.
 * a reduction over consumers of a contraction's result: the threads of the contraction do not wait
@@ -50,7 +51,7 @@ from ... import emit
 from ...core._mlir import Operation, Value, ir, passmanager, register_upstream_passes
 from ...dialects.stablehlo import OPERATIONS
 from ...emit import linalg
-from ...emit.operation import all_behind, is_used
+from ...emit.operation import all_producers, is_used
 from ..base import ModulePass, named, producer_of, replace_uses, walk
 from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import (
@@ -129,7 +130,7 @@ class IsolateContractionOperands(ModulePass):
                 ]
                 for value in isolated:
                     with ir.InsertionPoint.after(op), op.location:
-                        replace_uses(value, linalg.apart)
+                        replace_uses(value, linalg.in_separate_dispatch)
             for number in operands_of_other_threads(op):
                 _isolate_operand(op, number, op)
             inserted = inserts_one_of_several(op)
@@ -221,7 +222,7 @@ def _isolate_operand(op: Operation, number: int, before: Operation) -> None:
     """Put a barrier before `before` for an operand of `op`, if it is computed."""
     if _is_computed(op.operands[number]):
         with ir.InsertionPoint(before), op.location:
-            op.operands[number] = linalg.apart(op.operands[number])
+            op.operands[number] = linalg.in_separate_dispatch(op.operands[number])
 
 
 def _contracts(op: Operation) -> bool:
@@ -260,7 +261,7 @@ def _follows_contraction(values: list[Value]) -> bool:
         is_end = producer.name in (linalg.APART, linalg.BARRIER) or _reduces(producer)
         return True if is_end else None
 
-    return not all(all_behind(value, is_no_contraction) for value in values)
+    return not all(all_producers(value, is_no_contraction) for value in values)
 
 
 def _inputs(op: Operation) -> list[Value]:

@@ -87,7 +87,7 @@ def split_reduce(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     number, size = division
     axis = max(axes, key=shape.__getitem__)
     split = [
-        linalg.behind_barrier(_split(value, axis, number, size, start))
+        linalg.with_barrier(_split(value, axis, number, size, start))
         for value, start in zip(inputs, starts, strict=True)
     ]
     first = _reduced(op, split, starts, [other + (other >= axis) for other in axes])
@@ -104,7 +104,7 @@ def _reduced(
         for value, result in zip(inputs, op.results, strict=True)
     ]
     created = with_copied_body(op, [*inputs, *starts], types, {"dimensions": integers(axes)})
-    return [linalg.behind_barrier(result) for result in created.results]
+    return [linalg.with_barrier(result) for result in created.results]
 
 
 def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -134,7 +134,7 @@ def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     wide = ir.F32Type.get() if isinstance(element, (ir.F16Type, ir.BF16Type)) else element
     type_ = tensor_type([number, *_sizes(op.results[0])], wide)
     partial = stablehlo.dot_general(operands[0], operands[1], type_, contracting, batching)
-    total = stablehlo.reduce(linalg.behind_barrier(partial), [0])
+    total = stablehlo.reduce(linalg.with_barrier(partial), [0])
     rewriter.replace_op(op, [stablehlo.convert(total, element)])
     return None
 

@@ -26,7 +26,7 @@ dispatch of its own.
 from __future__ import annotations
 
 from ...core._mlir import Operation, Value, ir
-from ...emit.operation import all_behind
+from ...emit.operation import all_producers
 from ..base import producer_of
 from .cross_thread_reads import is_fused_by_elements
 
@@ -78,4 +78,4 @@ def inserts_one_of_several(op: Operation) -> int | None:
             return True
         return False if has_several_results(value) else None
 
-    return None if all_behind(op.operands[number], has_one_result) else number
+    return None if all_producers(op.operands[number], has_one_result) else number

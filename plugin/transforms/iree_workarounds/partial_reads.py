@@ -75,7 +75,7 @@ def separate_partial_reads(module: Operation) -> bool:
     }
     is_changed = False
     for op in named(module, finders):
-        is_changed |= linalg.set_apart(op, finders[op.name](op))
+        is_changed |= linalg.separate_operands(op, finders[op.name](op))
     return is_changed
 
 
@@ -101,7 +101,7 @@ def _of_convolution(op: Operation) -> list[int]:
 
 def _of_gather(op: Operation) -> list[int]:
     """The operands that a ``gather`` reads at constant positions, by number."""
-    return [] if linalg.is_of_the_call(op.operands[1]) else [0]
+    return [] if linalg.depends_on_arguments(op.operands[1]) else [0]
 
 
 def _of_loops(op: Operation) -> list[int]:

@@ -6,7 +6,7 @@ the same as 8-bit integers, it takes the one for the other, and refuses its own 
 Test: `test_booleans_as_bytes_are_still_refused` in tests/test_iree_limits.py.
 
 The integers, of conversions or of a select between constants, are computed from booleans that
-another dispatch has written (`emit.linalg.apart`).
+another dispatch has written (`emit.linalg.in_separate_dispatch`).
 
 Before::
 
@@ -27,7 +27,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.stablehlo import of_category
 from ...emit import linalg
-from ...emit.operation import all_behind
+from ...emit.operation import all_producers
 from ..base import named, producer_of
 
 __all__ = ["separate_booleans"]
@@ -57,10 +57,10 @@ def separate_booleans(module: Operation) -> bool:
             while (producer := producer_of(booleans)) is not None and producer.name == _RESHAPE:
                 booleans = producer.operands[0]
             byte_users = _byte_users(booleans)
-            if not byte_users or all_behind(booleans, _is_elementwise):
+            if not byte_users or all_producers(booleans, _is_elementwise):
                 continue
             with ir.InsertionPoint.after(producer), producer.location:
-                separate = linalg.apart(booleans)
+                separate = linalg.in_separate_dispatch(booleans)
             for user, number in byte_users:
                 user.operands[number] = separate
             is_changed = True

@@ -15,7 +15,7 @@ import re
 
 from ...core._mlir import Operation, ir
 from ...dialects.quant import element_type
-from ...emit.linalg import is_of_the_call
+from ...emit.linalg import depends_on_arguments
 from ...emit.operation import is_used
 
 __all__ = ["why_absent"]
@@ -58,7 +58,7 @@ def why_absent(op: Operation, target: str) -> str:
     if function is None or not isinstance(op.results[0].type, ir.RankedTensorType):
         return ""
     is_absent = str(element_type(op.results[0].type)) == element
-    if not is_used(op.results[0]) or not is_absent or not is_of_the_call(op.results[0]):
+    if not is_used(op.results[0]) or not is_absent or not depends_on_arguments(op.results[0]):
         return ""
     name = _NAME.match(str(op.location))
     owner = f" for {name.group(1)}" if name else ""

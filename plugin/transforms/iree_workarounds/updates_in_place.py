@@ -31,7 +31,7 @@ from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
-from ...emit.operation import all_behind, parse_attribute, tensor_type
+from ...emit.operation import all_producers, parse_attribute, tensor_type
 from ...numerics.element_types import BOOL
 from ..base import NoMatch, producer_of
 
@@ -55,7 +55,7 @@ def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     computed = [] if op.name == "stablehlo.sort" else _tensors_after(op, len(updated))
     for number in computed:
         if any(_shares_source(op, number, operand) for operand in updated):
-            op.operands[number] = linalg.behind_barrier(op.operands[number])
+            op.operands[number] = linalg.with_barrier(op.operands[number])
             changed = True
     return None if changed else NoMatch("updates tensors with buffers of their own")
 
@@ -141,7 +141,7 @@ def _reads_buffer(value: Value) -> bool:
             return not is_tensor or _is_splat(producer.attributes["value"])
         return None if _is_elementwise(producer) else False
 
-    return not all_behind(value, is_computed)
+    return not all_producers(value, is_computed)
 
 
 def _is_elementwise(producer: Operation) -> bool:

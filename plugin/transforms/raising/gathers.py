@@ -16,7 +16,7 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
-from ...emit.gathers import Taking
+from ...emit.gathers import AxisGather
 from ...emit.operation import integers, is_used, value, with_shape
 
 __all__ = [
@@ -32,8 +32,12 @@ def take_before_unpacking(op: Operation) -> bool:
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
         return False
-    taking, rank = Taking.of(op), op.operands[0].type.rank
-    if taking is None or taking.axis == rank - 1 or taking.place(rank - 1) != len(taking.shape) - 1:
+    taking, rank = AxisGather.of(op), op.operands[0].type.rank
+    if (
+        taking is None
+        or taking.axis == rank - 1
+        or taking.result_axis(rank - 1) != len(taking.shape) - 1
+    ):
         return False
     unpacking = owner.operation
     bits = [int(count) for count in unpacking.attributes["bits"]]
@@ -98,7 +102,7 @@ def take_before_dequantizing(op: Operation) -> bool:
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
         return False
-    dequantization, taking = owner.operation, Taking.of(op)
+    dequantization, taking = owner.operation, AxisGather.of(op)
     if taking is None:
         return False
     parts = operands_of(dequantization)
@@ -132,11 +136,11 @@ def take_before_dequantizing(op: Operation) -> bool:
     return True
 
 
-def _moved(part: Value, taking: Taking, shape: Sequence[int]) -> Value:
+def _moved(part: Value, taking: AxisGather, shape: Sequence[int]) -> Value:
     """A part that all slices share, with its axes where the result has them."""
     axes = [axis for axis in range(part.type.rank) if axis != taking.axis]
-    by_place = sorted(axes, key=taking.place)
-    moved = emit_stablehlo.transpose(part, [taking.axis, *by_place])
+    by_result_axis = sorted(axes, key=taking.result_axis)
+    moved = emit_stablehlo.transpose(part, [taking.axis, *by_result_axis])
     return emit_stablehlo.reshape(moved, shape)
 
 
