@@ -1106,9 +1106,9 @@ def check_stairs(stairs: Stairs) -> tuple[str, bool]:
     inside = np.broadcast_to(np.abs(sums) <= bounds, (2 * reach + 1, 1, columns))
     steps = exact(np.broadcast_to(sums, inside.shape)).astype(np.int64)
     x = (sums + found.added).astype(np.float64)
-    line = found.slope * x + found.offset + np.where(x < 0, -found.jump, found.jump)
+    line = found.slope * x + found.offset + np.where(x < 0, -found.sign_offset, found.sign_offset)
     wanted = np.clip(np.rint(line), found.low, found.high).astype(np.int64)
-    far = np.abs(line - np.floor(line) - 0.5) > found.apart * (1 + 2.0**-20)
+    far = np.abs(line - np.floor(line) - 0.5) > found.tie_tolerance * (1 + 2.0**-20)
     wrong = (((steps - wanted) % 256) != 0) & far & inside
     if not wrong.any():
         return "", True

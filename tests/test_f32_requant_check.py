@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from subquant.kernels.epilogue.f32_requant_check import Line
+from subquant.kernels.epilogue.f32_requant_check import F32Requant
 
 LOW, HIGH = -128, 127
 
@@ -45,17 +45,21 @@ def line(slope, offset, jump, bound, near):
     """A line of columns."""
     jump = None if jump is None else np.array(jump)
     between = np.array(-bound), np.array(bound)
-    found = Line.of(np.array(slope), np.array(offset), jump, (LOW, HIGH), between, near)
+    found = F32Requant.of(np.array(slope), np.array(offset), jump, (LOW, HIGH), between, near)
     assert found is not None
     return found
 
 
 def check(found, exact, columns, step=1):
     """Each sum of the columns that are told, by the floats that were found."""
-    told = np.broadcast_to(found.told, [columns])
-    factors, offsets = (np.broadcast_to(each, [columns]) for each in (found.factors, found.offsets))
-    jumps = None if found.jumps is None else np.broadcast_to(found.jumps, [columns])
-    x = np.arange(int(found.least.min()), int(found.most.max()) + 1, step)
+    told = np.broadcast_to(found.is_exact, [columns])
+    factors, offsets = (
+        np.broadcast_to(each, [columns]) for each in (found.f32_slope, found.f32_offset)
+    )
+    jumps = (
+        None if found.f32_sign_offset is None else np.broadcast_to(found.f32_sign_offset, [columns])
+    )
+    x = np.arange(int(found.min_x.min()), int(found.max_x.max()) + 1, step)
     wanted = exact(x.reshape(-1, 1))
     for column in np.flatnonzero(told):
         # All but those near to a tie are rounded alike by f64, too.
@@ -82,16 +86,14 @@ def test_ties_near_which_even_numbers_are_taken(seed):
         return rounded(np.where(near, 2 * np.rint(number / 2), number))
 
     nearest = line(slope, np.full(1, -5.0), None, 1 << 17, 1e-4)
-    told = check(nearest.certain(exact), exact, len(slope))
+    told = check(nearest.proved(exact), exact, len(slope))
     assert told[:2].all()
     assert told.sum() > len(slope) // 2
 
 
 def test_one_line_of_all_columns():
     slope = np.array(0.0123)
-    found = line(slope, np.array(3.0), None, 1 << 13, 1e-4).certain(
-        lambda x: rounded(x * slope + 3)
-    )
+    found = line(slope, np.array(3.0), None, 1 << 13, 1e-4).proved(lambda x: rounded(x * slope + 3))
     assert check(found, lambda x: rounded(x * slope + 3), 1).all()
 
 
@@ -105,7 +107,7 @@ def test_columns_that_no_line_is_are_not_told():
         found[:, 1] = np.where(is_tie, 2 * np.floor(number / 2) + 1, found)[:, 1]  # odd ones
         return np.clip(found, LOW, HIGH)
 
-    told = check(line(slope, np.zeros(1), None, 1 << 13, 1e-4).certain(exact), exact, 2)
+    told = check(line(slope, np.zeros(1), None, 1 << 13, 1e-4).proved(exact), exact, 2)
     assert told.tolist() == [True, False]
 
 
@@ -122,7 +124,7 @@ def test_halves_that_are_rounded_away_from_zero_twice():
     slope = multiplier / 2.0**39
     # An integer of steps is 1/512 from the next one, in the middle.
     jump = np.full(1, 2.0**-9)
-    found = line(slope, np.zeros(1), jump, 1 << 17, 1e-4).certain(exact)
+    found = line(slope, np.zeros(1), jump, 1 << 17, 1e-4).proved(exact)
     assert check(found, exact, len(slope)).sum() > 7
 
 
@@ -132,11 +134,11 @@ def test_many_columns_of_small_steps_are_not_looked_at():
     def exact(x):
         raise AssertionError
 
-    assert not line(slope, np.zeros(1), None, 1 << 24, 1e-4).certain(exact).told.any()
+    assert not line(slope, np.zeros(1), None, 1 << 24, 1e-4).proved(exact).is_exact.any()
 
 
 def test_where_a_float_is_not_worth_asking():
     between = np.array(-1), np.array(1)
     one = np.ones(1)
-    assert Line.of(one, one, None, (LOW, HIGH), between, 2.0**-6) is None
-    assert Line.of(one, one, None, (LOW, HIGH), between, float("nan")) is None
+    assert F32Requant.of(one, one, None, (LOW, HIGH), between, 2.0**-6) is None
+    assert F32Requant.of(one, one, None, (LOW, HIGH), between, float("nan")) is None

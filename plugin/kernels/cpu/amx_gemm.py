@@ -52,7 +52,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import concatenate, convert
 from ...numerics.element_types import I8, I32, I64, U8, AnyArray
 from ..conv_geometry import ConvGeometry
-from ..epilogue.matcher import epilogue_bindings
+from ..epilogue.fused_epilogue import epilogue_bindings
 from ..isa.base import Accumulator
 from ..kernel import Binding, Kernel
 from .conv_gemm import ROOM, ConvGemm

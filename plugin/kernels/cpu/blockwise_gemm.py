@@ -33,7 +33,7 @@ from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, scratch, store
 from ...numerics.element_types import F32, I32
-from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
+from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
@@ -136,7 +136,9 @@ class BlockwiseGemm:
         bindings = [
             *weight_bindings(replace(self.weight, tiles=all_tiles)),
             *activations,
-            *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, (None, tiles.n), sums=F32),
+            *epilogue_bindings(
+                self.epilogue, tiles.count * tiles.nr, (None, tiles.n), accumulator=F32
+            ),
         ]
         workgroups = self.batches * self.workgroups_per_batch
         macs = None

@@ -23,7 +23,7 @@ from ...emit import ArrayLike, scalar
 from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
-from ..epilogue.matcher import FusedEpilogue
+from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .output_tile import store_with_tail

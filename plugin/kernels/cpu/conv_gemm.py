@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..conv_geometry import ConvGeometry
-from ..epilogue.matcher import FusedEpilogue
+from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.packed_weight import Tiles

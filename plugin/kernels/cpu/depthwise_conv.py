@@ -40,7 +40,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..conv_geometry import ConvAxis
-from ..epilogue.matcher import FusedEpilogue, epilogue_bindings
+from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel

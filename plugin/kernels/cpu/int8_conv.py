@@ -55,7 +55,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from ..conv_geometry import ConvAxis
-from ..epilogue.matcher import epilogue_bindings
+from ..epilogue.fused_epilogue import epilogue_bindings
 from ..kernel import Binding, Kernel
 from ..workgroups import workgroup_range
 from .conv_gemm import ROOM, ConvGemm

@@ -13,7 +13,7 @@ from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
 from ...emit.vectors import element_at, load, loop, scratch, slice_lanes, store, store_element, when
 from ...numerics.element_types import I32
-from ..epilogue.matcher import FusedEpilogue
+from ..epilogue.fused_epilogue import FusedEpilogue
 from ..pack.packed_weight import Tiles
 
 __all__ = ["OutputTile", "store_with_tail"]

@@ -1,28 +1,28 @@
-"""Floats that tell what sums are rounded to, and whether they tell it of every sum.
+"""Proof that an f32 requantization gives the exact result for every accumulator.
 
-What follows a contraction makes of an integer ``x``, a sum and what is added to it, the result
-``f(x)``, which is that of a line but near to ties. A kernel asks a float::
+An epilogue maps an integer ``x``, an accumulator plus a constant, to ``f(x)``, which is the rounded
+value of a line except near ties. A kernel estimates it in f32::
 
-    line(x) = slope * x + offset + jump * sign(x)
-    real(x) = f32(f32(x) * factor + offset)         and f32(real(x) + jump * sign(x)) with a jump
+    line(x) = slope * x + offset + sign_offset * sign(x)
+    real(x) = f32(f32(x) * f32_slope + f32_offset)     and f32(real(x) + f32_sign_offset * sign(x))
 
-    f(x) = clamp(round(real(x)))                    if |real(x) - round(real(x))| < 1/2 - near
+    f(x) = clamp(round(real(x)))           if |real(x) - round(real(x))| < 1/2 - tie_tolerance
 
-**Every sum.** Only integers ``x`` with ``|line(x) - tie| < near`` may be rounded otherwise, and
-there are few of them: a result of 8 bits has 255 ties, beside each of which are no more than
-``2 near / slope + 1`` integers. They are listed, in each column; what they become is computed by
-the operations themselves, and ``real(x)``, to the bit. If both agree for all of them, floats tell
-each sum, and nothing has to be asked.
+**Every accumulator.** Only integers ``x`` with ``|line(x) - tie| < tie_tolerance`` may round
+differently, and there are few: a result of 8 bits has 255 ties, with no more than
+``2 tie_tolerance / slope + 1`` integers near each. The proof lists them for each N, evaluates the
+operations on them exactly, and ``real(x)`` bit by bit. If both agree on all of them, f32 is exact
+for that N, and the kernel needs no check.
 
-Where they do not, other floats are tried in that column: a few factors beside the nearest one, and
-offsets, and jumps, with which all integers that are listed would be on their sides of the ties.
-They move reals by no more than ``near`` is made larger for, so the integers that are listed are
-enough for them, too. What is rounded to even numbers within ``2**-20`` of a tie is that of no line,
-so some columns are left; and where a step is not much more than what floats are off.
+Where they disagree, the search tries other floats for that N: a few slopes beside the nearest one,
+and offsets with which all listed integers would be on the right sides of the ties. They move reals
+by no more than the larger tolerance of the list allows, so the list covers them. Rounding half to
+even within ``2**-20`` of a tie is no line, so some N remain; so do steps that are not much larger
+than the error of f32.
 
-A product of two f32 is exact in f64; its sum with the offset is rounded there before it is rounded
-to f32. So both neighbours of that sum are looked at: what is computed lies between what follows
-from these, as rounding never falls.
+The product of two f32 is exact in f64; its sum with the offset is rounded there before it is
+rounded to f32. The check therefore evaluates both f64 neighbors of that sum: rounding is monotone,
+so the kernel's result lies between theirs.
 """
 
 from __future__ import annotations
@@ -34,239 +34,255 @@ import numpy as np
 
 from ...numerics.element_types import Array
 
-__all__ = ["Line"]
+__all__ = ["F32Requant"]
 
-_MOST_NEAR = 2.0**-7
-"""The distance from a half up to which floats are worth asking."""
-_FACTORS = 2
-"""How many are tried on both sides of the nearest one."""
-_OFFSETS = [
-    np.array(numbers).reshape(-1, 1) / 16
-    for numbers in ([8], [4, 12], [2, 6, 10, 14], [1, 3, 5, 7, 9, 11, 13, 15])
+_MAX_TIE_TOLERANCE = 2.0**-7
+"""With a larger tolerance the exact operations would run too often."""
+_SLOPES_PER_SIDE = 2
+"""Floats that are tried on each side of the nearest slope."""
+_OFFSET_FRACTIONS = [
+    np.array(sixteenths).reshape(-1, 1) / 16
+    for sixteenths in ([8], [4, 12], [2, 6, 10, 14], [1, 3, 5, 7, 9, 11, 13, 15])
 ]
-"""Where they are tried between the least and the greatest one, some at once."""
-_MOVED = 2.0**-16
-"""By which offsets are moved at most."""
-_MOST_BESIDE = 8
-"""Integers beside a tie that are listed at most."""
-_MOST_LISTED = 1 << 17
-"""Integers that are listed at most, of all columns: of more, some are rarely told."""
-_MOST_LEFT = 0.25
-"""Columns that the nearest factor may leave, at most, for others to be tried."""
+"""Offsets are tried at these fractions of the admissible interval, one batch at a time."""
+_MAX_OFFSET_SHIFT = 2.0**-16
+_MAX_INTEGERS_PER_TIE = 8
+_MAX_LISTED_INTEGERS = 1 << 17
+"""A longer list, over all N, is rarely proved."""
+_MAX_UNPROVED_SHARE = 0.25
+"""With a larger share of unproved N after the nearest slope, other slopes are not tried."""
 
 
 @dataclass(frozen=True, eq=False)
-class Line:
-    """A line, and the floats that are asked for it.
+class F32Requant:
+    """A line, and the f32 numbers that estimate it.
 
-    Arrays are grids: of one element along all axes but that of columns.
+    Arrays are grids: of size 1 along all axes but N.
 
     Attributes:
-        slope, offset: f64.
-        jump: f64, added with the sign of ``x``; None for nothing.
-        low, high: between which results are clamped.
-        least, most: integers between which ``x`` is.
-        near: the distance from a half up to which they do not tell.
-        factors, offsets: f32.
-        jumps: f32; None for nothing.
-        told: whether floats tell all; true for some columns only, if it is known.
+        slope, offset: the line, f64.
+        sign_offset: added with the sign of ``x``, f64; None for 0.
+        low, high: the clamp of results.
+        min_x, max_x: the range of ``x``.
+        tie_tolerance: the distance from a tie within which estimates may be wrong.
+        f32_slope, f32_offset: the estimate.
+        f32_sign_offset: the same for `sign_offset`.
+        is_exact: for each N, True if the estimate is proved exact for the whole range.
     """
 
     slope: Array
     offset: Array
-    jump: Array | None
+    sign_offset: Array | None
     low: int
     high: int
-    least: Array
-    most: Array
-    near: float
-    factors: Array
-    offsets: Array
-    jumps: Array | None
-    told: Array = field(default_factory=lambda: np.zeros(1, bool))
+    min_x: Array
+    max_x: Array
+    tie_tolerance: float
+    f32_slope: Array
+    f32_offset: Array
+    f32_sign_offset: Array | None
+    is_exact: Array = field(default_factory=lambda: np.zeros(1, bool))
 
     @classmethod
     def of(
         cls,
         slope: Array,
         offset: Array,
-        jump: Array | None,
-        limits: tuple[int, int],
-        between: tuple[Array, Array],
-        near: float,
-    ) -> Line | None:
-        """The nearest floats; None where they are not worth asking.
+        sign_offset: Array | None,
+        clamp: tuple[int, int],
+        x_range: tuple[Array, Array],
+        tie_tolerance: float,
+    ) -> F32Requant | None:
+        """Return the estimate with the nearest floats; None if it is too coarse to pay.
 
         Args:
-            slope, offset, jump, near: as of the attributes.
-            limits: between which results are clamped.
-            between: integers between which ``x`` is.
+            slope, offset, sign_offset, tie_tolerance: see the attributes.
+            clamp: the least and the greatest result.
+            x_range: the least and the greatest ``x``.
         """
-        if not near <= _MOST_NEAR:
+        if not tie_tolerance <= _MAX_TIE_TOLERANCE:
             return None
         slope, offset = np.asarray(slope, np.float64), np.asarray(offset, np.float64)
-        floats = slope.astype(np.float32), offset.astype(np.float32)
-        jumps = None if jump is None else jump.astype(np.float32)
-        return cls(slope, offset, jump, *limits, *between, near, *floats, jumps)
+        nearest = slope.astype(np.float32), offset.astype(np.float32)
+        f32_sign_offset = None if sign_offset is None else sign_offset.astype(np.float32)
+        return cls(
+            slope, offset, sign_offset, *clamp, *x_range, tie_tolerance, *nearest, f32_sign_offset
+        )
 
     @property
-    def greatest(self) -> float:
-        """More than the magnitude of the reals."""
-        bound = max(-int(self.least.min()), int(self.most.max()))
+    def max_real(self) -> float:
+        """An upper bound of the magnitude of reals."""
+        bound = max(-int(self.min_x.min()), int(self.max_x.max()))
         return bound * float(self.slope.max()) + float(np.abs(self.offset).max()) + 1
 
     @property
     def reach(self) -> float:
-        """How far from the offset the reals are, where they are not clamped."""
+        """The greatest distance of reals from the offset, where they are not clamped."""
         limits = self.low, self.high
         return 1 + max(float(np.abs(limit - self.offset).max()) for limit in limits)
 
-    def certain(self, exact: Callable[[Array], Array]) -> Line:
-        """The same with floats that tell each sum, if such are found.
+    def proved(self, evaluate: Callable[[Array], Array]) -> F32Requant:
+        """Return it with floats that are proved exact, for each N for which they exist.
 
         Args:
-            exact: called with integers ``x``, of a further first axis, returns what becomes of
-                them.
+            evaluate: maps integers ``x``, with an additional first axis, to their exact results.
         """
-        places = self._places()
-        if places is None:
+        listed = self._integers_near_ties()
+        if listed is None:
             return self
-        shape, x = places
-        columns, grid = x.shape[1], (len(x), *shape)
-        if x.size > _MOST_LISTED:
+        shape, x = listed
+        n, grid = x.shape[1], (len(x), *shape)
+        if x.size > _MAX_LISTED_INTEGERS:
             return self
-        wanted = np.asarray(exact(x.reshape(grid))).astype(np.int64).reshape(x.shape)
-        nearest = [_flat(each, shape) for each in (self.factors, self.offsets, self._jumps)]
-        found = [each.copy() for each in nearest]
-        left = np.arange(columns)
-        for number in range(2 * _FACTORS + 1):
-            if number and len(left) > _MOST_LEFT * columns:
+        expected = np.asarray(evaluate(x.reshape(grid))).astype(np.int64).reshape(x.shape)
+        nearest = [
+            _flat(each, shape)
+            for each in (self.f32_slope, self.f32_offset, self._f32_sign_offset_or_0)
+        ]
+        proved = [each.copy() for each in nearest]
+        left = np.arange(n)
+        for attempt in range(2 * _SLOPES_PER_SIDE + 1):
+            if attempt and len(left) > _MAX_UNPROVED_SHARE * n:
                 break
-            tried = _next(nearest[0][left], (number + 1) // 2 * (1 if number % 2 else -1))
-            first = [each[left] for each in nearest[1:]]
-            room = self._room(x[:, left], wanted[:, left], tried, *first)
-            for parts in (None, *_OFFSETS):
+            steps = (attempt + 1) // 2 * (1 if attempt % 2 else -1)
+            slopes = _next_floats(nearest[0][left], steps)
+            start = [each[left] for each in nearest[1:]]
+            intervals = self._offset_intervals(x[:, left], expected[:, left], slopes, *start)
+            for fractions in (None, *_OFFSET_FRACTIONS):
                 if not len(left):
                     break
-                moved = [np.zeros((1, 1))] * 2
-                if parts is not None:
-                    moved = [
-                        np.clip(low + parts * (high - low), -_MOVED, _MOVED) for low, high in room
+                shifts = [np.zeros((1, 1))] * 2
+                if fractions is not None:
+                    shifts = [
+                        np.clip(
+                            low + fractions * (high - low), -_MAX_OFFSET_SHIFT, _MAX_OFFSET_SHIFT
+                        )
+                        for low, high in intervals
                     ]
-                offsets, jumps = self._moved(first, *moved)
-                here, then = x[:, left][:, None], wanted[:, left][:, None]
-                are_told = self._is_told(here, then, tried, offsets, jumps)
-                told, part = are_told.any(0), (are_told.argmax(0), np.arange(len(left)))
-                floats = tried, offsets[part], jumps[part]
-                for kept, each in zip(found, floats, strict=True):
-                    kept[left[told]] = each[told]
-                left, tried, first = left[~told], tried[~told], [each[~told] for each in first]
-                room = [(low[~told], high[~told]) for low, high in room]
-        is_told = np.ones(columns, bool)
-        is_told[left] = False
-        factors, offsets, jumps = (_one(each.reshape(shape)) for each in found)
+                offsets, sign_offsets = self._shifted(start, *shifts)
+                are_exact = self._are_exact(
+                    x[:, left][:, None], expected[:, left][:, None], slopes, offsets, sign_offsets
+                )
+                is_exact = are_exact.any(0)
+                choice = (are_exact.argmax(0), np.arange(len(left)))
+                floats = slopes, offsets[choice], sign_offsets[choice]
+                for target, each in zip(proved, floats, strict=True):
+                    target[left[is_exact]] = each[is_exact]
+                left, slopes = left[~is_exact], slopes[~is_exact]
+                start = [each[~is_exact] for each in start]
+                intervals = [(low[~is_exact], high[~is_exact]) for low, high in intervals]
+        is_exact = np.ones(n, bool)
+        is_exact[left] = False
+        slopes, offsets, sign_offsets = (_collapsed(each.reshape(shape)) for each in proved)
         return replace(
             self,
-            factors=factors,
-            offsets=offsets,
-            jumps=None if self.jumps is None else jumps,
-            told=is_told,
+            f32_slope=slopes,
+            f32_offset=offsets,
+            f32_sign_offset=None if self.f32_sign_offset is None else sign_offsets,
+            is_exact=is_exact,
         )
 
     @property
-    def _jumps(self) -> Array:
-        return np.zeros((), np.float32) if self.jumps is None else self.jumps
+    def _f32_sign_offset_or_0(self) -> Array:
+        return np.zeros((), np.float32) if self.f32_sign_offset is None else self.f32_sign_offset
 
-    def _moved(self, first: Sequence[Array], below: Array, above: Array) -> list[Array]:
-        """Offsets and jumps with which reals are moved, those below 0 and those from there on.
+    def _shifted(self, start: Sequence[Array], negative: Array, positive: Array) -> list[Array]:
+        """Offsets and sign offsets that shift the reals of negative and of other ``x``.
 
-        There is a row of them for each of `below` and `above`.
+        There is one row for each of `negative` and `positive`.
         """
-        offsets, jumps = (each.astype(np.float64) for each in first)
-        if self.jumps is None:
-            moved = (offsets + below).astype(np.float32)
-            return [moved, np.broadcast_to(first[1], moved.shape)]
-        offsets, jumps = offsets + (below + above) / 2, jumps + (above - below) / 2
-        return [offsets.astype(np.float32), jumps.astype(np.float32)]
+        offsets, sign_offsets = (each.astype(np.float64) for each in start)
+        if self.f32_sign_offset is None:
+            shifted = (offsets + negative).astype(np.float32)
+            return [shifted, np.broadcast_to(start[1], shifted.shape)]
+        offsets, sign_offsets = (
+            offsets + (negative + positive) / 2,
+            sign_offsets + (positive - negative) / 2,
+        )
+        return [offsets.astype(np.float32), sign_offsets.astype(np.float32)]
 
-    def _room(
-        self, x: Array, wanted: Array, factors: Array, offsets: Array, jumps: Array
+    def _offset_intervals(
+        self, x: Array, expected: Array, slopes: Array, offsets: Array, sign_offsets: Array
     ) -> list[tuple[Array, Array]]:
-        """By how much reals may be moved, below 0 and from there on: at least, and at most."""
-        reals = x * factors.astype(np.float64) + offsets + np.where(x < 0, -jumps, jumps)
-        least = np.where(wanted > self.low, wanted - 0.5 - reals, -_MOVED)
-        most = np.where(wanted < self.high, wanted + 0.5 - reals, _MOVED)
-        if self.jumps is None:
+        """The least and greatest admissible shift of reals, for negative ``x`` and for others."""
+        reals = x * slopes.astype(np.float64) + offsets
+        reals = reals + np.where(x < 0, -sign_offsets, sign_offsets)
+        least = np.where(expected > self.low, expected - 0.5 - reals, -_MAX_OFFSET_SHIFT)
+        most = np.where(expected < self.high, expected + 0.5 - reals, _MAX_OFFSET_SHIFT)
+        if self.f32_sign_offset is None:
             return [(least.max(0), most.min(0))] * 2
         return [
-            (np.where(side, least, -_MOVED).max(0), np.where(side, most, _MOVED).min(0))
+            (
+                np.where(side, least, -_MAX_OFFSET_SHIFT).max(0),
+                np.where(side, most, _MAX_OFFSET_SHIFT).min(0),
+            )
             for side in (x < 0, x >= 0)
         ]
 
-    def _places(self) -> tuple[tuple[int, ...], Array] | None:
-        """The shape of a grid, and of its columns integers that may be rounded otherwise.
+    def _integers_near_ties(self) -> tuple[tuple[int, ...], Array] | None:
+        """The shape of a grid, and for each N the integers that may round differently.
 
-        There are as many for each; None if that is too many.
+        The list is equally long for each N; None if it is too long.
         """
-        # Floats that are tried differ from the line by so much more.
-        near = self.near + self.reach * _FACTORS * 2.0**-23
-        near += _MOVED + float(np.abs(self.offset).max()) * 2.0**-23
-        around = near / self.slope + 2.0**-10  # f64 is less off
-        beside = int(2 * around.max()) + 1
-        if beside > _MOST_BESIDE:
+        # The other floats differ from the line by this much more.
+        tolerance = self.tie_tolerance + self.reach * _SLOPES_PER_SIDE * 2.0**-23
+        tolerance += _MAX_OFFSET_SHIFT + float(np.abs(self.offset).max()) * 2.0**-23
+        radius = tolerance / self.slope + 2.0**-10  # more than the error of f64
+        integers_per_tie = int(2 * radius.max()) + 1
+        if integers_per_tie > _MAX_INTEGERS_PER_TIE:
             return None
-        grids = self.slope, self.offset, around, self.least, self.most
+        grids = self.slope, self.offset, radius, self.min_x, self.max_x
         shape = np.broadcast_shapes(*(each.shape for each in grids))
-        slope, offset, around, least, most = (_flat(each, shape) for each in grids)
-        jump = np.zeros(1) if self.jump is None else _flat(self.jump, shape)
+        slope, offset, radius, min_x, max_x = (_flat(each, shape) for each in grids)
+        sign_offset = np.zeros(1) if self.sign_offset is None else _flat(self.sign_offset, shape)
         ties = np.arange(self.low + 1, self.high + 1).reshape(-1, 1) - 0.5
-        found, are_near = [], []
-        for moved in (offset,) if self.jump is None else (offset - jump, offset + jump):
-            first = np.ceil((ties - moved) / slope - around)
-            for number in range(beside):
-                x = first + number
-                found.append(np.clip(x, least, most).astype(np.int64))
-                are_near.append(x <= (ties - moved) / slope + around)
-        return shape, _packed(np.concatenate(found), np.concatenate(are_near))
+        integers, are_near = [], []
+        signs = (0,) if self.sign_offset is None else (-1, 1)
+        for half in (offset + sign * sign_offset for sign in signs):
+            first = np.ceil((ties - half) / slope - radius)
+            for index in range(integers_per_tie):
+                x = first + index
+                integers.append(np.clip(x, min_x, max_x).astype(np.int64))
+                are_near.append(x <= (ties - half) / slope + radius)
+        return shape, _compacted(np.concatenate(integers), np.concatenate(are_near))
 
-    def _is_told(
-        self, x: Array, wanted: Array, factors: Array, offsets: Array, jumps: Array
+    def _are_exact(
+        self, x: Array, expected: Array, slopes: Array, offsets: Array, sign_offsets: Array
     ) -> Array:
-        """True for the columns of which floats tell all these integers, on the first axis."""
-        is_told = np.ones(offsets.shape, bool)
-        sums = x.astype(np.float32).astype(np.float64) * factors + offsets
+        """True for each N whose estimates of all integers, on the first axis, are as expected."""
+        are_exact = np.ones(offsets.shape, bool)
+        reals = x.astype(np.float32).astype(np.float64) * slopes + offsets
         for toward in (-np.inf, np.inf):
-            real = np.nextafter(sums, toward).astype(np.float32)
-            if self.jumps is not None:
-                real = real + np.where(x < 0, -jumps, jumps)
-            found = np.clip(np.rint(real), self.low, self.high)
-            is_told &= (found == wanted).all(0)
-        return is_told
+            real = np.nextafter(reals, toward).astype(np.float32)
+            if self.f32_sign_offset is not None:
+                real = real + np.where(x < 0, -sign_offsets, sign_offsets)
+            results = np.clip(np.rint(real), self.low, self.high)
+            are_exact &= (results == expected).all(0)
+        return are_exact
 
 
-def _next(floats: Array, count: int) -> Array:
-    """The floats that are so many further up, or down."""
-    for _ in range(abs(count)):
-        floats = np.nextafter(floats, np.float32(np.copysign(np.inf, count)))
+def _next_floats(floats: Array, steps: int) -> Array:
+    """The floats that are a number of steps above, or below for a negative number."""
+    for _ in range(abs(steps)):
+        floats = np.nextafter(floats, np.float32(np.copysign(np.inf, steps)))
     return floats
 
 
 def _flat(grid: Array, shape: tuple[int, ...]) -> Array:
-    """A number for each column."""
+    """One number for each N."""
     return np.broadcast_to(grid, shape).reshape(-1)
 
 
-def _packed(numbers: Array, are_taken: Array) -> Array:
-    """The numbers of each column that are taken, and others where there are less than of others."""
-    counts = are_taken.sum(0)
-    made = np.repeat(numbers[:1], max(1, int(counts.max(initial=0))), axis=0)
-    columns, rows = np.nonzero(are_taken.T)
-    made[np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts), columns] = numbers[
-        rows, columns
-    ]
-    return made
+def _compacted(numbers: Array, mask: Array) -> Array:
+    """The masked numbers of each N; shorter lists are filled with the N's first number."""
+    counts = mask.sum(0)
+    compacted = np.repeat(numbers[:1], max(1, int(counts.max(initial=0))), axis=0)
+    n, rows = np.nonzero(mask.T)
+    positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    compacted[positions, n] = numbers[rows, n]
+    return compacted
 
 
-def _one(numbers: Array) -> Array:
-    """Numbers, or the one that they all are."""
+def _collapsed(numbers: Array) -> Array:
+    """Numbers as an array of one element if all are equal."""
     return numbers.reshape(-1)[:1] if (numbers == numbers.reshape(-1)[0]).all() else numbers

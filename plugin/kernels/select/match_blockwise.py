@@ -24,7 +24,8 @@ from ...numerics.requantization import EXACT
 from ..constant_values import constant_elements, is_constant, is_invariant
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
-from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
+from ..epilogue.fused_epilogue import FusedEpilogue
+from ..epilogue.matcher import EpilogueMatch
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
@@ -189,7 +190,7 @@ class Product:
         match = EpilogueMatch.of(result, len(loops) - 1, EXACT, integer_only=False)
         if match is None or len(match.operations) > _MOST_FINISHED:
             return self
-        return replace(self, epilogue=match.fuse(self.instructions))
+        return replace(self, epilogue=FusedEpilogue.of(match, self.instructions))
 
     def emit(self, kernels: KernelTable, result: ir.Type) -> Value:
         """Write the calls, and return the result, that of what follows if there is something."""

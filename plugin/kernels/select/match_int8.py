@@ -24,7 +24,8 @@ from ..cpu.amx_gemm import AmxGemm, KRuns
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
-from ..epilogue.matcher import EpilogueMatch, FusedEpilogue
+from ..epilogue.fused_epilogue import FusedEpilogue
+from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
@@ -274,14 +275,16 @@ class IntegerContraction:
             axis,
             how,
             integer_only=integer_only,
-            bounds=self._greatest_sums,
+            accumulator_bounds=self._greatest_sums,
             folds_bias=is_begun,
         )
         if match is None:
             return None
         # A kernel of channels, or of tiles, writes one vector as another.
         is_of_parts = not self.is_depthwise and not self.has_tiles(instructions)
-        return match.fuse(instructions, self._slices(instructions)[0] if is_of_parts else 1)
+        return FusedEpilogue.of(
+            match, instructions, self._slices(instructions)[0] if is_of_parts else 1
+        )
 
     def _greatest_sums(self) -> Array:
         """The greatest magnitude of the sums of each column."""

@@ -50,7 +50,7 @@ from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import ArrayLike, operation, tensor
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
-from ...kernels.epilogue.matcher import FusedEpilogue
+from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS

@@ -1,0 +1,505 @@
+"""Abstract domain of the requantization analysis: monotone pieces of integer functions.
+
+On a range of accumulators ``s`` a `Piece` describes a value by its numbers at both ends, its
+direction, and a line ``floor(slope * s + offset)`` with an error bound. A `Remainder` describes a
+value that depends on the low bits of another one: the rounding direction of a half may depend on
+the remainder ``r`` of a value ``2**k q + r`` that is shifted, ``q + c(r, q mod 2)``, as in rounding
+half to even. ``c`` changes only at the numbers that ``r`` is compared with, so a few evaluations
+give all its values, and behind the last one follows ``q + 1``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from ...core._mlir import Operation, Value, ir
+from ...emit.stablehlo_semantics import ABSTRACT, COMPARISONS, comparison_direction
+from ...numerics.element_types import BOOL, I8, Array, ElementType
+
+__all__ = ["Analysis", "NotMonotone", "Piece"]
+
+_ORDERINGS = ("LT", "LE", "GT", "GE")
+_BOOLEAN_OPERATIONS: dict[str, Callable[..., Array]] = {
+    "stablehlo.and": operator.and_,
+    "stablehlo.not": lambda x: 1 - x,
+    "stablehlo.or": operator.or_,
+    "stablehlo.xor": operator.xor,
+}
+"""Operations on 0 and 1."""
+_MINUS_ONE = np.asarray(-1)
+_MAX_I64_MAGNITUDE = 1 << 62
+
+
+class NotMonotone(Exception):
+    """A value is not proved to be monotone."""
+
+
+class _SplitRange(Exception):
+    """A value is one piece up to some accumulators and another one from there on.
+
+    Args:
+        first: for each N, the first accumulator of the second piece.
+    """
+
+    def __init__(self, first: Array) -> None:
+        super().__init__()
+        self.first = first
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A monotone value on a range of accumulators.
+
+    Attributes:
+        low, high: its numbers at the ends, int64, or Python integers where those overflow.
+        direction: 1 for a rising value, -1 for a falling one, 0 for a constant.
+        slope, offset: it is about ``floor(slope * s + offset)``.
+        size: a bound of the magnitudes of all terms at the ends.
+        error: where no bound clips it, it is ``floor(y)`` with ``y`` within this distance of the
+            line; None if there is no bound.
+        step: ``y`` is a multiple of this power of two.
+        is_integer: ``y`` is an integer: no shift has dropped bits.
+        is_clipped: it is a minimum or a maximum, or computed from one.
+    """
+
+    low: Array
+    high: Array
+    direction: Array
+    slope: Array
+    offset: Array
+    size: Array
+    error: Array | None
+    step: Array
+    is_integer: bool = True
+    is_clipped: bool = False
+
+    @staticmethod
+    def constant(numbers: Array) -> Piece:
+        """The piece of a constant."""
+        integers = np.asarray(numbers)
+        integers = integers.astype(np.int64) if integers.dtype != object else integers
+        zero, real = np.zeros(integers.shape), integers.astype(np.float64)
+        direction = zero.astype(int)
+        return Piece(integers, integers, direction, zero, real, np.abs(real), zero, zero + 1)
+
+    @property
+    def is_constant(self) -> bool:
+        """True for a number that does not depend on the accumulators."""
+        return not self.direction.any()
+
+    def __neg__(self) -> Piece:
+        # -floor(y) = floor(1 - step - y)
+        one = 0 if self.is_integer else 1
+        return replace(
+            self,
+            low=_exact(operator.mul, self.low, _MINUS_ONE),
+            high=_exact(operator.mul, self.high, _MINUS_ONE),
+            direction=-self.direction,
+            slope=-self.slope,
+            offset=one - self.offset,
+            size=self.size + one,
+            error=None if self.error is None else self.error + one * self.step,
+        )
+
+    def __add__(self, other: Piece) -> Piece:
+        error = None
+        # A clipped piece is constant beyond some accumulator, and stays so with constants added.
+        is_unclipped = not (self.is_clipped or other.is_clipped)
+        is_unclipped = is_unclipped or self.is_constant or other.is_constant
+        if self.error is not None and other.error is not None and is_unclipped:
+            error = self.error + other.error if self.is_integer or other.is_integer else None
+        return Piece(
+            _exact(operator.add, self.low, other.low),
+            _exact(operator.add, self.high, other.high),
+            _sum_direction(self, other),
+            self.slope + other.slope,
+            self.offset + other.offset,
+            self.size + other.size,
+            error,
+            np.minimum(self.step, other.step),
+            self.is_integer and other.is_integer,
+            self.is_clipped or other.is_clipped,
+        )
+
+    def __mul__(self, other: Piece) -> Piece:
+        value, number = _with_constant(self, other)
+        factor = number.astype(np.float64)
+        error = None
+        if value.error is not None and (value.is_integer or (number == 1).all()):
+            error = value.error * np.abs(factor)
+        return replace(
+            value,
+            low=_exact(operator.mul, value.low, number),
+            high=_exact(operator.mul, value.high, number),
+            direction=value.direction * np.sign(factor).astype(int),
+            slope=value.slope * factor,
+            offset=value.offset * factor,
+            size=value.size * np.abs(factor),
+            error=error,
+        )
+
+    def __lshift__(self, count: Piece) -> Piece:
+        raise NotMonotone  # requantizations shift to the right
+
+    def __rshift__(self, count: Piece) -> Piece:
+        if not count.is_constant or not ((count.low >= 0) & (count.low < 64)).all():
+            raise NotMonotone
+        factor = 2.0 ** -count.low.astype(np.float64)
+        return replace(
+            self,
+            low=self.low >> count.low,
+            high=self.high >> count.low,
+            slope=self.slope * factor,
+            offset=self.offset * factor,
+            size=self.size * factor,
+            error=None if self.error is None else self.error * factor,
+            step=self.step * factor,
+            is_integer=self.is_integer and not count.low.any(),
+        )
+
+    def maximum(self, other: Piece) -> Piece:
+        """The greater of a value and a constant, with the value's line."""
+        return self._clipped(other, np.maximum)
+
+    def minimum(self, other: Piece) -> Piece:
+        """The lesser of a value and a constant, with the value's line."""
+        return self._clipped(other, np.minimum)
+
+    def _clipped(self, other: Piece, clip: Callable[..., Any]) -> Piece:
+        value, number = _with_constant(self, other)
+        return replace(
+            value, low=clip(value.low, number), high=clip(value.high, number), is_clipped=True
+        )
+
+    def select(self, condition: Array, other: Piece) -> Piece:
+        """This piece where a condition holds for N, else another one."""
+
+        def choose(yes: Array, no: Array) -> Array:
+            return np.where(condition, yes, no)
+
+        error = None
+        if self.error is not None and other.error is not None:
+            error = choose(self.error, other.error)
+        return Piece(
+            choose(self.low, other.low),
+            choose(self.high, other.high),
+            choose(self.direction, other.direction),
+            choose(self.slope, other.slope),
+            choose(self.offset, other.offset),
+            choose(self.size, other.size),
+            error,
+            choose(self.step, other.step),
+            self.is_integer and other.is_integer,
+            self.is_clipped or other.is_clipped,
+        )
+
+
+@dataclass(frozen=True)
+class _Remainder:
+    """A function of a value's remainder by a power of two, and of its quotient's parity.
+
+    Attributes:
+        of, bits: the value, and the number of bits of the remainder.
+        evaluate: called with parities, 1 for odd, and remainders, returns the function's values.
+        thresholds: remainders at which the function may change.
+        kind: the remainder itself, the parity itself, or a comparison of them.
+    """
+
+    of: Value
+    bits: Array
+    evaluate: Callable[[Array, Array], Array]
+    thresholds: tuple[Array, ...] = ()
+    kind: Literal["remainder", "parity", "comparison"] = "comparison"
+
+    def plus_quotient(self, value: Piece) -> Piece:
+        """The quotient plus this function.
+
+        Args:
+            value: the dividend.
+        """
+        last = _power_of_two(self.bits) - 1
+        points = [0 * last, last, *(cut + n for cut in self.thresholds for n in (-1, 0, 1))]
+        remainders = np.sort(np.clip(np.stack(np.broadcast_arrays(*points)), 0, last), axis=0)
+        even, odd = (
+            np.broadcast_to(self.evaluate(np.asarray(n), remainders), remainders.shape)
+            for n in (0, 1)
+        )
+        for values, next_values in ((even, odd), (odd, even)):
+            if (values[1:] < values[:-1]).any() or (values[-1] > 1 + next_values[0]).any():
+                raise NotMonotone
+        low, high = (
+            (end >> self.bits) + self.evaluate((end >> self.bits) & 1, end & last)
+            for end in (value.low, value.high)
+        )
+        # q + [r >= from] = floor((2**k q + r + 2**k - from) / 2**k)
+        more = [np.where(f > f[0], last + 1 - remainders, 0).max(0) for f in (even, odd)]
+        more = [each.astype(np.float64) for each in more]
+        factor = 2.0 ** -self.bits.astype(np.float64)
+        first = even[0].astype(np.float64)
+        error = None
+        if value.error is not None and (even[0] == odd[0]).all():
+            error = (value.error + np.abs(more[0] - more[1]) / 2) * factor
+        return replace(
+            value,
+            low=low,
+            high=high,
+            slope=value.slope * factor,
+            offset=(value.offset + (more[0] + more[1]) / 2) * factor + first,
+            size=value.size * factor + 1 + np.abs(first),
+            error=error,
+            step=value.step * factor,
+            is_integer=False,
+        )
+
+
+_Values = Mapping[Value, "Piece | _Remainder"]
+
+_FUNCTIONS: dict[str, Callable[..., Piece]] = {
+    **ABSTRACT,
+    **dict.fromkeys(("quant.scast", "subquant.scast"), lambda value: value),
+}
+
+
+class Analysis:
+    """Abstract interpretation of operations on ranges of accumulators.
+
+    Args:
+        operations: elementwise operations on integers.
+        accumulators: the value that they start from.
+        constants: the other operands, grids.
+        element_of: returns the element type of a value.
+    """
+
+    def __init__(
+        self,
+        operations: Sequence[Operation],
+        accumulators: Value,
+        constants: Mapping[Value, Array],
+        element_of: Callable[[Value], ElementType | None],
+    ) -> None:
+        self._operations, self._accumulators = operations, accumulators
+        self._element_of = element_of
+        self._constants = {v: Piece.constant(numbers) for v, numbers in constants.items()}
+
+    def pieces(self, low: Array, high: Array, limit: int) -> list[tuple[Array, Array, Piece]]:
+        """Return consecutive ranges, with the last result's piece on each.
+
+        An N whose range is not split repeats its last accumulator.
+
+        Args:
+            low, high: the range of accumulators of each N.
+            limit: the greatest number of ranges.
+
+        Raises:
+            NotMonotone: there is no proof, or there are more ranges.
+        """
+        if limit < 1:
+            raise NotMonotone
+        try:
+            values = self._evaluate(low, high, len(self._operations))
+            last = values[self._operations[-1].results[0]]
+            if isinstance(last, _Remainder):
+                raise NotMonotone
+            return [(low, high, last)]
+        except _SplitRange as split:
+            first = split.first
+        left = self.pieces(low, np.minimum(first - 1, high), limit - 1)
+        return [*left, *self.pieces(np.minimum(first, high), high, limit - len(left))]
+
+    def _evaluate(self, low: Array, high: Array, count: int) -> dict[Value, Piece | _Remainder]:
+        """The values of the first operations on a range."""
+        one, zero = np.ones(low.shape), np.zeros(low.shape)
+        size = np.maximum(np.abs(low), np.abs(high)).astype(np.float64)
+        values: dict[Value, Piece | _Remainder] = dict(self._constants)
+        values[self._accumulators] = Piece(low, high, one.astype(int), one, zero, size, zero, one)
+        for index, op in enumerate(self._operations[:count]):
+            element = self._element_of(op.results[0])
+            is_shift = op.name == "stablehlo.shift_right_arithmetic"
+            if element is None or element.is_float or (is_shift and element.kind == "uint"):
+                raise NotMonotone
+            result = self._apply(op, values)
+            if isinstance(result, _Remainder):
+                values[op.results[0]] = result
+                continue
+            ends = np.array([result.low, result.high])
+            if element != BOOL:
+                is_last = index + 1 == len(self._operations)
+                _check_range(ends, element, may_be_unsigned=is_last)
+            if element == BOOL or (is_shift and ((ends == -1) | (ends == 0)).all()):
+                # one number up to some accumulator, and another one from there on
+                if (result.low != result.high).any():
+                    raise _SplitRange(self._first_difference(index, low, high))
+                result = Piece.constant(result.low)
+            values[op.results[0]] = result
+        return values
+
+    def _first_difference(self, index: int, low: Array, high: Array) -> Array:
+        """The first accumulators at which a result differs from that at the lower ends."""
+
+        def result_at(accumulators: Array) -> Array:
+            op = self._operations[index]
+            result = self._apply(op, self._evaluate(accumulators, accumulators, index))
+            assert isinstance(result, Piece)  # it has numbers at the ends of the range
+            return result.low
+
+        at_low = result_at(low)
+        same, other = low, high  # an N with one number only ends at its last accumulator
+        while (other - same > 1).any():
+            middle = (same + other) // 2
+            is_same = result_at(middle) == at_low
+            same, other = np.where(is_same, middle, same), np.where(is_same, other, middle)
+        return np.where(result_at(high) == at_low, high + 1, other)
+
+    def _apply(self, op: Operation, values: _Values) -> Piece | _Remainder:
+        operands = [values[each] for each in op.operands]
+        pieces = [each for each in operands if isinstance(each, Piece)]
+        if len(pieces) < len(operands) or op.name == "stablehlo.and":
+            return self._apply_to_remainder(op, operands, values)
+        if op.name == "stablehlo.compare":
+            return _compare(op, *pieces)
+        if op.name == "stablehlo.select":
+            condition, yes, no = pieces
+            return yes.select(condition.low.astype(bool), no)
+        if op.name == "subquant.saturate":
+            [value] = pieces
+            low, high = (Piece.constant(np.asarray(int(n))) for n in op.attributes["range"])
+            return value.maximum(low).minimum(high)
+        if op.name not in _FUNCTIONS:
+            raise NotMonotone
+        return _FUNCTIONS[op.name](*pieces)
+
+    def _apply_to_remainder(
+        self, op: Operation, operands: Sequence[Piece | _Remainder], values: _Values
+    ) -> Piece | _Remainder:
+        remainders = [each for each in operands if isinstance(each, _Remainder)]
+        if not remainders:
+            left, right = operands
+            return _masked(op, left, right, values)
+        first, element = remainders[0], self._element_of(op.operands[0])
+        if any(each.of != first.of or (each.bits != first.bits).any() for each in remainders):
+            raise NotMonotone
+        if op.name == "stablehlo.convert" and first.kind == "comparison":
+            return first
+        is_single = len(remainders) == 1
+        if op.name == "stablehlo.add" and first.kind == "comparison" and is_single:
+            quotient = _shifted_value(op.operands[0 if operands[1] is first else 1], values)
+            value = values[first.of]
+            if quotient is None or quotient[0] != first.of or (quotient[1] != first.bits).any():
+                raise NotMonotone
+            assert isinstance(value, Piece)  # its quotient is one
+            return first.plus_quotient(value)
+        function = _remainder_function(op, remainders)
+        thresholds = sum((each.thresholds for each in remainders), ())
+        if op.name == "stablehlo.compare":
+            thresholds += tuple(each.low for each in operands if isinstance(each, Piece))
+        elif element != BOOL:
+            raise NotMonotone
+        sides = [
+            each.evaluate if isinstance(each, _Remainder) else _constant_function(each)
+            for each in operands
+        ]
+        return _Remainder(
+            first.of,
+            first.bits,
+            lambda parity, remainder: function(*(side(parity, remainder) for side in sides)),
+            thresholds,
+        )
+
+
+def _check_range(ends: Array, element: ElementType, *, may_be_unsigned: bool) -> None:
+    """Refuse values that wrap, except unsigned bytes that are stored as i8."""
+    limit = 1 << (element.bits - (element.kind == "int"))
+    least = -limit if element.kind == "int" else 0
+    is_stored_byte = element == I8 and may_be_unsigned and ((ends >= 0) & (ends <= 255)).all()
+    if not is_stored_byte and ((ends < least).any() or (ends >= limit).any()):
+        raise NotMonotone
+
+
+def _masked(
+    op: Operation, left: Piece | _Remainder, right: Piece | _Remainder, values: _Values
+) -> _Remainder:
+    """The remainder of a value, or its quotient's parity, which ``and`` gives."""
+    if not isinstance(right, Piece) or not right.is_constant or isinstance(left, _Remainder):
+        raise NotMonotone
+    shifted, mask = _shifted_value(op.operands[0], values), right.low
+    if shifted is not None and (mask == 1).all():
+        return _Remainder(*shifted, lambda parity, remainder: parity, (), "parity")
+    bits = np.vectorize(lambda n: int(n).bit_length(), otypes=[np.int64])(mask)
+    if not ((mask > 0) & (_power_of_two(bits) - 1 == mask)).all():
+        raise NotMonotone
+    return _Remainder(op.operands[0], bits, lambda parity, remainder: remainder, (), "remainder")
+
+
+def _remainder_function(op: Operation, remainders: Sequence[_Remainder]) -> Callable[..., Array]:
+    """The function of a comparison, or of an operation on booleans."""
+    kinds = [each.kind for each in remainders]
+    if op.name == "stablehlo.compare" and len(kinds) == 1 and "comparison" not in kinds:
+        compare = COMPARISONS[comparison_direction(op)]
+        return lambda *sides: np.asarray(compare(*sides)).astype(np.int64)
+    if op.name in _BOOLEAN_OPERATIONS and {*kinds} == {"comparison"}:
+        return _BOOLEAN_OPERATIONS[op.name]
+    raise NotMonotone
+
+
+def _constant_function(piece: Piece) -> Callable[[Array, Array], Array]:
+    if not piece.is_constant:
+        raise NotMonotone
+    return lambda parity, remainder: piece.low
+
+
+def _shifted_value(value: Value, values: _Values) -> tuple[Value, Array] | None:
+    """The value and the count of a right shift that computes a value; None for no shift."""
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.name != "stablehlo.shift_right_arithmetic":
+        return None
+    count = values.get(op.operands[1])
+    if not isinstance(count, Piece) or not count.is_constant or not (count.low > 0).all():
+        return None
+    return op.operands[0], count.low
+
+
+def _compare(op: Operation, left: Piece, right: Piece) -> Piece:
+    direction = comparison_direction(op)
+    if direction not in _ORDERINGS:
+        raise NotMonotone
+    _sum_direction(left, -right)  # the difference is monotone
+    low, high = (
+        np.asarray(COMPARISONS[direction](*pair)).astype(np.int64)
+        for pair in ((left.low, right.low), (left.high, right.high))
+    )
+    return replace(Piece.constant(low), high=high, direction=(low != high).astype(int), error=None)
+
+
+def _with_constant(left: Piece, right: Piece) -> tuple[Piece, Array]:
+    """A value and a number, of two operands of which one is constant."""
+    if left.is_constant:
+        left, right = right, left
+    if not right.is_constant:
+        raise NotMonotone
+    return left, right.low
+
+
+def _sum_direction(left: Piece, right: Piece) -> Array:
+    direction: Array = left.direction + right.direction
+    if (left.direction * right.direction < 0).any():
+        raise NotMonotone
+    return np.sign(direction)
+
+
+def _exact(function: Callable[[Any, Any], Any], left: Array, right: Array) -> Array:
+    """A sum or a product, of Python integers where int64 might overflow."""
+    greatest = [max(abs(int(each.min())), abs(int(each.max()))) for each in (left, right)]
+    if function(*greatest) >= _MAX_I64_MAGNITUDE:
+        left, right = left.astype(object), right.astype(object)
+    return np.asarray(function(left, right))
+
+
+def _power_of_two(exponent: Array) -> Array:
+    """``2**exponent``."""
+    one = np.asarray(1) if exponent.max(initial=0) < 62 else np.asarray(1, object)
+    return np.asarray(one << exponent)
