@@ -1,11 +1,11 @@
-"""``canonicalize-reductions``: the implicit conversions of reductions become operations.
+"""``canonicalize-reductions``: write the implicit conversions of reductions as operations.
 
 The body of a reduction may compute in another element type than the one of its operands: the RFC
 "StableHLO quantization for reduction ops" converts implicitly, and so does StableHLO's
 specification since (``is_promotable``). This pass writes the conversions: of inputs, init values,
 updates and sources to the types of the body's arguments, and of the results of ``subquant``
 reductions from the body's type to their own. After it, operands, body and results of a reduction
-have one element type each, the accumulator's, and no ``subquant`` reduction is left.
+have one element type each, the accumulator's, and no ``subquant`` reduction remains.
 
 | from | to | conversion |
 |---|---|---|
@@ -16,10 +16,10 @@ have one element type each, the accumulator's, and no ``subquant`` reduction is 
 
 A ``select_and_scatter`` whose two bodies have different types becomes a windowed reduction in the
 operand's type, with ``select`` as it is, and a ``scatter`` in the accumulator's: a conversion of
-the operand could merge values and change which one is selected. See `iree.select_and_scatter`.
+the operand could merge values and change the selected one: see `select_and_scatter`.
 
 ``batch_norm_training`` and ``batch_norm_grad`` have no body, and their quantized semantics is that
-of the dequantized operation: nothing is implicit in them, and they are left alone.
+of the dequantized operation: they have no implicit conversions, and stay.
 
 Before::
 
@@ -73,11 +73,8 @@ class CanonicalizeReductions(ModulePass):
         return apply_patterns(module, _PATTERNS)
 
 
-# -- patterns -------------------------------------------------------------------------------------
-
-
 def _canonicalize(op: Operation, rewriter: rewrite.PatternRewriter) -> NoMatch | None:
-    """Convert operands in place; every operand has a block argument whose type it takes."""
+    """Convert operands in place to the types of their block arguments."""
     arguments = _argument_of_operand(op)
     if all(element_type(op.operands[n].type) == element for n, element in arguments.items()):
         return NoMatch("operands have the types of the body's arguments")
@@ -87,7 +84,7 @@ def _canonicalize(op: Operation, rewriter: rewrite.PatternRewriter) -> NoMatch |
 
 
 def _argument_of_operand(op: Operation) -> dict[int, ir.Type]:
-    """Operand number to the element type in which the body takes the operand."""
+    """The element type in which the body takes each operand, by operand number."""
     elements = [element_type(a.type) for a in op.regions[0].blocks[0].arguments]
     count = len(op.operands)
     if op.name in ("stablehlo.all_reduce", "stablehlo.reduce_scatter"):
@@ -121,7 +118,7 @@ def _canonicalize_reduce_of_subquant(op: Operation, rewriter: rewrite.PatternRew
 def _canonicalize_select_and_scatter(
     op: Operation, rewriter: rewrite.PatternRewriter
 ) -> NoMatch | None:
-    """Convert the init value; if the bodies have different types, take the two apart."""
+    """Convert the init value; if the bodies have different types, separate the two."""
     operand, source, init_value = op.operands
     accumulator = element_type(op.regions[1].blocks[0].arguments[0].type)
     result = element_type(op.results[0].type)
@@ -152,9 +149,6 @@ _PATTERNS: dict[str, Pattern] = {
     "stablehlo.select_and_scatter": _canonicalize_select_and_scatter,
     "subquant.select_and_scatter": _canonicalize_select_and_scatter,
 }
-
-
-# -- conversions ----------------------------------------------------------------------------------
 
 
 def _converted(value: Value, element: ir.Type, op: Operation) -> Value:

@@ -1,10 +1,10 @@
-"""``check-integer-only``: fail if quantized values are computed with floats on the way.
+"""``check-integer-only``: fail if floats are computed between quantized values.
 
-A program for a device without floating point may still take and give reals: what comes before the
-first quantization and after the last dequantization is the host's. This pass raises for the first
-float operation that lies between: it computes with a value that was made from integers, and
-integers are made of what it gives. Constants are no quantized values: a quantization to blocks adds
-zero points that no integers of the program are made into. The module is not changed.
+A program for a device without floating point may still take and return floats: the host computes
+what comes before the first quantization and after the last dequantization. This pass raises for the
+first float operation between them: its operands come from integers, and integers come from its
+results. Constants do not count: a quantization to blocks adds zero points that no integers of the
+program become. The module is not changed.
 
 Refused (the tanh of 2**32 storage values is computed in f32)::
 
@@ -30,18 +30,11 @@ from ..base import ModulePass, TypePredicate, walk
 __all__ = ["CheckIntegerOnly"]
 
 _FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
-_OF_CASTS = (
-    ".add",
-    ".clamp",
-    ".compare",
-    ".constant",
-    ".convert",
-    ".divide",
-    ".multiply",
-    ".round_nearest_even",
-    ".select",
-    ".subtract",
+_CAST_SUFFIXES = (
+    *(".add", ".clamp", ".compare", ".constant", ".convert", ".divide", ".multiply"),
+    *(".round_nearest_even", ".select", ".subtract"),
 )
+"""Names of operations that a quantization or dequantization becomes."""
 _RETURNS = ("func.return", "stablehlo.return", "linalg.yield", "scf.yield", "tensor.yield")
 
 
@@ -57,23 +50,23 @@ class CheckIntegerOnly(ModulePass):
         operations = walk(module)
         floats = [op for op in operations if _touches(op, is_float)]
         constants = _constants(operations)
-        made = _closure(floats, is_float, constants, forward=True)
-        used = _closure(floats, is_float, constants, forward=False)
-        between = [op for op in floats if _is_between(op, is_float, made, used)]
+        from_integers = _closure(floats, is_float, constants, forward=True)
+        to_integers = _closure(floats, is_float, constants, forward=False)
+        both = from_integers & to_integers
+        between = [
+            op
+            for op in floats
+            if op.name not in _RETURNS and any(v in both for v in (*op.operands, *op.results))
+        ]
         if between:
-            # A function says more than the conversions before and after it.
-            named = (op for op in between if not op.name.endswith(_OF_CASTS))
+            # A function is a better location than the conversions before and after it.
+            functions = (op for op in between if not op.name.endswith(_CAST_SUFFIXES))
             raise UnsupportedError(
                 "computes with floats between quantized values, and --integer-only allows none; "
                 "use 8- or 16-bit storage, for which a function is a table, and "
                 "stablehlo.uniform_quantize (per-tensor or per-axis) from one scale to another",
-                next(named, between[0]),
+                next(functions, between[0]),
             )
-
-
-def _is_between(op: Operation, is_float: TypePredicate, made: set[Value], used: set[Value]) -> bool:
-    values = [value for value in (*op.operands, *op.results) if is_float(value.type)]
-    return op.name not in _RETURNS and any(value in made and value in used for value in values)
 
 
 def _touches(op: Operation, is_float: TypePredicate) -> bool:
@@ -81,7 +74,7 @@ def _touches(op: Operation, is_float: TypePredicate) -> bool:
 
 
 def _constants(operations: list[Operation]) -> set[Value]:
-    """Return the values that follow from constants alone."""
+    """Return the values that are computed from constants alone."""
     constants: set[Value] = set()
     changed = True
     while changed:
@@ -104,7 +97,7 @@ def _constants(operations: list[Operation]) -> set[Value]:
 def _closure(
     floats: list[Operation], is_float: TypePredicate, constants: set[Value], *, forward: bool
 ) -> set[Value]:
-    """Float values that are made from integers (forward), or that integers are made from."""
+    """Float values that come from integers (forward), or that integers come from."""
     edges = [edge for op in floats for edge in _edges(op)]
     reached: set[Value] = set()
     changed = True
@@ -126,7 +119,7 @@ def _closure(
 
 
 def _edges(op: Operation) -> list[tuple[bool, list[Value], list[Value]]]:
-    """Steps from values to those that are made from them: whether one converts, from, and to."""
+    """Steps from operands to results: True if the step converts, its sources, its targets."""
     if op.name == "linalg.generic":
         arguments = op.regions[0].blocks[0].arguments
         return [(False, [each], [own]) for each, own in zip(op.operands, arguments, strict=True)]
@@ -138,20 +131,14 @@ def _edges(op: Operation) -> list[tuple[bool, list[Value], list[Value]]]:
 
 
 _CONVERSIONS = (
-    "arith.bitcast",
-    "arith.cmpf",
-    "arith.fptosi",
-    "arith.fptoui",
-    "arith.sitofp",
-    "arith.uitofp",
-    "stablehlo.bitcast_convert",
-    "stablehlo.convert",
+    *("arith.bitcast", "arith.cmpf", "arith.fptosi", "arith.fptoui", "arith.sitofp"),
+    *("arith.uitofp", "stablehlo.bitcast_convert", "stablehlo.convert"),
     *of_category("comparison"),
 )
 
 
 def _computes(op: Operation) -> bool:
-    """True for an operation that makes floats of integers, or integers (or i1) of floats."""
+    """True for an operation that turns integers into floats, or floats into integers (or i1)."""
     return op.name in _CONVERSIONS or op.name.startswith("linalg.")
 
 

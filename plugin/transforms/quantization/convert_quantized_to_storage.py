@@ -1,11 +1,11 @@
-"""``convert-quantized-to-storage``: quantized values become the integers that store them.
+"""``convert-quantized-to-storage``: replace quantized values by the integers that store them.
 
-After the casts are lowered, quantized types are left on ``scast`` operations, on function
-signatures, calls and branches, and on operations that only move data. This pass gives all of these
-the storage type, removes the ``scast`` operations, and keeps each public function's first
-signature in the attribute ``subquant.function_type``, from which the runtime knows how to quantize
-and dequantize at the boundary. An operation that would compute with the integers is refused: what
-it means for the real values is some other pass's task.
+After the casts are lowered, quantized types remain on ``scast`` operations, on function
+signatures, calls and branches, and on operations that only move data. This pass gives all of them
+the storage type, removes the ``scast`` operations, and records each public function's first
+signature in the attribute ``subquant.function_type``, by which the runtime quantizes and
+dequantizes at the boundary. An operation that would compute with the integers is refused: another
+pass has to lower its meaning for the expressed values.
 
 Before::
 
@@ -61,51 +61,19 @@ _MOVES_DATA = frozenset(
             "transfer",
         ),
         *DEPRECATED_MOVEMENT,
-        "arith.select",
-        "builtin.module",
-        "cf.br",
-        "cf.cond_br",
-        "cf.switch",
-        "func.call",
-        "func.func",
-        "func.return",
-        "scf.condition",
-        "scf.execute_region",
-        "scf.for",
-        "scf.forall",
-        "scf.if",
-        "scf.index_switch",
-        "scf.parallel",
-        "scf.while",
-        "scf.yield",
-        "shape.shape_of",
-        "stablehlo.return",
-        "stablehlo.set_dimension_size",
-        "stablehlo.while",
-        "tensor.bitcast",
-        "tensor.cast",
-        "tensor.collapse_shape",
-        "tensor.concat",
-        "tensor.dim",
-        "tensor.empty",
-        "tensor.expand_shape",
-        "tensor.extract",
-        "tensor.extract_slice",
-        "tensor.from_elements",
-        "tensor.gather",
-        "tensor.generate",
-        "tensor.insert",
-        "tensor.insert_slice",
-        "tensor.parallel_insert_slice",
-        "tensor.rank",
-        "tensor.reshape",
-        "tensor.scatter",
-        "tensor.splat",
-        "tensor.yield",
-        "util.optimization_barrier",
+        *("arith.select", "builtin.module", "cf.br", "cf.cond_br", "cf.switch", "func.call"),
+        *("func.func", "func.return", "scf.condition", "scf.execute_region", "scf.for"),
+        *("scf.forall", "scf.if", "scf.index_switch", "scf.parallel", "scf.while", "scf.yield"),
+        *("shape.shape_of", "stablehlo.return", "stablehlo.set_dimension_size"),
+        *("stablehlo.while", "tensor.bitcast", "tensor.cast", "tensor.collapse_shape"),
+        *("tensor.concat", "tensor.dim", "tensor.empty", "tensor.expand_shape"),
+        *("tensor.extract", "tensor.extract_slice", "tensor.from_elements", "tensor.gather"),
+        *("tensor.generate", "tensor.insert", "tensor.insert_slice"),
+        *("tensor.parallel_insert_slice", "tensor.rank", "tensor.reshape", "tensor.scatter"),
+        *("tensor.splat", "tensor.yield", "util.optimization_barrier"),
     )
 )
-"""Operations that treat every element type alike."""
+"""Operations that accept every element type."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +92,8 @@ class ConvertQuantizedToStorage(ModulePass):
         for op in named(module, ["func.func"]):
             changed |= convert_signature(op, functools.partial(_converted, op=op))
         values = []
-        for op, found in TypePredicate(is_quantized).among(walk(module, in_kernels=False)):
-            values += found
+        for op, quantized in TypePredicate(is_quantized).among(walk(module, in_kernels=False)):
+            values += quantized
             if op.name not in _SCASTS:
                 _check_moves_data(op)
                 _check_keeps_blocks(op)
@@ -149,7 +117,7 @@ class ConvertQuantizedToStorage(ModulePass):
 
 
 def _operation_of(value: Value) -> Operation:
-    """The operation that has a value as a result, or as an argument of a block."""
+    """The operation that defines a value, or whose region has it as a block argument."""
     owner = value.owner
     return (owner.owner if isinstance(owner, ir.Block) else owner).operation
 
@@ -178,11 +146,11 @@ _MOVES_ELEMENTS = frozenset(
         "tensor.scatter",
     )
 )
-"""Operations that may give an element another place, and so another block's scale."""
+"""Operations that may move an element into another block, and so to another scale."""
 
 
 def _check_keeps_blocks(op: Any) -> None:
-    """Refuse an operation that moves elements away from the block whose scale they have."""
+    """Refuse an operation that moves elements away from the blocks of their scales."""
     if op.name not in _MOVES_ELEMENTS:
         return
     type_ = op.results[0].type
@@ -203,7 +171,7 @@ def _check_keeps_blocks(op: Any) -> None:
 
 
 def _takes_whole_axis(op: Any, axis: int) -> bool:
-    """True for a slice of equal rank that takes an axis whole, from 0 with stride 1."""
+    """True for a slice of equal rank that covers an axis, from 0 with stride 1."""
     whole = op.operands[0 if op.name == "tensor.extract_slice" else 1].type
     part = op.results[0].type if op.name == "tensor.extract_slice" else op.operands[0].type
     offsets, sizes, strides = (
@@ -223,7 +191,7 @@ def _converted(type_: ir.Type, op: Any) -> ir.Type:
 
 def _storage_type(type_: ir.Type, op: Any) -> ir.Type:
     parameters = parameters_of(type_, op)
-    assert parameters is not None  # callers ask only for quantized types
+    assert parameters is not None  # callers pass quantized types only
     storage = storage_mlir_type(parameters.storage)
     is_tensor = isinstance(type_, (ir.RankedTensorType, ir.UnrankedTensorType))
     if isinstance(type_, ir.ShapedType) and not is_tensor:

@@ -1,16 +1,16 @@
-"""Sequences of float operations before one quantize, cut into operations that fuse one by one.
+"""Splitting sequences of float operations before one quantize, so that each can be fused.
 
-A quantizer leaves one quantize after a contraction, its bias and its activation function. Here each
-of these gets casts of its own, so that ``legalize-qdq-to-quantized-op`` finds a cast on every side
-of each operation:
+A quantizer leaves one quantize after a contraction, its bias and its activation function. Each
+operation gets casts of its own here, so that ``legalize-qdq-to-quantized-op`` finds a cast on every
+side of each:
 
-* ``quantize(max(x, c))`` is ``max(quantize(x), quantize(c))``, and so for ``min`` and ``clamp``:
-  quantization keeps the order.
-* ``quantize(contraction + bias)``: the accumulator, of type i32 with the product of the scales,
-  stands for the contraction's result exactly, as long as it does not saturate. A quantized bias
-  keeps its type; a constant one is rounded to a multiple of the accumulator's scale, as converters
-  do it: at most half of that scale away, and the accumulator is usually thousands of steps long
-  for one of the result's.
+* ``quantize(max(x, c))`` is ``max(quantize(x), quantize(c))``; so for ``min`` and ``clamp``,
+  because quantization is monotone.
+* ``quantize(contraction + bias)``: the accumulator, of type i32 with the product of the scales, is
+  the contraction's result exactly, as long as it does not saturate. A quantized bias keeps its
+  type. A constant bias is rounded to a multiple of the accumulator's scale, as converters do: an
+  error of at most half of that scale, and one step of the result is usually thousands of
+  accumulator steps.
 
 Source: "Lowering quantized operations to integer arithmetic", bias addition.
 """
@@ -29,13 +29,14 @@ from ...dialects.quant import parameters_of, type_of, with_axis
 from ...dialects.stablehlo import DEQUANTIZE, OPERATIONS, QUANTIZE, why_illegal
 from ...emit import with_element
 from ...numerics.parameters import QuantizationParameters, StorageType
+from ..base import producer_of, replace_uses
 from .math.contraction import Contraction
 from .retyping import Retyping, why_invalid
 
 __all__ = ["split_sequences"]
 
 _CHOICES = {"stablehlo.maximum": (0, 1), "stablehlo.minimum": (0, 1), "stablehlo.clamp": (1,)}
-"""Operations that choose one of their operands: those that may be the computed one."""
+"""Operations that select one of their operands, and the operands that may be computed."""
 _MOVES = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 _I32 = StorageType(32, True, -(1 << 31), (1 << 31) - 1)
 
@@ -48,9 +49,9 @@ def split_sequences(
     """Insert casts into sequences that end in quantizes to one type.
 
     Args:
-        operations: of the module.
-        dequantizes: from a real tensor to the operation that dequantizes it.
-        quantizes: from a real tensor to the operations that quantize it.
+        operations: all operations of the module.
+        dequantizes: from an expressed tensor to the operation that dequantizes it.
+        quantizes: from an expressed tensor to the operations that quantize it.
 
     Returns:
         True if anything was inserted.
@@ -67,7 +68,7 @@ class _Sequences:
     quantizes: dict[Value, list[Operation]]
 
     def split(self, value: Value) -> bool:
-        """Cut what leads to a value that is only quantized, to one type."""
+        """Split the sequence of a value that is only quantized, to one type."""
         ends = self.quantizes[value]
         target = ends[0].results[0].type
         if len(list(value.uses)) != len(ends) or any(e.results[0].type != target for e in ends):
@@ -91,8 +92,8 @@ class _Sequences:
         return True
 
     def _choice(self, value: Value) -> int | None:
-        """The operand of a choice from constants that is computed and has no other use."""
-        op = _owner(value)
+        """The number of the only computed operand of a choice, if it has no other use."""
+        op = producer_of(value)
         if op is None or op.name not in _CHOICES:
             return None
         computed = [n for n in range(len(op.operands)) if not _is_constant(op.operands[n])]
@@ -104,12 +105,12 @@ class _Sequences:
         return computed[0]
 
     def _touches_casts(self, value: Value) -> bool:
-        op = _owner(value)
+        op = producer_of(value)
         return op is not None and any(operand in self.dequantizes for operand in op.operands)
 
     def _accumulator(self, value: Value) -> ir.Type | None:
         """The i32 type of a contraction of two dequantized values."""
-        op = _owner(value)
+        op = producer_of(value)
         if op is None or op.name not in OPERATIONS:
             return None
         if OPERATIONS[op.name].category != "contraction" or len(op.operands) != 2:
@@ -122,15 +123,15 @@ class _Sequences:
             return None
         if right.granularity == "sub-channel" or left.expressed != right.expressed:
             return None
-        places = Contraction.of(op).right.to_result
-        if any(axis not in places for axis in right.axes):
+        to_result = Contraction.of(op).right.to_result
+        if any(axis not in to_result for axis in right.axes):
             return None
         with np.errstate(under="ignore", over="ignore"):
             scales = (left.scales.astype(np.float64) * right.scales).astype(left.expressed.dtype)
         wide = scales.astype(np.float64)
         if not (np.isfinite(wide) & (wide > 2 * left.expressed.smallest_normal)).all():
             return None
-        axes = tuple(places[axis] for axis in right.axes)
+        axes = tuple(to_result[axis] for axis in right.axes)
         parameters = QuantizationParameters(
             _I32, left.expressed, axes, (1,) * len(axes), scales, granularity=right.granularity
         )
@@ -151,8 +152,8 @@ class _Sequences:
         return reason is None
 
     def _biased(self, value: Value) -> tuple[int, ir.Type, ir.Type] | None:
-        """Of an addition to a contraction: its number, the accumulator's and the bias's type."""
-        op = _owner(value)
+        """The contraction's operand number in a bias addition, and the types of both operands."""
+        op = producer_of(value)
         if op is None or op.name != "stablehlo.add":
             return None
         for number in (0, 1):
@@ -169,12 +170,12 @@ class _Sequences:
         return None
 
     def _bias_type(self, bias: Value, accumulator: ir.Type) -> ir.Type | None:
-        """The bias's own quantized type, moved as its value is; or the accumulator's."""
+        """The bias's own quantized type after its broadcasts; or the accumulator's."""
         if _is_constant(bias):
             return accumulator
         moves = []
         while bias not in self.dequantizes:
-            op = _owner(bias)
+            op = producer_of(bias)
             if op is None or op.name != "stablehlo.broadcast_in_dim":
                 return None
             moves.append(op)
@@ -186,7 +187,7 @@ class _Sequences:
             return None
         element = self.dequantizes[bias].operands[0].type.element_type
         for op in reversed(moves):
-            element = _moved(element, _places(op).__getitem__)
+            element = _moved(element, _result_axes(op).__getitem__)
         return with_element(accumulator, element)
 
     def _split_bias(self, op: Operation, number: int, accumulator: ir.Type, bias: ir.Type) -> None:
@@ -198,53 +199,45 @@ class _Sequences:
             _cast_uses(op.results[0], accumulator)
 
     def _split_moves(self, value: Value, type_: ir.Type) -> None:
-        """Casts before each broadcast of a quantized bias."""
+        """Insert casts before each broadcast of a quantized bias."""
         while value not in self.dequantizes and not _is_constant(value):
             op = value.owner.operation
             value = op.operands[0]
             if value not in self.dequantizes:
-                element = _moved(type_.element_type, _places(op).index)
+                element = _moved(type_.element_type, _result_axes(op).index)
                 type_ = with_element(value.type, element)
                 _cast_operand(op, 0, type_)
 
 
-def _places(op: Operation) -> list[int]:
-    """Where a broadcast puts each dimension of its operand."""
+def _result_axes(op: Operation) -> list[int]:
+    """The result axis of each axis of a broadcast's operand."""
     return [int(axis) for axis in op.attributes["broadcast_dimensions"]]
 
 
 def _moved(element: ir.Type, move: Callable[[int], int]) -> ir.Type:
-    """A quantized type after a broadcast, or before it; its scales as they are written."""
+    """A quantized type after or before a broadcast, with its scales as written."""
     parameters = parameters_of(element)
-    assert parameters is not None  # a bias's
+    assert parameters is not None  # biases are quantized
     return with_axis(element, move(parameters.axes[0])) if parameters.axes else element
 
 
-def _owner(value: Value) -> Operation | None:
-    owner = value.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
-
-
 def _is_constant(value: Value) -> bool:
-    op = _owner(value)
+    op = producer_of(value)
     while op is not None and op.name in _MOVES:
-        op = _owner(op.operands[0])
+        op = producer_of(op.operands[0])
     return op is not None and op.name in CONSTANTS
 
 
-def _there_and_back(value: Value, type_: ir.Type) -> Value:
+def _cast_pair(value: Value, type_: ir.Type) -> Value:
     quantized = emit.value(QUANTIZE, [value], with_element(value.type, type_.element_type))
     return emit.value(DEQUANTIZE, [quantized], value.type)
 
 
 def _cast_operand(op: Operation, number: int, type_: ir.Type) -> None:
     with ir.InsertionPoint(op), op.location:
-        op.operands[number] = _there_and_back(op.operands[number], type_)
+        op.operands[number] = _cast_pair(op.operands[number], type_)
 
 
 def _cast_uses(value: Value, type_: ir.Type) -> None:
-    users = [(use.owner, use.operand_number) for use in value.uses]
     with value.owner.operation.location:
-        replaced = _there_and_back(value, type_)
-    for owner, number in users:
-        owner.operands[number] = replaced
+        replace_uses(value, lambda uncast: _cast_pair(uncast, type_))

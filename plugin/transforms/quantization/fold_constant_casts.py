@@ -1,12 +1,12 @@
-"""``fold-constant-casts``: what casts make of constants is a constant.
+"""``fold-constant-casts``: compute casts of constants.
 
-IREE would compute each such cast when it compiles, by a function of its own that goes through its
-whole compiler (`fold-constants` says more), and no kernel would know the weight. The reference
-arithmetic, which is what casts mean, computes it here. Casts to quantized types are folded, but for
-those that would make the module longer by more than 1 MiB (splats in blocks) and for tensors of
-more than 2**26 elements. Reals take four times the memory of what they are computed from, and loops
-compute them as they read it, so casts from quantized types are folded where they make 16 KiB at
-most. Casts that contractions take have become one with those before.
+IREE would compute each cast at compile time, by a function of its own that goes through the whole
+compiler (see `fold-constants`), and no kernel would recognize the weight. The reference arithmetic,
+which defines the casts, computes it here. Casts to quantized types are folded, except those that
+would grow the module by more than 1 MiB (splats in blocks), and tensors of more than 2**26
+elements. Expressed values take four times the memory of their storage, and loops compute them as
+they read it, so casts from quantized types are folded up to 16 KiB of results. Casts that
+contractions read have been fused into them before.
 
 Before::
 
@@ -44,17 +44,17 @@ __all__ = ["FoldConstantCasts"]
 
 _QUANTIZING = ("quant.qcast", "subquant.qcast", "stablehlo.uniform_quantize")
 _DEQUANTIZING = ("quant.dcast", "subquant.dcast", "stablehlo.uniform_dequantize")
-_MOST_REALS = 1 << 14
-"""Bytes."""
-_MOST_ELEMENTS = 1 << 26
-"""More take gigabytes to compute at once."""
+_MAX_EXPRESSED_BYTES = 1 << 14
+"""Bytes of folded expressed values."""
+_MAX_ELEMENTS = 1 << 26
+"""Elements; more take gigabytes to compute at once."""
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
-"""Bits of storage that ``stablehlo.constant`` has."""
+"""Storage bits that ``stablehlo.constant`` supports."""
 
 
 @dataclass(frozen=True)
 class FoldConstantCasts(ModulePass):
-    """Compute what casts make of constants, as they round to nearest even."""
+    """Compute casts of constants, which round to nearest even."""
 
     name: ClassVar[str] = "fold-constant-casts"
 
@@ -62,7 +62,7 @@ class FoldConstantCasts(ModulePass):
         """Rewrite `module`.
 
         Raises:
-            UnsupportedError: a scale that casts are not lowered with.
+            UnsupportedError: a scale that ``lower-quant-casts`` refuses.
         """
         changes = [_fold(op) for op in named(module, (*_QUANTIZING, *_DEQUANTIZING))]
         return None if any(changes) else UNCHANGED
@@ -71,21 +71,21 @@ class FoldConstantCasts(ModulePass):
 def _fold(op: Operation) -> bool:
     source, result = op.operands[0], op.results[0]
     quantizes = op.name in _QUANTIZING
-    of_source, of_result = (parameters_of(each.type, op) for each in (source, result))
-    parameters = of_source or of_result
-    if parameters is None or (of_source is not None and of_result is not None):
+    source_parameters, result_parameters = (parameters_of(v.type, op) for v in (source, result))
+    parameters = source_parameters or result_parameters
+    if parameters is None or (source_parameters is not None and result_parameters is not None):
         return False  # between quantized types
     if not is_constant(source) or not _has_shape(result.type, source.type):
         return False
     count = math.prod(source.type.shape)
-    made, held = parameters.storage.width, 8 * parameters.expressed.dtype.itemsize
+    stored_bits, expressed_bits = parameters.storage.width, 8 * parameters.expressed.dtype.itemsize
     if not quantizes:
-        is_small = count * held <= 8 * _MOST_REALS
+        is_small = count * expressed_bits <= 8 * _MAX_EXPRESSED_BYTES
     elif _is_splat(source):
-        is_small = count * made <= 8 * MOST_GROWTH
+        is_small = count * stored_bits <= 8 * MOST_GROWTH
     else:
-        is_small = count * (made - held) <= 8 * MOST_GROWTH
-    elements = constant_elements(source) if is_small and count <= _MOST_ELEMENTS else None
+        is_small = count * (stored_bits - expressed_bits) <= 8 * MOST_GROWTH
+    elements = constant_elements(source) if is_small and count <= _MAX_ELEMENTS else None
     if elements is None:
         return False
     check_scales(parameters, op)
@@ -102,8 +102,8 @@ def _has_shape(type_: ir.Type, other: ir.Type) -> bool:
     return ranked and bool(type_.has_static_shape) and list(type_.shape) == list(other.shape)
 
 
-def _is_splat(given: Value) -> bool:
-    op = given.owner.operation
+def _is_splat(value: Value) -> bool:
+    op = value.owner.operation
     return "value" in op.attributes and bool(op.attributes["value"].is_splat)
 
 

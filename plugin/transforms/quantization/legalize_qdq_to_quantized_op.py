@@ -1,9 +1,9 @@
-"""``legalize-qdq-to-quantized-op``: dequantize, float operation, quantize become one operation.
+"""``legalize-qdq-to-quantized-op``: fuse dequantize, float operation, quantize to one operation.
 
-What a quantized StableHLO operation means is just this sequence, so a program in which a quantizer
-left casts around float operations becomes one that a backend can run on integers. The table
-`subquant.dialects.stablehlo.OPERATIONS` says which operations have a quantized form and which types
-the specification forbids; a sequence that would become forbidden is left alone.
+The specification defines a quantized StableHLO operation as this sequence. So a program in which a
+quantizer left casts around float operations becomes one that a backend can run on integers. The
+table `subquant.dialects.stablehlo.OPERATIONS` lists the operations that have a quantized form and
+the types that the specification forbids; a sequence that would be forbidden stays.
 
 Before::
 
@@ -19,25 +19,23 @@ After::
 * Casts are those of ``stablehlo``, ``quant`` and ``subquant``. Every float operand must come from
   one, and every use of a float result must be one, all to the same type: otherwise the float
   operation would have to stay, and everything be computed twice. Integer operands (indices,
-  predicates) pass through. A dequantize that others use stays for them; a cast that nobody uses any
-  more is erased.
+  predicates) pass through. A dequantize with other uses stays for them; an unused cast is erased.
 * A reduction's body gets the quantized element types too (E of the specification is the element
-  type of the result). Its sums are then rounded and saturated to E where the implementation puts
-  them; subquant reduces in integers that are wide enough, and saturates once.
-* A dequantize followed by a quantize, with nothing between, becomes a requantization; if both are
-  of one type, nothing.
+  type of the result). The implementation may round and saturate accumulators to E at any point;
+  subquant reduces in integers that are wide enough, and saturates once.
+* A dequantize followed directly by a quantize becomes a requantization, or nothing if both have one
+  type.
 * A bias after a contraction, and a choice from constants (``max(x, 0)``), come between it and its
-  quantize: they get casts of their own first (`fusion.sequences`), unless ``sequences=false``.
-* ``hybrid=true``: in a contraction whose right-hand side alone can be quantized it is, and the
-  rest stays float.
-* No StableHLO operation accepts a sub-channel type, as operand or as result. Such casts stay, next
-  to their operation, for whoever lowers the pair. There is no exception: even an operation that
-  only moves elements is refused such a type.
-* ``bitcast_convert`` is left alone: on a quantized value it acts on stored bits. So are
-  operations that pass values on or exchange them with other programs.
+  quantize: they get casts of their own first (`float_sequences`), unless ``sequences=false``.
+* ``hybrid=true``: a contraction in which only the right-hand side can be quantized gets that, and
+  the rest stays float.
+* No StableHLO operation accepts a sub-channel type, as operand or as result, not even an operation
+  that only moves elements. These casts stay next to their operation, for a pass that lowers both.
+* ``bitcast_convert`` stays: on a quantized value it acts on stored bits. So do operations that
+  forward values or exchange them with other programs.
 
-With ``explain=true`` each operation that has a dequantized operand and is left alone is reported
-with its place and the reason.
+With ``explain=true`` each operation that has a dequantized operand and stays is reported with its
+location and the reason.
 """
 
 from __future__ import annotations
@@ -63,7 +61,7 @@ from ...emit.operation import is_used
 from ...errors import Remark
 from ..base import ModulePass, walk
 from .float_sequences import split_sequences
-from .retyping import Retyping, is_real, touches, why_invalid
+from .retyping import Retyping, has_type, is_float_tensor, why_invalid
 
 __all__ = ["LegalizeQdqToQuantizedOp"]
 
@@ -77,9 +75,9 @@ class LegalizeQdqToQuantizedOp(ModulePass):
 
     Args:
         sequences: also fuse a contraction with its bias, and with ``max``, ``min`` or ``clamp`` by
-            constants, before one quantize (`fusion.sequences`).
+            constants, before one quantize (`float_sequences`).
         hybrid: give contractions a quantized right-hand side where the left one stays float.
-        explain: return a remark on each candidate that is left alone.
+        explain: return a remark on each candidate that stays.
     """
 
     name: ClassVar[str] = "legalize-qdq-to-quantized-op"
@@ -126,24 +124,21 @@ class LegalizeQdqToQuantizedOp(ModulePass):
         return _fuse_weights(op, casts)
 
 
-# -- casts ----------------------------------------------------------------------------------------
-
-
 class _Casts:
-    """The casts around real tensors, found once: to ask a value for its owner is slow.
+    """The casts around expressed tensors, collected once: `Value.owner` is slow.
 
     Attributes:
-        dequantizes: from a real tensor to the operation that dequantizes it.
-        quantizes: from a real tensor to the operations that quantize it.
+        dequantizes: from an expressed tensor to the operation that dequantizes it.
+        quantizes: from an expressed tensor to the operations that quantize it.
     """
 
     def __init__(self, operations: Iterable[Operation]) -> None:
         self.dequantizes: dict[Value, Operation] = {}
         self.quantizes: dict[Value, list[Operation]] = {}
         for op in operations:
-            if op.name in _DEQUANTIZES and is_real(op.results[0].type):
+            if op.name in _DEQUANTIZES and is_float_tensor(op.results[0].type):
                 self.dequantizes[op.results[0]] = op
-            elif op.name in _QUANTIZES and is_real(op.operands[0].type):
+            elif op.name in _QUANTIZES and is_float_tensor(op.operands[0].type):
                 self.quantizes.setdefault(op.operands[0], []).append(op)
 
     def is_candidate(self, op: Operation) -> bool:
@@ -158,9 +153,9 @@ class _Casts:
     def pairs(self) -> list[tuple[Operation, Operation]]:
         """Return each quantize of a dequantized tensor, and its dequantize."""
         return [
-            (quantize, self.dequantizes[real])
-            for real, quantizes in self.quantizes.items()
-            if real in self.dequantizes
+            (quantize, self.dequantizes[expressed])
+            for expressed, quantizes in self.quantizes.items()
+            if expressed in self.dequantizes
             for quantize in quantizes
         ]
 
@@ -170,22 +165,19 @@ def _erase_if_unused(op: Operation) -> None:
         op.erase()
 
 
-# -- fusing ---------------------------------------------------------------------------------------
-
-
 def _fuse_whole(op: Operation, row: QuantizedOp, casts: _Casts) -> str | None:
-    """Quantize every float operand and result of an operation, or say why not."""
+    """Quantize every float operand and result of an operation, or return why not."""
     dequantizes: dict[int, Operation] = {}
     elements = row.element_operands(len(op.operands))
     for number in elements:
         operand = op.operands[number]
-        if is_real(operand.type):
+        if is_float_tensor(operand.type):
             if operand not in casts.dequantizes:
                 return f"operand {number} is not dequantized"
             dequantizes[number] = casts.dequantizes[operand]
     quantizes: dict[int, list[Operation]] = {}
     for number, result in enumerate(op.results if row.quantized_results else ()):
-        if is_real(result.type):
+        if is_float_tensor(result.type):
             name = f"result {number}" if len(op.results) > 1 else "result"
             quantizes[number] = casts.quantizes.get(result, [])
             reason = _why_not_quantized(result, quantizes[number], name)
@@ -219,13 +211,13 @@ def _fuse_whole(op: Operation, row: QuantizedOp, casts: _Casts) -> str | None:
         for user in users:
             user.results[0].replace_all_uses_with(op.results[number])
             user.erase()
-    for dequantize in {id(found): found for found in dequantizes.values()}.values():
+    for dequantize in {id(cast): cast for cast in dequantizes.values()}.values():
         _erase_if_unused(dequantize)
     return None
 
 
 def _why_not_quantized(result: Value, quantizes: list[Operation], name: str) -> str | None:
-    """Every use of a result must be a quantize, all to one type."""
+    """Check that every use of a result is a quantize, all to one type."""
     if not quantizes:
         return f"{name} is not quantized"
     uses = list(result.uses)
@@ -265,7 +257,7 @@ def _fuse_weights(op: Operation, casts: _Casts) -> str | None:
 
 
 def _requantize(op: Operation, dequantize: Operation) -> str | None:
-    """Write a quantize of a dequantize as one cast, or as nothing where the type is the same."""
+    """Write a quantize of a dequantize as one cast, or as none if the type is the same."""
     source, target = dequantize.operands[0], op.results[0].type
     reason = why_illegal(QUANTIZE, [source.type], [target], {})
     if reason is not None:
@@ -284,11 +276,8 @@ def _requantize(op: Operation, dequantize: Operation) -> str | None:
     return None
 
 
-# -- bodies ---------------------------------------------------------------------------------------
-
-
 def _quantize_bodies(op: Operation, bodies: Sequence[Body], retyping: Retyping) -> str | None:
-    """Give the functions of a reduction, sort or map their quantized types, or say why not."""
+    """Give the bodies of a reduction, sort or map their quantized types, or return why not."""
     for region, body in zip(op.regions, bodies, strict=True):
         reason = _quantize_body(region.blocks[0], body, retyping)
         if reason is not None:
@@ -298,12 +287,12 @@ def _quantize_bodies(op: Operation, bodies: Sequence[Body], retyping: Retyping) 
 
 def _quantize_body(block: ir.Block, body: Body, retyping: Retyping) -> str | None:
     for argument, element in zip(block.arguments, body.arguments, strict=True):
-        if is_real(argument.type) and is_quantized(element):
+        if is_float_tensor(argument.type) and is_quantized(element):
             retyping.set_type(argument, with_element(argument.type, element))
     *operations, terminator = (op.operation for op in block.operations)
     returned = list(zip(terminator.operands, body.results or (), strict=False))
     for op in operations:
-        if not touches(op, lambda type_: is_real(type_) or is_quantized(type_)):
+        if not has_type(op, lambda type_: is_float_tensor(type_) or is_quantized(type_)):
             continue
         reason = _quantize_in_body(op, returned, retyping)
         if reason is not None:
@@ -317,23 +306,23 @@ def _quantize_body(block: ir.Block, body: Body, retyping: Retyping) -> str | Non
 def _quantize_in_body(
     op: Operation, returned: list[tuple[Value, ir.Type]], retyping: Retyping
 ) -> str | None:
-    """Give the results of an operation in a body the type to return, or that of its operands."""
+    """Give the results of an operation in a body the returned type, or that of its operands."""
     row = OPERATIONS.get(op.name)
     if row is None or not (row.computes or row.moves) or len(op.regions):
         return "has no quantized form"
     for number in row.element_operands(len(op.operands)):
         operand = op.operands[number]
-        if is_real(operand.type):
+        if is_float_tensor(operand.type):
             return f"has operand {number} that is not quantized"
-    found = {element_type(v.type) for v in op.operands if is_quantized(v.type)}
+    elements = {element_type(v.type) for v in op.operands if is_quantized(v.type)}
     for result in op.results:
-        if not is_real(result.type):
+        if not is_float_tensor(result.type):
             continue
         element = next((e for value, e in returned if value == result), None)
         if element is None:
-            if len(found) != 1:
+            if len(elements) != 1:
                 return "has operands of several quantized types, and no type for its result"
-            (element,) = found
+            (element,) = elements
         retyping.set_type(result, with_element(result.type, element))
     types = ([v.type for v in op.operands], [v.type for v in op.results])
     reason = why_illegal(op.name, *types, op.attributes)

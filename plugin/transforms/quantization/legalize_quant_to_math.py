@@ -1,14 +1,14 @@
-"""``legalize-quant-to-math``: StableHLO on quantized values becomes StableHLO on integers.
+"""``legalize-quant-to-math``: lower StableHLO on quantized values to StableHLO on integers.
 
-What is linear in the reals is computed on differences of storage values and zero points, which are
-integers (``subquant.subtract_zero_point``), and requantized once at the end
+Operations that are linear in the expressed values are computed on differences of storage values and
+zero points, which are integers (``subquant.subtract_zero_point``), and requantized once at the end
 (``subquant.requantize``): add, subtract, multiply, negate, abs, contractions, reductions, changes
-of parameters. What only compares or moves values works on the storage, after a change of parameters
-where operands have others than the result. Any other function is a table where its operands have
-few values; else it is computed in the expressed type, between a dequantization and a quantization,
-as the specification defines it. The rules are in `subquant.transforms.quantization.math`, one
-function an operation; ``correct-zero-points``, ``lower-requantization`` and ``lower-saturation``
-lower the steps.
+of parameters. Comparisons and data movement work on the storage, after a change of parameters if an
+operand's differ from the result's. Any other function is a table if its operands have few values;
+else it is computed in the expressed type, between a dequantization and a quantization, as the
+specification defines it. The rules are in `subquant.transforms.quantization.math`, one function per
+operation; ``correct-zero-points``, ``lower-requantization`` and ``lower-saturation`` lower the
+steps.
 
 Quantized values and their storage are connected by ``subquant.scast``; operations that only move
 data are checked here and keep their quantized types until ``convert-quantized-to-storage``.
@@ -53,9 +53,9 @@ class LegalizeQuantToMath(ModulePass):
     """Write every StableHLO operation on quantized values with integers.
 
     Options:
-        division: as of ``lower-quant-casts``.
-        casts: what becomes of ``quant`` casts: ``keep`` leaves them to ``lower-quant-casts``,
-            ``stablehlo`` writes them in operations that StableHLO's interpreter knows.
+        division: see ``lower-quant-casts``.
+        casts: the lowering of ``quant`` casts: ``keep`` leaves them to ``lower-quant-casts``,
+            ``stablehlo`` writes them in operations that StableHLO's interpreter supports.
     """
 
     name: ClassVar[str] = "legalize-quant-to-math"
@@ -69,19 +69,19 @@ class LegalizeQuantToMath(ModulePass):
         Raises:
             UnsupportedError: an operation that has no meaning for its quantized types.
         """
-        taken = rules() | (STABLEHLO_CASTS if self.casts == "stablehlo" else {})
-        if not named(module, (*taken, *REDUCTIONS)):
+        lowered = rules() | (STABLEHLO_CASTS if self.casts == "stablehlo" else {})
+        if not named(module, (*lowered, *REDUCTIONS)):
             return UNCHANGED
         legalize_reductions(named(module, REDUCTIONS))
-        apply_patterns(module, {name: self._pattern(rule) for name, rule in taken.items()})
+        apply_patterns(module, {name: self._pattern(rule) for name, rule in lowered.items()})
         return None
 
     def _pattern(self, rule: Rule) -> Pattern:
-        """A pattern for operations that touch quantized values."""
+        """A pattern for operations with quantized operands or results."""
 
         def pattern(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
-                return NoMatch("touches no quantized value")
+                return NoMatch("has no quantized value")
             results = rule(QuantizedOperation(op, self.division))
             if results is None:
                 return NoMatch("keeps its quantized types")

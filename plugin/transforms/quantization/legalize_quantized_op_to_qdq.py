@@ -1,7 +1,7 @@
-"""``legalize-quantized-op-to-qdq``: a quantized operation becomes dequantize, operation, quantize.
+"""``legalize-quantized-op-to-qdq``: expand a quantized operation to dequantize, float, quantize.
 
 The inverse of ``legalize-qdq-to-quantized-op``, for a backend that has float operations only, and
-for comparing: StableHLO's specification defines a quantized operation as this very sequence.
+for comparison: StableHLO's specification defines a quantized operation as this sequence.
 
 Before::
 
@@ -15,9 +15,9 @@ After::
     %r = stablehlo.uniform_quantize %s : (tensor<4xf32>) -> tensor<4x!q3>
 
 * Reductions, ``map`` and sorts get float bodies. An i8 sum is then accumulated in floats, rounded
-  and saturated once, at the end; the specification leaves the order and the place of rounding to
-  the implementation. A reduction whose body cannot be float (it holds a quantized constant, or
-  casts) stays; the operations in its body are expanded one by one.
+  and saturated once, at the end; the specification leaves order and rounding to the implementation.
+  A reduction whose body cannot be float (it has a quantized constant, or casts) stays; the
+  operations in its body are expanded one by one.
 * A requantization (``uniform_quantize`` of a quantized value) becomes its two casts.
 * Hybrid contractions become a float contraction of a dequantized right-hand side.
 * Operations that only move elements stay as they are: they move stored values, which is exact and
@@ -28,8 +28,8 @@ After::
   not mean the same. So does the one operation that ``async_start`` holds. The casts of ``quant``
   and ``subquant``, sub-channel ones included, stay.
 
-With ``explain=true`` each quantized StableHLO operation that stays is reported with its place and
-the reason.
+With ``explain=true`` each quantized StableHLO operation that stays is reported with its location
+and the reason.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from ...dialects.stablehlo import (
 from ...emit import with_element
 from ...errors import Remark
 from ..base import ModulePass, walk
-from .retyping import Retyping, owner_block, touches
+from .retyping import Retyping, has_type, owner_block
 
 __all__ = ["LegalizeQuantizedOpToQdq"]
 
@@ -75,7 +75,7 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         """Expand in `module`; never fails."""
         remarks = []
         for op in walk(module):
-            if not _is_candidate(op):  # asked here: a body changes with the operation around it
+            if not _is_candidate(op):  # checked late: a body changes with its operation
                 continue
             with op.location:
                 reason = self._expand(op)
@@ -107,19 +107,19 @@ def _is_candidate(op: Operation) -> bool:
     if not op.name.startswith("stablehlo.") or op.name in ("stablehlo.return", DEQUANTIZE):
         return False
     if op.parent is not None and op.parent.name == "stablehlo.async_start":
-        return False  # it holds one operation, no casts
+        return False  # its body is one operation, without casts
     if op.name == QUANTIZE:
         return is_quantized(op.operands[0].type)
-    return touches(op, is_quantized)
+    return has_type(op, is_quantized)
 
 
-def _real(type_: ir.Type) -> ir.Type:
-    """Return the tensor of expressed values of a quantized tensor type."""
+def _expressed(type_: ir.Type) -> ir.Type:
+    """Return the tensor type of the expressed values of a quantized tensor type."""
     return with_element(type_, element_type(type_).expressed_type)
 
 
 def _dequantize(value: Value) -> Value:
-    return emit.value(DEQUANTIZE, [value], _real(value.type))
+    return emit.value(DEQUANTIZE, [value], _expressed(value.type))
 
 
 def _expand_requantization(op: Operation) -> None:
@@ -131,7 +131,7 @@ def _expand_whole(op: Operation, row: QuantizedOp) -> str | None:
     retyping = Retyping()
     if row.bodies is not None:
         for region in op.regions:
-            reason = _make_body_real(region.blocks[0], retyping)
+            reason = _make_body_float(region.blocks[0], retyping)
             if reason is not None:
                 retyping.undo()
                 return reason
@@ -143,19 +143,19 @@ def _expand_whole(op: Operation, row: QuantizedOp) -> str | None:
         for result in op.results:
             if is_quantized(result.type):
                 quantized = result.type
-                result.set_type(_real(quantized))
+                result.set_type(_expressed(quantized))
                 cast = emit.create(QUANTIZE, [result], [quantized])
                 result.replace_all_uses_except(cast.results[0], cast)
     return None
 
 
-def _make_body_real(block: ir.Block, retyping: Retyping) -> str | None:
-    """Give a body's arguments and results their expressed types, or say why not."""
+def _make_body_float(block: ir.Block, retyping: Retyping) -> str | None:
+    """Give a body's arguments and results their expressed types, or return the reason why not."""
     *operations, terminator = (op.operation for op in block.operations)
-    quantized = [op for op in operations if touches(op, is_quantized)]
+    quantized = [op for op in operations if has_type(op, is_quantized)]
     for argument in block.arguments:
         if is_quantized(argument.type):
-            retyping.set_type(argument, _real(argument.type))
+            retyping.set_type(argument, _expressed(argument.type))
     for op in quantized:
         for operand in op.operands:
             if is_quantized(operand.type) and owner_block(operand) != block:
@@ -165,7 +165,7 @@ def _make_body_real(block: ir.Block, retyping: Retyping) -> str | None:
             return f"'{op.name}' in its body has no float form"
         for result in op.results:
             if is_quantized(result.type):
-                retyping.set_type(result, _real(result.type))
+                retyping.set_type(result, _expressed(result.type))
     for value in terminator.operands:
         if is_quantized(value.type):
             return "its body returns a quantized value from outside"

@@ -1,11 +1,11 @@
-"""``lower-packed-storage``: ``subquant.unpack`` becomes loops over bytes.
+"""``lower-packed-storage``: lower ``subquant.unpack`` to loops over bytes.
 
-What ``fuse-block-contractions`` has not made the operand of a contraction is unpacked into bytes, a
-plane at a time. A loop reads a byte and writes a word that has each integer of it in a byte of its
-own, whose bytes are the result (``flow.tensor.bitcast``): elements in, elements out, all of one
-length, which IREE writes with vectors. A loop over (byte, place in the byte) takes twice the time
-(16.9 ms beside 9.3 for 16 Mi integers of 4 bits and the product that reads them, llvm-cpu); it is
-what targets get whose smallest elements have 32 bits.
+Packed integers that ``fuse-block-contractions`` has not fused into a contraction are unpacked into
+bytes, one bit plane at a time. A loop reads a byte and writes a word with each of its integers in a
+byte, and the bytes of the words are the result (``flow.tensor.bitcast``): IREE vectorizes this
+elementwise loop. A loop over (byte, position in the byte) takes 1.8 times as long (16 Mi integers
+of 4 bits and the product that reads them, llvm-cpu); targets whose smallest elements have 32 bits
+get it.
 
 Before::
 
@@ -43,7 +43,7 @@ class LowerPackedStorage(ModulePass):
     """Lower every ``subquant.unpack``.
 
     Options:
-        containers: as of ``legalize-integer-widths``.
+        containers: see ``legalize-integer-widths``.
     """
 
     name: ClassVar[str] = "lower-packed-storage"
@@ -52,59 +52,58 @@ class LowerPackedStorage(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower in `module`."""
-        found = named(module, [UNPACK])
-        for op in found:
+        unpacks = named(module, [UNPACK])
+        for op in unpacks:
             with ir.InsertionPoint(op), op.location:
                 result = _unpacked(op, whole_words=self.containers == 8)
             op.results[0].replace_all_uses_with(result)
             op.erase()
-        return None if found else UNCHANGED
+        return None if unpacks else UNCHANGED
 
 
 def _unpacked(op: Operation, *, whole_words: bool) -> Value:
     """The integers of all planes, in the type of the result."""
-    fields = _fields_of_words if whole_words else _fields_of_places
+    unpack = _unpacked_words if whole_words else _unpacked_positions
     bits = [int(count) for count in op.attributes["bits"]]
-    parts = [fields(plane, count) for plane, count in zip(op.operands, bits, strict=True)]
+    planes = [unpack(plane, count) for plane, count in zip(op.operands, bits, strict=True)]
     type_ = op.results[0].type
     element = element_of(type_.element_type)
-    if len(parts) == 1 and element.bits == 8:
-        return linalg.cast(parts[0], type_)
+    if len(planes) == 1 and element.bits == 8:
+        return linalg.cast(planes[0], type_)
 
     def joined(*bytes_: Value) -> Value:
-        places = [scalar(byte, U8) for byte in bytes_[:-1]]
-        integer, first = places[0], bits[0]
-        for part in places[1:]:
-            integer = integer | (part << first)
-        return convert(integer, element).value
+        low, *high = (scalar(byte, U8) for byte in bytes_[:-1])
+        for plane in high:
+            low = low | (plane << bits[0])
+        return convert(low, element).value
 
     identity = linalg.identity_map(type_.rank)
-    output = linalg.empty(_extents(parts[0]), type_.element_type)
-    result = linalg.generic(parts, output, [identity] * (len(parts) + 1), joined)
+    output = linalg.empty(_sizes(planes[0]), type_.element_type)
+    result = linalg.generic(planes, output, [identity] * (len(planes) + 1), joined)
     return linalg.cast(result, type_)
 
 
-def _fields_of_words(plane: Value, bits: int) -> Value:
+def _unpacked_words(plane: Value, bits: int) -> Value:
     """The integers of a plane in bytes of their own, a word for each byte of the plane."""
     if bits == 1:
-        plane, count = _fields_of_words(plane, 4), 4
+        plane, count = _unpacked_words(plane, 4), 4
     else:
         count = 8 // bits
     word = ElementType.parse(f"u{8 * count}")
 
     def spread(byte: Value, _: Value) -> Value:
         packed = scalar(byte, U8)
-        total: ArrayLike = None
-        for place in range(count):
-            part = convert(integer_at([packed], [place], [bits]), word)
-            total = part if total is None else total | (part << (8 * place))
+        total: Formula = None
+        for position in range(count):
+            integer = convert(integer_at([packed], [position], [bits]), word)
+            total = integer if total is None else total | (integer << (8 * position))
         return total.value
 
-    *others, last = _extents(plane)
+    *outer_sizes, last = _sizes(plane)
     identity = linalg.identity_map(plane.type.rank)
-    output = linalg.empty([*others, last], mlir_type(word))
+    output = linalg.empty([*outer_sizes, last], mlir_type(word))
     words = linalg.generic([plane], output, [identity] * 2, spread)
-    dynamic = [extent for extent in others if not isinstance(extent, int)]
+    dynamic = [size for size in outer_sizes if not isinstance(size, int)]
     *outer, _ = (int(n) for n in plane.type.shape)
     assert isinstance(last, int)  # verified
     type_ = with_shape(plane.type, [*outer, last * count])
@@ -113,23 +112,23 @@ def _fields_of_words(plane: Value, bits: int) -> Value:
     return value("flow.tensor.bitcast", [words, *dynamic, *dynamic], type_, attributes)
 
 
-def _fields_of_places(plane: Value, bits: int) -> Value:
-    """The integers of a plane in elements of their own, by a loop over the places in a byte."""
+def _unpacked_positions(plane: Value, bits: int) -> Value:
+    """The integers of a plane in elements of their own, by a loop over positions in a byte."""
     count, rank = 8 // bits, plane.type.rank
     byte = ir.AffineMap.get(rank + 1, 0, [ir.AffineExpr.get_dim(n) for n in range(rank)])
 
     def pick(element: Value, _: Value) -> Value:
-        place = scalar(linalg.loop_index(rank)).convert(U8)
-        result: Value = integer_at([scalar(element, U8)], [place], [bits]).value
+        position = scalar(linalg.loop_index(rank)).convert(U8)
+        result: Value = integer_at([scalar(element, U8)], [position], [bits]).value
         return result
 
-    output = linalg.empty([*_extents(plane), count], plane.type.element_type)
+    output = linalg.empty([*_sizes(plane), count], plane.type.element_type)
     integers = linalg.generic([plane], output, [byte, linalg.identity_map(rank + 1)], pick)
     return linalg.collapse(integers, [*([axis] for axis in range(rank - 1)), [rank - 1, rank]])
 
 
-def _extents(tensor: Value) -> list[Extent]:
+def _sizes(tensor: Value) -> list[Extent]:
     return [
-        linalg.dim(tensor, axis) if tensor.type.is_dynamic_dim(axis) else int(extent)
-        for axis, extent in enumerate(tensor.type.shape)
+        linalg.dim(tensor, axis) if tensor.type.is_dynamic_dim(axis) else int(size)
+        for axis, size in enumerate(tensor.type.shape)
     ]

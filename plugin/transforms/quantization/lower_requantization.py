@@ -1,7 +1,7 @@
-"""``lower-requantization``: ``subquant.requantize`` becomes integer arithmetic.
+"""``lower-requantization``: lower ``subquant.requantize`` to integer arithmetic.
 
 The sum of scaled integers is rounded to a whole number of steps of the result and its zero point is
-added: exactly, or by one fixed-point multiplication and shift a term; the formulas are in
+added: exactly, or by one fixed-point multiplication and shift per term; the formulas are in
 `subquant.numerics.requantization`. The clamp to the storage range is left to ``lower-saturation``.
 
 Before::
@@ -61,11 +61,11 @@ class LowerRequantization(ModulePass):
         how = Requantization(self.requantization, self.fixed_point_rounding)
 
         def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
-            found = read_requantize(op)
-            form = Tensors(found.terms[0].value)
-            terms = [replace(term, value=form.emitted(term.value)) for term in found.terms]
-            rounded = requantize(terms, found.zero_points, found.storage, how)
-            rewriter.replace_op(op, [saturate(rounded.value, found.storage, rounded.bound)])
+            step = read_requantize(op)
+            form = Tensors(step.terms[0].value)
+            terms = [replace(term, value=form.emitted(term.value)) for term in step.terms]
+            rounded = requantize(terms, step.zero_points, step.storage, how)
+            rewriter.replace_op(op, [saturate(rounded.value, step.storage, rounded.bound)])
             return None
 
         return apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

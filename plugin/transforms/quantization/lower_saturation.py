@@ -1,4 +1,4 @@
-"""``lower-saturation``: ``subquant.saturate`` becomes a clamp and a truncation.
+"""``lower-saturation``: lower ``subquant.saturate`` to a clamp and a truncation.
 
 The last step of a requantization.
 

@@ -1,7 +1,7 @@
-"""Changing operands and types of an operation in place, so that the change can be taken back.
+"""Reversible changes of an operation's operands and types, in place.
 
-An operation that gets other element types keeps its name, attributes, regions and place: nothing
-has to be built again, and if the result turns out not to be valid the old state comes back.
+An operation that gets other element types keeps its name, attributes, regions and position. If the
+result is not valid, the old state is restored.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from ...core._mlir import Operation, Value, ir
 
-__all__ = ["Retyping", "is_real", "owner_block", "touches", "why_invalid"]
+__all__ = ["Retyping", "has_type", "is_float_tensor", "owner_block", "why_invalid"]
 
 
 class Retyping:
-    """A list of changes; `undo` takes them back, last first."""
+    """A list of changes; `undo` reverts them, last first."""
 
     def __init__(self) -> None:
         self._undo: list[Callable[[], None]] = []
@@ -36,17 +36,17 @@ class Retyping:
         op.operands[number] = value
 
     def undo(self) -> None:
-        """Take every change back."""
+        """Revert every change."""
         while self._undo:
             self._undo.pop()()
 
 
-def is_real(type_: ir.Type) -> bool:
+def is_float_tensor(type_: ir.Type) -> bool:
     """True for a ranked tensor of floats."""
     return isinstance(type_, ir.RankedTensorType) and isinstance(type_.element_type, ir.FloatType)
 
 
-def touches(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
+def has_type(op: Operation, applies: Callable[[ir.Type], bool]) -> bool:
     """True for an operation with an operand or result whose type `applies` accepts."""
     return any(applies(value.type) for value in (*op.operands, *op.results))
 
@@ -58,7 +58,7 @@ def owner_block(value: Value) -> ir.Block:
 
 
 def why_invalid(op: Operation) -> str | None:
-    """Return why upstream's verifier refuses an operation, or None."""
+    """Return the reason why upstream's verifier refuses an operation, or None."""
     try:
         op.verify()
     except ir.MLIRError as error:

@@ -26,7 +26,7 @@ from ...core._mlir import Operation, ir, passmanager, register_upstream_passes, 
 from ...emit.operation import create
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, apply_patterns, named, walk
-from ..quantization.math.transposed_convolution import lower_transpose_conv2d
+from .transposed_convolution import lower_transpose_conv2d
 
 __all__ = ["LowerTosa"]
 
@@ -45,7 +45,7 @@ class LowerTosa(ModulePass):
     """Run upstream's lowerings of TOSA; fail if one of its operations is left.
 
     Upstream lowers no ``tosa.transpose_conv2d``: it becomes a ``tosa.conv2d`` before
-    (`math.transposed_convolution`).
+    (`transposed_convolution`).
     """
 
     name: ClassVar[str] = "lower-tosa"

@@ -20,11 +20,11 @@ Source: TOSA specification, ``TRANSPOSE_CONV2D``.
 
 from __future__ import annotations
 
-from .... import emit
-from ....core._mlir import Operation, Rewriter
-from ....emit import linalg, tosa
-from ....emit.operation import integers, is_dynamic, with_shape
-from ....errors import UnsupportedError
+from ... import emit
+from ...core._mlir import Operation, Rewriter
+from ...emit import linalg, tosa
+from ...emit.operation import integers, is_dynamic, with_shape
+from ...errors import UnsupportedError
 
 __all__ = ["lower_transpose_conv2d"]
 
