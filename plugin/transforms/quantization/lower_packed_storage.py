@@ -93,7 +93,7 @@ def _unpacked_words(plane: Value, bits: int) -> Value:
 
     def spread(byte: Value, _: Value) -> Value:
         packed = scalar(byte, U8)
-        total: Formula = None
+        total: ArrayLike = None
         for position in range(count):
             integer = convert(integer_at([packed], [position], [bits]), word)
             total = integer if total is None else total | (integer << (8 * position))
