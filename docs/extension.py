@@ -1,14 +1,14 @@
-"""What the site takes from the code: sections of the passes, the API, and MLIR's colours.
+"""Sphinx extension that documents the code: passes, API, and syntax highlighting of MLIR.
 
 Directives:
 
-* ``{passes}``: a section for each of `subquant.transforms.PASSES`, with the text of its file and a
-  table of its options;
-* ``{api} MODULE``: the module's text, and everything in its ``__all__``;
-* ``{docstring} MODULE``: the module's text alone.
+* ``{passes}``: a section for each of `subquant.transforms.PASSES`, with the docstring of its
+  module and a table of its options;
+* ``{api} MODULE``: the module's docstring, and each name in its ``__all__``;
+* ``{docstring} MODULE``: the module's docstring alone.
 
-What is in single backticks in a docstring has the role ``name``: a link where it is the name of a
-class, a constant or a module that the site has, and code elsewhere.
+Text in single backticks has the role ``name``: a link to a class, constant or module of the site,
+and code for any other name.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from subquant.transforms import PASSES, load_pass
 
 
 def restructured(docstring: str) -> str:
-    """Turn the tables of a docstring, which are Markdown's, into reStructuredText's."""
+    """Convert Markdown tables of a docstring to reStructuredText."""
     return re.sub(r"(?m)^\|.*\n\|[-| ]+\n(?:\|.*(?:\n|\Z))+", _list_table, docstring)
 
 
 def _list_table(table: re.Match[str]) -> str:
     header, _, *rows = table.group().splitlines()
-    lines = [".. list-table::", "   :header-rows: 1", ""]
+    output = [".. list-table::", "   :header-rows: 1", ""]
     for row in (header, *rows):
         cells = re.split(r"\s\|\s?", row.removeprefix("|").removesuffix("|").strip() + " ")
         cells = cells[: header.count("|") - 1]
-        lines += [f"   {' ' if number else '*'} - {cell}" for number, cell in enumerate(cells)]
-    return "\n".join([*lines, "", ""])
+        output += [f"   {' ' if number else '*'} - {cell}" for number, cell in enumerate(cells)]
+    return "\n".join([*output, "", ""])
 
 
 def text_of(module: str, language: str = "text") -> str:
-    """The docstring of a module, whose literal blocks are in `language`."""
+    """Return the docstring of a module, with literal blocks in `language`."""
     docstring = restructured(inspect.getdoc(importlib.import_module(module)) or "")
     return f".. highlight:: {language}\n\n{docstring}\n\n.. highlight:: text\n"
 
 
 def options_of(pass_class: type) -> str:
-    """The table of a pass's options: its fields, and what its docstring says of them."""
+    """Return the table of a pass's options, from its fields and their docstrings."""
     options = [field for field in fields(pass_class) if not field.name.startswith("_")]
     if not options:
         return ""
@@ -62,14 +62,14 @@ def options_of(pass_class: type) -> str:
 
 
 def option_texts(pass_class: type) -> dict[str, str]:
-    """What the docstring of a pass says of each option."""
+    """Return the description of each option in the docstring of a pass."""
     text = re.split(r"\n(?:Args|Options):\n", inspect.getdoc(pass_class) or "")[-1]
-    found = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
-    return {name: " ".join(words.split()) for name, words in found}
+    entries = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", text, re.MULTILINE)
+    return {name: " ".join(words.split()) for name, words in entries}
 
 
 def option_row(option: Field[Any], type_: Any, text: str) -> str:
-    """A row of the table of options, as they are written in a pipeline."""
+    """Return a row of the table of options, in the syntax of pipelines."""
     choices = get_args(type_) or (("true", "false") if type_ is bool else ())
     values = ", ".join(f"``{choice}``" for choice in choices) or f"a {type_.__name__}"
     default = str(option.default).lower() if type_ is bool else str(option.default)
@@ -78,7 +78,7 @@ def option_row(option: Field[Any], type_: Any, text: str) -> str:
 
 
 def defining_module(module: str, name: str) -> str:
-    """The module where a name of a package is described: the one that it is imported from."""
+    """Return the module that a package imports a name from, which documents it."""
     for statement in ast.parse(inspect.getsource(sys.modules[module])).body:
         if isinstance(statement, ast.ImportFrom) and name in [n.name for n in statement.names]:
             return f"{module}.{statement.module}"
@@ -86,16 +86,16 @@ def defining_module(module: str, name: str) -> str:
 
 
 def api_of(module: str, documented: set[int]) -> str:
-    """Directives of autodoc for a module's public names, in their order.
+    """Return directives of autodoc for a module's public names, in order.
 
-    Classes and functions of other packages, and those that are in `documented`, are left out.
+    Classes and functions of other packages, and those in `documented`, are omitted.
     """
     directives = []
     for name in importlib.import_module(module).__all__:
         value = getattr(sys.modules[module], name)
         if not inspect.isclass(value) and not inspect.isfunction(value):
-            place = defining_module(module, name)
-            directives.append(f".. autodata:: {place}.{name}\n   :no-value:\n")
+            owner = defining_module(module, name)
+            directives.append(f".. autodata:: {owner}.{name}\n   :no-value:\n")
         elif value.__module__.startswith(module) and id(value) not in documented:
             documented.add(id(value))
             kind, members = "autofunction", ""
@@ -106,33 +106,33 @@ def api_of(module: str, documented: set[int]) -> str:
 
 
 class FromCode(SphinxDirective):
-    """A directive that writes reStructuredText about a module."""
+    """Directive that generates reStructuredText about a module."""
 
     required_arguments = 1
 
     def run(self) -> list[nodes.Node]:
-        """Parse what is written."""
+        """Parse the generated text."""
         return self.parse_text_to_nodes(f"`````{{eval-rst}}\n{self.text()}\n`````")
 
     def text(self) -> str:
-        """The text."""
+        """Return the reStructuredText."""
         return text_of(self.arguments[0], "mlir")
 
 
 class Api(FromCode):
-    """``{api} MODULE``."""
+    """Directive ``{api} MODULE``."""
 
     def text(self) -> str:
-        """The module's text and directives for its names."""
+        """Return the module's docstring, and directives for its names."""
         documented = self.env.temp_data.setdefault("subquant_documented", set())  # on this page
         return f"{text_of(self.arguments[0])}\n{api_of(self.arguments[0], documented)}"
 
 
 class Passes(SphinxDirective):
-    """``{passes}``."""
+    """Directive ``{passes}``."""
 
     def run(self) -> list[nodes.Node]:
-        """Write a section a pass."""
+        """Generate a section for each pass."""
         sections = []
         for name in PASSES:
             pass_class = load_pass(name)
@@ -143,10 +143,10 @@ class Passes(SphinxDirective):
 
 
 class NameRole(SphinxRole):
-    """What is in single backticks: a parameter is code, another name a link if it can be."""
+    """Role of single backticks: a link if the name is documented, and code for parameters."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
-        """Write a node for the text."""
+        """Return a node for the text."""
         if not re.fullmatch(r"(subquant|\w*[A-Z]\w*)(\.\w+)*", self.text):
             return [nodes.literal(self.rawtext, self.text)], []
         link = self.env.get_domain("py").role("obj")
@@ -155,7 +155,7 @@ class NameRole(SphinxRole):
 
 
 class MlirLexer(RegexLexer):
-    """MLIR's text, by the first character of its words."""
+    """Lexer of MLIR, by the first character of each word."""
 
     name = "MLIR"
     aliases: ClassVar[list[str]] = ["mlir"]
@@ -182,28 +182,28 @@ class MlirLexer(RegexLexer):
 def mend_docstring(
     app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
 ) -> None:
-    """Let autodoc see reStructuredText only."""
+    """Convert a docstring to pure reStructuredText for autodoc."""
     if what in ("attribute", "data", "property"):
-        lines.insert(0, "")  # napoleon takes what is before a colon in the first line for a type
+        lines.insert(0, "")  # napoleon reads text before a colon in the first line as a type
     lines[:] = named_lists(restructured("\n".join(lines))).splitlines()
 
 
 def named_lists(docstring: str) -> str:
-    """Make a list of the names below a line like ``Planes, for a tensor of K elements:``."""
+    """Convert names below a line like ``Planes, for a tensor of K elements:`` to a list."""
     return re.sub(
         r"(?m)^(\w+,? .*:\n)((?: {4}[\w, ]+: .*\n?(?: {8}.*\n?)*)+)",
-        lambda found: f"{found[1]}\n" + found[2].replace("\n        ", " ").replace("    ", "* "),
+        lambda match: f"{match[1]}\n" + match[2].replace("\n        ", " ").replace("    ", "* "),
         docstring,
     )
 
 
 def escape_stars(app: Sphinx, context: Any, lines: list[str]) -> None:
-    """Let the patterns in the help of commands be no emphasis."""
+    """Escape stars in patterns of the commands' help, which are not emphasis."""
     lines[:] = [line.replace("*", r"\*") for line in lines]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Register all of it."""
+    """Register directives, roles, the lexer and the hooks."""
     app.add_directive("api", Api)
     app.add_directive("docstring", FromCode)
     app.add_directive("passes", Passes)
