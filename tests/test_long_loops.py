@@ -224,7 +224,7 @@ def unbounded(executable: Executable) -> None:
     most = iree_runtime().VmVariantList(1)
     most.push_int((1 << 63) - 1)
     handle = executable._module.lookup_function(SET_LOOP_LIMIT)
-    executable.main._context.invoke(handle, most, iree_runtime().VmVariantList(0))
+    executable.main._invoker.invoke(handle, most, iree_runtime().VmVariantList(0))
 
 
 SORT = """

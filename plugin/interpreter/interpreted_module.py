@@ -1,9 +1,9 @@
-"""Evaluate a module with StableHLO's reference interpreter, instead of IREE.
+"""Interpreted modules: evaluation by StableHLO's reference interpreter, instead of IREE.
 
-The quantized program is written with StableHLO's integer and float operations by the passes of the
-pipeline ``interpreter``, those of the StableHLO documentation's "Evaluating quantized programs"
-with subquant's own lowering in front, and evaluated operation by operation. It is slow, and shares
-nothing with IREE: what differs between the two is a bug of one of them.
+The passes of the pipeline ``interpreter`` lower the quantized program to StableHLO's integer and
+float operations: those of the StableHLO documentation's "Evaluating quantized programs", after
+subquant's own lowering. The interpreter evaluates operation by operation. It is slow, and shares
+nothing with IREE: a difference between the two is a bug of one of them.
 
 Source: StableHLO documentation, "Quantization", section on the interpreter's sequence of passes.
 """
@@ -31,13 +31,12 @@ class InterpretedModule:
 
     Args:
         source: as for `subquant.compiler.reading.read_module`.
-        reproducer: where to write the source if MLIR crashes; by default
-            ``subquant.reproducer.mlir`` in the current folder.
-        limits: of the child process in which it is prepared.
+        reproducer: the file for the source if MLIR crashes; by default ``subquant.reproducer.mlir``
+            in the current folder.
+        limits: limits of the child process that lowers it.
 
     Raises:
-        SubquantError: the module is wrong, or has an operation that no pass writes with
-            StableHLO's operations.
+        SubquantError: the module is wrong, or has an operation that no pass lowers to StableHLO.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""What is done in a child process by request of `evaluation`: StableHLO's interpreter.
-
-The function takes and gives what `subquant.isolation.client.call` says.
-"""
+"""Evaluation by StableHLO's interpreter, in a child process (`subquant.isolation.client.call`)."""
 
 from __future__ import annotations
 
@@ -51,10 +48,10 @@ def evaluate(
             _refine(module, [attribute.type for attribute in dense])
         with translate_errors(UnsupportedError, _FAILED):
             try:
-                found = stablehlo.eval_module(module, dense)
+                attributes = stablehlo.eval_module(module, dense)
             except (RuntimeError, ValueError) as error:
                 raise UnsupportedError(f"{_FAILED}: {error}") from None
-        results = [_array(result) for result in found]
+        results = [_array(result) for result in attributes]
     return [described(array) for array in results], [array.tobytes() for array in results]
 
 
@@ -71,11 +68,11 @@ def _name_entry(module: ir.Module, name: str) -> None:
 
 
 def _refine(module: ir.Module, types: Sequence[ir.Type]) -> None:
-    """Give a program of dynamic shapes those of its arguments."""
+    """Give a program with dynamic shapes the shapes of its arguments."""
     register_upstream_passes()
-    given = ",".join(str(type_) for type_ in types)
+    types = ",".join(str(type_) for type_ in types)
     text = (
-        f"builtin.module(stablehlo-refine-arguments{{types={given}}},stablehlo-refine-shapes,"
+        f"builtin.module(stablehlo-refine-arguments{{types={types}}},stablehlo-refine-shapes,"
         "func.func(stablehlo-canonicalize-dynamism))"
     )
     with translate_errors(UnsupportedError, "the program cannot be given static shapes"):

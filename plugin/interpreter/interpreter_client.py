@@ -1,7 +1,7 @@
-"""StableHLO's reference interpreter, in a child process.
+"""Client of StableHLO's reference interpreter, which runs in a child process.
 
-The interpreter ends its process where it meets what it does not know (``LLVM ERROR: dynamic result
-types are not supported at the moment``): that is an `UnsupportedError` with its last words.
+The interpreter ends its process at an unknown operation (``LLVM ERROR: dynamic result types are not
+supported at the moment``): that is an `UnsupportedError` with its last output.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def evaluate_apart(
         function: the function's name.
         arguments: arrays of storage.
         elements: the MLIR element type of each argument.
-        is_dynamic: true if an argument has a shape that is not written in the module.
+        is_dynamic: true if the module does not have the shape of an argument.
 
     Raises:
         UnsupportedError: the interpreter does not know an operation or a type, or ends.
@@ -48,12 +48,16 @@ def evaluate_apart(
     }
     blobs = [text.encode(), *(np.ascontiguousarray(array).tobytes() for array in arguments)]
     try:
-        found, results = call("subquant.interpreter.interpreter_child:evaluate", request, blobs)
+        described_results, results = call(
+            "subquant.interpreter.interpreter_child:evaluate", request, blobs
+        )
     except ChildEnded as ended:
         reason = re.search(r"LLVM ERROR: (.*)", ended.output_tail)
-        said = reason.group(1).strip() if reason else ended.cause
-        raise UnsupportedError(f"StableHLO's interpreter ended its process: {said}") from None
-    return [array_of(each, data) for each, data in zip(found, results, strict=True)]
+        reason_text = reason.group(1).strip() if reason else ended.cause
+        raise UnsupportedError(
+            f"StableHLO's interpreter ended its process: {reason_text}"
+        ) from None
+    return [array_of(each, data) for each, data in zip(described_results, results, strict=True)]
 
 
 def described(array: Array) -> dict[str, Any]:

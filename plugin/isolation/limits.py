@@ -104,7 +104,7 @@ def set_time_limit(seconds: float | None) -> None:
 
     ``SIGPROF`` comes after `seconds` of CPU time, which do not depend on the load of the machine,
     and ``SIGALRM`` after ten times that of wall time, for a process that waits forever. No loop in
-    C++ can delay the default action of these signals.
+    C++ can delay the default action of either signal.
     """
     signal.setitimer(signal.ITIMER_PROF, seconds or 0)
     set_wall_time_limit(_WALL_TIME_PER_CPU_TIME * (seconds or 0))

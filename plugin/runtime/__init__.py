@@ -1,11 +1,4 @@
-"""Run what was compiled, with arrays in and out.
-
-`executable` runs with IREE on a `device` what `vm_modules` loads: `marshalling` hands arguments and
-results over to an `open_device`, where they stay as `device_arrays` on request. `interpreter`
-evaluates a module with StableHLO's reference interpreter, in a process of its own (`evaluation`).
-Both check and convert `arguments` in one way. `streaming` calls a function of either once for each
-slice of its inputs.
-"""
+"""Runtime: executables on a CPU or a Vulkan device, with arrays in and out; see README.md."""
 
 from __future__ import annotations
 

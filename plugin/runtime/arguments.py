@@ -1,7 +1,7 @@
-"""Arguments and results: what the user gives and sees, and the arrays that a program stores.
+"""Arguments and results: conversion between the arrays of the user and the arrays of a program.
 
-What an argument or result stands for comes from the function's recorded signature
-(`subquant.signature`), so that quantized values can be given and taken as storage or as reals.
+The recorded signature of a function (`subquant.signature`) has the types of its arguments and
+results. Quantized values are given and returned as storage values or as reals.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ __all__ = [
 
 
 Conversion: TypeAlias = Callable[[ValueType, DType], str]
-"""Says how to give an argument as a type and a dtype: where Python calls, or on a command line."""
+"""Returns advice on the conversion of an argument to a type and a dtype, in Python or a shell.
+"""
 
 
 def _with_astype(type_: ValueType, dtype: DType) -> str:
@@ -53,17 +54,17 @@ def check_arguments(
     quantized_io: bool,
     conversion: Conversion,
 ) -> None:
-    """Check the number, the dtypes and the shapes of the arguments of a call, before it is made.
+    """Check the number, the dtypes and the shapes of the arguments of a call.
 
     Args:
         arguments: arrays or numbers.
-        inputs: their types.
-        function: the name of what is called, for errors.
+        inputs: the types of the arguments.
+        function: the name of the function, for errors.
         quantized_io: reals are given for quantized arguments.
-        conversion: how to give an argument of another dtype.
+        conversion: advice on an argument of another dtype.
 
     Raises:
-        SignatureError: they are too many or too few, or one does not fit its type.
+        SignatureError: there are too many or too few arguments, or one does not fit its type.
     """
     for argument, type_, label in _arguments_of(arguments, inputs, function):
         array = _as_array(argument, type_, label, quantized_io, conversion)
@@ -89,7 +90,7 @@ def storage_of_arguments(
 
 
 def check_count(arguments: Sequence[object], inputs: Sequence[object], function: str) -> None:
-    """Raise SignatureError if there are more or less arguments than a function has."""
+    """Raise SignatureError if the number of arguments is not that of the function."""
     if len(arguments) != len(inputs):
         raise SignatureError(
             f"function '{function}' takes {counted(len(inputs), 'argument')}, got {len(arguments)}"
@@ -99,7 +100,7 @@ def check_count(arguments: Sequence[object], inputs: Sequence[object], function:
 def _arguments_of(
     arguments: Sequence[npt.ArrayLike], inputs: Sequence[ValueType], function: str
 ) -> list[tuple[npt.ArrayLike, ValueType, str]]:
-    """The arguments with their types, and how errors call them."""
+    """Return each argument with its type and its label for errors."""
     check_count(arguments, inputs, function)
     return [
         (argument, type_, f"argument {number} of '{function}'")
@@ -115,8 +116,8 @@ def storage_of_argument(
 ) -> Array:
     """Check an argument and return the array that the program stores for it.
 
-    An array has the dtype of its type; integers may be of any other. Numbers and lists of numbers
-    are taken for what they are: integers for any type, floats for floats only.
+    An array needs the dtype of its type; integers may have any integer dtype. Numbers and lists of
+    numbers are integers, for any type, or floats, for float types only.
 
     Raises:
         SignatureError: it does not fit its type.
@@ -157,7 +158,7 @@ _NARROW = {
         (ml_dtypes.uint4, np.uint8),
     )
 }
-"""The integers that JAX has beside NumPy's, each in a byte, and those of NumPy."""
+"""JAX's narrow integer types, one byte each, and the types of NumPy for them."""
 
 
 def _as_array(
@@ -220,7 +221,7 @@ def _as_array(
 
 
 def _first_of(array: Array, is_wrong: Callable[[Any], bool]) -> str:
-    """The first value of a list of numbers that is wrong, for a message."""
+    """Return the first invalid value of a list of numbers, for a message."""
     flat = array.reshape(-1)
     return quoted(str(next((value for value in flat if is_wrong(value)), flat[0])))[1:-1]
 
@@ -246,7 +247,7 @@ def _check_integers(array: Array, type_: ValueType, label: str) -> Array:
 
 
 def check_shape(shape: tuple[int, ...], type_: ValueType, label: str) -> None:
-    """Raise SignatureError if a shape is not that of a type."""
+    """Raise SignatureError if a shape does not match a type."""
     if type_.shape is None or shape == type_.shape:
         return
     fits = len(shape) == len(type_.shape) and all(
@@ -260,7 +261,7 @@ def check_shape(shape: tuple[int, ...], type_: ValueType, label: str) -> None:
 
 
 def element_type(element: str) -> ElementType:
-    """Return the element type that MLIR's text names; an ``index`` is exchanged as ``i64``.
+    """Return the element type of an MLIR type name; an ``index`` is exchanged as ``i64``.
 
     Raises:
         InputError: NumPy has no such type.
@@ -277,13 +278,13 @@ _ABI_ELEMENT = re.compile(r"tensor<(?:[0-9?]+x)*([a-z0-9]+)[^>]*>")
 
 
 def abi_element(abi: str) -> str:
-    """Return the element type of a type that a compiled function takes, as MLIR text."""
+    """Return the element type of a parameter of a compiled function, as MLIR text."""
     match = _ABI_ELEMENT.fullmatch(abi)
     return match.group(1) if match else abi
 
 
 def pack_storage(array: Array, type_: ValueType) -> Array:
-    """Storage values as a program takes them: sign-extended in a container, or packed."""
+    """Return storage values in a program's layout: sign-extended in a container, or bit-packed."""
     if type_.plane_bits is not None:
         planes = [plane.view(np.int8) for plane in pack_planes(array, type_.plane_bits)]
         return planes[0] if len(planes) == 1 else np.concatenate([p.reshape(-1) for p in planes])
@@ -299,7 +300,7 @@ def pack_storage(array: Array, type_: ValueType) -> Array:
 
 
 def unpack_storage(array: Array, type_: ValueType) -> Array:
-    """The storage values of an array that is packed; undo `pack_storage`."""
+    """Return the storage values of a bit-packed array; the inverse of `pack_storage`."""
     bits, shape = type_.plane_bits, [extent or 0 for extent in type_.shape or ()]
     assert bits is not None
     shapes = plane_shapes(shape, bits) or []
@@ -314,7 +315,7 @@ def unpack_storage(array: Array, type_: ValueType) -> Array:
 
 
 def user_array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:
-    """Return what the user sees of an array that the program stores."""
+    """Return the array of the user for a result that the program stores."""
     parameters = type_.parameters
     if parameters is None:
         unsigned = re.fullmatch(r"ui(\d+)", type_.element)

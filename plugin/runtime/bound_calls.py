@@ -1,4 +1,4 @@
-"""Calls with arguments that stay where they are, for programs that are short and called often."""
+"""Bound calls: calls with fixed arguments and result buffers, for short programs called often."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ __all__ = ["BoundCall"]
 
 
 class BoundCall:
-    """A function with its arguments, and with memory for its results: `Function.bind` makes it.
+    """A function with fixed arguments and memory for its results, made by `Function.bind`.
 
-    Calling it returns what a call of the function does, as `DeviceArray`s. The next call may write
-    to the same memory: copy what is to last longer (``y.numpy()``). ``np.asarray(y)`` does not copy
-    on a CPU, and shows what the last call has written.
+    A call returns the same results as a call of the function, as `DeviceArray`s. The next call may
+    overwrite their memory: copy a result to keep it (``y.numpy()``). On a CPU ``np.asarray(y)``
+    does not copy, and shows the results of the last call.
 
-    One thread calls it at a time; bind another one for another thread. Where a function cannot be
-    given memory for its results (on Vulkan, of dynamic shapes, or that IREE's threads run) each
-    call makes new ones.
+    One thread at a time may call it; bind another call for each thread. Where the results cannot
+    have fixed memory (on Vulkan, with dynamic shapes, or on IREE's threads) each call allocates
+    them.
     """
 
     def __init__(
@@ -49,14 +49,14 @@ class BoundCall:
         return f"<bound call of {self._function!r}>"
 
     def invoke(self) -> Any:
-        """Run the function; the same as calling this, which takes Python 0.1 us longer.
+        """Run the function; a call of this object does the same, 0.1 us slower.
 
         Returns:
-            A `DeviceArray` (a number, for one) for each result: itself if there is one, a tuple if
-            there are more, None if there is none.
+            A `DeviceArray` (a number, for a scalar) for each result: itself if there is one, a
+            tuple if there are more, None if there is none.
 
         Raises:
-            UsageError: another thread does.
+            UsageError: another thread makes this call.
             ExecutionError: as for a call of the function.
         """
         prepared = self._prepared
@@ -95,10 +95,10 @@ class BoundCall:
     __call__ = invoke
 
     def set(self, argument: int | str, array: npt.ArrayLike, *, quantized_io: bool = False) -> None:
-        """Give another argument, for the calls from now on; not while another thread makes one.
+        """Replace an argument for later calls; not during a call of another thread.
 
-        It is written where the last one is, if that is on a CPU, was not a `DeviceArray`, and has
-        extents that the function knows. A weight that kernels take laid out is laid out again.
+        The array is written to the memory of the current one if that is on a CPU, was not a
+        `DeviceArray`, and has static dimensions. A prepacked weight is prepacked again.
 
         Args:
             argument: its number, from 0, or its name.
@@ -119,7 +119,7 @@ class BoundCall:
         memory[...] = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
 
     def _store(self, index: int, argument: npt.ArrayLike, quantized_io: bool) -> None:
-        """Store an argument anew."""
+        """Store an argument in new memory."""
         function = self._function
         parameter = function.parameters[index]
         is_own = parameter.is_tensor and not isinstance(argument, DeviceArray)
@@ -132,7 +132,7 @@ class BoundCall:
         self._memory[index] = function.device.writable_bytes(value.view) if is_written else None
 
     def _other_call(self) -> Any:
-        """Make the first call with what is stored, or one that makes its results anew."""
+        """Prepare the first call with new arguments, or make a call that allocates its results."""
         if self._is_new:
             self._prepared = self._function.direct_calls.prepare(self._values)
             self._is_new = False
@@ -142,5 +142,5 @@ class BoundCall:
 
 
 def _is_full(parameter: Parameter) -> bool:
-    """True for a tensor with elements, of which the type says how many."""
+    """True for a tensor with static dimensions and elements."""
     return parameter.type.shape is not None and all(parameter.type.shape)

@@ -1,13 +1,13 @@
-"""On which processors the threads of a call run, and who runs first on one (Linux).
+"""CPU affinity of the threads of a call, and scheduling between them (Linux).
 
-IREE 3.13 wakes who waits for a call, and only then says that it has done so; who was woken asks
-for that again and again (``iree_async_semaphore_multi_wait``). Linux lets him run first where he
-wakes on the processor of the thread that wakes him: of calls by two threads on two processors, one
-in ten asked for 3 ms, as long as a time slice is. A caller under ``SCHED_BATCH`` lets that thread
-go on, which sleeps soon.
+IREE 3.13 wakes the thread that waits for a call before it stores that the call is done, and the
+waiting thread polls for this state (``iree_async_semaphore_multi_wait``). On the processor of the
+waking thread Linux runs the woken thread first: one in ten calls by two threads on two processors
+polled for 3 ms, a time slice. A caller with the policy ``SCHED_BATCH`` lets the waking thread go
+on, which soon sleeps. `tests/test_cpu_affinity.py`, `test_calls_give_way_to_threads`, shows it.
 
-And Linux need not move the second of two threads to the processor that is free: where each has its
-own, two take half as long as one.
+Linux does not always move the second of two threads to a free processor: two threads take half the
+time of one only if each has its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _NODES = Path("/sys/devices/system/node")
 
 
 def physical_cores() -> int | None:
-    """Return how many threads IREE makes by itself, each on a core of its own.
+    """Return the number of threads that IREE starts by default, each on a core of its own.
 
-    None where that is not known, or others than the cores that this process may use.
+    None if it is unknown, or if these are not the cores that this process may use.
     """
     if not hasattr(os, "sched_getaffinity") or len(list(_NODES.glob("node[0-9]*"))) > 1:
         return None
@@ -43,9 +43,9 @@ def physical_cores() -> int | None:
 
 
 def yielding_to_waker(invoke: Callable[..., object]) -> Callable[..., object]:
-    """Return what does the same, and lets threads go on that wake the caller.
+    """Return a function that does the same and yields to the thread that wakes the caller.
 
-    A caller that has a policy of scheduling of its own keeps it. This takes 3 us.
+    A caller with a scheduling policy of its own keeps it. The change takes 3 us.
     """
     if not hasattr(os, "sched_setscheduler"):
         return invoke
@@ -64,7 +64,7 @@ def yielding_to_waker(invoke: Callable[..., object]) -> Callable[..., object]:
 
 
 def _policy() -> int:
-    """Of the thread that asks."""
+    """Return the scheduling policy of the calling thread; -1 if it is unknown."""
     try:
         return os.sched_getscheduler(0)
     except OSError:  # a sandbox may not allow it, and musl has none
@@ -84,7 +84,7 @@ _CURRENT = getattr(ctypes.CDLL(None), "sched_getcpu", None) if sys.platform == "
 def other_processors() -> set[int]:
     """Return the processors of this process without that of the calling thread.
 
-    Linux wakes a thread where the thread that wakes it runs, more often than not, and moves one of
-    them only after some milliseconds. The set is empty where a system says nothing of processors.
+    Linux usually wakes a thread on the processor of the waking thread, and moves one of them only
+    after some milliseconds. The set is empty if the system does not tell its processors.
     """
     return os.sched_getaffinity(0) - {_CURRENT()} if _CURRENT is not None else set()

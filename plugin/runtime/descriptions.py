@@ -1,4 +1,4 @@
-"""What an executable says of itself, read in a child process: needs neither NumPy nor IREE here."""
+"""Descriptions of executables, read in a child process, without NumPy or IREE in this one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, lis
     """Return the types of the arguments and results of an executable's functions, as text.
 
     Returns:
-        By function, the lists ``inputs`` and ``outputs``.
+        The lists ``inputs`` and ``outputs`` by function.
 
     Raises:
         InputError: the file cannot be read, or is no executable.

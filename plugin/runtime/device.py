@@ -1,4 +1,4 @@
-"""Devices that run executables: which there are, and the one that is meant by a name."""
+"""Devices: names, threads, and the devices of IREE that run an executable."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .worker_threads import WorkerPool
 __all__ = ["Device", "list_devices"]
 
 _LLVMPIPE = "llvmpipe"
-"""The driver of Mesa's software device."""
+"""The driver name of Mesa's software device."""
 
 
 class Device:
-    """A device that runs executables; a Vulkan device is opened when one is loaded on it.
+    """A device that runs executables; a Vulkan device is opened with the first executable.
 
     Args:
         name: ``llvm-cpu``, ``vulkan`` (the first one), or an IREE device URI such as
             ``vulkan://GPU-6d65...`` or ``local-sync``.
-        threads: how many threads of a CPU run its programs at most, 1 to 256; by default one for
-            each core. One thread is the caller's own, which on ``llvm-cpu`` also runs the programs
-            that are too small to gain by others; ``local-task`` has its threads run all programs.
+        threads: the greatest number of CPU threads that run its programs, 1 to 256; by default one
+            for each core. One thread is the caller's own, which on ``llvm-cpu`` also runs programs
+            that are too small for more threads; on ``local-task`` IREE's threads run all programs.
 
     Raises:
         EnvironmentProblem: there is no such device.
-        UsageError: it has not as many threads, or none to choose.
+        UsageError: it has not this number of threads, or none to choose.
     """
 
     def __init__(self, name: str = "llvm-cpu", *, threads: int | None = None) -> None:
@@ -57,10 +57,10 @@ class Device:
 
     @classmethod
     def of(cls, device: Device | str, threads: int | None = None) -> Device:
-        """Return the device that is meant: one that was made, or one of a name.
+        """Return a device: the given object, or a new one for a name.
 
         Raises:
-            UsageError: threads are given for one that was made.
+            UsageError: a number of threads is given with an object.
         """
         if not isinstance(device, Device):
             return cls(device, threads=threads)
@@ -89,21 +89,21 @@ class Device:
 
     @property
     def ends_long_loops(self) -> bool:
-        """True for Mesa's software device, on which no invocation runs its loops to the end."""
+        """True for Mesa's software device, which ends the loops of an invocation early."""
         return self.driver == _LLVMPIPE
 
     @property
     def vulkan_target(self) -> str:
-        """The key of `subquant.compiler.targets.VULKAN_TARGETS` that this device can run."""
+        """The key of `subquant.compiler.targets.VULKAN_TARGETS` for this device."""
         if not self.has_8bit_storage:
             return "generic-32bit"
         return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
 
     def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
-        """Return the open device: the one that an executable holds, or else a new one.
+        """Return an open device: the one that an executable holds, or else a new one.
 
         Args:
-            work: of the functions that will be run, None for what is not known.
+            work: the estimated work of the functions that will run; None for unknown work.
 
         Raises:
             EnvironmentProblem: the driver fails to open it.
@@ -114,13 +114,13 @@ class Device:
         return self._open(self._own)
 
     def worker_pool(self, work: Sequence[Work | None], program: bytes | None) -> WorkerPool | None:
-        """Return the team that runs an executable on the device of `open` for no work.
+        """Return the worker pool for an executable, on the device that `open` returns for no work.
 
-        None where the caller's thread, or IREE's, run it.
+        None if the caller's thread or IREE's threads run it.
 
         Args:
-            work: of the functions that will be run, None for what is not known.
-            program: of the team's threads, None where the executable was not compiled for teams.
+            work: the estimated work of the functions that will run; None for unknown work.
+            program: the worker program; None if the executable has none.
         """
         if program is None or self.name != "llvm-cpu":
             return None
@@ -130,7 +130,7 @@ class Device:
         return None
 
     def threads_of(self, opened: OpenDevice) -> int | None:
-        """How many threads run what is run on one of the devices of `open`, without a team."""
+        """Return the number of threads of programs on an open device, without a worker pool."""
         if self.is_vulkan:
             return None
         return self._most_threads if opened.has_threads else 1
@@ -141,7 +141,7 @@ class Device:
 
     @property
     def _own(self) -> str:
-        """The URI of the device for what needs no threads but the caller's."""
+        """The URI of the device that uses only the caller's thread."""
         return "local-sync" if self.name == "llvm-cpu" else self._uri
 
     def _open(self, uri: str) -> OpenDevice:
@@ -157,10 +157,10 @@ class Device:
     def put(
         self, array: npt.ArrayLike, like: ValueType | None = None, *, quantized_io: bool = False
     ) -> DeviceArray:
-        """Copy an array into the device's memory, where calls take it without a further copy.
+        """Copy an array into the device's memory, where calls use it without a further copy.
 
         Args:
-            array: of any type that programs take.
+            array: an array of any type that programs take.
             like: the type to store it as, of a signature; by default that of a tensor of its shape
                 and dtype. A quantized or packed argument needs it: see `Function.put`.
             quantized_io: reals are given for a quantized type.
@@ -173,7 +173,7 @@ class Device:
 
 
 def _uri_of_threads(uri: str, threads: int, name: str) -> str:
-    """IREE's URI of a CPU with a number of threads."""
+    """Return IREE's URI of a CPU with a number of threads."""
     if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
         raise UsageError(f"expected 1 to {MOST_THREADS} threads, got {quoted(str(threads))}")
     if uri == "local-task" or (uri, threads) == ("local-sync", 1):
@@ -185,7 +185,7 @@ def _uri_of_threads(uri: str, threads: int, name: str) -> str:
 
 
 def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str]:
-    """Return URI, features and driver of a device: the one named, or the most capable one."""
+    """Return URI, features and driver of a Vulkan device: the named or the most capable one."""
     driver = iree_runtime().get_driver("vulkan")
     best: tuple[str, dict[str, bool], str] | None = None
     for device in driver.query_available_devices():
@@ -209,7 +209,7 @@ def _pick_vulkan_device(uri: str) -> tuple[str, dict[str, bool], str]:
 def list_devices() -> list[tuple[str, str]]:
     """Return the name and the description of each device that IREE finds here."""
     runtime = iree_runtime()
-    devices = []
+    listed = []
     for driver_name in ("local-task", "vulkan"):
         try:
             driver = runtime.get_driver(driver_name)
@@ -219,5 +219,5 @@ def list_devices() -> list[tuple[str, str]]:
         for device in devices:
             path = str(device.get("path") or "")
             uri = f"{driver_name}://{path}" if path else driver_name
-            devices.append((uri, str(device.get("name") or driver_name)))
-    return devices
+            listed.append((uri, str(device.get("name") or driver_name)))
+    return listed

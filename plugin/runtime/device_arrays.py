@@ -1,8 +1,8 @@
-"""Arrays that stay in a device's memory: functions take them, and return them on request.
+"""Device arrays: arrays in a device's memory, which functions take, and return on request.
 
-What is stored is what a program stores: a quantized array is its integers, packed where its type
-is, and keeps that type. Nothing changes a `DeviceArray`: a program that may write to an argument
-gets a copy, unless the array is donated to the call.
+The memory has the layout of a program: a quantized array has its storage values, packed if its type
+is, and keeps its type. A `DeviceArray` never changes: a program that may write to an argument gets
+a copy, unless the array is donated to the call.
 """
 
 from __future__ import annotations
@@ -35,15 +35,17 @@ __all__ = ["DeviceArray", "check_device_array", "put"]
 class DeviceArray:
     """An array in a device's memory, made by `Device.put`, `Function.put` and resident calls.
 
-    It follows NumPy's protocols: ``np.asarray(x)`` reads it, on a CPU without a copy where the
-    storage is what NumPy would have (then the array cannot be written to); so does DLPack.
+    It follows NumPy's protocols: ``np.asarray(x)`` reads it, on a CPU without a copy if NumPy has
+    the same layout (then the array is read-only); so does DLPack.
 
     Attributes:
-        shape: the extents. buffer_view: IREE's view of the memory; None once that is donated. type:
-        what it stands for, with the quantization parameters if it is quantized. is_host: the memory
-        is that of a CPU. is_shared: others may read the memory later, an array of NumPy's or a
-        program. laid_out: what functions keep of it that read it as a weight
-        (`subquant.runtime.prepacked_arguments`).
+        shape: the dimension sizes.
+        buffer_view: IREE's view of the memory; None after a donation.
+        type: the value type, with the quantization parameters if it is quantized.
+        is_host: the memory is that of a CPU.
+        is_shared: an array of NumPy or a program may read the memory later.
+        prepacked: the packed tensors of functions that read it as a weight
+            (`subquant.runtime.prepacked_arguments`).
     """
 
     __slots__ = (
@@ -76,7 +78,7 @@ class DeviceArray:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of `numpy`: of the storage, if it is quantized."""
+        """The dtype of `numpy`: that of the storage if the array is quantized."""
         parameters = self.type.parameters
         return (
             element_type(self.type.element).dtype
@@ -96,12 +98,12 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """The bytes that it takes in the device's memory."""
+        """The size in bytes in the device's memory."""
         return int(self.view.get_buffer().byte_length())
 
     @property
     def view(self) -> Any:
-        """IREE's view of the memory; ExecutionError if it was donated, or a parent process's."""
+        """IREE's view of the memory; ExecutionError after a donation, or in a forked process."""
         if not self.is_host:
             check_process(self._device.process)
         if self.buffer_view is None:
@@ -113,16 +115,16 @@ class DeviceArray:
 
     @property
     def memory(self) -> Array:
-        """The bytes, where they are, on a CPU; only to be read."""
+        """The bytes in the memory of a CPU, read-only."""
         if self._memory is None:
             self._memory = self._device.host_bytes(self.view)
         return self._memory
 
     def numpy(self, *, quantized_io: bool = False) -> Array:
-        """Return a copy as an array of NumPy's.
+        """Return a copy as a NumPy array.
 
         Args:
-            quantized_io: reals, if it is quantized; else its storage values.
+            quantized_io: return reals if the array is quantized; else storage values.
         """
         view, type_ = self.view, self.type
         with native_call():
@@ -132,7 +134,7 @@ class DeviceArray:
         return user_array_of_result(stored, type_, quantized_io).reshape(self.shape)
 
     def donate(self) -> None:
-        """Give up the memory: what is asked of the array afterwards is an error."""
+        """Give up the memory: later uses of the array are errors."""
         self._kept_alive = self.buffer_view if self.is_shared else None
         self._memory = self.buffer_view = None
         self.prepacked = {}
@@ -154,7 +156,7 @@ class DeviceArray:
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
-        """NumPy's way to the memory itself, which it takes for `__array__` if there is one."""
+        """NumPy's access to the memory itself, which it prefers to `__array__`."""
         dtype, stored = self.dtype, element_type(abi_element(self.type.abi[0])).dtype
         parameters, is_whole = self.type.parameters, self.type.plane_bits is None
         if parameters is not None and not parameters.storage.signed:
@@ -202,9 +204,9 @@ def put(
 
     Args:
         device: the device.
-        array: what to copy.
-        like: the type to store it as; None for that of a tensor.
-        where: what errors call it.
+        array: the array.
+        like: the type to store it as; None for the type of a tensor.
+        label: the name of the array in errors.
         quantized_io: reals are given for a quantized type.
 
     Raises:
@@ -221,7 +223,7 @@ def put(
 
 
 def _type_of(array: Array, label: str) -> ValueType:
-    """The type of a tensor that holds an array as it is."""
+    """Return the type of a tensor that stores an array unchanged."""
     try:
         element = ElementType.of_dtype(array.dtype)
     except SubquantError as error:
@@ -239,10 +241,10 @@ def _type_of(array: Array, label: str) -> ValueType:
 def check_device_array(
     array: DeviceArray, type_: ValueType, label: str, device: OpenDevice
 ) -> None:
-    """Check that an array is what a function takes for an argument, except for its shape.
+    """Check that a device array fits an argument of a function, except for its shape.
 
     Raises:
-        SignatureError: it lies elsewhere, or holds something else.
+        SignatureError: it is on another device, or has another type.
     """
     if not array.is_on(device):
         raise SignatureError(
@@ -257,7 +259,7 @@ def check_device_array(
 
 
 def _holds(stored_type: ValueType, type_: ValueType) -> bool:
-    """True if whatever is stored as one type is stored so for the other, and in its range."""
+    """True if the values of one type are stored like those of the other, and are in its range."""
     stored, expected = stored_type.abi[0], type_.abi[0]
     if abi_element(stored) != abi_element(expected) or not expected.startswith("tensor"):
         return False
@@ -275,7 +277,7 @@ def _holds(stored_type: ValueType, type_: ValueType) -> bool:
 
 
 def _range_of(type_: ValueType) -> tuple[int, int, int] | None:
-    """The bits, the least and the greatest value of integers; None for other types."""
+    """Return the bits, the minimum and the maximum of an integer type; None for other types."""
     match = re.fullmatch(r"(u?)i(\d+)", type_.element)
     if match is None:
         return None

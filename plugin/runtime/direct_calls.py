@@ -22,18 +22,19 @@ __all__ = ["DirectCalls", "PreparedCall", "unwrap_results"]
 
 
 class DirectCalls:
-    """Calls of a function on a CPU with arrays that fit: in its memory, or small ones of NumPy's.
+    """Calls on a CPU with device arrays, or small NumPy arrays, that fit the arguments unchanged.
 
-    What a call does as any other, in few steps: a program that reads a long weight leaves nothing
-    of this one in a core's caches, and each line of it is read from memory again.
+    The results are those of other calls, in fewer steps: a program that streams a large weight
+    evicts this code from the caches of the core, which then reads each line of it from memory
+    again.
 
     Args:
-        device: where.
-        parameters, results: of the function.
-        entry: how it is called.
-        layouts: of its weights; None if it has none.
-        invoke: runs a function, with a list of what it is given and one for what it returns.
-        failed: makes an error of what IREE's runtime says.
+        device: the device.
+        parameters, results: those of the function.
+        entry: the entry points of the function.
+        weights: its prepacked weights; None for none.
+        invoke: runs a function with a list of arguments and a list for the results.
+        error_of: converts an error of IREE's runtime.
     """
 
     def __init__(
@@ -71,10 +72,10 @@ class DirectCalls:
     def call(
         self, arguments: Sequence[object], resident: bool
     ) -> Sequence[DeviceArray | Array] | None:
-        """Return the results; None if an argument or a result needs more than this.
+        """Return the results; None if an argument or a result needs a conversion.
 
         Args:
-            arguments: as for a call of the function, where reals are given as such only.
+            arguments: as for a call of the function without `quantized_io`.
             resident: leave results in the device's memory.
 
         Raises:
@@ -134,10 +135,10 @@ class DirectCalls:
             end()
 
     def prepare(self, arguments: Sequence[object]) -> PreparedCall | None:
-        """Return calls with arguments and results that stay; None if there are none of these.
+        """Return a call with fixed arguments and results; None if the function has no variant.
 
         Args:
-            arguments: as for a call, in the device's memory.
+            arguments: device arrays, as for a call.
 
         Raises:
             ExecutionError: as a call of the function.
@@ -198,14 +199,14 @@ class DirectCalls:
 
     @staticmethod
     def _copy_of_result(view: Any, dtype: DType, count: int, extents: tuple[int, ...]) -> Array:
-        """A copy of a result."""
+        """Return a copy of a small result."""
         result: Array = np.frombuffer(view.map(), dtype, count)
         return result.reshape(extents).copy()
 
     def _unshared(
         self, view: Any, type_: ValueType, extents: tuple[int, ...], shared: list[Array]
     ) -> DeviceArray:
-        """A result, in memory that is no other's."""
+        """Return a result in memory that nothing else uses."""
         memory = self._device.host_bytes(view)
         for other in shared:
             if np.may_share_memory(memory, other):
@@ -217,27 +218,27 @@ class DirectCalls:
 
 
 def unwrap_results(results: Sequence[Any]) -> Any:
-    """What a call returns: its result, if there is one, a tuple of more, or None."""
+    """Return the value of a call: its result if there is one, a tuple of more, or None."""
     return results[0] if len(results) == 1 else tuple(results) or None
 
 
 class _NoCache(dict[object, Sequence[Any]]):
-    """What functions keep of an array that is written to again: nothing."""
+    """An empty cache of packed tensors, for an array whose memory changes."""
 
     def __setitem__(self, key: object, value: Sequence[Any]) -> None:
         pass
 
 
 class PreparedCall(NamedTuple):
-    """What calls of a function with arguments, and memory for its results, that stay are made of.
+    """A call with fixed arguments and memory for its results.
 
     Args:
-        returned: what a call returns.
-        function: what is run.
-        pushed, popped: what it is given, and what it returns.
-        free: has one entry, which who takes it takes alone.
-        calls: those of the process.
-        invoke, failed, device: as of `DirectCalls`.
+        returned: the value of each call.
+        function: the entry point.
+        pushed, popped: the lists of its arguments and results.
+        free: a list of one entry; the thread that pops it may call.
+        calls: the calls of this process.
+        invoke, error_of, device: as in `DirectCalls`.
     """
 
     returned: Any

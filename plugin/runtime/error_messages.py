@@ -1,4 +1,4 @@
-"""Messages for errors of IREE's runtime: the reason, and what to do."""
+"""Messages for errors of IREE's runtime: the reason, and advice."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def call_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> st
         error: the error of IREE's runtime.
         inputs: the types of the arguments.
     """
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else repr(error)
+    nonempty_lines = [line for line in str(error).splitlines() if line.strip()]
+    text = nonempty_lines[0] if nonempty_lines else repr(error)
     mismatch = _DIMENSION_MISMATCH.search(text)
     if mismatch:  # IREE moves the check of a dimension to the argument
         position, axis, expected, got = (int(group) for group in mismatch.groups())

@@ -1,7 +1,7 @@
-"""Memory in large pages, for weights that are read from one end to the other.
+"""Large pages of memory, for weights that are read sequentially.
 
-A page of memory has 4 KiB, and a processor reads ahead within one only. Linux has pages of 2 MiB
-for those who ask: one thread of a Zen 4 reads 27 GB/s out of small pages and 33 out of large ones.
+A page has 4 KiB, and a processor prefetches within one page only. Linux has pages of 2 MiB on
+request: one thread of a Zen 4 reads 27 GB/s from small pages and 33 GB/s from large ones.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from ..numerics.element_types import Array
 
 __all__ = ["copied_to_large_pages"]
 
-_PAGE = 1 << 21
-"""Bytes of a large page of x86-64; of AArch64, with small pages of 4 KiB."""
-_LEAST = 2 * _PAGE
-"""Bytes of what is worth it: there is less in a large page than in a processor's caches."""
+_PAGE_BYTES = 1 << 21
+"""The bytes of a large page of x86-64, and of AArch64 with small pages of 4 KiB."""
+_MIN_BYTES = 2 * _PAGE_BYTES
+"""The size of data from which on large pages pay: less fits the caches of a processor."""
 
 
 def copied_to_large_pages(data: bytes) -> Array | None:
-    """A copy in large pages, as far as the system has some; None where it has none, or for little.
+    """Return a page-aligned copy in large pages; None if the system has none, or for small data.
 
-    The last bytes, of less than a page, are in small pages: the copy takes no more memory than the
-    bytes. It is aligned to a page.
+    The last bytes, less than a page, are in small pages: the copy takes no more memory than the
+    data.
     """
-    if len(data) < _LEAST or not hasattr(mmap, "MADV_HUGEPAGE"):
+    if len(data) < _MIN_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return None
-    memory = mmap.mmap(-1, len(data) + _PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory = mmap.mmap(-1, len(data) + _PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = np.frombuffer(memory, np.uint8)
-    start = -array.ctypes.data % _PAGE
+    start = -array.ctypes.data % _PAGE_BYTES
     try:
-        memory.madvise(mmap.MADV_HUGEPAGE, start, len(data) // _PAGE * _PAGE)
+        memory.madvise(mmap.MADV_HUGEPAGE, start, len(data) // _PAGE_BYTES * _PAGE_BYTES)
     except OSError:  # a system that was built without them
         return None
     copy: Array = array[start : start + len(data)]

@@ -1,4 +1,4 @@
-"""What a time was measured on: the machine, in words, without its name."""
+"""Description of the machine of a measurement, without its name."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _FOR_INTEGERS = (
     *("avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
     *("neon", "dotprod", "i8mm", "sve", "sve2"),
 )
-"""Features that decide how fast integers are multiplied, by LLVM's names."""
+"""Features that decide the speed of integer multiplication, by LLVM's names."""
 
 
 def describe_machine() -> dict[str, str]:
-    """Return what matters for times, in the order to show it; what is not known is left out."""
+    """Return the properties that matter for times, in display order, without unknown ones."""
     from .. import __version__
 
     features = host_features() or frozenset()
@@ -39,13 +39,13 @@ def describe_machine() -> dict[str, str]:
 
 
 def _processor(field: str) -> str:
-    """A field of the first processor in ``/proc/cpuinfo``."""
+    """Return a field of the first processor in ``/proc/cpuinfo``."""
     description = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
     return description.group(1).strip() if description else ""
 
 
 def _caches() -> str:
-    """The caches for data of the first core: ``L1 48 KiB, L2 2048 KiB``."""
+    """Return the data caches of the first core: ``L1 48 KiB, L2 2048 KiB``."""
     description = []
     for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
         level, kind, size = (_read(index / name).strip() for name in ("level", "type", "size"))

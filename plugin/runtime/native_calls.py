@@ -1,12 +1,11 @@
-"""Calls of IREE's runtime, and what they must not meet: the end of Python, and a fork.
+"""Calls of IREE's runtime, which must not meet the end of Python or a fork.
 
-When Python ends it stops a daemon thread where that next takes Python's lock; inside a call of C++
-this aborts the process. So Python's end waits for calls that are under way, and further ones never
-begin.
+At its end Python stops a daemon thread when that acquires the GIL; inside a call of C++ this aborts
+the process. The end of Python therefore waits for running calls, and later calls never start.
 
-A process that is forked has none of the threads that work for IREE: a call would wait for them
-forever, and so would the release of what they work for. What was loaded before is refused, with
-what to do, and never released; devices are opened anew.
+A forked process has none of IREE's threads: a call would wait for them forever, and so would the
+release of an object that they work for. Objects of the parent are refused with advice, and never
+released; devices are opened anew.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from ..errors import ExecutionError
 __all__ = ["CALLS", "Calls", "begin_call", "check_process", "is_forked", "native_call"]
 
 EXIT_WAIT_SECONDS = 60.0
-"""How many seconds the end of Python waits for calls."""
+"""The time for which the end of Python waits for running calls."""
 _EXIT_POLL_SECONDS = 0.001
-"""Seconds after which it looks again."""
+"""The time between two polls of it."""
 _nothing: Callable[[], object] = tuple
-"""What ends a call that is not counted: nothing that has an effect takes less time."""
+"""The end of a call that is not counted: the cheapest callable without an effect."""
 
 
 class Calls(contextlib.AbstractContextManager["Calls"]):
-    """The calls that are under way: each is a use of this as a context.
+    """The running calls; each is a use of this object as a context.
 
-    A call is counted before it looks whether Python ends, and Python's end says so before it
-    counts: one of the two sees the other, without a lock that each call would take twice.
+    A call is counted before it checks for the end of Python, and the end of Python is stored before
+    the calls are counted: one of the two sees the other, without a lock in each call.
 
-    Calls of the main thread are not counted. Python's end is in that one, so that none of them is
-    under way then; and a Ctrl-C, which comes there alone, and between any two lines, would leave
-    one counted forever.
+    Calls of the main thread are not counted. The end of Python runs in this thread, so that none of
+    its calls is running then; and a Ctrl-C, which comes in this thread alone and between any two
+    lines, would leave one counted forever.
 
     Attributes:
         main: the identity of the main thread.
-        under_way: one entry for each call of another thread.
-        is_ending: Python's end has begun.
+        under_way: one entry for each running call of another thread.
+        is_ending: the end of Python has begun.
     """
 
     def __init__(self) -> None:
@@ -53,15 +52,15 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         self.is_ending = False
 
     def __enter__(self) -> Calls:
-        self.begin()
+        self.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         if threading.get_ident() != self.main:
             self.under_way.pop()
 
-    def begin(self) -> Callable[[], object]:
-        """Begin a call, and return what ends it: what a context does, in a third of the time."""
+    def start(self) -> Callable[[], object]:
+        """Start a call, and return the function that ends it; a context takes three times longer."""
         if threading.get_ident() == self.main:
             return _nothing
         self.under_way.append(None)
@@ -70,13 +69,13 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
         return self.under_way.pop
 
     def stay(self) -> None:
-        """Never return from a call that has begun in a daemon thread, as Python ends."""
+        """Never return from a call that has started in a daemon thread at the end of Python."""
         if threading.current_thread().daemon:
             self.under_way.pop()
             threading.Event().wait()  # until the process has ended
 
     def wait(self) -> None:
-        """Let no further call begin, and wait for those that have."""
+        """Let no further call start, and wait for the running ones."""
         self.is_ending = True
         end = time.monotonic() + EXIT_WAIT_SECONDS
         while self.under_way and time.monotonic() < end:
@@ -84,7 +83,7 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
 
 CALLS = Calls()
-"""Those of this process: in one that is forked there are others."""
+"""The calls of this process; a forked process has another object."""
 _FORKED = False
 _PROCESS = os.getpid()
 
@@ -104,27 +103,27 @@ if hasattr(os, "register_at_fork"):
 
 
 def native_call() -> contextlib.AbstractContextManager[object]:
-    """Return the context in which IREE's runtime is called."""
+    """Return the context for calls of IREE's runtime."""
     return CALLS
 
 
 def begin_call(loaded_in: int) -> Callable[[], object]:
-    """Check the process as `check_process` does, begin a call, and return what ends it.
+    """Check the process as `check_process`, start a call, and return the function that ends it.
 
-    For those who make many short calls; others use `native_call`.
+    It is for short calls; others use `native_call`.
     """
     if loaded_in != _PROCESS:
         check_process(loaded_in)
-    return CALLS.begin()
+    return CALLS.start()
 
 
 def is_forked() -> bool:
-    """True in a process that was forked after this module was imported."""
+    """True in a process that was forked after the import of this module."""
     return _FORKED
 
 
 def check_process(loaded_in: int) -> None:
-    """Check that what is used was loaded in this process.
+    """Check that an object was loaded in this process.
 
     Raises:
         ExecutionError: this process was forked since.

@@ -1,9 +1,9 @@
-"""A device that is open, and copies of arrays to and from its memory.
+"""Open devices, and copies of arrays to and from their memory.
 
 IREE 3.13's Python runtime fails to import host memory on software Vulkan devices, and can return
-views of device memory that is freed with the result. So arguments are written into mapped device
-buffers, and results are copied out, here and nowhere else. On a CPU both are memory of this
-process: arrays are copied by IREE itself, and large ones that lie as programs need it are lent.
+views of device memory that is freed with the result. Only this module therefore copies: arguments
+into mapped device buffers, and results out of them. On a CPU both are memory of this process: IREE
+copies arrays itself, and large arrays with the layout of programs are lent.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .polling_threads import list_threads, lower_busy_threads
 __all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device"]
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
-"""Target names to IREE device names; any IREE device URI is accepted as well."""
+"""Target names and IREE's device names; IREE's device URIs are accepted as well."""
 _ALIGNMENT = 64
 """The alignment of buffers in bytes that compiled programs rely on; they crash without it."""
 _MIN_BYTES_TO_LEND = 1 << 15
@@ -50,7 +50,7 @@ def iree_runtime() -> Any:
 
 @functools.cache
 def _hal_element_type(element: str) -> Any:
-    """IREE's number for an MLIR element type that is held as wide as it is."""
+    """Return IREE's number of an MLIR element type whose values are not narrowed."""
     mlir_type = element_type(element)
     if mlir_type.bits not in (1, 8 * mlir_type.dtype.itemsize):
         raise InputError(f"values of type '{element}' cannot be exchanged with NumPy")
@@ -70,7 +70,7 @@ _FLAGS = threading.Lock()
 
 
 def _keep_inherited() -> None:
-    """Never close, in a forked process, the devices of its parent, which has their threads."""
+    """Never close the devices of the parent in a forked process, which lacks their threads."""
     for opened in list(_OPEN):
         _INHERITED.append(opened)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(opened.handle))
@@ -83,7 +83,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _own_driver(uri: str) -> Any:
-    """Return this process's driver, which its parent has not used."""
+    """Return a driver of this process that its parent has not used."""
     name = uri.partition("://")[0]
     if name not in _DRIVERS:
         _DRIVERS[name] = _new_driver(name)
@@ -99,11 +99,11 @@ def _new_driver(name: str) -> Any:
 def _driver_of_threads(threads: int) -> Any:
     """Return a driver of a CPU, which takes the number of its threads from flags of the process.
 
-    Threads that are as many as cores have one each.
+    If there are as many threads as cores, each has a core of its own.
     """
     runtime = iree_runtime()
     with _FLAGS:
-        runtime.get_driver("local-task")  # which has what was set before, if it is the first
+        runtime.get_driver("local-task")  # the first call keeps the flags set before
         if threads == physical_cores():
             return _new_driver("local-task")
         runtime.flags.parse_flags(f"--task_topology_group_count={threads}")
@@ -114,19 +114,19 @@ def _driver_of_threads(threads: int) -> Any:
 
 
 class OpenDevice:
-    """A device in use, for as long as something holds it: executables that are loaded on it.
+    """A device in use, until the last executable that is loaded on it is freed.
 
-    Two threads of IREE are busy as long as Mesa's software Vulkan device is open
-    (`subquant.runtime.polling_threads`): no program should be compiled meanwhile.
+    Two threads of IREE poll while Mesa's software Vulkan device is open
+    (`subquant.runtime.polling_threads`): no program should be compiled at this time.
 
     Args:
         uri: IREE's URI of the device.
-        threads: of a CPU; None for IREE's choice.
+        threads: the number of threads of a CPU; None for IREE's choice.
 
     Attributes:
         is_host: its memory is that of this process.
         has_threads: the caller waits for threads of IREE that compute.
-        runs_at_once: what is submitted has been done when the submission returns.
+        runs_at_once: a submission returns after its work is done.
 
     Raises:
         EnvironmentProblem: there is no such device.
@@ -158,11 +158,11 @@ class OpenDevice:
         self.__dict__.pop("handle", None)  # before the modules: see `keep`
 
     def keep(self, user: object, *modules: object) -> None:
-        """Keep modules for somebody who runs them, and on until others are kept, or it is closed.
+        """Keep modules until their user is freed and others are kept, or the device is closed.
 
-        What a call uses, memory that a module has mapped, for example, may be released last by a
-        thread of IREE when the call has returned. That takes Python's lock, and a device that is
-        closed waits for its threads and has the lock: both would wait for ever.
+        A thread of IREE may release an object of a call, such as memory that a module has mapped,
+        after the call has returned. It needs the GIL, and a device that is closed waits for its
+        threads with the GIL: both would wait forever.
         """
         self._modules = [each for each in self._modules if each[0]() is not None]
         self._modules.append((weakref.ref(user), modules))
@@ -170,14 +170,14 @@ class OpenDevice:
     def upload(self, array: Array, element: str) -> Any:
         """Copy an array into a new device buffer and return a buffer view.
 
-        A zero that is repeated (`np.broadcast_to`) takes memory on a CPU where it is written to.
+        On a CPU a repeated zero (`np.broadcast_to`) takes memory only where it is written to.
 
         Args:
-            array: any shape, of the dtype that holds `element`.
+            array: an array of any shape, of the dtype for `element`.
             element: the MLIR element type.
 
         Raises:
-            ExecutionError: the device has no room for it.
+            ExecutionError: the device is out of memory.
         """
         try:
             return self._uploaded(array, element)
@@ -195,7 +195,7 @@ class OpenDevice:
         if self.is_host and array.nbytes >= _MIN_BYTES_TO_LEND and _is_repeated_zero(array):
             buffer = allocator.allocate_buffer(memory, usage, array.nbytes)
             target = buffer.map().asarray((array.nbytes,), np.dtype(np.uint8))
-            if target.any():  # what is read only, and new, takes no memory
+            if target.any():  # new memory that is only read takes no pages
                 target[:] = 0
             return runtime.HalBufferView(buffer, array.shape, int(type_))
         data = np.asarray(array, order="C")
@@ -212,10 +212,10 @@ class OpenDevice:
         return runtime.HalBufferView(buffer, data.shape, int(type_))
 
     def lend(self, array: Array, element: str) -> tuple[Any, Any] | None:
-        """Return a buffer view of an array's own memory, and what to keep while it is used.
+        """Return a buffer view of an array's own memory, and the object to keep while it is used.
 
-        None if the array must be copied: it does not lie as programs need it, or is so small that
-        it takes longer to find out. The program must not write to it.
+        None if the array must be copied: it has not the layout of programs, or is so small that the
+        check takes longer. The program must not write to it.
         """
         if not self.is_host or array.nbytes < _MIN_BYTES_TO_LEND or not array.flags.c_contiguous:
             return None
@@ -225,10 +225,7 @@ class OpenDevice:
         return self.view_of_memory(array, element), array
 
     def view_of_memory(self, array: Array, element: str) -> Any:
-        """A buffer view of the memory of an array that lies as programs need it, on a CPU.
-
-        The array must be there for as long as it.
-        """
+        """Return a buffer view of an aligned array's memory; it does not keep the array alive."""
         # IREE asks for memory that may be written to, which an array need not be.
         memory = (ctypes.c_ubyte * array.nbytes).from_address(array.ctypes.data)
         buffer = self.handle.allocator.import_host_allocation(memory, _memory(), _usage())
@@ -236,18 +233,18 @@ class OpenDevice:
         return iree_runtime().HalBufferView(buffer, array.shape, type_)
 
     def host_bytes(self, view: Any) -> Array:
-        """The bytes of a buffer, or of a view of one, where they are, on a CPU; only to be read."""
+        """Return the bytes of a buffer or buffer view in the memory of a CPU, read-only."""
         data: Array = np.frombuffer(view.map(), np.uint8)  # read-only
         return data
 
     def writable_bytes(self, view: Any) -> Array:
-        """As `host_bytes`, to be written to."""
+        """Return the bytes of a buffer view in the memory of a CPU."""
         buffer = view.get_buffer()
         data: Array = buffer.map().asarray((buffer.byte_length(),), np.dtype(np.uint8))
         return data
 
     def download(self, view: Any, dtype: DType) -> Array:
-        """Copy a buffer view's contents into a new array, which can be lent if it is large."""
+        """Copy a buffer view into a new array, which can be lent if it is large."""
         shape = tuple(view.shape)
         size = math.prod(shape) * dtype.itemsize
         if not size:
@@ -274,7 +271,7 @@ class OpenDevice:
         return runtime.HalBufferView(buffer, view.shape, int(view.element_type))
 
     def _copied(self, source: Any, memory: int, usage: int) -> Any:
-        """Copy a buffer into a new one, and wait until that is done."""
+        """Copy a buffer into a new one, and wait until the copy is done."""
         target = self.handle.allocator.allocate_buffer(
             int(memory), int(usage), source.byte_length()
         )
@@ -284,13 +281,15 @@ class OpenDevice:
     def complete(self, submit: Callable[..., object], *arguments: object) -> None:
         """Submit work, and wait until it is done.
 
-        On a Vulkan device for the semaphore itself: who waits on a fence is woken by a thread of
-        IREE, and asks until that has gone on (`processors`). Where both are on one processor this
-        lasts until the scheduler's next tick: 8 ms for what takes 0.3.
+        On a Vulkan device the caller waits on the semaphore itself. A caller that waits on a fence
+        is woken by a thread of IREE, and polls until that has gone on
+        (`subquant.runtime.cpu_affinity`). If both are on one processor this lasts until the
+        scheduler's next tick: 8 ms for 0.3 ms of work.
 
         Args:
-            submit: given the fences that the work waits for, and that it signals, last.
-            *arguments: given to it first. In a function's closure buffers would be kept by the
+            submit: called with the arguments, and then the fence that the work waits for and the
+                fence that it signals.
+            *arguments: its first arguments. The closure of a function would keep buffers in the
                 traceback of an error, whose frames can be cleared of all else.
         """
         done = self.handle.create_semaphore(0)
@@ -309,7 +308,7 @@ def _is_repeated_zero(array: Array) -> bool:
 
 
 def _aligned(shape: tuple[int, ...], dtype: DType) -> Array:
-    """A new array that lies as programs need it; NumPy's allocator aligns to 16 bytes."""
+    """Return a new array with the alignment of programs; NumPy aligns to 16 bytes."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     start = -memory.ctypes.data % _ALIGNMENT
@@ -330,12 +329,12 @@ def _usage() -> int:
 
 
 def is_large(size: int) -> bool:
-    """True for an array of so many bytes that it may be lent, and need not be copied."""
+    """True for an array size from which on an array may be lent, and need not be copied."""
     return size >= _MIN_BYTES_TO_LEND
 
 
 def no_device(uri: str, error: Exception) -> str:
-    """The message for a device that cannot be opened."""
+    """Return the message for a device that cannot be opened."""
     runtime = iree_runtime()
     scheme = uri.partition("://")[0]
     if scheme not in runtime.query_available_drivers():

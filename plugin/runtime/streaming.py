@@ -1,7 +1,8 @@
-"""Call a function once for each slice of its inputs, in order.
+"""Streaming: one call of a function for each slice of its inputs, in order.
 
-A program that keeps variables (``tosa.variable``) is called step by step: each call sees what the
-one before left. The variables belong to the loaded executable; loading it again starts anew.
+A program with variables (``tosa.variable``) is called step by step: each call sees the values of
+the call before. The variables belong to the loaded executable; a new `Executable` starts with the
+initial values.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ __all__ = ["Invocable", "stream"]
 
 
 class Invocable(Protocol):
-    """A function of an executable, or of a module that is interpreted."""
+    """A function of an executable, or of an interpreted module."""
 
     @property
     def signature(self) -> Signature | None:
-        """What its arguments and results stand for, if that is known."""
+        """The types of its arguments and results, if they are known."""
 
     def invoke(
         self, arguments: Sequence[npt.ArrayLike], *, quantized_io: bool = False
@@ -42,9 +43,9 @@ def stream(
     """Call `function` for each slice of its arguments along axis 0.
 
     Args:
-        function: what to call.
-        arguments: one array for each argument. One with an axis more than the signature says is
-            sliced; any other is given to each call as it is.
+        function: the function.
+        arguments: one array for each argument. An array with one more axis than the signature is
+            sliced; any other is an argument of each call.
         quantized_io: as in `subquant.runtime.Function`.
         on_step: called before each call with its number, from 0, and the number of calls.
 
@@ -52,12 +53,12 @@ def stream(
         For each result of the function the results of all calls, stacked along a new axis 0.
 
     Raises:
-        UsageError: no argument has a further axis, or they have different numbers of slices.
+        UsageError: no argument has another axis, or they have different numbers of slices.
         SignatureError, ExecutionError: as a call, with the number of the step.
     """
     inputs = () if function.signature is None else function.signature.inputs
     if len(arguments) != len(inputs):
-        function.invoke(arguments)  # says what is wrong
+        function.invoke(arguments)  # raises an error
     arrays = [np.asanyarray(argument) for argument in arguments]  # a mask is refused below
     sliced = [
         type_.shape is not None and array.ndim == len(type_.shape) + 1
@@ -65,13 +66,13 @@ def stream(
     ]
     counts = {len(array) for array, is_sliced in zip(arrays, sliced, strict=False) if is_sliced}
     if len(counts) != 1:
-        found = "; ".join(
+        shapes = "; ".join(
             f"argument {number} of type {type_} has the shape {array.shape}"
             for number, (array, type_) in enumerate(zip(arrays, inputs, strict=False))
         )
         what = "one more axis than its argument, first" if not counts else "equally many slices"
         raise UsageError(
-            f"a stream needs inputs with {what}, got: {found or 'no input with a known type'}"
+            f"a stream needs inputs with {what}, got: {shapes or 'no input with a known type'}"
         )
     count = counts.pop()
     if not count:
@@ -80,14 +81,14 @@ def stream(
     for step in range(count):
         if on_step is not None:
             on_step(step, count)
-        given = [
+        slices = [
             array[step] if step_by_step else argument
             for array, argument, step_by_step in zip(
                 arrays, arguments, [*sliced, *[False] * (len(arrays) - len(sliced))], strict=True
             )
         ]
         try:
-            steps.append(function.invoke(given, quantized_io=quantized_io))
+            steps.append(function.invoke(slices, quantized_io=quantized_io))
         except SubquantError as error:
             error.message = f"step {step} of {count}: {error.message}"
             error.args = (str(error),)

@@ -1,8 +1,8 @@
-"""Time calls again and again, and say of the times what lasts.
+"""Timing of repeated calls, summarized by minimum and median.
 
-Other programs, interrupts and the clock's changes only ever add time. So the minimum is what the
-machine can do; the median is what a caller gets, and tells more of memory, whose minimum needs all
-of it to be in a cache by luck.
+Other programs, interrupts and changes of the clock only add time. The minimum is therefore the
+speed of the machine; the median is the time of a caller, and a better measure of memory traffic:
+the minimum needs all data in a cache by luck.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .arguments import element_type
 __all__ = ["Times", "check_duration", "draw_arguments", "time_calls"]
 
 _MOST_SECONDS, _MOST_CALLS = 86_400, 10_000_000
-"""A day; and as many as there is memory for: the time of each is kept."""
+"""A day; and the calls whose times fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Times:
     """Times of calls, in milliseconds.
 
     Args:
-        count: how many.
-        minimum, lower_quartile, median, upper_quartile: of them.
+        count: the number of calls.
+        minimum, lower_quartile, median, upper_quartile: of the times.
     """
 
     count: int
@@ -41,13 +41,13 @@ class Times:
 
     @classmethod
     def of(cls, nanoseconds: Sequence[int]) -> Times:
-        """Summarize times; there must be one at least."""
+        """Summarize at least one time."""
         values = np.percentile(np.asarray(nanoseconds, np.float64), (0, 25, 50, 75)) / 1e6
         return cls(len(nanoseconds), *map(float, values))
 
     @property
     def is_disturbed(self) -> bool:
-        """The middle half of the times spans more than a quarter."""
+        """True if the interquartile range exceeds a quarter of the lower quartile."""
         return self.upper_quartile > 1.25 * self.lower_quartile
 
     def to_json(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class Times:
 
 
 def check_duration(seconds: float, repeat: int | None) -> None:
-    """Raise UsageError unless there is a time, and a number of calls, that a run can take."""
+    """Raise UsageError unless a duration and a number of calls are in their ranges."""
     if not 0 < seconds <= _MOST_SECONDS:
         raise UsageError(f"expected a time above 0 s, and at most {_MOST_SECONDS:,}, got {seconds}")
     if repeat is not None and not 1 <= repeat <= _MOST_CALLS:
@@ -64,10 +64,10 @@ def check_duration(seconds: float, repeat: int | None) -> None:
 
 
 def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
-    """Draw arguments: any storage value, floats around 0, and 0 or 1 where numbers may count.
+    """Draw random arguments: storage values, normal floats, and 0 or 1 for other integers.
 
     Raises:
-        UsageError: an argument has open extents.
+        UsageError: an argument has a dynamic dimension.
     """
     rng, drawn = np.random.default_rng(seed), []
     for number, type_ in enumerate(signature.inputs):
@@ -96,19 +96,19 @@ def time_calls(
     repeat: int | None = None,
     warm_up: int = 1,
 ) -> list[int]:
-    """Call a function until time is up.
+    """Call a function until the time is up.
 
     Args:
-        call: what is timed, given the number of the call.
-        seconds: for how long, a day at most, and 1 to 10 million calls.
-        repeat: how often, in place of that.
-        warm_up: calls before, 0 or more, which do not count.
+        call: the function; its argument is the number of the call.
+        seconds: the duration, a day at most, for 1 to 10 million calls.
+        repeat: the number of calls, instead of a duration.
+        warm_up: the number of earlier calls that are not timed.
 
     Returns:
         The nanoseconds of each call.
 
     Raises:
-        UsageError: as of `check_duration`.
+        UsageError: as in `check_duration`.
     """
     check_duration(seconds, repeat)
     for number in range(warm_up):

@@ -1,4 +1,4 @@
-"""Modules of IREE's virtual machine: loading them, and what they say of their functions."""
+"""Modules of IREE's virtual machine: loading, parameters, and recorded properties of functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _vm_instance: Any = None
 
 
 def vm_instance() -> Any:
-    """Return the virtual machine, one for the process."""
+    """Return the virtual machine of this process."""
     global _vm_instance
     if _vm_instance is None:
         _vm_instance = iree_runtime().VmInstance()
@@ -60,8 +60,8 @@ def _module_of(name: str, data: bytes) -> Any:
             return module.wrap_buffer(vm_instance(), copied)
         return module.copy_buffer(vm_instance(), data)
     except (RuntimeError, ValueError, IndexError):
-        answer = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
-        raise InputError(f"{quoted(name)} is no IREE executable{answer.format(name)}") from None
+        hint = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
+        raise InputError(f"{quoted(name)} is no IREE executable{hint.format(name)}") from None
 
 
 _EXPECTED = "; expected the output of 'subquant compile'"
@@ -74,14 +74,14 @@ _OTHER_KINDS = {
 
 
 def _is_text(data: bytes) -> bool:
-    """True for what may be a module as text."""
+    """True for data that may be a module as text."""
     wrong = "\ufffd"
     text = data[:1000].decode(errors="replace").rstrip(wrong).strip()
     return bool(text) and all((c.isprintable() or c.isspace()) and c != wrong for c in text)
 
 
 def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[str]]) -> Any:
-    """Return a module that gives an executable its parameters, by scope.
+    """Return a module with the parameters of an executable, by scope.
 
     Raises:
         InputError: a file cannot be read, or IREE cannot mount it.
@@ -101,12 +101,12 @@ def parameters_module(instance: Any, parameters: Mapping[str, str | os.PathLike[
 
 
 def _checked_format(path: str | os.PathLike[str]) -> str:
-    """Return the format of a file of parameters, by what is in it, after a check of all of that.
+    """Return the format of a parameter file from its contents, after a check of the whole file.
 
-    IREE divides by zero, and reads beyond the end, in files that are not valid.
+    IREE divides by zero, and reads beyond the end, in invalid files.
 
     Raises:
-        InputError, UnsupportedError: it is none of the formats, or not valid.
+        InputError, UnsupportedError: it has no known format, or is invalid.
     """
     from ..formats.gguf import read_gguf_file  # with the layouts, which few calls need
     from ..formats.irpa import check_mountable
@@ -121,7 +121,7 @@ def _checked_format(path: str | os.PathLike[str]) -> str:
         read_gguf_file(path, lists=False)
         return "gguf"
     if os.fspath(path).endswith(".irpa"):
-        check_mountable(path)  # which says what is wrong
+        check_mountable(path)  # raises an error
     if os.fspath(path).endswith(".safetensors"):
         read_safetensors(path)
         return "safetensors"
@@ -143,7 +143,7 @@ def read_signatures(path: str | os.PathLike[str]) -> dict[str, Signature]:
 def signatures_in_child(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, str], list[bytes]]:
-    """Read the signatures, as JSON, of the executable that the blob is: in a child process."""
+    """Return the signatures, as JSON, of the executable in the blob: called in a child process."""
     name = arguments["name"]
     functions = public_functions(_module_of(name, blobs[0]), name)
     return {each.name: each.signature.to_json() for each in functions if each.signature}, []
@@ -152,7 +152,7 @@ def signatures_in_child(
 def description_in_child(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, dict[str, list[str]]], list[bytes]]:
-    """Read the types of arguments and results, as text, like `signatures_in_child`."""
+    """Return the types of arguments and results, as text, like `signatures_in_child`."""
     name = arguments["name"]
     described = {
         each.name: {
@@ -167,14 +167,14 @@ def description_in_child(
 
 @dataclass(frozen=True)
 class PublicFunction:
-    """A function of an executable, and what is recorded of it.
+    """A function of an executable, and its recorded properties.
 
     Args:
-        name: the function's.
-        handle: the bindings'.
-        reflection: entries by key.
-        signature: None if nothing is recorded that can be read as one.
-        weights: of its weights; None if it has none.
+        name: the name of the function.
+        handle: the function of the bindings.
+        reflection: recorded text by key.
+        signature: the signature; None if none is recorded.
+        weights: its prepacked weights; None for none.
     """
 
     name: str
@@ -185,14 +185,14 @@ class PublicFunction:
 
 
 def public_functions(module: Any, file: str) -> list[PublicFunction]:
-    """The functions that subquant recorded; of other executables those that look like a user's.
+    """Return the functions with a signature of subquant, or else those that look like a user's.
 
     Args:
         module: the executable.
         file: its name, for errors.
 
     Raises:
-        InputError: what is recorded is no text, or no signature.
+        InputError: the recorded properties are no text, or no signature.
     """
     try:
         handles = {name: module.lookup_function(name) for name in module.function_names}
@@ -209,7 +209,7 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
             )
             for name in public
         ]
-    except (RuntimeError, UnicodeDecodeError):  # the bindings' own, for what is not UTF-8
+    except (RuntimeError, UnicodeDecodeError):  # of the bindings, for a name that is not UTF-8
         reason = "it has a name that is not UTF-8 text; compile the module again"
     except InputError as error:
         reason = error.message
@@ -217,7 +217,7 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
 
 
 def _signature_of(reflection: Mapping[str, str]) -> Signature | None:
-    """Return the signature of a function: that of subquant, or else as IREE records it."""
+    """Return the signature of a function: subquant's, or else the one that IREE records."""
     text = reflection.get(REFLECTION_KEY)
     declaration = reflection.get("iree.abi.declaration")
     if text is not None:
@@ -232,7 +232,7 @@ _DECLARED_VALUES = re.compile(r"%(input|output)\d+: (tensor<)?")
 
 
 def _check_declared(signature: Signature, declaration: str) -> None:
-    """Check that a signature has the values that IREE has declared, for what is pushed and popped.
+    """Check that a signature has the values of IREE's declaration, which calls push and pop.
 
     Raises:
         InputError: it has others.
@@ -255,7 +255,7 @@ _DECLARED = re.compile(r"%\w+: ([^,()]+(?:\([^)]*\))?)")
 
 
 def _signature_of_declaration(declaration: str) -> Signature | None:
-    """Read the signature that IREE records itself, for executables of other tools."""
+    """Read the signature that IREE records, for executables of other tools."""
     head, arrow, tail = declaration.partition(" -> ")
     inputs = _DECLARED.findall(head.partition("(")[2])
     outputs = _DECLARED.findall(tail) if arrow else []

@@ -164,16 +164,16 @@ class WorkerPool:
 
     def wake_all(self) -> None:
         """Wake the parked workers, on other processors than the caller's."""
-        others = other_processors()
+        other_cpus = other_processors()
         while self.parked:
             try:
                 thread, wake_up = self.parked.pop()
             except IndexError:  # another caller was faster
                 return
-            if others and self._affinities.get(thread) != others:
-                self._affinities[thread] = others
+            if other_cpus and self._affinities.get(thread) != other_cpus:
+                self._affinities[thread] = other_cpus
                 with contextlib.suppress(OSError):
-                    os.sched_setaffinity(thread, others)
+                    os.sched_setaffinity(thread, other_cpus)
             wake_up.put(None)
 
     def stop(self) -> None:
