@@ -1,8 +1,8 @@
 """Train the example network and write ``two_layer.mlir`` with its input and expected output.
 
-The network reads 8 x 8 pictures of digits: 64 -> 128, ReLU, 128 -> 10. Its weights are quantized to
-int4 with one scale for each block of 32 weights along the contracted dimension. The expected output
-is computed here in float64 NumPy from the dequantized weights.
+The network classifies 8 x 8 images of digits: 64 -> 128, ReLU, 128 -> 10. Its weights are quantized
+to int4 with one scale for each block of 32 weights along K. The expected output is computed in
+float64 NumPy from the dequantized weights.
 
     python examples/make_two_layer.py
 """
@@ -27,7 +27,7 @@ GLYPHS = """
 
 
 def glyphs() -> np.ndarray:
-    """Return the ten pictures, shape (10, 64), ink 1 and paper 0."""
+    """Return the ten images, shape (10, 64), ink 1 and paper 0."""
     rows = [line.split() for line in GLYPHS.split("\n") if line]
     return np.array(
         [[[c == "#" for c in row[digit]] for row in rows] for digit in range(10)], float
@@ -35,7 +35,7 @@ def glyphs() -> np.ndarray:
 
 
 def noisy(rng: np.random.Generator, labels: np.ndarray) -> np.ndarray:
-    """Return pictures of `labels` with noise, shape (n, 64)."""
+    """Return images of `labels` with noise, shape (n, 64)."""
     return glyphs()[labels] + 0.4 * rng.standard_normal((len(labels), 64))
 
 
@@ -91,7 +91,7 @@ def main() -> None:
         return ", ".join(f"{float(v)!r}" for v in values)
 
     (HERE / "two_layer.mlir").write_text(f"""\
-// A network that reads 8 x 8 pictures of digits: 64 -> 128, ReLU, 128 -> 10.
+// A network that classifies 8 x 8 images of digits: 64 -> 128, ReLU, 128 -> 10.
 // Its weights are int4, one scale for each block of {BLOCK} along the contracted dimension.
 // Written by make_two_layer.py.
 

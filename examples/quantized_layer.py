@@ -17,21 +17,21 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 
 
 class Inputs(CalibrationDataReader):
-    """What ranges of activations are measured with."""
+    """Calibration data for the ranges of activations."""
 
     def __init__(self, *inputs: np.ndarray) -> None:
         self._inputs = iter([{"x": each} for each in inputs])
 
     def get_next(self) -> dict[str, np.ndarray] | None:
-        """The next input, or None."""
+        """Return the next input, or None."""
         return next(self._inputs, None)
 
 
 def float_layer(weight: np.ndarray) -> onnx.ModelProto:
-    """``y = x @ weight`` for any batch."""
-    depth, features = weight.shape
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", depth])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", features])
+    """Return a model of ``y = x @ weight`` for any batch."""
+    k, n = weight.shape
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", k])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", n])
     node = helper.make_node("MatMul", ["x", "weight"], ["y"], name="layer")
     constants = [numpy_helper.from_array(weight, "weight")]
     graph = helper.make_graph([node], "layer", [x], [y], constants)

@@ -1,4 +1,4 @@
-// A network that reads 8 x 8 pictures of digits: 64 -> 128, ReLU, 128 -> 10.
+// A network that classifies 8 x 8 images of digits: 64 -> 128, ReLU, 128 -> 10.
 // Its weights are int4, one scale for each block of 32 along the contracted dimension.
 // Written by make_two_layer.py.
 

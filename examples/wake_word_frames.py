@@ -1,9 +1,9 @@
-"""Make the inputs of a wake-word model of pymicro-wakeword from speech.
+"""Compute the inputs of a wake-word model of pymicro-wakeword from speech.
 
     espeak-ng -v en-us --stdout "alexa" > alexa.wav
     python examples/wake_word_frames.py alexa.wav frames.npy
 
-Each input is a spectrogram of 3 times 10 ms with 40 channels, quantized as these models take it:
+Each input is a spectrogram of 3 times 10 ms with 40 channels, quantized as the models expect:
 ``i8`` of scale 26 / 255 and zero point -128. Needs PyPI's ``pymicro-features``.
 """
 

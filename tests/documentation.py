@@ -1,29 +1,29 @@
-"""The code blocks of Markdown pages: finding them, and running those of a page as one session.
+"""Code blocks of Markdown pages: parsing, and execution of a page's blocks as one session.
 
 The blocks of a page share a folder that holds ``examples/``, a shell, and the names of one Python
 module, and run from top to bottom:
 
-* ``console``: each line that begins with ``$ `` is a command; a here-document, a line after a
-  backslash, and lines that begin with ``> `` belong to it. What follows is its output, to the
-  letter, with standard error in place. ``...`` stands for any text. A command may fail only if an
-  error is what it shows.
-* ``sh``: commands whose output is not shown. Each must succeed.
-* ``python``: statements. A line that prints has a comment with what it prints, and so may the last
-  expression statement of a line; both are compared.
+* ``console``: a line that begins with ``$ `` is a command, continued by a here-document, by a line
+  after a backslash, and by lines that begin with ``> ``. The lines below are its exact output,
+  standard error included. ``...`` matches any text. A command may fail only if its output shows an
+  error.
+* ``sh``: commands without output, each of which must succeed.
+* ``python``: statements. A comment after a statement that prints, or after an expression, has the
+  output or the value, and is compared.
 * ``mlir``: a module, which must be valid.
 * ``text``: no code.
 
-A comment before a block says what the page does not show::
+A comment before a block controls its execution::
 
     <!-- not run: needs a download of 253 MB -->
     <!-- needs: vulkan, espeak-ng, pymicro_wakeword -->
 
-The first is a block that no test runs, and why. The second is run where a Vulkan device, a program
-or a Python package of these names is there.
+The first block is not run, for the reason. The second runs if this machine has a Vulkan device, and
+programs or Python packages of these names.
 
     python tests/documentation.py PAGE...
 
-runs the pages and writes what their commands print now; read the difference before you keep it.
+runs the pages and writes the current output of their commands; review the difference.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ __all__ = ["LANGUAGES", "Block", "Session", "blocks_of", "commands_of", "is_as_s
 
 LANGUAGES = ("console", "sh", "python", "mlir", "text")
 
-_LONGEST = 300.0  # seconds that one command may take
+_TIMEOUT_SECONDS = 300.0  # of one command
 _MARKER = re.compile(r"<!--\s*(not run|needs):\s*(.*?)\s*-->", re.DOTALL)
 _HERE_DOCUMENT = re.compile(r"<<-?\s*'?(\w+)'?")
-# An executable has code for the CPU of the host.
+# The size of an executable depends on the host's CPU.
 _SIZE_OF_EXECUTABLE = re.compile(r"(wrote \S+\.vmfb) \([\d,]+ bytes\)")
 
 
@@ -61,11 +61,11 @@ class Block:
     """A fenced block of code.
 
     Attributes:
-        page, line: where its first line is.
+        page, line: location of its first line.
         language: the first word after the fence.
         text: the lines between the fences.
-        not_run: why no test runs it, or empty.
-        needs: what has to be there to run it.
+        not_run: reason not to run it, or "".
+        needs: devices, programs and packages that it needs.
     """
 
     page: Path
@@ -76,13 +76,13 @@ class Block:
     needs: tuple[str, ...] = ()
 
     @property
-    def place(self) -> str:
-        """Where the block is, for messages."""
+    def location(self) -> str:
+        """Page and line, for messages."""
         return f"{self.page}:{self.line}"
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """Return the code blocks of a page, without the directives of the site's generator."""
+    """Return the code blocks of a page, without Sphinx directives."""
     blocks = []
     marker: dict[str, str] = {}
     for token in MarkdownIt().parse(page.read_text("utf-8")):
@@ -107,16 +107,16 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 def commands_of(text: str) -> list[tuple[str, str]]:
-    """Split what a console shows into commands and their outputs."""
+    """Split a console block into commands and their outputs."""
     commands: list[tuple[list[str], list[str]]] = []
     end: str | None = None  # of a here-document
-    goes_on = False
+    is_continued = False
     for line in text.splitlines():
-        if end is None and not goes_on and line.startswith("$ "):
+        if end is None and not is_continued and line.startswith("$ "):
             commands.append(([line[2:]], []))
         elif not commands:
             raise AssertionError(f"expected a command after '$ ', got '{line}'")
-        elif end is not None or goes_on:
+        elif end is not None or is_continued:
             commands[-1][0].append(line)
         elif line.startswith("> ") and not commands[-1][1]:
             commands[-1][0].append(line[2:])
@@ -126,27 +126,27 @@ def commands_of(text: str) -> list[tuple[str, str]]:
         if end is not None:
             end = None if line == end else end
         else:
-            found = _HERE_DOCUMENT.search(line)
-            end = found.group(1) if found else None
-        goes_on = end is None and line.endswith("\\")
+            here_document = _HERE_DOCUMENT.search(line)
+            end = here_document.group(1) if here_document else None
+        is_continued = end is None and line.endswith("\\")
     return [("\n".join(command), "\n".join(output)) for command, output in commands]
 
 
-def is_as_shown(found: str, shown: str) -> bool:
-    """Whether an output is the one on the page, but for spaces at the ends of lines."""
-    found, shown = (
+def is_as_shown(output: str, shown: str) -> bool:
+    """Return whether an output is the page's, except for spaces at line ends."""
+    output, shown = (
         "\n".join(line.rstrip() for line in _SIZE_OF_EXECUTABLE.sub(r"\1", text).splitlines())
-        for text in (found, shown)
+        for text in (output, shown)
     )
     pattern = ".*".join(re.escape(part) for part in re.split(r"\s*\.\.\.\s*", shown.rstrip()))
-    return re.fullmatch(pattern, found.rstrip(), re.DOTALL) is not None
+    return re.fullmatch(pattern, output.rstrip(), re.DOTALL) is not None
 
 
 class Session(contextlib.AbstractContextManager["Session"]):
     """A shell and a Python namespace in one folder.
 
     Args:
-        folder: where both work; Python's working directory has to be it.
+        folder: working directory of both; it must be Python's current directory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -168,71 +168,72 @@ class Session(contextlib.AbstractContextManager["Session"]):
         self._shell.communicate()
 
     def run(self, block: Block) -> None:
-        """Run a block; an assertion fails where the page does not say what happens."""
+        """Run a block; an AssertionError shows the difference to the page."""
         try:
             getattr(self, f"_run_{block.language}")(block)
         except AssertionError as error:
-            raise AssertionError(f"{block.place}: {error}") from None
+            raise AssertionError(f"{block.location}: {error}") from None
 
     def command(self, text: str) -> tuple[int, str]:
-        """Run a command of the shell; return its status and output."""
+        """Run a shell command; return its status and output."""
         assert self._shell.stdin is not None
         assert self._shell.stdout is not None
         script = f"{{\n{text}\n}} </dev/null\nprintf '\\0%d\\0' $?\n"
         self._shell.stdin.write(script.encode())
         self._shell.stdin.flush()
         output = b""
-        deadline = time.monotonic() + _LONGEST
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not output.endswith(b"\0"):
             left = max(deadline - time.monotonic(), 0.0)
             assert select.select([self._shell.stdout], [], [], left)[0], f"no end of: {text}"
-            some = os.read(self._shell.stdout.fileno(), 1 << 16)
-            assert some, f"the shell ended: {text}"
-            output += some
-        said, status, _ = output.decode().rsplit("\0", 2)
-        return int(status), said
+            chunk = os.read(self._shell.stdout.fileno(), 1 << 16)
+            assert chunk, f"the shell ended: {text}"
+            output += chunk
+        printed, status, _ = output.decode().rsplit("\0", 2)
+        return int(status), printed
 
     def rewritten(self, block: Block) -> str:
-        """Run a block of commands; return it with what they print now where that is not shown."""
-        lines: list[str] = []
+        """Run a console block; return it with the current output of its commands."""
+        result: list[str] = []
         shown_lines = block.text.splitlines()
         for command, shown in commands_of(block.text):
-            _, found = self.command(command)
+            _, output = self.command(command)
             end = len(command.splitlines())
-            lines += shown_lines[:end]
+            result += shown_lines[:end]
             del shown_lines[: end + len(shown.splitlines())]
-            kept = shown if is_as_shown(found, shown) else found
-            lines += [line.rstrip() for line in kept.splitlines()]
-        return "\n".join(lines) + "\n"
+            current = shown if is_as_shown(output, shown) else output
+            result += [line.rstrip() for line in current.splitlines()]
+        return "\n".join(result) + "\n"
 
     def _run_console(self, block: Block) -> None:
         for command, shown in commands_of(block.text):
-            status, found = self.command(command)
-            assert is_as_shown(found, shown), f"$ {command}\ngave\n{found}instead of\n{shown}"
-            assert not status or "error: " in shown, f"$ {command}\ngave status {status}"
+            status, output = self.command(command)
+            message = f"$ {command}\nprinted\n{output}instead of\n{shown}"
+            assert is_as_shown(output, shown), message
+            assert not status or "error: " in shown, f"$ {command}\nended with status {status}"
 
     def _run_sh(self, block: Block) -> None:
-        status, found = self.command(f"(\nset -e\n{block.text}\n)")
-        assert not status, f"status {status}:\n{found}"
+        status, output = self.command(f"(\nset -e\n{block.text}\n)")
+        assert not status, f"status {status}:\n{output}"
 
     def _run_python(self, block: Block) -> None:
-        lines = block.text.splitlines()
-        said = io.StringIO()
-        with contextlib.redirect_stdout(said):
+        source = block.text.splitlines()
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
             for statement in ast.parse(block.text).body:
-                shown = _comment_after(lines, statement)
+                shown = _comment_after(source, statement)
                 if not isinstance(statement, ast.Expr):
-                    code = compile(ast.Module([statement], []), block.place, "exec")
+                    code = compile(ast.Module([statement], []), block.location, "exec")
                     exec(code, self.names)
                     continue
-                code = compile(ast.Expression(statement.value), block.place, "eval")
+                code = compile(ast.Expression(statement.value), block.location, "eval")
                 value = eval(code, self.names)
-                found = said.getvalue() if value is None else repr(value)
+                output = printed.getvalue() if value is None else repr(value)
                 assert value is None or shown, f"{ast.unparse(statement)} shows nothing"
-                assert is_as_shown(found, shown), f"{ast.unparse(statement)}\ngave\n{found}"
-                said.seek(0)
-                said.truncate()
-        assert not said.getvalue(), f"printed on the way: {said.getvalue()}"
+                assert is_as_shown(output, shown), f"{ast.unparse(statement)}\nprinted\n{output}"
+                printed.seek(0)
+                printed.truncate()
+        assert not printed.getvalue(), f"unexpected output: {printed.getvalue()}"
 
     def _run_mlir(self, block: Block) -> None:
         from subquant.core._mlir import ir
@@ -248,16 +249,16 @@ class Session(contextlib.AbstractContextManager["Session"]):
         pass
 
 
-def _comment_after(lines: list[str], statement: ast.stmt) -> str:
-    """The comment behind the end of a statement."""
+def _comment_after(source: list[str], statement: ast.stmt) -> str:
+    """Return the comment after a statement."""
     assert statement.end_lineno is not None
     assert statement.end_col_offset is not None
-    rest = lines[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
+    rest = source[statement.end_lineno - 1].encode()[statement.end_col_offset :].decode()
     return rest.strip().removeprefix("#").strip()
 
 
 def rewrite(page: Path, folder: Path) -> None:
-    """Run a page in a folder, and write what its commands print now."""
+    """Run a page in a folder, and write the current output of its commands."""
     text = page.read_text("utf-8")
     with Session(folder) as session:
         for block in blocks_of(page):
@@ -269,7 +270,7 @@ def rewrite(page: Path, folder: Path) -> None:
 
 
 def main() -> None:
-    """Rewrite the pages of the command line."""
+    """Rewrite the pages named on the command line."""
     root = Path(__file__).parent.parent
     os.environ.setdefault("SUBQUANT_CACHE", str(root / ".cache" / "iree"))
     for page in [Path(name).resolve() for name in sys.argv[1:]]:

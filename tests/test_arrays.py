@@ -1,4 +1,4 @@
-"""Arrays on the command line: literals, .npy files, how results are shown and compared."""
+"""Arrays on the command line: literals, .npy files, formatting and comparison."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ ELEMENTS = "expected one of: f32, f16, bf16, f64, i1, i4, i8, i16, i32, i64, ui8
         (f"i64={1 << 63}", f"{1 << 63} does not fit i64 in 'i64={1 << 63}'"),
     ],
 )
-def test_literal_that_is_wrong(text: str, message: str) -> None:
+def test_invalid_literal(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_input(text)
     assert caught.value.message == message
@@ -122,7 +122,7 @@ def test_npy_keeps_an_array(array: Any, tmp_path: Path) -> None:
     assert got.shape == np.asarray(array).shape
 
 
-def test_npy_that_is_missing(tmp_path: Path) -> None:
+def test_missing_npy(tmp_path: Path) -> None:
     path = tmp_path / "none.npy"
     with pytest.raises(InputError) as caught:
         read_npy(path)
@@ -130,13 +130,13 @@ def test_npy_that_is_missing(tmp_path: Path) -> None:
     assert caught.value.exit_status == 1
 
 
-def test_npy_that_is_a_folder(tmp_path: Path) -> None:
+def test_npy_folder(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="Is a directory"):
         read_npy(tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["empty", "text", "archive", "pickle"])
-def test_a_file_that_is_no_npy(kind: str, tmp_path: Path) -> None:
+def test_invalid_npy(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     if kind == "archive":
         with path.open("wb") as file:
@@ -148,7 +148,7 @@ def test_a_file_that_is_no_npy(kind: str, tmp_path: Path) -> None:
     assert caught.value.message == f"cannot read '{path}': not a .npy file (one array)"
 
 
-def test_npy_that_is_cut_or_has_objects(tmp_path: Path) -> None:
+def test_truncated_npy_and_npy_of_objects(tmp_path: Path) -> None:
     path = tmp_path / "x.npy"
     whole = to_npy(np.arange(4))
     for length in (7, 9, 60, len(whole) - 1):
@@ -190,7 +190,7 @@ def test_format_reads_back(dtype: Any) -> None:
     np.testing.assert_array_equal(got, values, strict=True)
 
 
-def test_format_is_cut() -> None:
+def test_format_is_truncated() -> None:
     assert format_array(np.arange(5, dtype=np.int8), limit=3) == "5xi8=0 1 2 ..."
     shown = format_array(np.zeros((3, 2), np.int8), limit=3)
     assert shown == "3x2xi8=[0 0][0 ...][...]"
@@ -231,7 +231,7 @@ def test_shape_and_dtype_must_be_the_same() -> None:
     )
 
 
-def test_without_a_tolerance_bits_count() -> None:
+def test_without_a_tolerance_bits_must_be_equal() -> None:
     assert difference(f32(0.0), f32(-0.0)) is not None
     assert difference(f32(1), np.nextafter(f32(1), f32(2))) is not None
     one = np.array([1], ml_dtypes.bfloat16)
@@ -249,7 +249,7 @@ def test_tolerances() -> None:
     assert difference(f32(0.0), f32(-0.0), atol=1e-9) is None
 
 
-def test_special_values_are_never_near() -> None:
+def test_special_values_have_no_tolerance() -> None:
     assert difference(f32(np.nan), f32(1), atol=1e9) is not None
     assert difference(f32(np.inf), f32(-np.inf), atol=1e9) is not None
     assert difference(f32(np.inf), f32(1), rtol=1e9) is not None

@@ -1,7 +1,7 @@
-"""The command line in depth: every option and every way to fail, one line or two for each.
+"""The command line in depth: each option and each failure, with a line or two.
 
-``test_command_line.py`` has the common cases. Here each call must exit with the status that it is
-given, print errors to standard error only, and leave no file that is not whole.
+A call must exit with the expected status, print errors to standard error only, and write files
+atomically.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ func.func @nothing() {
 """
 QUANTIZED_I8 = "result[0]: 4xi8=3 5 7 127\n"
 WRONG = "func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0, 3.0}>>)\n"
-# A scalar tangent in no loop passes our passes, and IREE's virtual machine has none.
+# Our passes accept a scalar tangent outside of loops, which IREE's virtual machine lacks.
 SMALL = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 TANGENT = "func.func @main(%x: f32) -> f32 {\n  %r = math.tan %x : f32\n  return %r : f32\n}\n"
 
 
 def call(*arguments: str, stdin: str | bytes | None = None) -> Result:
-    """Run the command line in this process; what it does not handle is raised."""
+    """Run the command line in this process; unhandled exceptions are raised."""
     return CliRunner(catch_exceptions=False).invoke(main, list(arguments), input=stdin)
 
 
@@ -76,7 +76,7 @@ def succeed(*arguments: str, stdin: str | bytes | None = None) -> Result:
 
 
 def fail(status: int, *arguments: str, stdin: str | bytes | None = None) -> str:
-    """Run a call that must fail with `status`; return what it printed to standard error."""
+    """Run a call that must fail with `status`; return its standard error."""
     result = call(*arguments, stdin=stdin)
     assert result.exit_code == status, result.output
     assert result.stdout == ""
@@ -171,10 +171,10 @@ def test_help_lists_the_commands() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_the_list_says_what_a_command_says(command: str) -> None:
-    found = command_of(command)
-    assert found.name == command
-    assert str(found.help).partition("\n\n")[0].replace("\n", " ") == COMMANDS[command]
+def test_the_list_has_the_help_of_each_command(command: str) -> None:
+    click_command = command_of(command)
+    assert click_command.name == command
+    assert str(click_command.help).partition("\n\n")[0].replace("\n", " ") == COMMANDS[command]
 
 
 def test_versions() -> None:
@@ -201,14 +201,14 @@ def test_versions() -> None:
         (["inspect", "a", "--picture", "b.svg"], "--plot needs --scales NAME"),
     ],
 )
-def test_wrong_calls(folder: Path, arguments: list[str], message: str) -> None:
+def test_usage_errors(folder: Path, arguments: list[str], message: str) -> None:
     assert message in fail(2, *arguments)
 
 
 # -- compile --------------------------------------------------------------------------------------
 
 
-def test_compile_writes_beside_nothing(folder: Path) -> None:
+def test_compile_writes_the_default_output(folder: Path) -> None:
     result = succeed("compile", "model.mlir")
     assert result.stdout == ""
     size = Path("model.vmfb").stat().st_size
@@ -274,7 +274,7 @@ def test_emit_depends_on_the_options(folder: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("command", ["compile", "exec", "opt"])
-def test_models_that_are_none(
+def test_invalid_models(
     folder: Path, command: str, name: str, content: str | bytes, message: str
 ) -> None:
     Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -321,7 +321,7 @@ def test_an_output_is_replaced_only_when_it_is_whole(folder: Path) -> None:
 
 
 def replay(stderr: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the replay command of an error as a person would."""
+    """Run the replay command of an error in a shell."""
     (command,) = re.findall(r"^note: replay with: (.*)$", stderr, re.MULTILINE)
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -336,22 +336,22 @@ def replay(stderr: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_module_that_iree_refuses(folder: Path) -> None:
+def test_a_refusal_by_iree_has_a_reproducer(folder: Path) -> None:
     Path("my tangent.mlir").write_text(TANGENT)
     Path("out").mkdir()
     errors = fail(1, "compile", "my tangent.mlir", "-o", "out/of here.vmfb")
     reason = "failed to legalize operation 'math.tan'"
     assert errors.startswith(f"my tangent.mlir:2:8: error: IREE refused the module: {reason}")
     assert [path.name for path in Path("out").iterdir()] == ["of here.reproducer.mlir"]
-    again = replay(errors, folder)
-    assert again.returncode == 1
-    assert reason in again.stderr
+    replayed = replay(errors, folder)
+    assert replayed.returncode == 1
+    assert reason in replayed.stderr
     first_line = Path("out/of here.reproducer.mlir").read_text().splitlines()[0]
     assert shlex.split(first_line)[:2] == ["//", "iree-compile"]
     assert first_line.removeprefix("// ") in errors
 
 
-def test_a_reproducer_that_cannot_be_written_is_said(folder: Path) -> None:
+def test_an_unwritable_reproducer_is_reported(folder: Path) -> None:
     Path("tangent.mlir").write_text(TANGENT)
     errors = fail(1, "compile", "tangent.mlir", "-o", "none/out.vmfb")
     assert "IREE refused the module" in errors
@@ -369,12 +369,12 @@ def test_exec_leaves_the_reproducer_here(folder: Path) -> None:
     )
 
 
-def test_a_flag_that_iree_does_not_know(folder: Path) -> None:
+def test_an_unknown_flag_of_iree(folder: Path) -> None:
     errors = fail(1, "compile", "model.mlir", "--iree-flag=--no-such-flag")
     assert "error: IREE's compiler failed with status 1" in errors
-    again = replay(errors, folder)
-    assert again.returncode == 1
-    assert "Unknown command line argument '--no-such-flag'" in again.stderr
+    replayed = replay(errors, folder)
+    assert replayed.returncode == 1
+    assert "Unknown command line argument '--no-such-flag'" in replayed.stderr
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_run_calls_another_function(vmfb: str) -> None:
     assert succeed("run", vmfb, "--function", "nothing").stdout == ""
 
 
-def test_unsigned_storage_in_and_out(vmfb: str) -> None:
+def test_unsigned_storage(vmfb: str) -> None:
     stored = succeed("run", vmfb, "--function", "back", "--input", "4xu8=1,2,8,14")
     assert stored.stdout == "result[0]: 4xf32=-1 0 0 12\n"
     real = succeed(
@@ -444,17 +444,17 @@ def test_run_on_another_cpu_device(vmfb: str) -> None:
 
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_run_with_threads(vmfb: str, threads: str) -> None:
-    given = ("--threads", threads, "--input", "4xf32=1,2,3,1000")
-    assert succeed("run", vmfb, *given).stdout == QUANTIZED_I8
-    assert succeed("exec", "model.mlir", *given).stdout == QUANTIZED_I8
+    options = ("--threads", threads, "--input", "4xf32=1,2,3,1000")
+    assert succeed("run", vmfb, *options).stdout == QUANTIZED_I8
+    assert succeed("exec", "model.mlir", *options).stdout == QUANTIZED_I8
 
 
-def test_threads_that_there_are_not(vmfb: str) -> None:
-    given = ("--input", "4xf32=1,2,3,1000", "--threads")
-    assert "expected 1 to 256 threads, got '0'" in fail(2, "run", vmfb, *given, "0")
+def test_invalid_numbers_of_threads(vmfb: str) -> None:
+    options = ("--input", "4xf32=1,2,3,1000", "--threads")
+    assert "expected 1 to 256 threads, got '0'" in fail(2, "run", vmfb, *options, "0")
     message = "the device 'vulkan' has no number of threads to choose, got 2; leave out threads"
-    assert message in fail(2, "run", vmfb, "--device", "vulkan", *given, "2")
-    assert message in fail(2, "exec", "model.mlir", "--target", "vulkan", *given, "2")
+    assert message in fail(2, "run", vmfb, "--device", "vulkan", *options, "2")
+    assert message in fail(2, "exec", "model.mlir", "--target", "vulkan", *options, "2")
 
 
 def test_outputs(vmfb: str) -> None:
@@ -467,8 +467,8 @@ def test_outputs(vmfb: str) -> None:
     assert np.load("a.npy") == 6
     assert np.load("c.npy").view(ml_dtypes.bfloat16) == 0.5
     assert succeed(*two, "--output", "@a.npy").stdout == "result[1]: i8=1\nresult[2]: bf16=0.5\n"
-    again = [text.replace("bf16=0.5", "@c.npy") for text in two]
-    assert "result[2]: bf16=0.5\n" in succeed(*again).stdout
+    from_file = [text.replace("bf16=0.5", "@c.npy") for text in two]
+    assert "result[2]: bf16=0.5\n" in succeed(*from_file).stdout
 
 
 def test_an_output_on_standard_output(vmfb: str) -> None:
@@ -605,7 +605,7 @@ def test_wrong_options(vmfb: str, arguments: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "hint"),
     [
         *((data, NO_EXECUTABLE) for data in (b"", b"PK\x03\x04", b"\0" * 999)),
         (b"\x93NUMPY", ", but an array; give it as an argument: --input @x.vmfb"),
@@ -613,13 +613,13 @@ def test_wrong_options(vmfb: str, arguments: str, message: str) -> None:
         (b"ML\xefR", ", but a module; run it with: subquant exec x.vmfb"),
     ],
 )
-def test_executables_that_are_none(folder: Path, content: bytes, said: str) -> None:
+def test_invalid_executables(folder: Path, content: bytes, hint: str) -> None:
     Path("x.vmfb").write_bytes(content)
     for command in ("run", "inspect"):
-        assert fail(1, command, "x.vmfb") == f"error: 'x.vmfb' is no IREE executable{said}\n"
+        assert fail(1, command, "x.vmfb") == f"error: 'x.vmfb' is no IREE executable{hint}\n"
 
 
-def test_an_executable_that_is_cut(vmfb: str) -> None:
+def test_a_truncated_executable(vmfb: str) -> None:
     data = Path(vmfb).read_bytes()
     for length in (1, 100, 1000, len(data) // 2):
         Path("cut.vmfb").write_bytes(data[:length])
@@ -660,7 +660,7 @@ def test_opt_lists_the_passes() -> None:
         assert description in shown
 
 
-def test_opt_prints_what_can_be_read_again(folder: Path) -> None:
+def test_opt_prints_parsable_text(folder: Path) -> None:
     once = succeed("opt", "model.mlir").stdout
     assert succeed("opt", "-", stdin=once).stdout == once
 
@@ -725,7 +725,7 @@ def test_inspect_a_model(folder: Path) -> None:
     assert succeed("inspect", "-", stdin="").stdout == "nothing is quantized\n"
 
 
-def test_inspect_a_tensor_that_is_not_there(folder: Path) -> None:
+def test_inspect_a_missing_tensor(folder: Path) -> None:
     errors = fail(2, "inspect", "model.mlir", "--scales", "none")
     assert errors.startswith("error: no quantized tensor is named 'none'; expected one of: ")
 
@@ -754,7 +754,7 @@ def test_the_script_is_installed(folder: Path) -> None:
     assert result.stderr == b"error: cannot read 'none': No such file or directory\n"
 
 
-def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
+def test_a_closed_pipe_is_no_error(folder: Path) -> None:
     many = "\n".join(f"func.func private @f{number}()" for number in range(20000))
     Path("many.mlir").write_text(many)
     command = f"{shlex.quote(sys.executable)} -m subquant opt many.mlir | head -1"
@@ -764,7 +764,7 @@ def test_a_reader_that_goes_away_is_no_error(folder: Path) -> None:
 
 
 def test_ctrl_c_while_the_command_line_is_imported() -> None:
-    """As later: a word, and no traceback."""
+    """The message is the same as later, without a traceback."""
     program = (
         "import sys, subquant.__main__ as entry\n"
         "class Interrupt:\n"

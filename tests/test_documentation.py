@@ -1,6 +1,6 @@
-"""The pages for readers: every block of code runs, what they say of the code is so, links lead on.
+"""Documentation pages: code blocks run, statements about the code are true, links resolve.
 
-How blocks are run, and how one is marked that is not: `documentation`.
+The module `documentation` describes how blocks are run and marked.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ PAGES = [
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
 
 
-def is_there(need: str, request: pytest.FixtureRequest) -> bool:
-    """Whether this machine has what a block needs."""
+def is_available(need: str, request: pytest.FixtureRequest) -> bool:
+    """Return whether this machine has a device, program or package that a block needs."""
     if need == "vulkan":
         try:
             request.getfixturevalue("vulkan")
@@ -49,14 +49,14 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=name_of)
-def test_blocks_give_what_the_page_shows(
+def test_blocks_print_the_output_of_the_page(
     page: Path, in_temporary_folder: Path, request: pytest.FixtureRequest
 ) -> None:
     shutil.copytree(ROOT / "examples", in_temporary_folder / "examples")
     with Session(in_temporary_folder) as session:
         for block in blocks_of(page):
-            assert block.language in LANGUAGES, f"{block.place}: '{block.language}'"
-            if not block.not_run and all(is_there(need, request) for need in block.needs):
+            assert block.language in LANGUAGES, f"{block.location}: '{block.language}'"
+            if not block.not_run and all(is_available(need, request) for need in block.needs):
                 session.run(block)
 
 
@@ -74,7 +74,7 @@ def test_blocks_give_what_the_page_shows(
         ("mlir", "func.func private @f(tensor<2x!quant.uniform<i8:f32, 0.0>>)\n"),
     ],
 )
-def test_a_wrong_block_is_noticed(language: str, text: str, in_temporary_folder: Path) -> None:
+def test_a_wrong_block_fails(language: str, text: str, in_temporary_folder: Path) -> None:
     (in_temporary_folder / "page.md").write_text(f"```{language}\n{text}```\n")
     (block,) = blocks_of(in_temporary_folder / "page.md")
     with (
@@ -126,7 +126,7 @@ def test_files_and_links_exist(page: Path) -> None:
 
 
 def test_every_page_is_on_the_site() -> None:
-    """The generator says so too; here without it."""
+    """Sphinx reports this as well; this test needs no site."""
     index = (ROOT / "docs/index.md").read_text()
     listed = set(re.findall(r"^([a-z][a-z0-9/-]*)$", index, re.MULTILINE)) | {"index"}
     pages = {
@@ -164,7 +164,7 @@ def test_ggufs_types_are_those_of_the_code() -> None:
 
 
 def test_the_counts_of_the_conformance_suite() -> None:
-    """The README's numbers of programs, and of those that pass, are the expected results'."""
+    """The README has the numbers of programs, and of passing programs."""
     expected = json.loads((ROOT / "plugin/conformance/expected.json").read_text())["results"]
     results = [of for name, of in expected.items() if name.startswith("suite/")]
     ran = Counter(device for of in results for device in of)
@@ -183,7 +183,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """In the short suite all but the pages themselves."""
+    """The short suite writes no pages."""
     command = [sys.executable, "-m", "sphinx", "--fail-on-warning", "--keep-going", "--quiet"]
     command += ["--builder", "html" if LONG else "dummy"]
     result = subprocess.run(
@@ -193,7 +193,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("page", "kernels"), [("tflite", KERNELS), ("onnx", ONNX_IMPORTERS)])
-def test_the_operators_of_models_that_are_done_are_listed(
+def test_the_supported_operators_of_models_are_listed(
     page: str, kernels: dict[str, object]
 ) -> None:
     page = (ROOT / f"docs/guide/{page}.md").read_text()

@@ -1,4 +1,4 @@
-"""Messages for mistakes that people make: what is wrong, what was found, and what to write."""
+"""Error messages: the mistake, the value found, and the proposed correction."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def here(in_temporary_folder: Path) -> Path:
 
 
 def fail(status: int, *arguments: str) -> str:
-    """Run a command that must fail with one line, and return it."""
+    """Run a command that must fail with one line; return the line."""
     result = CliRunner().invoke(main, list(arguments))
     assert result.exit_code == status, (result.output, result.exception)
     assert result.stderr.count("\n") == 1, result.stderr
@@ -58,7 +58,7 @@ def fail(status: int, *arguments: str) -> str:
 # -- names ----------------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_near_is_proposed() -> None:
+def test_a_similar_name_is_proposed() -> None:
     known = ["Canonicalize", "cse", "inline"]
     assert expected_name("canonicalise", known) == "did you mean 'Canonicalize'?"
     assert expected_name("sce", known) == "did you mean 'cse'?"
@@ -108,14 +108,14 @@ def test_a_name_that_is_near_is_proposed() -> None:
         ),
     ],
 )
-def test_names_that_are_nearly_right(arguments: str, message: str) -> None:
+def test_misspelled_names(arguments: str, message: str) -> None:
     if "--target-cpu" in arguments and "aes" not in (host_features() or ()):
         pytest.skip("not an x86-64 CPU")
     assert fail(2, *arguments.split()).startswith(f"error: {message}")
     assert [path.name for path in Path().iterdir()] == ["x.mlir"]  # no reproducer
 
 
-def test_commands_and_tensors_that_are_nearly_right() -> None:
+def test_misspelled_commands_and_tensors() -> None:
     result = CliRunner().invoke(main, ["exce"])
     assert result.stderr.endswith("Error: No such command 'exce'. Did you mean 'exec'?\n")
     assert CliRunner().invoke(main, ["zzzz"]).stderr.endswith("No such command 'zzzz'.\n")
@@ -138,7 +138,7 @@ def test_functions_and_targets_in_python(cpu: Device) -> None:
         subquant.compile(PROGRAM, target="vulcan")
 
 
-def test_a_device_that_is_nearly_right() -> None:
+def test_a_misspelled_device() -> None:
     line = fail(1, "exec", "x.mlir", "--device", "vulcan", *ARGUMENTS)
     assert line == "error: no device 'vulcan'; did you mean 'vulkan'?"
     line = fail(2, "conformance", "--filter", "suite/abs/i8", "--device", "vulcan")
@@ -177,7 +177,7 @@ def test_a_device_that_is_nearly_right() -> None:
         ("%y = quant.zzzz %x : tensor<2x8xf32>", "custom op 'quant.zzzz' is unknown\n"),
     ],
 )
-def test_operations_that_are_nearly_right(operation: str, message: str) -> None:
+def test_misspelled_operations(operation: str, message: str) -> None:
     Path("x.mlir").write_text(
         f"func.func @f(%x: tensor<2x8xf32>) {{\n  {operation}\n  return\n}}\n"
     )
@@ -186,7 +186,7 @@ def test_operations_that_are_nearly_right(operation: str, message: str) -> None:
     assert f"x.mlir:2:8: error: {message}" in result.stderr
 
 
-def test_the_passes_that_are_proposed_are_there() -> None:
+def test_proposed_passes_exist() -> None:
     register_upstream_passes()
     with create_context():
         for name in pipeline._UPSTREAM_PASSES:
@@ -202,7 +202,7 @@ def _is_pass(text: str) -> bool:
     return True
 
 
-def test_the_vulkan_targets_that_are_proposed_are_there() -> None:
+def test_proposed_vulkan_targets_exist() -> None:
     Path("empty.mlir").write_text("module {}")
     for name in IREE_VULKAN_TARGETS:
         command = [compiler_path(), "empty.mlir", "-o", "-", "--compile-to=executable-sources"]
@@ -243,20 +243,20 @@ def test_a_wrong_number_of_scales(shape: str, type_: str, message: str) -> None:
     assert result.stderr.splitlines()[0] == f"x.mlir:3:8: error: {message}"
 
 
-def test_a_quantized_type_that_is_nearly_right() -> None:
+def test_a_misspelled_quantized_type() -> None:
     Path("x.mlir").write_text("func.func private @f(tensor<2x!quant.unifrom<i8:f32, 0.5>>)\n")
     line = fail(1, "inspect", "x.mlir")
     assert line.endswith("error: unknown quantized type unifrom; did you mean 'uniform'?")
 
 
-def test_other_messages_stay() -> None:
+def test_other_messages_are_unchanged() -> None:
     for message in ("expected ':'", "quantized dimension size does not match number of scales"):
         assert reworded(message, ["see current operation: x"]) == message
 
 
 @pytest.mark.parametrize("name", ["f33", "F32", "bf17", "i32"])
 @pytest.mark.parametrize("form", ["i8:{}, 0.5", "i8<-1:1>:{}, 0.5:1", "u4:{}:0, {{1.0}}"])
-def test_expressed_types_that_are_none(name: str, form: str) -> None:
+def test_invalid_expressed_types(name: str, form: str) -> None:
     text = f"func.func private @f(tensor<2x!quant.uniform<{form.format(name)}>>)\n"
     Path("x.mlir").write_text(text)
     column = text.index(f":{name}") + 2
@@ -320,13 +320,13 @@ def test_arguments_are_checked_before_the_compilation(
 
 
 @pytest.mark.parametrize(("arguments", "message"), WRONG_ARGUMENTS)
-def test_arguments_are_checked_alike(arguments: tuple[str, ...], message: str) -> None:
+def test_run_and_exec_check_arguments_alike(arguments: tuple[str, ...], message: str) -> None:
     assert fail(1, "exec", "x.mlir", "--interpret-only", *arguments) == f"error: {message}"
     Path("x.vmfb").write_bytes(compile_to_bytes(PROGRAM))
     assert fail(1, "run", "x.vmfb", *arguments) == f"error: {message}"
 
 
-def test_what_was_compiled_at_once_has_no_name() -> None:
+def test_compiled_text_has_no_file_name() -> None:
     line = fail(1, "exec", "x.mlir", "--target", "vulkan", "--device", "llvm-cpu", *ARGUMENTS)
     assert line == (
         "error: the executable was compiled for vulkan, and the device is 'llvm-cpu'; compile it "
@@ -353,7 +353,7 @@ needs_cpuinfo = pytest.mark.skipif(
 
 
 @needs_cpuinfo
-def test_the_features_of_this_cpu_are_those_that_llvm_finds() -> None:
+def test_the_host_features_equal_those_of_llvm() -> None:
     known = (cpu_features._X86 if "sse3" in host_features() else cpu_features._AARCH64).keys()
     assert host_features() == llvm_features(CompileOptions(target_cpu="host")) & known
     assert missing_features(recorded_features(CompileOptions())) == []
@@ -396,7 +396,7 @@ def test_an_executable_for_any_cpu_runs_everywhere(
     np.testing.assert_array_equal(Executable(data, cpu)["main"](x, np.ones(4, np.uint8)), x)
 
 
-def test_a_cpu_that_is_named_records_what_it_has() -> None:
+def test_a_named_cpu_records_its_features() -> None:
     if "sse3" not in (host_features() or ()):
         pytest.skip("not an x86-64 CPU")
     recorded = recorded_features(CompileOptions(target_cpu="haswell")).split(",")
@@ -408,7 +408,7 @@ def test_a_cpu_that_is_named_records_what_it_has() -> None:
         recorded_features(CompileOptions(target_cpu="hasswell"))
 
 
-def test_nothing_is_refused_where_features_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_refused_without_known_features(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (target_features, runtime_features):
         monkeypatch.setattr(module, "host_features", lambda: None)
     assert missing_features("avx2,none") == []

@@ -1,4 +1,4 @@
-"""Pictures of scales and errors: what is in them, on a terminal and in files."""
+"""Plots of scales and errors: their content, on a terminal and in files."""
 
 from __future__ import annotations
 
@@ -68,18 +68,18 @@ ERRORS = [
 
 
 def test_each_block_is_shown() -> None:
-    lines = show(render_scales(grid_argument(2, 8))).splitlines()
-    assert lines[0] == "Scales of %arg0 in @f"
-    assert lines[1] == "2x256, i4:f32, sub-channel, 16 blocks of 1x32"
-    assert lines[2] == "rows: axis 0, 2 elements, blocks of 1"
-    assert lines[3] == "columns: axis 1, 256 elements, blocks of 32"
-    assert lines[4].split() == ["0", "64", "128", "192"]
+    rows = show(render_scales(grid_argument(2, 8))).splitlines()
+    assert rows[0] == "Scales of %arg0 in @f"
+    assert rows[1] == "2x256, i4:f32, sub-channel, 16 blocks of 1x32"
+    assert rows[2] == "rows: axis 0, 2 elements, blocks of 1"
+    assert rows[3] == "columns: axis 1, 256 elements, blocks of 32"
+    assert rows[4].split() == ["0", "64", "128", "192"]
     # log2 of the scales is 0 to 7, in five shades of 7 / 5 each.
     levels = "··░▒▒▓██"
-    assert lines[5].split("│")[1] == "".join(level * 4 for level in levels)
-    assert lines[6].split("│")[1] == "".join(level * 4 for level in levels[1:] + levels[:1])
-    assert lines[7].strip() == "1 ····░░░░▒▒▒▒▓▓▓▓████ 128 (log scale)"
-    assert lines[8].strip() == "min 1, median 12, max 128"
+    assert rows[5].split("│")[1] == "".join(level * 4 for level in levels)
+    assert rows[6].split("│")[1] == "".join(level * 4 for level in levels[1:] + levels[:1])
+    assert rows[7].strip() == "1 ····░░░░▒▒▒▒▓▓▓▓████ 128 (log scale)"
+    assert rows[8].strip() == "min 1, median 12, max 128"
 
 
 def test_a_grid_is_reduced_to_the_terminal() -> None:
@@ -94,10 +94,10 @@ def test_a_grid_is_reduced_to_the_terminal() -> None:
 def test_leading_axes_are_flattened_and_single_blocks_dropped() -> None:
     scales = "{{{{1.0, 2.0}}, {{2.0, 4.0}}}, {{{4.0, 8.0}}, {{8.0, 16.0}}}}"
     tensor = argument(f"tensor<2x2x5x8x!quant.uniform<i4:f32:{{0:1, 1:1, 3:4}}, {scales}>>")
-    lines = show(render_scales(tensor)).splitlines()
-    assert lines[2] == "rows: axes 0, 1 flattened, 2x2 blocks"
-    assert lines[3] == "columns: axis 3, 8 elements, blocks of 4"
-    cells = [line.split("│")[1] for line in lines if "│" in line]
+    rows = show(render_scales(tensor)).splitlines()
+    assert rows[2] == "rows: axes 0, 1 flattened, 2x2 blocks"
+    assert rows[3] == "columns: axis 3, 8 elements, blocks of 4"
+    cells = [line.split("│")[1] for line in rows if "│" in line]
     assert cells == ["····░░░░", "░░░░▒▒▒▒", "▒▒▒▒▓▓▓▓", "▓▓▓▓████"]
     axes = scales_figure(tensor).axes[0]
     np.testing.assert_allclose(values(axes), [[1, 2], [2, 4], [4, 8], [8, 16]])
@@ -105,7 +105,7 @@ def test_leading_axes_are_flattened_and_single_blocks_dropped() -> None:
     assert axes.get_yticks().tolist() == [0, 1, 2, 3, 4]
 
 
-def test_colour_only_on_a_terminal() -> None:
+def test_color_only_on_a_terminal() -> None:
     tensor = grid_argument(2, 8)
     for renderable in (render_table([tensor]), render_scales(tensor), render_errors(ERRORS)):
         assert "\x1b" not in show(renderable)
@@ -118,16 +118,16 @@ def test_colour_only_on_a_terminal() -> None:
 
 
 def test_errors_are_a_table_with_bars() -> None:
-    lines = show(render_errors(ERRORS, 80)).splitlines()
-    assert lines[0].split() == ["tensor", "shape", "bits", "error", "signal/noise"]
-    bars = [line[-24:].rstrip() for line in lines[1:]]
+    rows = show(render_errors(ERRORS, 80)).splitlines()
+    assert rows[0].split() == ["tensor", "shape", "bits", "error", "signal/noise"]
+    bars = [line[-24:].rstrip() for line in rows[1:]]
     # 40 dB are 24 columns, and so is no error.
     assert bars == ["━" * 12, "━" * 24, "", "━" * 21]
-    assert "first   64x32  4.50   10.00%       20.0 dB" in lines[1]
-    assert "exact" in lines[2]
-    assert "-6.0 dB" in lines[3]
+    assert "first   64x32  4.50   10.00%       20.0 dB" in rows[1]
+    assert "exact" in rows[2]
+    assert "-6.0 dB" in rows[3]
     assert "━" not in show(render_errors(ERRORS, 50))
-    assert show(render_errors([])).split() == lines[0].split()
+    assert show(render_errors([])).split() == rows[0].split()
 
 
 def test_names_on_a_terminal_are_no_markup() -> None:
@@ -137,7 +137,7 @@ def test_names_on_a_terminal_are_no_markup() -> None:
     assert show(render_scales(tensor)).splitlines()[0] == f"Scales of {ESCAPED} in @f"
 
 
-# -- what is drawn --------------------------------------------------------------------------------
+# -- content of figures ---------------------------------------------------------------------------
 
 
 def values(axes: Axes) -> np.ma.MaskedArray[Any, Any]:
@@ -183,8 +183,8 @@ def per_axis(scales: str) -> InspectedTensor:
         ("0.5, 0.5, 0.5", ["0.5"]),
     ],
 )  # fmt: skip
-def test_ticks_of_the_colours(scales: str, ticks: list[str]) -> None:
-    """They are 1, 2, 5 of each decade, or only 1, or evenly spaced, and include the ends."""
+def test_ticks_of_the_color_bar(scales: str, ticks: list[str]) -> None:
+    """Ticks are 1, 2, 5 of each decade, or only 1, or evenly spaced, and include the ends."""
     figure = scales_figure(
         argument(PER_AXIS.replace("f16", "f64").replace("1.0, 2.0, 4.0", scales))
     )
@@ -196,7 +196,7 @@ def test_ticks_of_the_colours(scales: str, ticks: list[str]) -> None:
 
 
 def test_the_least_and_the_greatest_scale(tmp_path: Path) -> None:
-    """Neither overflows nor vanishes, alone or beside the other."""
+    """Extreme scales neither overflow nor vanish, alone or together."""
     least, greatest = "4.940656458412465e-324", "1.7976931348623157e308"
     for scales in (f"{least}, 1.0, {greatest}", ", ".join([least] * 3), ", ".join([greatest] * 3)):
         tensor = per_axis(scales)
@@ -220,7 +220,7 @@ def test_a_large_grid_is_reduced_to_geometric_means() -> None:
     assert axes.get_xlim() == (0, 600)
 
 
-def test_one_scale_has_the_middle_colour() -> None:
+def test_one_scale_has_the_middle_color() -> None:
     figure = scales_figure(argument(PER_TENSOR))
     (axes, bar) = figure.axes
     assert values(axes).tolist() == [[0.5]]
@@ -231,9 +231,9 @@ def test_one_scale_has_the_middle_colour() -> None:
 
 def test_scales_that_are_not_positive_and_finite() -> None:
     tensor = scales_with_zero()
-    lines = show(render_scales(tensor)).splitlines()
-    assert lines[1].endswith("4 blocks of 1, 1 not positive and finite")
-    assert lines[4].split("│")[1] == "????····▒▒▒▒████"
+    rows = show(render_scales(tensor)).splitlines()
+    assert rows[1].endswith("4 blocks of 1, 1 not positive and finite")
+    assert rows[4].split("│")[1] == "????····▒▒▒▒████"
     (image,) = scales_figure(tensor).axes[0].images
     shown = np.ma.asarray(image.get_array())
     assert shown.mask.tolist() == [[True, False, False, False]]
@@ -275,12 +275,12 @@ def write_errors(errors: list[LayerError], path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", ["svg", "png", "SVG"])
-def test_a_picture_is_the_same_bytes_each_time(ending: str, tmp_path: Path) -> None:
+def test_a_plot_is_reproducible(ending: str, tmp_path: Path) -> None:
     for write in (
         lambda path: write_scales(grid_argument(4, 8), path),
         lambda path: write_errors(ERRORS, path),
     ):
-        path = tmp_path / f"picture.{ending}"
+        path = tmp_path / f"plot.{ending}"
         write(path)
         first = path.read_bytes()
         assert first.startswith(b"\x89PNG" if ending == "png" else b"<?xml")
@@ -290,7 +290,7 @@ def test_a_picture_is_the_same_bytes_each_time(ending: str, tmp_path: Path) -> N
         assert [path] == list(tmp_path.iterdir())
 
 
-def test_the_user_s_settings_do_not_count(tmp_path: Path) -> None:
+def test_matplotlib_settings_of_the_user_are_ignored(tmp_path: Path) -> None:
     import matplotlib
 
     write_errors(ERRORS, tmp_path / "a.svg")
@@ -301,8 +301,8 @@ def test_the_user_s_settings_do_not_count(tmp_path: Path) -> None:
 
 
 def test_text_in_svg_is_text(tmp_path: Path) -> None:
-    """It can be found and read aloud, and is no markup, whatever a tensor's name is."""
-    path = tmp_path / "picture.svg"
+    """Text is searchable and readable by screen readers, and no tensor name becomes markup."""
+    path = tmp_path / "plot.svg"
     write_scales(named(argument(SUB_CHANNEL), MARKUP), path)
     root = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     texts = [element.text for element in root.iter(f"{SVG}text")]
@@ -318,7 +318,7 @@ def test_text_in_svg_is_text(tmp_path: Path) -> None:
 
 
 def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that would be an error as TeX, or has a glyph of no font, is drawn all the same."""
+    """Names that are invalid TeX, or have glyphs without a font, are drawn too."""
     monkeypatch.setattr(plots, "_DPI", 40)  # takes a quarter of the time
     for name in (MARKUP, "$", "$$", "$\\frac$", "\\", "\N{CJK UNIFIED IDEOGRAPH-4E2D}", ""):
         write_scales(named(argument(SUB_CHANNEL), name), tmp_path / "a.png")
@@ -326,7 +326,7 @@ def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_png_of_many_layers_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The side of a PNG is bounded: 65,536 are an error of matplotlib."""
+    """The side of a PNG is limited, since matplotlib refuses 65,536 pixels."""
     monkeypatch.setattr(plots, "_MOST_PIXELS", 300)
     write_errors(ERRORS * 3, tmp_path / "a.png")
     data = (tmp_path / "a.png").read_bytes()
@@ -334,7 +334,7 @@ def test_a_png_of_many_layers_can_be_drawn(tmp_path: Path, monkeypatch: pytest.M
     assert 290 <= max(sides) <= 300
 
 
-def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_plot_is_written_atomically(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"cannot write '.*scales.svg': No such file"):
         write_scales(argument(PER_TENSOR), tmp_path / "missing" / "scales.svg")
     (tmp_path / "folder.svg").mkdir()
@@ -344,7 +344,7 @@ def test_a_picture_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["scales", "scales.pdf", "svg", "a.svg.gz"])
-def test_other_endings_are_wrong_calls(name: str, tmp_path: Path) -> None:
+def test_other_suffixes_are_usage_errors(name: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"'.*{name}' must end in .svg or .png"):
         write_errors(ERRORS, tmp_path / name)
     assert not list(tmp_path.iterdir())
@@ -355,13 +355,13 @@ def test_without_matplotlib_the_error_says_what_to_install(
 ) -> None:
     module = tmp_path / "m.mlir"
     module.write_text(f"func.func @f(%w: {SUB_CHANNEL}) {{ return }}")
-    picture = tmp_path / "a.svg"
+    plot = tmp_path / "a.svg"
     for missing in ("matplotlib", "matplotlib.figure"):
         monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(EnvironmentProblem, match=r"run: pip install \"subquant\[plots\]\""):
-        write_errors(ERRORS, picture)
+        write_errors(ERRORS, plot)
     arguments = ["inspect", str(module), "--scales", "0"]
-    result = CliRunner().invoke(main, [*arguments, "--plot", str(picture)])
+    result = CliRunner().invoke(main, [*arguments, "--plot", str(plot)])
     assert result.exit_code == 1
     assert result.stderr == (
         "error: plots are drawn by matplotlib, which is not installed; "
@@ -381,13 +381,13 @@ def test_matplotlib_is_imported_only_for_a_file() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_command_writes_the_picture(tmp_path: Path) -> None:
-    module, picture = tmp_path / "m.mlir", tmp_path / "a.png"
+def test_the_command_writes_the_plot(tmp_path: Path) -> None:
+    module, plot = tmp_path / "m.mlir", tmp_path / "a.png"
     module.write_text(f"func.func @f(%w: {SUB_CHANNEL}) {{ return }}")
-    arguments = ["inspect", str(module), "--scales", "0", "--plot", str(picture)]
+    arguments = ["inspect", str(module), "--scales", "0", "--plot", str(plot)]
     result = CliRunner().invoke(main, arguments)
-    assert (result.exit_code, result.stderr) == (0, f"wrote {picture}\n")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert (result.exit_code, result.stderr) == (0, f"wrote {plot}\n")
+    assert plot.read_bytes().startswith(b"\x89PNG")
     result = CliRunner().invoke(main, [*arguments[:-1], "a.gif"])
     assert result.exit_code == 2
     assert "must end in .svg or .png" in result.stderr
