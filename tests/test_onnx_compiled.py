@@ -214,12 +214,12 @@ def test_named_extents(cpu: Device) -> None:
 @pytest.mark.parametrize(
     ("shape", "options", "message"),
     [
-        (("n", "sequence", 8), {}, "the input 'x' has an open extent in dimension 1; say it with "
+        (("n", "sequence", 8), {}, "the input 'x' has a dynamic dimension 1; set its size with "
          "--dim sequence=N"),
-        (("n", "", 8), {}, "say it with --dim x.1=N"),
+        (("n", "", 8), {}, "set its size with --dim x.1=N"),
         (("n", "sequence", 8), {"extents": ("sequenc=3",)},
-         "no open extent is called 'sequenc'; did you mean 'sequence'?"),
-        ((2, 8), {"extents": ("n=3",)}, "no open extent is called 'n'; expected one of: none"),
+         "no dynamic dimension is called 'sequenc'; did you mean 'sequence'?"),
+        ((2, 8), {"extents": ("n=3",)}, "no dynamic dimension is called 'n'; expected one of: none"),
         ((2, 8), {"batch": "3"}, "has the batch 2 in the file; --batch is for an open one"),
         ((2, 8), {"batch": "dynamic"}, "has the batch 2 in the file; --batch is for an open one"),
     ],

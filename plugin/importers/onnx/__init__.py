@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .importing import Interpreter, write_module
+from .graph import Interpreter
+from .program import write_module
 from .reading.arguments import arguments_of
 
 __all__ = ["Interpreter", "arguments_of", "write_module"]

@@ -1,9 +1,9 @@
-"""Whether a model treats the elements of its batch each alone: a loop over them is then the same.
+"""Proof that a model computes the elements of its batch independently, as a loop over them does.
 
-Every tensor that depends on a batched argument must have exactly one axis whose extent is that of
-the batch, which two traces of the shapes show; what has none is computed of several elements. And
-every node must be known to keep the elements along that axis apart, which the shapes do not show:
-a Softmax along it has the same shapes. What is not known here is refused.
+Every tensor that depends on a batched argument must have exactly one axis of the size of the batch,
+which two traces of the shapes show: a tensor without one is computed from several elements. Every
+node must also be known to keep the elements along that axis separate, which the shapes do not show:
+a Softmax along it has the same shapes. Nodes that are not known here are refused.
 """
 
 from __future__ import annotations
@@ -15,265 +15,251 @@ from dataclasses import dataclass
 from ...errors import Place, UnsupportedError
 from .reading.model import Model, Node
 
-__all__ = ["Traced", "check_batch", "unlike"]
+__all__ = ["TensorTrace", "batch_unlike_sizes", "check_batch"]
 
-Shape = tuple[int, ...]
+_Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Traced:
-    """What is known of a tensor after its program has been written.
+class TensorTrace:
+    """A tensor of a program that has been written.
 
     Args:
-        shape: of it.
-        is_constant: its elements are, so that they depend on no argument.
+        shape: the shape of the tensor.
+        is_constant: the elements are constant, so they depend on no argument.
     """
 
-    shape: Shape
+    shape: _Shape
     is_constant: bool
 
 
-def unlike(model: Model) -> int:
-    """A batch that no other extent of a model is likely to be."""
-    extents = {n for each in model.inputs for n in each.shape or () if isinstance(n, int)}
-    extents |= {n for tensor in model.constants.values() for n in tensor.data.shape}
-    return next(n for n in (11, 13, 17, 19, 23, 29, 31, 37, 1009) if n not in extents)
+def batch_unlike_sizes(model: Model) -> int:
+    """Return a batch that is probably no other dimension size of a model."""
+    sizes = {n for each in model.inputs for n in each.shape or () if isinstance(n, int)}
+    sizes |= {n for tensor in model.constants.values() for n in tensor.data.shape}
+    return next(n for n in (11, 13, 17, 19, 23, 29, 31, 37, 1009) if n not in sizes)
 
 
 def check_batch(
     model: Model,
     batched: list[str],
-    one: Mapping[str, Traced],
-    many: Mapping[str, Traced],
+    one: Mapping[str, TensorTrace],
+    many: Mapping[str, TensorTrace],
 ) -> None:
-    """Check that elements of the batch are computed each alone.
+    """Check that a model computes the elements of its batch independently.
 
     Args:
-        model: as read.
-        batched: the names of the arguments that have a batch, in their first dimension.
+        model: the model.
+        batched: the names of the arguments with the batch in their first dimension.
         one: all tensors that nodes compute, for a batch of one.
-        many: likewise, for one of `unlike`.
+        many: the same tensors for a batch of `batch_unlike_sizes`.
 
     Raises:
-        UnsupportedError: at a node that is not known to do so.
+        UnsupportedError: a node is not known to keep the elements separate.
     """
     axes = dict.fromkeys(batched, 0)
-    count = unlike(model)
+    batch, location = batch_unlike_sizes(model), Place(model.file)
+    advice = "give --batch a number"
     for node in model.nodes:
-        given = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
-        if not given:
-            continue
+        input_axes = {index: axes[name] for index, name in enumerate(node.inputs) if name in axes}
         outputs = [name for name in node.outputs if name and not many[name].is_constant]
-        found: dict[str, int] = {}
+        if not input_axes or not outputs:
+            continue
+        output_axes: dict[str, int] = {}
         for name in outputs:
-            axis = _axis_of(one[name].shape, many[name].shape, count)
+            axis = _batch_axis(one[name].shape, many[name].shape, batch)
             if axis is None:
-                raise _mixed(node, f"computes '{name}' of several elements of the batch", model)
-            found[name] = axis
-        if outputs:
-            rule = _RULES.get(node.operator)
-            if rule is None or not rule(_Seen(node, model, given, many, found)):
-                raise _mixed(node, "is not known to compute each element of the batch alone", model)
-        axes |= found
+                problem = f"computes '{name}' of several elements of the batch"
+                raise UnsupportedError(f"{node} {problem}; {advice}", location)
+            output_axes[name] = axis
+        rule = _RULES.get(node.operator)
+        if rule is None or not rule(_BatchedNode(node, model, input_axes, many, output_axes)):
+            problem = "is not known to compute each element of the batch alone"
+            raise UnsupportedError(f"{node} {problem}; {advice}", location)
+        axes |= output_axes
     for output in model.outputs:
         if axes.get(output.name) != 0:
             raise UnsupportedError(
-                f"the result '{output.name}' has no batch in its first dimension; give --batch a "
-                "number",
-                Place(model.file),
+                f"the result '{output.name}' has no batch in its first dimension; {advice}",
+                location,
             )
 
 
-def _mixed(node: Node, what: str, model: Model) -> UnsupportedError:
-    return UnsupportedError(f"{node} {what}; give --batch a number", Place(model.file))
-
-
-def _axis_of(one: Shape, many: Shape, count: int) -> int | None:
-    """The only axis that has the extent of the batch."""
+def _batch_axis(one: _Shape, many: _Shape, batch: int) -> int | None:
+    """Return the only axis of the size of the batch; None for none or several."""
     if len(one) != len(many):
         return None
     axes = [axis for axis, (n, m) in enumerate(zip(one, many, strict=True)) if n != m]
-    if len(axes) != 1 or (one[axes[0]], many[axes[0]]) != (1, count):
+    if len(axes) != 1 or (one[axes[0]], many[axes[0]]) != (1, batch):
         return None
     return axes[0]
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _BatchedNode:
     """A node with the axes of the batch: of its inputs by number, of its results by name."""
 
     node: Node
     model: Model
-    given: Mapping[int, int]
-    shapes: Mapping[str, Traced]
-    found: Mapping[str, int]
+    input_axes: Mapping[int, int]
+    traces: Mapping[str, TensorTrace]
+    output_axes: Mapping[str, int]
 
-    def shape(self, index: int) -> Shape:
-        """Of an input."""
+    @property
+    def result_axes(self) -> set[int]:
+        """The axes of the batch in the results."""
+        return set(self.output_axes.values())
+
+    def shape(self, index: int) -> _Shape:
+        """Return the shape of an input."""
         name = self.node.inputs[index]
-        if name in self.shapes:
-            return self.shapes[name].shape
+        if name in self.traces:
+            return self.traces[name].shape
         if name in self.model.constants:
             return tuple(self.model.constants[name].data.shape)
         (input_,) = (each for each in self.model.inputs if each.name == name)
-        axis = self.given.get(index)
+        axis = self.input_axes.get(index)
         return tuple(
-            unlike(self.model) if a == axis else n if isinstance(n, int) else 1
+            batch_unlike_sizes(self.model) if a == axis else n if isinstance(n, int) else 1
             for a, n in enumerate(input_.shape or ())
         )
 
     def attribute(self, name: str, default: int) -> int:
-        """An integer that the node says."""
-        found = self.node.attributes.get(name, default)
-        return found if isinstance(found, int) else default
+        """Return an integer attribute."""
+        value = self.node.attributes.get(name, default)
+        return value if isinstance(value, int) else default
 
-    @property
-    def version(self) -> int:
-        """Of the operator set of the node."""
-        return self.model.opsets[self.node.operator.rpartition(".")[0]]
-
-
-def _elementwise(seen: _Seen) -> bool:
-    """Each element of the result is one of its place, counted from the last axis."""
-    rank = max((len(seen.shape(index)) for index in seen.given), default=0)
-    found = set(seen.found.values())
-    others = [i for i, name in enumerate(seen.node.inputs) if name and i not in seen.given]
-    rank = max([rank, *(len(seen.shape(index)) for index in others)])
-    axes = {rank - len(seen.shape(index)) + axis for index, axis in seen.given.items()}
-    return len(axes) == 1 and found == axes
+    def axis(self, default: int) -> int:
+        """Return the attribute ``axis``, from 0, of the first input."""
+        return self.attribute("axis", default) % max(len(self.shape(0)), 1)
 
 
-def _images(seen: _Seen) -> bool:
-    """Of the first operand alone, whose first axis are images; places in all are not asked for."""
-    return dict(seen.given) == {0: 0} and list(seen.found.values()) == [0]
+_Rule = Callable[[_BatchedNode], bool]
 
 
-def _same(seen: _Seen) -> bool:
-    """Of the first operand alone, whose axes stay."""
-    return set(seen.given) == {0} and set(seen.found.values()) == set(seen.given.values())
+def _elementwise(node: _BatchedNode) -> bool:
+    """Inputs broadcast, with the batch on one axis."""
+    ranks = {index: len(node.shape(index)) for index, name in enumerate(node.node.inputs) if name}
+    rank = max(ranks.values())
+    axes = {rank - ranks[index] + axis for index, axis in node.input_axes.items()}
+    return len(axes) == 1 and node.result_axes == axes
 
 
-def _product(seen: _Seen) -> bool:
-    """The batch is summed nowhere, or the result would not have it."""
-    return set(seen.given) <= {0, 1} and len(set(seen.found.values())) == 1
+def _images(node: _BatchedNode) -> bool:
+    """Only the first input has a batch, N of its images; any sums are over other axes."""
+    return dict(node.input_axes) == {0: 0} and list(node.output_axes.values()) == [0]
 
 
-def _first_rows(seen: _Seen) -> bool:
-    """Only the left operand has a batch, which is one of rows."""
-    return set(seen.given) == {0} and set(seen.found.values()) == set(seen.given.values())
+def _same_axes(node: _BatchedNode) -> bool:
+    """Only the first input has a batch, and its axes stay."""
+    return set(node.input_axes) == {0} and node.result_axes == {node.input_axes[0]}
 
 
-def _reshaped(seen: _Seen) -> bool:
-    """As many elements are before the batch as were."""
-    if set(seen.given) != {0}:
+def _product(node: _BatchedNode) -> bool:
+    """Only the two factors have a batch, which is not summed: the results have it."""
+    return set(node.input_axes) <= {0, 1} and len(node.result_axes) == 1
+
+
+def _reshaped(node: _BatchedNode) -> bool:
+    """The batch has as many elements in front as before."""
+    if set(node.input_axes) != {0}:
         return False
-    axis, shape = seen.given[0], seen.shape(0)
+    before = math.prod(node.shape(0)[: node.input_axes[0]])
     return all(
-        math.prod(seen.shapes[name].shape[:found]) == math.prod(shape[:axis])
-        for name, found in seen.found.items()
+        math.prod(node.traces[name].shape[:axis]) == before
+        for name, axis in node.output_axes.items()
     )
 
 
-def _transposed(seen: _Seen) -> bool:
-    rank = len(seen.shape(0))
-    order = seen.node.attributes.get("perm", list(reversed(range(rank))))
-    return set(seen.given) == {0} and all(
-        order[found] == seen.given[0] for found in seen.found.values()
+def _transposed(node: _BatchedNode) -> bool:
+    order = node.node.attributes.get("perm", list(reversed(range(len(node.shape(0))))))
+    return set(node.input_axes) == {0} and all(
+        order[axis] == node.input_axes[0] for axis in node.result_axes
     )
 
 
-def _joined(seen: _Seen) -> bool:
-    """Every operand that has a batch has it on the axis of the result."""
-    axes = set(seen.given.values())
-    return len(axes) == 1 and set(seen.found.values()) == axes and all(
-        index in seen.given for index, name in enumerate(seen.node.inputs)
-        if name and not _is_parameter(seen, index)
-    )  # fmt: skip
+def _concatenated(node: _BatchedNode) -> bool:
+    """Every operand has the batch on the axis of the result."""
+    axes, operator = set(node.input_axes.values()), node.node.operator
+    operands = [
+        index for index, name in enumerate(node.node.inputs)
+        if name and not (operator.endswith("QLinearConcat") and (index < 2 or index % 3 != 2))
+    ]  # fmt: skip
+    has_batch = all(index in node.input_axes for index in operands)
+    return len(axes) == 1 and node.result_axes == axes and has_batch
 
 
-def _is_parameter(seen: _Seen, index: int) -> bool:
-    return seen.node.operator.endswith("QLinearConcat") and (index < 2 or index % 3 != 2)
-
-
-def _sliced(seen: _Seen) -> bool:
-    """The batch whole, and in its order: no step is negative."""
-    if not _same(seen):
+def _sliced(node: _BatchedNode) -> bool:
+    """Slices keep the batch, in its order: no step is negative."""
+    if not _same_axes(node):
         return False
-    if len(seen.node.inputs) < 5 or not seen.node.inputs[4]:
+    if len(node.node.inputs) < 5 or not node.node.inputs[4]:
         return True
-    steps = seen.model.constants.get(seen.node.inputs[4])
+    steps = node.model.constants.get(node.node.inputs[4])
     return steps is not None and bool((steps.data > 0).all())
 
 
-def _along(default: int) -> Callable[[_Seen], bool]:
-    """Along an axis, or that one and those after it, which are not the batch's."""
-
-    def rule(seen: _Seen) -> bool:
-        rank = len(seen.shape(0))
-        before = seen.attribute("axis", default) % max(rank, 1)
-        return _same(seen) and seen.given[0] < before
-
-    return rule
+def _from_axis(node: _BatchedNode, default: int = -1) -> bool:
+    """The operator combines elements from the attribute ``axis`` on, behind the batch."""
+    return _same_axes(node) and node.input_axes[0] < node.axis(default)
 
 
-def _softmax(seen: _Seen) -> bool:
-    """Along one axis; before opset 13 along that one and all after it."""
-    if seen.version < 13:
-        return _along(1)(seen)
-    rank = len(seen.shape(0))
-    return _same(seen) and seen.given[0] != seen.attribute("axis", -1) % max(rank, 1)
+def _along_axis(node: _BatchedNode) -> bool:
+    """The operator combines elements along the attribute ``axis``, which is not the batch."""
+    return _same_axes(node) and node.input_axes[0] != node.axis(-1)
 
 
-def _gathered(seen: _Seen) -> bool:
+def _softmax(node: _BatchedNode) -> bool:
+    """Softmax combines elements along one axis, before operator set 13 from that axis on."""
+    opset = node.model.opsets[node.node.operator.rpartition(".")[0]]
+    return _from_axis(node, 1) if opset < 13 else _along_axis(node)
+
+
+def _gathered(node: _BatchedNode) -> bool:
     """From a table at indices of a batch, or from a batch along another axis."""
-    axis = seen.attribute("axis", 0) % max(len(seen.shape(0)), 1)
-    if set(seen.given) == {1}:
-        return set(seen.found.values()) == {axis + seen.given[1]}
-    return set(seen.given) == {0} and seen.given[0] != axis
+    axis = node.axis(0)
+    if set(node.input_axes) == {1}:
+        return node.result_axes == {axis + node.input_axes[1]}
+    return set(node.input_axes) == {0} and node.input_axes[0] != axis
 
 
-def _norm(seen: _Seen) -> bool:
-    """A norm along one axis, which is not the batch's."""
-    return _same(seen) and seen.given[0] != seen.attribute("axis", -1) % len(seen.shape(0))
+def _first_axes(node: _BatchedNode) -> bool:
+    """Inputs and results have the batch in front, and its elements are kept separate."""
+    return {*node.input_axes.values(), *node.result_axes} == {0}
 
 
-def _first(seen: _Seen) -> bool:
-    """Operands and results have the batch in their first dimension, and elements are kept apart."""
-    return {*seen.given.values(), *seen.found.values()} == {0}
+def _first_axes_without(index: int) -> _Rule:
+    """The rule `_first_axes`, where an input has no batch."""
+    return lambda node: index not in node.input_axes and _first_axes(node)
 
 
-def _first_without(index: int) -> Callable[[_Seen], bool]:
-    """The rule `_first`, where an input has no batch."""
-    return lambda seen: index not in seen.given and _first(seen)
+def _with_past(index: int) -> _Rule:
+    """The rule `_first_axes`, but past and present have keys and values, ``[2, B, ...]``."""
 
-
-def _with_past(index: int) -> Callable[[_Seen], bool]:
-    """The rule `_first`, but keys and values of past and present are one tensor, 2 in front."""
-
-    def rule(seen: _Seen) -> bool:
-        axes = [axis for n, axis in seen.given.items() if n != index]
-        present = dict(zip(seen.node.outputs, (0, 1), strict=False))
+    def rule(node: _BatchedNode) -> bool:
+        axes = [axis for n, axis in node.input_axes.items() if n != index]
+        present = dict(zip(node.node.outputs, (0, 1), strict=False))
         return (
             set(axes) == {0}
-            and seen.given.get(index, 1) == 1
-            and all(axis == present.get(name) for name, axis in seen.found.items())
+            and node.input_axes.get(index, 1) == 1
+            and all(axis == present.get(name) for name, axis in node.output_axes.items())
         )
 
     return rule
 
 
-def _recurrent(seen: _Seen) -> bool:
-    """Sequences, their lengths and their states: the batch is after the time, or in front."""
-    is_first = bool(seen.attribute("layout", 0))
+def _recurrent(node: _BatchedNode) -> bool:
+    """Sequences, their lengths and states have the batch behind the time, or in front."""
+    is_first = bool(node.attribute("layout", 0))
     inputs = {0: 1, 4: 0, 5: 1, 6: 1} if not is_first else {0: 0, 4: 0, 5: 0, 6: 0}
-    results = dict(zip(seen.node.outputs, (0, 0, 0) if is_first else (2, 1, 1), strict=False))
-    return (
-        all(inputs.get(n) == axis for n, axis in seen.given.items())
-        and all(results.get(name) == axis for name, axis in seen.found.items())
-    )  # fmt: skip
+    axes = (0, 0, 0) if is_first else (2, 1, 1)
+    results = dict(zip(node.node.outputs, axes, strict=False))
+    return all(inputs.get(n) == axis for n, axis in node.input_axes.items()) and all(
+        results.get(name) == axis for name, axis in node.output_axes.items()
+    )
 
 
-_RULES: dict[str, Callable[[_Seen], bool]] = {
+_RULES: dict[str, _Rule] = {
     **dict.fromkeys(
         ("Abs", "Add", "And", "BitShift", "Cast", "Ceil", "Celu", "Clip", "Cos", "Div", "Elu",
          "Equal", "Erf", "Exp", "Floor", "Gelu", "Greater", "GreaterOrEqual", "HardSigmoid",
@@ -292,17 +278,17 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
          "com.microsoft.LinearAttention", "com.microsoft.MultiHeadAttention",
          "com.microsoft.RotaryEmbedding", "com.microsoft.SkipLayerNormalization",
          "com.microsoft.SkipSimplifiedLayerNormalization"),
-        _first,
+        _first_axes,
     ),
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrent),
     **dict.fromkeys(
         ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization"),
-        _along(-1),
+        _from_axis,
     ),
     "com.microsoft.Attention": _with_past(4),
-    "com.microsoft.GroupQueryAttention": _first_without(9),  # a prompt reads its first element
+    "com.microsoft.GroupQueryAttention": _first_axes_without(9),  # a prompt reads the first element
     "com.microsoft.QAttention": _with_past(8),
-    "LpNormalization": _norm,
+    "LpNormalization": _along_axis,
     **dict.fromkeys(
         ("AveragePool", "BatchNormalization", "Conv", "ConvInteger", "ConvTranspose",
          "DepthToSpace", "GlobalAveragePool", "GlobalMaxPool", "GroupNormalization",
@@ -314,7 +300,7 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
     **dict.fromkeys(
         ("Gemm", "com.microsoft.MatMulNBits", "com.microsoft.MatMulIntegerToFloat",
          "com.microsoft.QGemm", "QLinearMatMul"),
-        _first_rows,
+        _same_axes,
     ),
     **dict.fromkeys(("MatMul", "MatMulInteger"), _product),
     **dict.fromkeys(
@@ -322,10 +308,10 @@ _RULES: dict[str, Callable[[_Seen], bool]] = {
          "com.microsoft.DequantizeLinear", "com.microsoft.QLinearSigmoid", "Expand", "Tile", "Pad",
          "com.microsoft.QLinearLeakyRelu", "ReduceMax", "ReduceMin", "ReduceMean", "ReduceSum",
          "ReduceL2", "ReduceL1", "ReduceProd", "ReduceSumSquare", "Split"),
-        _same,
+        _same_axes,
     ),
     **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), _reshaped),
-    **dict.fromkeys(("Concat", "com.microsoft.QLinearConcat"), _joined),
+    **dict.fromkeys(("Concat", "com.microsoft.QLinearConcat"), _concatenated),
     **dict.fromkeys(("Softmax", "LogSoftmax"), _softmax),
     "Gather": _gathered,
     "Slice": _sliced,

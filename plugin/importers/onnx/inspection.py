@@ -1,8 +1,8 @@
-"""Lists the operators of an ONNX model, and all that would be refused when it is compiled.
+"""Lists the operators of an ONNX model, and all nodes that a compilation would refuse.
 
 The program is written as a compilation would write it, node by node. A node that is refused gets
-results of the types that ONNX's shape inference finds, so that the nodes after it are tried too; so
-does an open extent, which counts as `_STAND_IN` elements. `served` is called in a child process.
+results of the types that ONNX's shape inference computes, so that the nodes after it are tried too.
+A dynamic dimension has `_DYNAMIC_SIZE` elements here. A child process calls `served`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from ...isolation.child import ReportStep
 from ..options import ImportOptions
 from .call import Operand
 from .dynamic_sizes.bounded_tensor import BoundedTensor
-from .importing import Program
-from .reading.arguments import open_extents
+from .program import Program
+from .reading.arguments import open_dimensions
 from .reading.model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
 
 __all__ = ["described", "served"]
@@ -36,32 +36,32 @@ def served(
     return described(read_onnx(data, arguments["file"]), data), []
 
 
-_STAND_IN = 16
-"""The number of elements that an open extent, other than the batch, is tried with."""
+_DYNAMIC_SIZE = 16
+"""The size with which a dynamic dimension other than the batch is tried."""
 
 
 def described(model: Model, data: bytes) -> dict[str, Any]:
     """Describe a model, in the form of `subquant.importers.tflite.inspection.described`.
 
     Args:
-        model: as read.
+        model: the model.
         data: the protobuf.
 
     Returns:
-        As JSON: ``signatures`` with the names of arguments and results; ``graphs``, one list of
+        JSON with ``signatures`` with the names of arguments and results; ``graphs``, one list of
         operators with their results, constants and, if they would be refused, why; ``opsets`` by
         domain; ``constant_bytes``.
     """
     context = create_context()
     with context, ir.Location.unknown():
         module = ir.Module.create()
-        missing = open_extents(model)
-        trial = _Trial(model, _inferred_types(data, dict.fromkeys(missing, _STAND_IN)))
-        extents = tuple(f"{name}={_STAND_IN}" for name in missing)
+        missing = open_dimensions(model)
+        trial = _Trial(model, _inferred_types(data, dict.fromkeys(missing, _DYNAMIC_SIZE)))
+        dims = tuple(f"{name}={_DYNAMIC_SIZE}" for name in missing)
         trial.whole = "; ".join(missing.values()) or None
         try:
             with ir.InsertionPoint(module.body):
-                trial.write_function(ImportOptions(dims=extents))
+                trial.write_function(ImportOptions(dims=dims))
         except SubquantError as error:
             if not trial.refused and not missing:  # or it follows from those
                 trial.whole = error.message
@@ -106,7 +106,7 @@ def _constant(tensor: Tensor) -> dict[str, Any]:
 
 
 class _Trial(Program):
-    """Writes a program, and goes on after what is refused."""
+    """Writes a program, and continues after nodes that are refused."""
 
     def __init__(self, model: Model, types: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
         super().__init__(model)
@@ -119,7 +119,7 @@ class _Trial(Program):
         unknown = [self._stand_in(name) for name in node.outputs]
         if any(each is not None and each.value is None for each in operands):
             return unknown
-        if node.path:  # of a node that is refused with it
+        if node.path:  # the outer node is refused as a whole
             return super()._computed(node, operands)
         try:
             types = super()._computed(node, operands)
@@ -137,11 +137,11 @@ class _Trial(Program):
 
     def _array(self, operand: Operand) -> Any:
         if operand.value is None:
-            raise SubquantError(f"tensor {operand.name!r} is not known", self.place)
+            raise SubquantError(f"tensor {operand.name!r} is not known", self.location)
         return super()._array(operand)
 
     def _stand_in(self, name: str) -> Operand:
-        """A result of a node that is refused, of the type that shape inference finds."""
+        """Return a result of the inferred type for a node that is refused."""
         if name not in self._types:
             return Operand(name, "", None)
         type_, shape = self._types[name]
@@ -150,13 +150,13 @@ class _Trial(Program):
 
 
 def _inferred_types(
-    data: bytes, extents: Mapping[str, int]
+    data: bytes, sizes: Mapping[str, int]
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Return type and shape of the tensors that ONNX's shape inference finds.
+    """Return type and shape of the tensors that ONNX's shape inference computes.
 
     Args:
         data: the protobuf.
-        extents: of open extents, by name; others are 1.
+        sizes: the sizes of dynamic dimensions, by name; others are 1.
     """
     from onnx import ModelProto, TensorProto, shape_inference
 
@@ -164,7 +164,7 @@ def _inferred_types(
     for each in proto.graph.input:
         for axis, dim in enumerate(each.type.tensor_type.shape.dim):
             if not dim.HasField("dim_value"):
-                dim.dim_value = extents.get(dim.dim_param or f"{each.name}.{axis}", 1)
+                dim.dim_value = sizes.get(dim.dim_param or f"{each.name}.{axis}", 1)
     try:
         inferred = shape_inference.infer_shapes(proto, data_prop=True)
     except Exception:  # whatever its C++ raises: nodes after a refused one are then not tried

@@ -25,6 +25,7 @@ from ....numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ....numerics.ordering import cumulative
 
 __all__ = [
+    "BOUNDED_TENSOR_REFUSAL",
     "COUNT_CODE_LIMIT",
     "DYNAMIC_SIZE_ADVICE",
     "BoundedTensor",
@@ -39,6 +40,11 @@ DYNAMIC_SIZE_ADVICE = (
     "model and compute this after the call, or use a mask in place of NonZero"
 )
 """Errors about operators that take no bounded tensor end with this text."""
+
+
+BOUNDED_TENSOR_REFUSAL = (
+    f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
+)
 
 
 class BoundedTensor(Symbolic):
@@ -79,9 +85,7 @@ class BoundedTensor(Symbolic):
         return is_valid_row(self.shape, self.axis, self.count)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError(
-            f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
-        )
+        raise UnsupportedError(BOUNDED_TENSOR_REFUSAL)
 
     convert = bits_of = _refuse
     __array_function__ = __array__ = _refuse

@@ -208,8 +208,8 @@ def _suppressed(
         is_suppressed = _overlap(all_sides, own, overlap) | (numbers == best[:, None])
         row = [index.reshape(()), np.zeros((), np.int32)]
         is_any = convert(best < np.int32(extent), I32).max() > np.int32(0)
-        chosen = put_slice(chosen, best[None], row)
-        return [index + np.int32(1), is_any, is_remaining & ~is_suppressed, chosen]
+        following = [index + np.int32(1), is_any, is_remaining & ~is_suppressed]
+        return [*following, put_slice(chosen, best[None], row)]
 
     steps = convert(steps, I32)
     if bound == 1:  # IREE's compiler crashes on a loop of one iteration at most (IREE 3.13)

@@ -1,30 +1,30 @@
-"""The extents of arguments: the file's, or where it leaves one open, what the import says.
+"""The arguments of a model: its inputs with the dimension sizes that the file leaves open.
 
-An open extent has a name in the file, or is called ``input.axis`` here. The batch is the open
-extent in the first dimension of inputs, and whatever else has its name: 1, or what ``--batch``
-says. Others are given as ``--dim name=N``.
+An open dimension size has a name in the file, or is called ``input.axis`` here. The batch is the
+open size of the first dimension of inputs, and every other size of its name: 1, or the number of
+``--batch``. Others are given as ``--dim name=N``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from ....errors import Place, SubquantError, UnsupportedError, UsageError, expected_name, quoted
 from ...options import ImportOptions
 from .model import Model, TensorType, is_too_large
 
-__all__ = ["Argument", "arguments_of", "open_extents"]
+__all__ = ["Argument", "arguments_of", "open_dimensions"]
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An input with its extents.
+    """An input with its dimension sizes.
 
     Args:
-        type: as the file says.
-        shape: of the argument; of one element of a dynamic batch.
-        is_batched: the first extent is that of a dynamic batch.
+        type: the type in the file.
+        shape: the shape of the argument, or of one element of a dynamic batch.
+        is_batched: the first dimension is a dynamic batch.
     """
 
     type: TensorType
@@ -33,98 +33,110 @@ class Argument:
 
 
 def arguments_of(model: Model, options: ImportOptions, batch: int | None = None) -> list[Argument]:
-    """The inputs of a model.
+    """Return the inputs of a model.
 
     Args:
-        model: as read.
-        options: of the import.
-        batch: in place of what they say.
+        model: the model.
+        options: the import options.
+        batch: the batch, in place of that of the options.
 
     Raises:
-        UnsupportedError: an extent is open, or a batch is asked for that no input leaves open.
-        UsageError: an extent is given that no input leaves open.
+        UnsupportedError: a dimension is open, or no input leaves the batch open that is given.
+        UsageError: a dimension size is given that no input leaves open.
     """
-    place = Place(model.file)
-    given = {name: int(extent) for name, extent in map(_pair, options.dims)}
-    opened = {each.name: dict(_open(each, place)) for each in model.inputs}
-    _check_given(given, [name for axes in opened.values() for name in axes.values()], place)
-    batches = {axes[0] for axes in opened.values() if 0 in axes and axes[0] not in given}
-    if options.batch and not batches:
-        _refuse_batch(model, options, place)
-    size = batch or options.batch_size or 1
-    arguments = []
-    for each in model.inputs:
-        names, what = opened[each.name], f"the input {quoted(each.name)}"
-        extents = []
-        for axis, extent in enumerate(each.shape or ()):
-            if axis not in names:
-                extents.append(int(extent or 0))
-                continue
-            name = names[axis]
-            if name not in given and name not in batches:
-                raise UnsupportedError(_is_open(what, axis, name), place)
-            extents.append(given.get(name, size))
-        if is_too_large(extents):
-            raise UnsupportedError(f"{what} has the shape {extents}, too many elements", place)
-        inner = sorted(set(names.values()) & batches if names.get(0) not in batches else ())
-        is_dynamic = options.batch == "dynamic"
-        if is_dynamic and (inner or any(names.get(a) in batches for a in names if a)):
-            raise UnsupportedError(
-                f"{what} has the batch in another dimension than the first; give --batch a number",
-                place,
-            )
-        arguments.append(Argument(each, tuple(extents), is_dynamic and names.get(0) in batches))
-    return arguments
-
-
-def _is_open(what: str, axis: int, name: str) -> str:
-    return f"{what} has an open extent in dimension {axis}; say it with --dim {name}=N"
-
-
-def open_extents(model: Model) -> dict[str, str]:
-    """Return the open extents that an import must be told, by name, each with its message."""
-    place = Place(model.file)
-    opened = {each.name: dict(_open(each, place)) for each in model.inputs}
-    batches = {axes[0] for axes in opened.values() if 0 in axes}
-    hints: dict[str, str] = {}
-    for each in model.inputs:
-        for axis, name in opened[each.name].items():
-            if name not in batches:
-                hints.setdefault(name, _is_open(f"the input {quoted(each.name)}", axis, name))
-    return hints
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, extent = text.rpartition("=")
-    return name, extent
-
-
-def _open(input_: TensorType, place: Place) -> Iterator[tuple[int, str]]:
-    """The axes of an input whose extents are open, and what they are called."""
-    if input_.shape is None:
-        raise UnsupportedError(f"the input {quoted(input_.name)} has no shape", place)
-    for axis, extent in enumerate(input_.shape):
-        if not isinstance(extent, int):
-            yield axis, extent or f"{input_.name}.{axis}"
-
-
-def _check_given(given: Mapping[str, int], names: Sequence[str], place: Place) -> None:
-    for name in given:
+    location = Place(model.file)
+    stated = {}
+    for text in options.dims:
+        name, _, number = text.rpartition("=")
+        stated[name] = int(number)
+    open_axes = {each.name: dict(_open_axes(each, location)) for each in model.inputs}
+    names = [name for axes in open_axes.values() for name in axes.values()]
+    for name in stated:
         if name not in names:
             expected = expected_name(name, dict.fromkeys(names))
             error: SubquantError = UsageError(
-                f"no open extent is called {quoted(name)}; {expected}", place
+                f"no dynamic dimension is called {quoted(name)}; {expected}", location
             )
             raise error
+    batches = {axes[0] for axes in open_axes.values() if 0 in axes and axes[0] not in stated}
+    if options.batch and not batches:
+        _refuse_batch(model, options, location)
+    size, is_dynamic = batch or options.batch_size or 1, options.batch == "dynamic"
+    return [
+        _argument(each, open_axes[each.name], stated, batches, size, is_dynamic, location)
+        for each in model.inputs
+    ]
 
 
-def _refuse_batch(model: Model, options: ImportOptions, place: Place) -> None:
-    """No extent in a first dimension is open; one that is as asked for is no error."""
+def _argument(
+    input_: TensorType,
+    names: Mapping[int, str],
+    stated: Mapping[str, int],
+    batches: set[str],
+    batch: int,
+    is_dynamic: bool,
+    location: Place,
+) -> Argument:
+    """Return an input with its dimension sizes.
+
+    Args:
+        input_: the input.
+        names: the names of its open dimensions, by axis.
+        stated: the sizes that options give, by name.
+        batches: the names of the batch.
+        batch: the size of the batch, 1 for a dynamic one.
+        is_dynamic: the batch is dynamic.
+        location: the model's file, for errors.
+    """
+    subject, sizes = f"the input {quoted(input_.name)}", []
+    for axis, extent in enumerate(input_.shape or ()):
+        name = names.get(axis)
+        if name is not None and name not in stated and name not in batches:
+            raise UnsupportedError(_is_open(subject, axis, name), location)
+        sizes.append(int(extent or 0) if name is None else stated.get(name, batch))
+    if is_too_large(sizes):
+        raise UnsupportedError(f"{subject} has the shape {sizes}, too many elements", location)
+    if is_dynamic and any(name in batches for axis, name in names.items() if axis):
+        raise UnsupportedError(
+            f"{subject} has the batch in another dimension than the first; give --batch a number",
+            location,
+        )
+    return Argument(input_, tuple(sizes), is_dynamic and names.get(0) in batches)
+
+
+def _is_open(subject: str, axis: int, name: str) -> str:
+    return f"{subject} has a dynamic dimension {axis}; set its size with --dim {name}=N"
+
+
+def open_dimensions(model: Model) -> dict[str, str]:
+    """Return the error of each open dimension that an import must be given, by name."""
+    location = Place(model.file)
+    open_axes = {each.name: dict(_open_axes(each, location)) for each in model.inputs}
+    batches = {axes[0] for axes in open_axes.values() if 0 in axes}
+    errors: dict[str, str] = {}
+    for each in model.inputs:
+        for axis, name in open_axes[each.name].items():
+            if name not in batches:
+                errors.setdefault(name, _is_open(f"the input {quoted(each.name)}", axis, name))
+    return errors
+
+
+def _open_axes(input_: TensorType, location: Place) -> Iterator[tuple[int, str]]:
+    """Return the open axes of an input with their names."""
+    if input_.shape is None:
+        raise UnsupportedError(f"the input {quoted(input_.name)} has no shape", location)
+    for axis, size in enumerate(input_.shape):
+        if not isinstance(size, int):
+            yield axis, size or f"{input_.name}.{axis}"
+
+
+def _refuse_batch(model: Model, options: ImportOptions, location: Place) -> None:
+    """Refuse a batch where no first dimension is open, unless the file has the same batch."""
     for each in model.inputs:
         first = each.shape[0] if each.shape else None
         if first is not None and first != options.batch_size:
             raise UnsupportedError(
                 f"the input {quoted(each.name)} has the batch {first} in the file; --batch is for "
                 "an open one",
-                place,
+                location,
             )

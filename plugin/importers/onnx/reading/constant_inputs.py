@@ -1,4 +1,4 @@
-"""Inputs of an ONNX model that become constants when it is compiled (`frontends.input_values`)."""
+"""Inputs of an ONNX model that become constants when it is compiled (``--input-value``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["with_input_values"]
 
 
 def with_input_values(model: Model, values: Sequence[str]) -> Model:
-    """Return a model some of whose inputs are constants.
+    """Replace inputs of a model by constants.
 
     Args:
-        model: as read.
+        model: the model.
         values: see `input_constants`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Operators that programs cannot have, with the reason and the way around each.
+"""Operators that programs cannot have, with the reason and the way around.
 
 A program has tensors of numbers, and gives the same results at each call. So it has no random
 numbers, texts, maps or image files.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["NEVER", "advice"]
+__all__ = ["REFUSED_OPERATORS"]
 
 _RANDOM = (
     "it makes random numbers, which differ at each call; make its result an input of the model"
@@ -16,7 +16,7 @@ _RANDOM = (
 _TEXTS = "it is of texts or counts them; do it before the call"
 _MAPS = "programs have no maps; give it a tensor of features"
 
-NEVER: Mapping[str, str] = {
+REFUSED_OPERATORS: Mapping[str, str] = {
     **dict.fromkeys(
         ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
          "RandomUniformLike"), _RANDOM,
@@ -32,9 +32,4 @@ NEVER: Mapping[str, str] = {
     "ai.onnx.ml.DictVectorizer": _MAPS,
     "ai.onnx.ml.ZipMap": "programs have no maps; convert the model with the option zipmap=False",
 }  # fmt: skip
-"""Operators that are refused whatever their inputs are."""
-
-
-def advice(operator: str) -> str:
-    """Return the reason why an operator is refused, and the way around; empty for others."""
-    return NEVER.get(operator, "")
+"""The reason why an operator is refused, and the way around, by operator."""
