@@ -7,7 +7,9 @@ more than values of one shape, each once; `operation.create` is under all of the
 
 from .casts import as_quantized, stored
 from .operation import create, like, value, with_element
-from .values import ArrayLike, Form, Scalars, Tensors, TracedValue, scalar, tensor
+from .scalars import Scalars, scalar
+from .tensors import Tensors, tensor
+from .values import ArrayLike, Form, TracedValue
 
 __all__ = [
     "ArrayLike",

@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from ..core._mlir import Value, ir
 from ..numerics.element_types import I64
 from .operation import create, index_type, mlir_type, value
-from .values import ArrayLike, Scalars, scalar
+from .scalars import Scalars, scalar
+from .values import ArrayLike
 
 __all__ = ["AmxAssembly", "TileMemory", "address", "request_permission", "tile_configuration"]
 

@@ -17,7 +17,7 @@ from ..numerics.parameters import ExpressedType, StorageType
 from . import linalg
 from .linalg import Extent
 from .operation import mlir_type
-from .values import Scalars, scalar
+from .scalars import Scalars, scalar
 
 __all__ = ["rounded"]
 

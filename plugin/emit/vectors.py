@@ -23,7 +23,8 @@ from .operation import (
     mlir_type,
     value,
 )
-from .values import ArrayLike, Scalars, scalar
+from .scalars import Scalars, scalar
+from .values import ArrayLike
 
 __all__ = [
     "Index",

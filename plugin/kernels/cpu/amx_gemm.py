@@ -35,7 +35,7 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
 from ...emit.linalg import Extent, constant_index
-from ...emit.values import Scalars
+from ...emit.scalars import Scalars
 from ...emit.vectors import (
     Vectors,
     bitcast,

@@ -33,8 +33,8 @@ from ...emit import ArrayLike
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.arctangents import angle_of
 from ...emit.operation import create
+from ...emit.scalars import scalar
 from ...emit.subnormals import ceil, floor
-from ...emit.values import scalar
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch
