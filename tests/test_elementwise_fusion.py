@@ -14,7 +14,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.models.rotary_embedding import Rotation
-from subquant.models.transformer import Turns, gelu, rotate
+from subquant.models.transformer import RotaryTables, gelu, rotate
 from subquant.numerics.block_contraction import round_activations
 from subquant.ops import linear, trace_function
 from subquant.ops.others import silu
@@ -134,12 +134,12 @@ def test_rotations(pairs, cpu):
     random = np.random.default_rng(7)
     x = random.standard_normal((1, 96)).astype(np.float32)
     angles = random.uniform(-3, 3, (1, 16))
-    turns = Turns(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    turns = RotaryTables(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
     given = weight(4 * 48, 96)
 
     def rotated(z, *turns, size):
         rotation = Rotation(1e4, 32, 1.0, pairs)
-        return rotate(z.reshape((1, 192 // size, size)), Turns(*turns), rotation)
+        return rotate(z.reshape((1, 192 // size, size)), RotaryTables(*turns), rotation)
 
     def function(x, cosine, sine):
         z = linear(x, given)

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Fused epilogues: elementwise operations that a contraction's kernel computes."""

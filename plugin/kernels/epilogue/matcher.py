@@ -121,12 +121,12 @@ class EpilogueMatch:
                 op = use.owner.operation
                 if op in operations or not _is_elementwise(op, is_f32) or _block_of(op) != block:
                     continue
-                others = [value for value in op.operands if value not in values]
-                grids = [_grid(value, accumulators.type.shape, axis) for value in others]
+                operands = [value for value in op.operands if value not in values]
+                grids = [_grid(value, accumulators.type.shape, axis) for value in operands]
                 if any(grid is None for grid in grids):
                     continue  # its last operand may be matched later
                 constants |= {
-                    v: grid for v, grid in zip(others, grids, strict=True) if grid is not None
+                    v: grid for v, grid in zip(operands, grids, strict=True) if grid is not None
                 }
                 operations.append(op)
                 values.add(op.results[0])

@@ -10,12 +10,11 @@ lines that meet with a jump, as double rounding half away from zero gives::
 The proof has two steps and does not depend on the program's origin.
 
 **f is monotone.** On a range of accumulators the analysis tracks each value at both ends, and
-  whether
-it rises or falls between them (`subquant.kernels.epilogue.requant_domain`). Sums of rising values
-rise, and so do their products with a number, shifts, and minima. (Values at both ends are in the
-range of their type, so values between are, and nothing wraps.) A comparison of monotone values has
-one result up to some accumulator and the other from there on, and so does a shifted-out sign: the
-range is split there, and the values at the new ends must not fall either.
+whether it rises or falls between them (`subquant.kernels.epilogue.requant_piece`). Sums of rising
+values rise, and so do their products with a number, shifts, and minima. Values at both ends are in
+the range of their type, so values between are, and nothing wraps. A comparison of monotone values
+has one result up to some accumulator and the other from there on, and so does a shifted-out sign:
+the range is split there, and the values at the new ends must not fall either.
 
 **f follows the line.** For an ``e >= 0`` and each step ``k`` between the least and the greatest
 result, the operations themselves are evaluated::
@@ -41,7 +40,8 @@ import numpy as np
 
 from ...core._mlir import Operation, Value
 from ...numerics.element_types import Array, ElementType
-from .requant_domain import Analysis, NotMonotone, Piece
+from .requant_domain import Analysis
+from .requant_piece import NotMonotone, Piece
 
 __all__ = ["MonotoneRequant", "monotone_requant"]
 

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Fusion of elementwise operations and of dispatches around small kernels."""

@@ -1,0 +1,382 @@
+"""Matcher of elementwise expressions: small tensors that one kernel can compute.
+
+An expression is an operation with the producers of its operands that only it reads. Broadcasts,
+reshapes and reversals become accesses: offsets and strides at which the kernel reads a tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ...core._mlir import Operation, Value, ir
+from ...emit.operation import element_of, is_dynamic
+from ...emit.stablehlo_semantics import comparison_direction, reshape_source
+from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
+from ..constant_values import is_invariant
+from ..cpu.elementwise import (
+    BITCAST,
+    CONVERT,
+    FOLDS,
+    FUNCTIONS,
+    OF_BITS,
+    OF_FLOATS,
+    RULES,
+    SELECT,
+    SHIFTS,
+    Apply,
+    ElementwiseKernel,
+    Node,
+    Number,
+    Read,
+    Result,
+    Steps,
+)
+
+__all__ = [
+    "CONSTANT",
+    "FUSED_OPERATIONS",
+    "LOADED_ELEMENTS",
+    "VIEWS",
+    "Expression",
+    "ExpressionBuilder",
+    "buffer_of",
+    "fold_of",
+    "is_elementwise",
+    "small_element",
+]
+
+_MAX_ELEMENTS = 1 << 13
+"""Results with more elements are worth IREE's threads."""
+_MAX_OPERATIONS = 32
+
+_EXPENSIVE = (*FUNCTIONS, "stablehlo.divide", "stablehlo.sqrt")
+"""Operations that are not recomputed for each element that reads a result."""
+_COMPARE, CONSTANT = "stablehlo.compare", "stablehlo.constant"
+_BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
+VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
+"""Operations that become accesses, in the forms that `_Access` has."""
+FUSED_OPERATIONS = (*RULES, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT)
+"""Operations that are erased when an expression has replaced their users."""
+
+_INTEGERS = (I8, I16, I32, I64)
+LOADED_ELEMENTS = (F32, *_INTEGERS)
+"""Element types of tensors that kernels read; they write f16 too."""
+_ELEMENT_NAMES = frozenset(map(str, (*LOADED_ELEMENTS, F16, BOOL)))
+
+
+# -- accesses --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Access:
+    """The element of a tensor that is read at each position of an expression.
+
+    Attributes:
+        axes: for each axis of the tensor, the axis of the position; None for size 1.
+        is_reversed: for each axis, True if it is read from its end.
+    """
+
+    axes: tuple[int | None, ...]
+    is_reversed: tuple[bool, ...]
+
+    @classmethod
+    def identity(cls, rank: int) -> _Access:
+        """The access of a tensor of the expression's shape."""
+        return cls(tuple(range(rank)), (False,) * rank)
+
+    def permuted(self, axes: Sequence[int | None]) -> _Access:
+        """The access of a tensor whose axes are axes of this one."""
+        return _Access(
+            tuple(None if axis is None else self.axes[axis] for axis in axes),
+            tuple(axis is not None and self.is_reversed[axis] for axis in axes),
+        )
+
+    def through(self, op: Operation) -> _Access | None:
+        """The access of a view's operand; None if it has no such form."""
+        before, after = (_shape(v) for v in (op.operands[0], op.results[0]))
+        if op.name == _SLICE:
+            return self if before == after else None
+        if op.name == _RESHAPE:
+            long = [axis for axis, size in enumerate(after) if size > 1]
+            if [after[axis] for axis in long] != [size for size in before if size > 1]:
+                return None
+            remaining = iter(long)
+            return self.permuted([next(remaining) if size > 1 else None for size in before])
+        if op.name == _BROADCAST:
+            dims = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+            return self.permuted(
+                [axis if size > 1 else None for axis, size in zip(dims, before, strict=True)]
+            )
+        axes = {int(axis) for axis in op.attributes["dimensions"]}
+        is_reversed = tuple(flag ^ (i in axes) for i, flag in enumerate(self.is_reversed))
+        return replace(self, is_reversed=is_reversed)
+
+    def read(self, operand: int, shape: Sequence[int], rank: int) -> Read:
+        """The read of an operand, by its number and shape, for positions of a rank."""
+        offset, strides, stride = 0, [0] * rank, math.prod(shape)
+        for axis, is_reversed, size in zip(self.axes, self.is_reversed, shape, strict=True):
+            stride //= size
+            if axis is None:
+                continue
+            strides[axis] += -stride if is_reversed else stride
+            offset += (size - 1) * stride if is_reversed else 0
+        return Read(operand, offset, tuple(strides))
+
+
+def _viewed(value: Value, access: _Access | None = None) -> tuple[Value, _Access]:
+    """The value that views lead to, and its access."""
+    access = access or _Access.identity(len(_shape(value)))
+    while not isinstance(value.owner, ir.Block) and value.owner.operation.name in VIEWS:
+        operand_access = access.through(value.owner.operation)
+        if operand_access is None:
+            break
+        value, access = value.owner.operation.operands[0], operand_access
+    return value, access
+
+
+# -- operations ------------------------------------------------------------------------------------
+
+
+def _shape(value: Value) -> list[int]:
+    return [int(size) for size in value.type.shape]
+
+
+def small_element(value: Value) -> ElementType | None:
+    """The element type of a static tensor with few elements and at least one; None for others."""
+    type_ = value.type
+    if not isinstance(type_, ir.RankedTensorType) or str(type_.element_type) not in _ELEMENT_NAMES:
+        return None
+    shape = _shape(value)
+    if any(map(is_dynamic, shape)) or not 0 < math.prod(shape) <= _MAX_ELEMENTS:
+        return None
+    return element_of(type_)
+
+
+def is_elementwise(op: Operation) -> bool:
+    """True for an elementwise operation that a kernel can compute."""
+    if op.name not in (*RULES, BITCAST, _COMPARE, CONVERT):
+        return False
+    values = (*op.operands, *op.results)
+    *operands, result = elements = [small_element(value) for value in values]
+    if None in elements or any(_shape(value) != _shape(values[-1]) for value in values):
+        return False
+    if op.name == CONVERT:
+        is_to_f16 = (operands[0], result) == (F32, F16)
+        return is_to_f16 or (operands[0] in (*LOADED_ELEMENTS, BOOL) and result in LOADED_ELEMENTS)
+    if op.name == BITCAST:
+        return {operands[0], result} <= {F32, I32}
+    if op.name == _COMPARE:
+        return operands[0] in LOADED_ELEMENTS and _is_signed_or_float(op)
+    if op.name == SELECT:
+        return result in LOADED_ELEMENTS
+    if op.name in OF_BITS:
+        return result in (*_INTEGERS, BOOL)
+    if op.name in SHIFTS:
+        count = _uniform_number(_viewed(op.operands[1])[0])
+        return result in _INTEGERS and count is not None and 0 <= int(count.text) < result.bits
+    return result == F32 if op.name in OF_FLOATS else result in LOADED_ELEMENTS
+
+
+def _is_signed_or_float(op: Operation) -> bool:
+    """True for a comparison of floats, or of signed integers."""
+    if "compare_type" not in op.attributes:
+        return True
+    return str(op.attributes["compare_type"]).split()[-1].rstrip(">") in ("FLOAT", "SIGNED")
+
+
+def fold_of(op: Operation) -> str | None:
+    """The operation that a reduction folds the last axes with; None for other operations.
+
+    It starts from the operation's neutral element.
+    """
+    if op.name != "stablehlo.reduce" or len(op.operands) != 2:
+        return None
+    if any(small_element(value) != F32 for value in (*op.operands, *op.results)):
+        return None
+    body = op.regions[0].blocks[0]
+    inner = [each.operation for each in body.operations]
+    names = [each.name for each in inner]
+    if len(names) != 2 or names[0] not in FOLDS or names[1] != "stablehlo.return":
+        return None
+    start = _uniform_number(op.operands[1])
+    if start is None or float.fromhex(start.text) != FOLDS[names[0]][-1]:
+        return None
+    axes = sorted(int(axis) for axis in op.attributes["dimensions"])
+    rank = op.operands[0].type.rank
+    has_both = set(inner[0].operands) == set(body.arguments)
+    is_last = bool(axes) and axes == list(range(rank - len(axes), rank))
+    return names[0] if has_both and is_last else None
+
+
+def _uniform_number(value: Value) -> Number | None:
+    """The number of all elements of a constant; None for other values."""
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name != CONSTANT:
+        return None
+    attribute = owner.operation.attributes["value"]
+    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        return None
+    if small_element(value) not in LOADED_ELEMENTS:
+        return None
+    element, number = element_of(value.type), attribute.get_splat_value().value
+    return Number(float(number).hex() if element.is_float else str(int(number)), element)
+
+
+def _reads(value: Value) -> int:
+    """The number of reads of a value, also through views."""
+    count, pending = 0, [value]
+    while pending:
+        for use in pending.pop().uses:
+            op = use.owner.operation
+            if op.name in VIEWS:
+                pending.append(op.results[0])
+            else:
+                count += 1
+    return count
+
+
+def buffer_of(value: Value) -> Value:
+    """The value whose buffer holds the elements of a value, in the same order."""
+    return reshape_source(value, through_whole_slices=True)
+
+
+# -- expressions -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Expression:
+    """A kernel that replaces an operation and its producers.
+
+    Attributes:
+        op: the operation.
+        kernel: computes its result.
+        operands: the tensors that the kernel reads.
+        absorbed: the producers.
+    """
+
+    op: Operation
+    kernel: ElementwiseKernel
+    operands: tuple[Value, ...]
+    absorbed: tuple[Operation, ...]
+
+
+class ExpressionBuilder:
+    """Builder of the expression of an operation.
+
+    Args:
+        op: the operation.
+        order: the positions of operations in their block.
+        lanes: the f32 lanes of a vector.
+    """
+
+    def __init__(self, op: Operation, order: Mapping[Operation, int], lanes: int) -> None:
+        self._op, self._order, self._lanes = op, order, lanes
+        self._fold = fold_of(op)
+        self._operands: list[Value] = []
+        self._shape = _shape(op.operands[0])
+        self._accesses: dict[Operation, _Access] = {}
+
+    def build(self) -> Expression | None:
+        """Return the expression; None if the operation has none."""
+        op, identity = self._op, _Access.identity(len(self._shape))
+        roots = list(op.operands)[:1] if self._fold else list(op.operands)
+        self._absorb([(operand, identity) for operand in roots])
+        if self._fold is None:
+            self._accesses[op] = identity
+        order = sorted(self._accesses, key=self._order.__getitem__)
+        indices = {each: index for index, each in enumerate(order)}
+        steps = tuple(self._step(each, indices) for each in order)
+        last = self._node(roots[0], identity, indices) if self._fold else Result(len(steps) - 1)
+        if any(small_element(each) not in LOADED_ELEMENTS for each in self._operands):
+            return None
+        expression = Steps(steps, last)
+        result_shape = _shape(op.results[0])
+        groups = _merged_axes(self._shape, expression.reads(), len(result_shape))
+        if self._fold and len([group for group in groups if group[0] >= len(result_shape)]) != 1:
+            return None
+        kernel = ElementwiseKernel(
+            tuple(math.prod(self._shape[axis] for axis in group) for group in groups),
+            expression.moved(lambda strides: tuple(strides[group[-1]] for group in groups)),
+            tuple(math.prod(_shape(each)) for each in self._operands),
+            tuple(element_of(each.type) for each in self._operands),
+            math.prod(result_shape),
+            element_of(op.results[0].type),
+            self._fold,
+            self._lanes,
+        )
+        absorbed = tuple(each for each in order if each != op)
+        return Expression(op, kernel, tuple(self._operands), absorbed)
+
+    def _absorb(self, roots: Sequence[tuple[Value, _Access]]) -> None:
+        """Find the producers that are computed where they are read, from the last to the first."""
+        pending: dict[Operation, list[_Access]] = {}
+
+        def visit(value: Value, access: _Access) -> None:
+            value, access = _viewed(value, access)
+            if not isinstance(value.owner, ir.Block) and value.owner.operation in self._order:
+                pending.setdefault(value.owner.operation, []).append(access)
+
+        for value, access in roots:
+            visit(value, access)
+        while pending:
+            op = max(pending, key=self._order.__getitem__)
+            accesses = pending.pop(op)
+            if self._absorbs(op, accesses):
+                self._accesses[op] = accesses[0]
+                for operand in op.operands:
+                    visit(operand, accesses[0])
+
+    def _absorbs(self, op: Operation, accesses: Sequence[_Access]) -> bool:
+        """True if a producer is computed where it is read, by one access."""
+        result = op.results[0]
+        is_full = len(self._accesses) == _MAX_OPERATIONS
+        if not is_elementwise(op) or is_invariant(result) or is_full:
+            return False
+        if any(access != accesses[0] for access in accesses):
+            return False
+        if small_element(result) == BOOL:  # kernels store no booleans
+            return True
+        is_read_once = math.prod(_shape(result)) == math.prod(self._shape)
+        is_cheap = is_read_once or op.name not in _EXPENSIVE
+        return is_cheap and _reads(result) == len(accesses)
+
+    def _step(self, op: Operation, indices: Mapping[Operation, int]) -> Apply:
+        nodes = tuple(self._node(operand, self._accesses[op], indices) for operand in op.operands)
+        name = comparison_direction(op) if op.name == _COMPARE else op.name
+        return Apply(name, nodes, element_of(op.results[0].type))
+
+    def _node(self, value: Value, access: _Access, indices: Mapping[Operation, int]) -> Node:
+        """The node of a value that is read by an access."""
+        value, access = _viewed(value, access)
+        number = _uniform_number(value)
+        if number is not None:
+            return number
+        if not isinstance(value.owner, ir.Block) and value.owner.operation in indices:
+            return Result(indices[value.owner.operation])
+        buffer = buffer_of(value)
+        if buffer not in self._operands:
+            self._operands.append(buffer)
+        return access.read(self._operands.index(buffer), _shape(value), len(self._shape))
+
+
+def _merged_axes(shape: Sequence[int], reads: Sequence[Read], end: int) -> list[list[int]]:
+    """Groups of axes that every read treats as one axis.
+
+    Args:
+        shape: the shape of the expression; axes of size 1 are left out.
+        reads: the reads of its operands.
+        end: axes before this one are not merged with later ones.
+    """
+    groups: list[list[int]] = []
+    for axis, size in enumerate(shape):
+        last = groups[-1][-1] if groups else axis
+        is_mergeable = last < axis and (last < end) == (axis < end)
+        if size == 1:
+            continue
+        if is_mergeable and all(r.strides[last] == r.strides[axis] * size for r in reads):
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    return groups
