@@ -1,10 +1,10 @@
-"""``lower-quant-casts``: qcast, dcast, quantize and dequantize become linalg and arith.
+"""``lower-quant-casts``: lower qcast, dcast, quantize and dequantize to linalg and arith.
 
-Written once over the parameters: a cast is a loop over the elements with the formula of
-`subquant.numerics.casts` in its body, and `casts.block_loops` finds the scale of each element's
-block. The RFC's affine map ``d floordiv block`` is used nowhere: IREE 3.13 refuses it where a tile
-size and a block size do not divide each other, and where it takes it (4096 x 4096, blocks of 32,
-llvm-cpu) it needs 18.6 ms and the split form 3.4 ms.
+One lowering serves all parameters: a cast is a loop over the elements with the formula of
+`subquant.numerics.casts` in its body, and `casts.block_loops` indexes the scale of each element's
+block. The RFC's affine map ``d floordiv block`` is not used: IREE 3.13 refuses it where a tile
+size and a block size do not divide each other, and elsewhere it takes 5.5 times as long as the
+split form (4096 x 4096, blocks of 32, llvm-cpu).
 
 Before::
 
@@ -87,29 +87,29 @@ class LowerQuantCasts(ModulePass):
 
 
 _ARGUMENTS = {"scales": "scale", "zero_points": "zero_point", "offsets": "offset"}
-"""What the formulas call the elements of an operation's operands."""
+"""Names in the formulas of the elements of an operation's operands."""
 
 
 class _Lowering:
     """The patterns of one run.
 
-    Networks cast the same types again and again, and types that differ in numbers only: what a cast
-    of static shape became is kept as a template, and copied for the next one of the same types
-    (20 us, where it takes 150 to 280 anew), or with the constants of its blocks (90 to 120 us).
+    Networks cast the same types many times, and types that differ in numbers only. The lowering of
+    a cast of static shape is cached as a template, and copied for the next cast of the same types
+    (20 us instead of 150 to 280), or with other constants of its blocks (90 to 120 us).
     """
 
     def __init__(self, rounding: Rounding, division: Division) -> None:
         self._rounding = rounding
         self._division = division
         self._formulas: dict[tuple[StorageType, ExpressedType], Cast] = {}
-        self._of_types: dict[tuple[str, ir.Type, ir.Type], Template] = {}
-        self._of_structures: dict[tuple[object, ...] | None, Template] = {}
+        self._templates_by_type: dict[tuple[str, ir.Type, ir.Type], Template] = {}
+        self._templates_by_structure: dict[tuple[object, ...] | None, Template] = {}
 
     def cast(self, op: Operation, rewriter: Rewriter) -> NoMatch | None:
         """Lower a qcast or dcast."""
         source, target = op.operands[0], op.results[0].type
         types = (op.name, source.type, target)
-        template = self._of_types.get(types)
+        template = self._templates_by_type.get(types)
         if template is not None:
             rewriter.replace_op(op, [template.copy(source).result])
             return None
@@ -123,24 +123,24 @@ class _Lowering:
         if not (isinstance(target, ir.ShapedType) and target.has_rank and target.has_static_shape):
             rewriter.replace_op(op, [cast.lowered()])
             return None
-        template = self._of_types[types] = self._template(cast, source, target)
+        template = self._templates_by_type[types] = self._template(cast, source, target)
         rewriter.replace_op(op, [template.result])
         return None
 
     def _template(self, cast: _TypedCast, source: Value, target: ir.Type) -> Template:
-        """Lower a cast of static shape: as a copy of one that differs in constants, or anew."""
+        """Lower a cast of static shape, by a copy of one that differs in constants if possible."""
         structure = cast.structure if cast.by_block else None
-        similar = self._of_structures.get(structure)
+        similar = self._templates_by_structure.get(structure)
         if similar is not None:
             return similar.copy(source, cast.by_block.values(), target)
         with recorded() as operations:
             template = Template(operations, cast.lowered())
         if structure is not None:
-            self._of_structures[structure] = template
+            self._templates_by_structure[structure] = template
         return template
 
     def _formula(self, storage: StorageType, expressed: ExpressedType) -> Cast:
-        """The formula of a pair of types: one object, which keeps what it has computed."""
+        """The formula of a pair of types: one object, which caches its constants."""
         if (storage, expressed) not in self._formulas:
             formula = Cast(storage, expressed, self._rounding, self._division)
             self._formulas[storage, expressed] = formula
@@ -183,22 +183,24 @@ class _Formula:
 
     @property
     def result(self) -> ir.Type:
-        """The type of what it gives."""
+        """The type of the result."""
         if self.quantizes:
             return storage_mlir_type(self.cast.storage)
         return expressed_mlir_type(self.cast.expressed)
 
     def __call__(self, value: Value, **parameters: Value | float) -> Value:
-        """Write the result of one element; `parameters` are the arguments of the formula."""
+        """Emit the result of one element; `parameters` are the arguments of the formula."""
         form = Scalars()
 
-        def element(given: Value | float) -> ArrayLike:
-            if isinstance(given, (int, float)):
-                return given
-            return form.emitted(given, element_of(given.type, signed=self.cast.storage.signed))
+        def element(argument: Value | float) -> ArrayLike:
+            if isinstance(argument, (int, float)):
+                return argument
+            return form.emitted(
+                argument, element_of(argument.type, signed=self.cast.storage.signed)
+            )
 
         formula = self.cast.quantize if self.quantizes else self.cast.dequantize
-        arguments = {name: element(given) for name, given in parameters.items()}
+        arguments = {name: element(argument) for name, argument in parameters.items()}
         return formula(element(value), **arguments).value
 
 
@@ -212,7 +214,7 @@ class _TypedCast:
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """What the lowering depends on, but for the quantized type and what is in `by_block`."""
+        """The cache key of the lowering: all its inputs except the numbers in `by_block`."""
         parameters = self.parameters
         source, target = self.op.operands[0].type, self.op.results[0].type
         return (
@@ -224,7 +226,7 @@ class _TypedCast:
             parameters.axes,
             parameters.block_sizes,
             parameters.scales.shape,
-            *self.known.items(),
+            *self.uniform.items(),
         )
 
     @cached_property
@@ -239,8 +241,8 @@ class _TypedCast:
         }
 
     @cached_property
-    def known(self) -> dict[str, float | int]:
-        """The parameters that are the same for all blocks."""
+    def uniform(self) -> dict[str, float | int]:
+        """The parameters that are equal for all blocks."""
         first = {name: grid.flat[0] for name, (grid, _) in self._grids.items()}
         return {
             name: first[name].item()
@@ -250,11 +252,11 @@ class _TypedCast:
 
     @cached_property
     def by_block(self) -> dict[str, ir.DenseElementsAttr]:
-        """The parameters that differ, with one dimension for each axis of several blocks."""
+        """The parameters that differ by block, with one dimension for each axis of blocks."""
         return {
             name: dense(grid.squeeze(), element)
             for name, (grid, element) in self._grids.items()
-            if name not in self.known
+            if name not in self.uniform
         }
 
     def lowered(self) -> Value:
@@ -273,12 +275,12 @@ class _TypedCast:
         return emit.value(scast, [result], target) if self.formula.quantizes else result
 
     def _of_scalar(self, source: Value) -> Value:
-        """Lower a scalar: in place inside a loop body, else as a tensor without axes.
+        """Lower a scalar: in place inside a loop body, else as a tensor of rank 0.
 
         IREE runs scalar code between loops in its virtual machine, which has no f16 and no bf16.
         """
         if is_in_loop_body(self.op):
-            return self.formula(source, **self.known)
+            return self.formula(source, **self.uniform)
         tensor = linalg.from_elements([source], tensor_type([], source.type))
         return linalg.extract(self._by_block(tensor, [], ()), [])
 
@@ -307,11 +309,11 @@ class _TypedCast:
 
     @property
     def _may_be_ragged(self) -> bool:
-        """Whether a last block may be shorter; upstream's types do not have that."""
+        """True if the last block may be shorter, which upstream's types do not allow."""
         return bool(self.op.name.startswith("subquant."))
 
     def _checked(self, source: Value, sizes: Sequence[int | None], counts: Sequence[int]) -> Value:
-        """Check dynamic quantized dimensions at run time; make those static that are then known."""
+        """Check dynamic quantized dimensions at run time; the checked ones become static."""
         type_ = source.type
         shape = [None if type_.is_dynamic_dim(axis) else n for axis, n in enumerate(type_.shape)]
         for axis, (size, count) in enumerate(zip(sizes, counts, strict=True)):
@@ -327,12 +329,12 @@ class _TypedCast:
     ) -> Value:
         """Lower over a ranked tensor, for the size and number of blocks along each axis."""
         axes = BlockAxes.of(source.type, sizes, counts)
-        if not self.by_block:  # one scale and zero point for all: no axis needs to be told apart
+        if not self.by_block:  # one scale and zero point for all blocks
             axes = BlockAxes.all_whole(len(counts))
         tensors = [linalg.constant(attribute) for attribute in self.by_block.values()]
 
         def body(value: Value, *elements: Value) -> Value:
             by_block = dict(zip(self.by_block, elements, strict=True))
-            return self.formula(value, **self.known, **by_block)
+            return self.formula(value, **self.uniform, **by_block)
 
         return map_by_block(source, axes, tensors, self.formula.result, body)

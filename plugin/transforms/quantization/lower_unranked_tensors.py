@@ -1,9 +1,9 @@
-"""``lower-unranked-tensors``: an unranked tensor becomes a flat tensor and a shape tensor.
+"""``lower-unranked-tensors``: replace an unranked tensor by a flat tensor and a shape tensor.
 
-IREE has no unranked tensors. After the casts are lowered, they are left on function signatures,
+IREE has no unranked tensors. After the casts are lowered, they remain on function signatures,
 calls, ``tensor.cast``, ``tensor.reshape`` and the ``shape`` operations of the RFC's Case 2. Each
 value ``tensor<*xT>`` becomes the pair ``tensor<?xT>`` (the elements in row-major order) and
-``tensor<?xi64>`` (the extents); the product of the extents is checked on entry.
+``tensor<?xi64>`` (the dimension sizes); the product of the sizes is checked on entry.
 
 Before::
 
@@ -50,12 +50,12 @@ class LowerUnrankedTensors(ModulePass):
         """Convert `module`.
 
         Raises:
-            UnsupportedError: an operation with unranked operands or results that is not known.
+            UnsupportedError: an unsupported operation has unranked operands or results.
         """
         functions = named(module, ["func.func"])
         unranked = TypePredicate(_is_unranked)
-        found = unranked.among(walk(module, in_kernels=False))
-        if not any(map(_declares_unranked, functions)) and not any(found):
+        with_unranked = unranked.among(walk(module, in_kernels=False))
+        if not any(map(_declares_unranked, functions)) and not any(with_unranked):
             return UNCHANGED
         for op in functions:
             with op.location:
@@ -82,7 +82,7 @@ def _lowered_types(type_: ir.Type) -> list[ir.Type]:
 
 @dataclass(frozen=True)
 class _Flat:
-    """An unranked value: its elements, and its extents as ``tensor<?xi64>``."""
+    """An unranked value: its elements, and its sizes as ``tensor<?xi64>``."""
 
     elements: Value
     shape: Value
@@ -90,7 +90,7 @@ class _Flat:
 
 @dataclass(frozen=True)
 class _Extents:
-    """A value of type ``tensor<?xindex>``: the extents of `shape` from `first` to before `end`."""
+    """A value of type ``tensor<?xindex>``: the sizes of `shape` from `first` to before `end`."""
 
     shape: Value
     first: Value
@@ -119,7 +119,7 @@ def _lower_function(function: Operation) -> None:
 
 
 def _lower_attributes(function: Operation, name: str, types: Any) -> None:
-    """Give the attributes of an argument or result to the elements; the extents have none."""
+    """Give the attributes of an argument or result to the elements; the sizes have none."""
     if name in function.attributes:
         lowered: list[Any] = []
         for attribute, type_ in zip(function.attributes[name], types, strict=True):
@@ -134,11 +134,11 @@ _TAKE_EXTENTS = {
     "tensor.extract": [0],
     "tensor.reshape": [1],
 }
-"""Operations that take the shape of an unranked tensor, and as which operand."""
+"""The operands of operations that may be the shape of an unranked tensor."""
 
 
 class _Lowering:
-    """What the unranked values and shapes of one function are, as it becomes known in order."""
+    """The lowered unranked values and shapes of one function, collected in order."""
 
     def __init__(self) -> None:
         self._flat: dict[Value, _Flat] = {}
@@ -180,8 +180,8 @@ class _Lowering:
                 "with tensor.cast first",
                 op,
             )
-        taken = [number for number, value in enumerate(op.operands) if value in self._extents]
-        if taken and taken != _TAKE_EXTENTS.get(op.name):
+        shapes = [number for number, value in enumerate(op.operands) if value in self._extents]
+        if shapes and shapes != _TAKE_EXTENTS.get(op.name):
             raise UnsupportedError(
                 "uses the shape of an unranked tensor as a tensor, which nothing lowers; extract "
                 "its extents with tensor.extract",
@@ -191,7 +191,7 @@ class _Lowering:
             handler(op)
 
     def erase(self) -> None:
-        """Erase what was replaced, users before producers."""
+        """Erase replaced operations, users before producers."""
         for op in reversed(self._dead):
             op.erase()
         for block, count in self._old_arguments:
@@ -296,7 +296,7 @@ class _Lowering:
         self._dead.append(op)
 
     def _lowered(self, values: Iterable[Value]) -> list[Value]:
-        """What an operation takes instead of values."""
+        """The values that replace the operands of an operation."""
         lowered: list[Value] = []
         for value in values:
             if _is_unranked(value.type):
@@ -307,21 +307,18 @@ class _Lowering:
         return lowered
 
 
-# -- extents --------------------------------------------------------------------------------------
-
-
 def _all_extents(shape: Value) -> _Extents:
     zero = linalg.constant_index(0)
     return _Extents(shape, zero, linalg.dim(shape, zero))
 
 
 def _extent(shape: Value, axis: Value) -> Any:
-    """One of the extents in a ``tensor<?xi64>``, for formulas."""
+    """One of the sizes in a ``tensor<?xi64>``, for formulas."""
     return emit.scalar(linalg.extract(shape, [axis])).convert(INDEX)
 
 
 def _product(extents: _Extents) -> Value:
-    """The product of extents, as a loop."""
+    """The product of sizes, as a loop."""
     (product,) = linalg.fold(
         extents.first,
         extents.end,
@@ -332,7 +329,7 @@ def _product(extents: _Extents) -> Value:
 
 
 def _check_size(flat: _Flat, what: str) -> None:
-    """Check at run time that there are as many elements as the extents say."""
+    """Check at run time that the sizes multiply to the number of elements."""
     extents = _all_extents(flat.shape)
     product = emit.scalar(_product(extents))
     size = emit.scalar(linalg.dim(flat.elements, extents.first))
@@ -341,7 +338,7 @@ def _check_size(flat: _Flat, what: str) -> None:
 
 
 def _shape_of(tensor: Value) -> Value:
-    """A ranked tensor's extents as ``tensor<?xi64>``."""
+    """A ranked tensor's sizes as ``tensor<?xi64>``."""
     i64 = ir.IntegerType.get_signless(64)
     extents = [
         emit.scalar(linalg.dim(tensor, axis)).convert(I64).value for axis in range(tensor.type.rank)
@@ -350,11 +347,8 @@ def _shape_of(tensor: Value) -> Value:
     return linalg.cast(static, tensor_type([None], i64))
 
 
-# -- elements -------------------------------------------------------------------------------------
-
-
 def _ranked(flat: _Flat, type_: ir.Type) -> Value:
-    """An unranked value as a ranked tensor, whose rank and extents are checked at run time."""
+    """An unranked value as a ranked tensor, whose rank and sizes are checked at run time."""
     rank = emit.scalar(linalg.dim(flat.shape, 0))
     message = f"tensor.cast: rank must be {type_.rank} at run time"
     linalg.check((rank == type_.rank).value, message)
@@ -380,7 +374,7 @@ def _flattened(tensor: Value) -> Value:
 
 
 def _unflattened(elements: Value, extents: Sequence[Value], type_: ir.Type) -> Value:
-    """``tensor<?xT>`` as a ranked tensor of `type_` with the given extents."""
+    """``tensor<?xT>`` as a ranked tensor of `type_` with dynamic sizes."""
     if type_.rank == 0:
         return linalg.collapse(linalg.cast(elements, tensor_type([1], type_.element_type)), [])
     return linalg.cast(linalg.expand(elements, [range(type_.rank)], extents), type_)

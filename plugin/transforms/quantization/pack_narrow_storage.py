@@ -1,10 +1,10 @@
-"""``pack-narrow-storage``: arguments, constants and parameters of 2 to 6 bits are stored packed.
+"""``pack-narrow-storage``: bit-pack arguments, constants and parameters of 2 to 6 bits.
 
-Programs are written with tensors of whole integers. This pass gives public functions bytes for
-arguments of 2, 3, 4, 5 or 6 bits (integers, or quantized values of such storage), and constants and
-globals bytes, as `subquant.numerics.packed_integers` says; ``subquant.unpack`` gives the program
-its integers. Where these are a weight in blocks, ``fuse-block-contractions`` makes the bytes an
-operand of the contraction; elsewhere ``lower-packed-storage`` writes the integers out.
+Programs have tensors of whole integers. This pass gives public functions bytes for arguments of
+2, 3, 4, 5 or 6 bits (integers, or quantized values with this storage), and constants and globals
+bytes, in the layout of `subquant.numerics.packed_integers`; ``subquant.unpack`` unpacks them. If
+they are a block-quantized weight, ``fuse-block-contractions`` makes the bytes an operand of the
+contraction; elsewhere ``lower-packed-storage`` unpacks them.
 
 Before::
 
@@ -15,10 +15,10 @@ After::
     func.func @f(%b: tensor<8x32xi8>) -> ... {
       %q = "subquant.unpack"(%b) {bits = array<i64: 4>} : (tensor<8x32xi8>) -> tensor<8x64xi4>
 
-Left as they are, an integer in a byte: results, functions that are called in the module, dynamic
+Not packed, with an integer in a byte: results, functions that are called in the module, dynamic
 shapes, a last axis whose integers do not fill bytes (a multiple of 2 for 4 bits, of 4 for 2 and 6,
 of 8 for 3 and 5), globals that are stored to, and constants of fewer than 256 elements, which are
-zero points and tables. The runtime packs arguments as the signature says (`subquant.signature`); a
+zero points and tables. The runtime packs arguments by the signature (`subquant.signature`); a
 parameter's file has the bytes.
 """
 
@@ -39,12 +39,12 @@ from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import tensor_type, value, with_element
 from ...errors import Remark
 from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
-from ..base import UNCHANGED, ModulePass, is_public, named, record_signature
+from ..base import UNCHANGED, ModulePass, is_public, named, producer_of, record_signature
 
 __all__ = ["PackNarrowStorage"]
 
-_WORTH_PACKING = 256
-"""Elements of a constant from which on it is packed."""
+_MIN_PACKED_ELEMENTS = 256
+"""Minimum number of elements of a packed constant."""
 
 
 @dataclass(frozen=True)
@@ -86,12 +86,12 @@ class PackNarrowStorage(ModulePass):
 
 @dataclass(frozen=True)
 class _Packed:
-    """A type of narrow integers, and the bytes that hold its values.
+    """A tensor type of narrow integers, and the type of its packed bytes.
 
     Attributes:
-        type: of the tensor.
-        element: an integer type, the storage type if the tensor is quantized.
-        bits: of an integer in each plane.
+        type: the tensor type.
+        element: its integer type, or its storage type if it is quantized.
+        bits: bits of an integer in each plane.
         bytes: the type of the bytes.
     """
 
@@ -102,7 +102,7 @@ class _Packed:
 
     @classmethod
     def of(cls, type_: ir.Type, op: Operation) -> _Packed | None:
-        """How a tensor of a type is packed, or None."""
+        """The packing of a tensor type, or None if it is not packed."""
         if not isinstance(type_, ir.RankedTensorType) or not type_.has_static_shape:
             return None
         parameters, element = parameters_of(type_, op), type_.element_type
@@ -118,18 +118,17 @@ class _Packed:
         return cls(type_, element, bits, tensor_type(shape, byte))
 
     def unpacked(self, bytes_: Value) -> Value:
-        """Write what gives the tensor of its bytes."""
+        """Unpack the tensor from its bytes."""
         shape = [int(n) for n in self.type.shape]
         shapes = plane_shapes(shape, self.bits)
-        assert shapes is not None  # or there was no such type
+        assert shapes is not None  # checked by `of`
         planes, first = [bytes_], 0
         if len(shapes) > 1:
             planes = []
             for plane in shapes:
                 end = first + math.prod(plane)
-                planes.append(
-                    stablehlo.reshape(stablehlo.slice_(bytes_, [first], [end], [1]), plane)
-                )
+                section = stablehlo.slice_(bytes_, [first], [end], [1])
+                planes.append(stablehlo.reshape(section, plane))
                 first = end
         signless = ir.IntegerType.get_signless(self.element.width)
         integers = subquant.unpack(planes, self.bits, signless)
@@ -152,7 +151,7 @@ def _pack_constant(op: Operation) -> bool:
     attribute = op.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return False
-    form = _Packed.of(op.results[0].type, op) if len(attribute) >= _WORTH_PACKING else None
+    form = _Packed.of(op.results[0].type, op) if len(attribute) >= _MIN_PACKED_ELEMENTS else None
     if form is None or form.type.element_type != form.element:
         return False
     with ir.InsertionPoint(op), op.location:
@@ -163,28 +162,26 @@ def _pack_constant(op: Operation) -> bool:
 
 
 def _keep_packed(op: Operation) -> bool:
-    """Let planes that are constants stay what they are."""
-    kept = False
+    """Put barriers behind planes that are constants, so that IREE does not unpack them."""
+    is_changed = False
     for number, operand in enumerate(op.operands):
         if _is_constant(operand):
             with ir.InsertionPoint(op), op.location:
                 op.operands[number] = _barrier(operand)
-            kept = True
-    return kept
+            is_changed = True
+    return is_changed
 
 
 def _is_constant(operand: Value) -> bool:
     """True for a constant, also of another shape."""
-    owner = operand.owner
-    if isinstance(owner, ir.Block):
-        return False
-    if owner.operation.name == "stablehlo.reshape":
-        return _is_constant(owner.operation.operands[0])
-    return owner.operation.name in CONSTANTS
+    producer = producer_of(operand)
+    while producer is not None and producer.name == "stablehlo.reshape":
+        producer = producer_of(producer.operands[0])
+    return producer is not None and producer.name in CONSTANTS
 
 
 def _barrier(bytes_: Value) -> Value:
-    """What IREE does not compute with when it compiles: it would unpack, and store that."""
+    """Bytes that IREE does not fold at compile time: it would store them unpacked."""
     return value("util.optimization_barrier", [bytes_], bytes_.type)
 
 

@@ -1,7 +1,7 @@
-"""How the blocks of a tensor are found, axis by axis.
+"""Kinds of the axes of a tensor in blocks.
 
 An axis is *whole* (one block), *unit* (blocks of size 1), *split* (blocks that divide a static
-extent) or *ragged* (all else).
+size) or *ragged* (any other).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class BlockAxes:
         Args:
             type_: the tensor's type.
             sizes: the block size along each axis, None for one block.
-            counts: the number of blocks along each axis, None where only the program knows it.
+            counts: the number of blocks along each axis, None if it is dynamic.
         """
         kinds: list[AxisKind] = []
         for size, count, extent in zip(sizes, counts, map(int, type_.shape), strict=True):

@@ -1,4 +1,4 @@
-"""Element-wise loops with the parameters of each element's block.
+"""Elementwise loops with the parameters of each element's block.
 
 Split axes are expanded to (block number, position in block), so that parameters are indexed by
 plain dimensions. With a ragged axis the loop body extracts the parameters at ``index floordiv
@@ -28,13 +28,13 @@ def map_by_block(
 
     Args:
         source: a ranked tensor.
-        axes: how its blocks are found.
+        axes: the kinds and block sizes of its axes.
         parameters: tensors with one dimension for each axis that is not whole.
         element: the element type of the result.
-        body: given a scalar of the source and one of each parameter tensor, writes the result.
+        body: emits the result of a scalar of the source and one of each parameter tensor.
     """
     groups: list[list[int]] = []  # for each axis, the dimensions of the loops that it becomes
-    loops: list[int | Value] = []  # the extent of each loop
+    loops: list[int | Value] = []  # the size of each loop
     blocks: list[tuple[int, int]] = []  # for each axis in blocks: a loop, and its steps in a block
     for axis, (kind, size) in enumerate(zip(axes.kinds, axes.sizes, strict=True)):
         static = int(source.type.shape[axis])
@@ -72,23 +72,23 @@ def map_by_block(
 
 
 def _extracted(tensors: Sequence[Value], blocks: Sequence[tuple[int, int]]) -> list[Value]:
-    """In a loop body: the element of each tensor for the block that the loops are in."""
+    """In a loop body: the element of each tensor for the loops' block."""
     indices = [linalg.block_of(linalg.loop_index(loop), size) for loop, size in blocks]
     return [linalg.extract(tensor, indices) for tensor in tensors]
 
 
 def without_whole_axes(tensor: Value, axes: BlockAxes) -> Value:
-    """Remove the axes of a parameter tensor that are whole (one block: checked before)."""
-    kept, type_ = axes.in_blocks, tensor.type
-    if len(kept) == type_.rank:
+    """Remove the whole axes (of one block, as checked before) of a parameter tensor."""
+    blocked, type_ = axes.in_blocks, tensor.type
+    if len(blocked) == type_.rank:
         return tensor
     shape: list[int | None] = [
-        1 if axis not in kept else None if is_dynamic(extent) else extent
-        for axis, extent in enumerate(map(int, type_.shape))
+        1 if axis not in blocked else None if is_dynamic(size) else size
+        for axis, size in enumerate(map(int, type_.shape))
     ]
     tensor = linalg.cast(tensor, tensor_type(shape, type_.element_type))
-    groups: list[list[int]] = [[] for _ in kept]
-    for axis in range(type_.rank if kept else 0):  # with the next that stays, or the last
-        following = sum(other < axis for other in kept)
-        groups[min(following, len(kept) - 1)].append(axis)
+    groups: list[list[int]] = [[] for _ in blocked]
+    for axis in range(type_.rank if blocked else 0):  # with the next blocked axis, or the last
+        following = sum(other < axis for other in blocked)
+        groups[min(following, len(blocked) - 1)].append(axis)
     return linalg.collapse(tensor, groups)

@@ -1,4 +1,4 @@
-"""What types leave open about blocks, checked when the program runs (``cf.assert``)."""
+"""Run-time checks (``cf.assert``) of dynamic block counts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["check_block_count", "check_parameter_extents", "name_and_place"]
 
 
 def name_and_place(op: Operation) -> str:
-    """An operation's name and place, for messages at run time."""
-    place = place_of(op.location)
-    return f"'{op.name}' op" + (f" at {place}" if place else "")
+    """An operation's name and location, for messages at run time."""
+    location = place_of(op.location)
+    return f"'{op.name}' op" + (f" at {location}" if location else "")
 
 
 def check_block_count(
@@ -23,11 +23,11 @@ def check_block_count(
     """Check that an axis has `count` blocks.
 
     Args:
-        op: the operation that the message names.
-        axis, extent: the axis, and its extent as an ``index``.
-        size: of a block.
-        count: the number of blocks.
-        ragged: whether the last block may be shorter.
+        op: the operation in the message.
+        axis, extent: the axis, and its size as an ``index``.
+        size: block size.
+        count: number of blocks.
+        ragged: True if the last block may be shorter.
     """
     dimension = f"{name_and_place(op)}: dimension {axis} must be"
     blocks = f"({count} blocks of {size}"

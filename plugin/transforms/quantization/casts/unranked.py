@@ -1,7 +1,7 @@
 """Unranked tensors reshaped around their quantized axes (RFC, Case 2).
 
-With ``n`` quantized axes a tensor becomes one of ``2 n + 1``: each of them, and between them the
-others as one.
+With ``n`` quantized axes a tensor becomes one of ``2 n + 1`` axes: each quantized axis, and between
+them the other axes collapsed into one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class RankedAroundAxes:
     """An unranked tensor as a ranked one.
 
     Attributes:
-        shape: of the unranked tensor, a ``tensor<?xindex>``.
-        tensor: the ranked one.
+        shape: the shape of the unranked tensor, a ``tensor<?xindex>``.
+        tensor: the ranked tensor.
         sizes, counts: its block size (None for one block) and number of blocks along each axis.
     """
 
@@ -39,13 +39,13 @@ class RankedAroundAxes:
     def of(
         source: Value, parameters: QuantizationParameters, op: Operation, *, ragged: bool
     ) -> RankedAroundAxes:
-        """Reshape a tensor, and check its extents at run time.
+        """Reshape a tensor, and check its sizes at run time.
 
         Args:
             source: the tensor.
-            parameters: of its elements.
-            op: the operation that messages name.
-            ragged: whether last blocks may be shorter.
+            parameters: the parameters of its elements.
+            op: the operation in messages.
+            ragged: True if last blocks may be shorter.
         """
         shape = emit.value("shape.shape_of", [source], tensor_type([None], index_type()))
         axes = sorted(parameters.axes)
@@ -72,7 +72,7 @@ class RankedAroundAxes:
         return RankedAroundAxes(shape, ranked, (*sizes, None), (*counts, 1))
 
     def unranked(self, result: Value) -> Value:
-        """A tensor of the ranked shape as an unranked one of the first shape."""
+        """Reshape a result of the ranked shape to the original unranked shape."""
         type_ = ir.UnrankedTensorType.get(result.type.element_type)
         return emit.value("tensor.reshape", [result, self.shape], type_)
 

@@ -1,1 +1,1 @@
-"""What StableHLO's operations mean on quantized values: the rules of ``legalize-quant-to-math``."""
+"""Rules of ``legalize-quant-to-math``: StableHLO on quantized values in integer arithmetic."""

@@ -1,4 +1,4 @@
-"""Casts: between reals and quantized values, and between parameters.
+"""Rules of casts: between expressed and quantized values, and between parameters.
 
 Source: StableHLO specification, ``uniform_quantize`` and ``uniform_dequantize``.
 """
@@ -16,7 +16,7 @@ __all__ = ["STABLEHLO_CASTS"]
 
 @lowers("stablehlo.uniform_quantize")
 def uniform_quantize(op: QuantizedOperation) -> Value:
-    """``q = clamp(round(x / s + z))`` for reals; other parameters for quantized values."""
+    """``q = clamp(round(x / s + z))``; of a quantized value, a change of its parameters."""
     type_ = op.op.results[0].type
     source = op.op.operands[0]
     if not is_quantized(source.type):
@@ -46,8 +46,9 @@ def quant_dcast(op: QuantizedOperation) -> Value:
     source = parameters_of(operand.type, op.op)
     assert source is not None  # verified before
     value, restore = split_blocks(stored(operand), source, op.op)
-    reals = dequantize_blocks(tensor(value, source.storage.element), source, op.op, op.division)
-    return linalg.cast(restore(reals.value), type_)
+    storage = tensor(value, source.storage.element)
+    expressed = dequantize_blocks(storage, source, op.op, op.division)
+    return linalg.cast(restore(expressed.value), type_)
 
 
 STABLEHLO_CASTS = {
@@ -55,4 +56,4 @@ STABLEHLO_CASTS = {
     for dialect in ("quant", "subquant")
     for name, rule in (("qcast", quant_qcast), ("dcast", quant_dcast))
 }
-"""Rules for casts that ``lower-quant-casts`` takes, where StableHLO's operations are wanted."""
+"""Rules that lower the casts of ``lower-quant-casts`` to StableHLO operations instead."""

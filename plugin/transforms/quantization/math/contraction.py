@@ -6,14 +6,14 @@ sum over the contracted elements ``k``::
     real = s1 * s2 * acc,    acc = sum_k (q1[k] - z1) * (q2[k] - z2)
 
 ``acc`` is an integer: it is a contraction of the two differences
-(``subquant.subtract_zero_point``), in i32, or in i64 where the number of products (or an unknown
-one) could overflow i32, and requantized once. ``correct-zero-points`` writes it on storage values.
-Differences of more than 17 bits are contracted in two parts each.
+(``subquant.subtract_zero_point``), in i32, or in i64 if the number of products (or a dynamic
+number) could overflow i32, and requantized once. ``correct-zero-points`` writes it on storage
+values. Differences of more than 17 bits are contracted in two parts each.
 
 A right scale belongs to an axis that is not contracted (C16, C29), which the result has too.
 
-A real left operand with a quantized right one ("hybrid") dequantizes the right one, in f32 sums for
-f16 and bf16.
+A float left operand with a quantized right one ("hybrid") dequantizes the right one, with f32
+accumulators for f16 and bf16.
 
 Source: StableHLO specification, ``dot_general`` (C14 to C20) and ``convolution`` (C27 to C34).
 """
@@ -47,13 +47,13 @@ __all__ = ["CONTRACTIONS", "MOST_AT_ONCE", "Contraction", "Side"]
 CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
 _WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
 MOST_AT_ONCE = 1 << 17
-"""Greater differences are contracted in parts."""
-_UNKNOWN_PRODUCTS = 1 << 24  # the bound where the number of products is known at run time only
+"""Bound of differences from which on they are contracted in parts."""
+_UNKNOWN_PRODUCTS = 1 << 24  # assumed bound for a dynamic number of products
 
 
 @dataclass(frozen=True)
 class Side:
-    """One operand: where its axes are in the result, and which of them are contracted."""
+    """One operand: the result axes of its axes, and its contracted axes."""
 
     value: Value
     to_result: dict[int, int]
@@ -62,16 +62,16 @@ class Side:
 
 @dataclass(frozen=True)
 class Contraction:
-    """A dot or convolution, whatever its operation."""
+    """A dot or convolution of StableHLO."""
 
     op: Operation
     left: Side
     right: Side
-    products: int | None  # for each element of the result; None if not known
+    products: int | None  # for each element of the result; None if dynamic
 
     @staticmethod
     def of(op: Operation) -> Contraction:
-        """The contraction that a StableHLO operation on ranked tensors is."""
+        """The contraction of a StableHLO operation on ranked tensors."""
         if op.name in _WINDOWS:
             return _convolution(op)
         return _dot(op)
@@ -88,7 +88,7 @@ class Contraction:
         element: ir.Type,
         changed: Mapping[str, ir.Attribute] | None = None,
     ) -> Value:
-        """The operation on other operands, with a result of another element type."""
+        """Create the operation on other operands, with another element type of the result."""
         name, attributes = self.op.name, dict(changed or {})
         if name == "stablehlo.dot":
             name = "stablehlo.dot_general"
@@ -135,9 +135,6 @@ def _known_product(value: Value, axes: Sequence[int]) -> int | None:
     return math.prod(int(value.type.shape[axis]) for axis in axes)
 
 
-# -- the rule -------------------------------------------------------------------------------------
-
-
 @lowers(*CONTRACTIONS)
 def contract(op: QuantizedOperation) -> Value:
     """``s3 * (q3 - z3) = s1 * s2 * sum_k (q1[k] - z1) * (q2[k] - z2)``."""
@@ -159,25 +156,25 @@ def contract(op: QuantizedOperation) -> Value:
 
 
 def _hybrid(op: QuantizedOperation, contraction: Contraction) -> Value:
-    """``sum_k x[k] * s2 * (q2[k] - z2)``, in reals."""
+    """``sum_k x[k] * s2 * (q2[k] - z2)``, in the expressed type."""
     left, right = list(op.op.operands)[:2]
     parameters = parameters_of(right.type, op.op)
-    assert parameters is not None  # the caller has looked
+    assert parameters is not None  # checked by the caller
     expressed = str(element_type(left.type))
     if expressed != parameters.expressed.value:
         raise op.refuse(
             f"has a left operand of '{expressed}' and a right one that stands for "
             f"'{parameters.expressed.value}', expected one type; convert the left operand"
         )
-    real = op.dequantized(1).value
+    weight = op.dequantized(1).value
     element = op.op.results[0].type.element_type
     if parameters.expressed not in (ExpressedType.F16, ExpressedType.BF16):
-        return contraction.create(left, real, element)
-    return emit_stablehlo.convert(contraction.create(left, real, ir.F32Type.get()), element)
+        return contraction.create(left, weight, element)
+    return emit_stablehlo.convert(contraction.create(left, weight, ir.F32Type.get()), element)
 
 
 def _accumulated(contraction: Contraction, left: Operand, right: Operand) -> ScaledSum:
-    """The exact sum of products of differences, in units of the reals."""
+    """The exact sum of products of differences, in units of the expressed values."""
     rank = len(contraction.op.results[0].type.shape)
     scales = []
     for side, operand, name in (
@@ -210,7 +207,7 @@ def _accumulated(contraction: Contraction, left: Operand, right: Operand) -> Sca
 
 
 def _parts_of(operand: Operand) -> list[Scaled]:
-    """Wide differences in two parts that i32 holds."""
+    """Wide differences in two parts that fit i32."""
     whole = Scaled(operand.difference, operand.bound, ())
     return [Scaled(convert(part.value, I32), part.bound, part.factors) for part in split(whole)]
 
@@ -223,7 +220,7 @@ def _product(
     accumulator: ElementType,
     scales: Sequence[Array],
 ) -> Scaled:
-    """The contraction of two integers, in units of the reals."""
+    """The contraction of two integers, in units of the expressed values."""
     acc = contraction.create(x.value.value, y.value.value, mlir_type(accumulator))
     factors = (*scales, *x.factors, *y.factors)
     return Scaled(tensor(acc), x.bound * y.bound * count, factors)

@@ -1,25 +1,24 @@
-"""Contractions of differences that are written as arithmetic, in the dialect's operations.
+"""Integer contractions of differences with zero points, raised to the dialect's operations.
 
-ONNX's and others' integer contractions subtract zero points in wider integers::
+Integer contractions of ONNX and others subtract zero points in wider integers::
 
     %0 = stablehlo.convert %x : (tensor<4x8xi8>) -> tensor<4x8xi16>
     %1 = stablehlo.subtract %0, dense<3> : tensor<4x8xi16>
     %2 = stablehlo.pad %1, 0 ...
 
-(TensorFlow Lite's reader pads storage with the zero point ``p``: that is ``x - p`` padded with 0,
+(TensorFlow Lite's importer pads storage with the zero point ``p``: that is ``x - p`` padded with 0,
 and ``p`` times the sum of the weight.)
 
-That is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, and
-`subquant.transforms.quantization.math.zero_points` contracts the storage of such. Integers that
-have no sign are those whose upper bits are masked, ``stablehlo.and %0, dense<255>``. A difference
-may be reshaped: ONNX's convolutions along one axis are those of images of one row. A known weight
-of a convolution stays in 16 bits where 8 do not hold it: kernels take it as the sum of two.
+This is ``subquant.subtract_zero_point`` of a quantized tensor with the scale 1, whose storage
+`subquant.transforms.quantization.math.zero_points` contracts. Unsigned integers are masked ones,
+``stablehlo.and %0, dense<255>``. A difference may be reshaped: ONNX's convolutions along one axis
+are those of images of one row. A constant weight of a convolution stays in 16 bits if it does not
+fit 8: kernels take it as the sum of two.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from ....dialects.windows import window_padding
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, mlir_type, value, with_element
 from ....numerics.element_types import I8, I16, I32, Array
+from ...base import producer_of
 from .contraction import Contraction
 
 __all__ = ["raise_differences"]
@@ -37,73 +37,75 @@ _LOW, _HIGH = -128, 127
 
 
 def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
-    """Write a contraction of wider integers on ``subquant.subtract_zero_point``.
+    """Rewrite a contraction of wider integers on ``subquant.subtract_zero_point``.
 
     Args:
         op: a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
 
     Returns:
-        The new operation, and what is to be added to its result to have that of `op`, for each
-        feature; None for a contraction that is none of differences of 8-bit integers in i32.
+        The new operation, and the correction to add to its result, for each feature, if one is
+            needed;
+        None if `op` is no contraction of differences of 8-bit integers in i32.
     """
     if [str(each.type.element_type) for each in op.results] != ["i32"]:
         return None
     left, right = op.operands
     changed: dict[str, ir.Attribute] = {}
-    outside, sums = 0, None
+    padding, correction = 0, None
     is_window = "convolution" in op.name
     w = _difference(right, is_wide=is_window)
     if is_window:
-        left, outside, changed = _without_pad(op, left)
+        left, padding, changed = _without_pad(op, left)
     x = _difference(left)
     if x is None or w is None:
         return None
-    if outside:
+    if padding:
         # x padded with p is x - p padded with 0, and p.
         low, high = (_LOW, _HIGH) if x.signed else (0, 255)
-        if not isinstance(w.stored, ir.DenseElementsAttr) or not low <= x.zero + outside <= high:
+        if not isinstance(w.stored, ir.DenseElementsAttr) or not low <= x.zero + padding <= high:
             return None
         numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
         features = numbers.kernel_output_feature_dimension
         weights = array_of_dense(w.stored).astype(np.int64) - w.zero
-        others = tuple(axis for axis in range(weights.ndim) if axis != features)
-        x, sums = replace(x, zero=x.zero + outside), weights.sum(axis=others) * outside
-    made = Contraction.of(op).create(x.emit(), w.emit(), mlir_type(I32), changed)
-    return made.owner.operation, sums
+        summed = tuple(axis for axis in range(weights.ndim) if axis != features)
+        correction = weights.sum(axis=summed) * padding
+        x = replace(x, zero=x.zero + padding)
+    result = Contraction.of(op).create(x.emit(), w.emit(), mlir_type(I32), changed)
+    return result.owner.operation, correction
 
 
-def _without_pad(op: Operation, given: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
-    """What is padded along spatial axes, what with, and the window that does so instead."""
-    pad = _defining(given)
+def _without_pad(op: Operation, operand: Value) -> tuple[Value, int, dict[str, ir.Attribute]]:
+    """Move a pad along spatial axes into the window: its operand, its value, the new attributes."""
+    pad = producer_of(operand)
     if pad is None or pad.name != "stablehlo.pad":
-        return given, 0, {}
-    outside = known_integer(pad.operands[1])
+        return operand, 0, {}
+    pad_value = known_integer(pad.operands[1])
     has_padding = window_padding(op, pad.results[0].type.rank - 2).any()
-    if outside is None or (outside and has_padding):
-        return given, 0, {}
+    if pad_value is None or (pad_value and has_padding):
+        return operand, 0, {}
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.input_spatial_dimensions)
-    low, high, between = (
+    low, high, interior = (
         np.array(pad.attributes[name])
         for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
-    others = [axis for axis in range(low.size) if axis not in spatial]
-    if between.any() or low[others].any() or high[others].any():
-        return given, 0, {}
+    not_spatial = [axis for axis in range(low.size) if axis not in spatial]
+    if interior.any() or low[not_spatial].any() or high[not_spatial].any():
+        return operand, 0, {}
     padding = window_padding(op, len(spatial)) + np.stack([low, high], 1)[spatial]
     i64 = ir.IntegerType.get_signless(64)
-    return pad.operands[0], outside, {"padding": dense(padding.astype(np.int64), i64)}
+    return pad.operands[0], pad_value, {"padding": dense(padding.astype(np.int64), i64)}
 
 
 @dataclass(frozen=True)
 class _Difference:
-    """Integers of 8 bits, from which a zero point is subtracted.
+    """8-bit integers with a zero point to subtract.
 
     Attributes:
         stored: the integers: a value, or a constant.
         zero: the zero point.
-        signed: how the integers are read.
-        shape: of the difference, where it is reshaped.
+        signed: True if the integers are read as signed.
+        shape: the shape of a reshaped difference.
     """
 
     stored: Value | ir.DenseElementsAttr
@@ -125,18 +127,18 @@ class _Difference:
         return value("subquant.subtract_zero_point", [cast], wide)
 
 
-def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
-    """Integers of 8 bits, from which a zero point is subtracted.
+def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | None:
+    """Match 8-bit integers with a zero point to subtract.
 
     Args:
-        given: the difference.
-        is_wide: known ones that have no zero point of 0 stay in 16 bits.
+        difference: the difference.
+        is_wide: constants whose zero point is not 0 stay in 16 bits.
     """
-    owner = _defining(given)
+    owner = producer_of(difference)
     if owner is None:
         return None
     if owner.name in CONSTANTS:
-        return _known_difference(owner, is_wide=is_wide)
+        return _constant_difference(owner, is_wide=is_wide)
     if owner.name == "stablehlo.reshape" and owner.results[0].type.has_static_shape:
         before = _difference(owner.operands[0], is_wide=is_wide)
         if before is None or isinstance(before.stored, ir.DenseElementsAttr):
@@ -144,13 +146,13 @@ def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
         return replace(before, shape=tuple(int(n) for n in owner.results[0].type.shape))
     zero, signed = 0, True
     if owner.name == "stablehlo.subtract":
-        found = known_integer(owner.operands[1])
-        owner = _defining(owner.operands[0])
-        if found is None or owner is None:
+        zero_point = known_integer(owner.operands[1])
+        owner = producer_of(owner.operands[0])
+        if zero_point is None or owner is None:
             return None
-        zero = found
+        zero = zero_point
     if owner.name == "stablehlo.and" and known_integer(owner.operands[1]) == 255:
-        owner, signed = _defining(owner.operands[0]), False
+        owner, signed = producer_of(owner.operands[0]), False
     if owner is None or owner.name != "stablehlo.convert":
         return None
     stored = owner.operands[0]
@@ -160,8 +162,8 @@ def _difference(given: Value, *, is_wide: bool = False) -> _Difference | None:
     return _Difference(stored, zero, signed)
 
 
-def _known_difference(constant: Operation, *, is_wide: bool) -> _Difference | None:
-    """Known integers with a range of 8 bits, as these and a zero point."""
+def _constant_difference(constant: Operation, *, is_wide: bool) -> _Difference | None:
+    """Constant integers with a range of 8 bits, as 8-bit integers and a zero point."""
     attribute = constant.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):
         return None
@@ -174,8 +176,3 @@ def _known_difference(constant: Operation, *, is_wide: bool) -> _Difference | No
     if zero and is_wide:
         return _Difference(dense(array.astype(np.int16), mlir_type(I16)), 0)
     return _Difference(dense((array + zero).astype(np.int8), mlir_type(I8)), zero)
-
-
-def _defining(given: Value) -> Any:
-    owner = given.owner
-    return None if isinstance(owner, ir.Block) else owner.operation
