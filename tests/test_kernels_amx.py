@@ -22,8 +22,8 @@ from subquant.compiler.target_features import host_features, recorded_features
 from subquant.core.cpu_features import simulated_host_cpu
 from subquant.errors import UsageError
 from subquant.kernels.conv_geometry import ConvGeometry
-from subquant.kernels.cpu.amx_gemm import KRuns
 from subquant.kernels.isa.registry import fastest_instruction_set
+from subquant.kernels.pack.k_runs import KRuns
 from subquant.runtime import Device, Executable
 
 needs_amx = pytest.mark.skipif(

@@ -1,4 +1,8 @@
-"""What kernels of products of windows with a weight in tiles compute, whatever multiplies."""
+"""Implicit GEMM: base of the int8 kernels that multiply output pixels with a packed weight.
+
+M is the output pixels, N the output channels, and K the taps times the input channels. A GEMM is
+the convolution of one row with a 1x1 filter.
+"""
 
 from __future__ import annotations
 
@@ -11,26 +15,28 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
-__all__ = ["ROOM", "ConvGemm"]
+__all__ = ["MAX_PADDED_BYTES", "ConvGemm"]
 
-ROOM = 16 << 10
-"""Bytes of lines with what is around them at most, which stay in the cache beside the weight.
+MAX_PADDED_BYTES = 16 << 10
+"""Padded rows in workgroup memory stay in the L1 cache beside the weight up to this size.
+
 IREE gives a workgroup 32 KiB.
 """
 
 
 @dataclass(frozen=True)
 class ConvGemm:
-    """What is computed, and with what.
+    """An implicit GEMM.
 
     Args:
-        tiles: how the weight lies in memory: its depth is that of a window, as the kernel reads it.
-        instructions: what multiplies, a name in `INSTRUCTION_SETS`.
-        windows: where they are on the activations.
-        channels: integers of a position, a multiple of what is multiplied in a lane.
-        workgroups: how many share the work.
-        epilogue: what is done with the sums before they are written.
-        pictures: what is put around activations in the kernel, or None: they have it.
+        tiles: the layout of the packed weight; its K is that of an output pixel.
+        instructions: a name in `INSTRUCTION_SETS`.
+        geometry: output pixels, and the input pixels that they read.
+        channels: C, a multiple of the k-pack.
+        workgroups: the number of workgroups.
+        epilogue: the fused epilogue, or None.
+        pad_copy: copies padded rows to workgroup memory; None where the activations in memory have
+            their padding.
     """
 
     tiles: Tiles
@@ -43,31 +49,30 @@ class ConvGemm:
 
     @property
     def target(self) -> InstructionSet:
-        """What is multiplied with; of tiles, where there are none."""
+        """The instruction set; of AMX kernels, the one where the process has no AMX tiles."""
         return INSTRUCTION_SETS[self.instructions]
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """The extents of the result: lines, windows, columns."""
-        windows = self.geometry
-        return windows.images * windows.output_rows, windows.output_columns, self.tiles.n
+    def result_shape(self) -> tuple[int, int, int]:
+        """Output rows, output columns and N."""
+        geometry = self.geometry
+        return geometry.images * geometry.output_rows, geometry.output_columns, self.tiles.n
 
     @property
     def fits_scratch(self) -> bool:
-        """True if the lines that a window reads fit where they are written with what is around."""
-        return self.room_of(1) <= ROOM
+        """True if the padded rows of an output row fit workgroup memory."""
+        return self.padded_bytes(1) <= MAX_PADDED_BYTES
 
-    def room_of(self, lines: int) -> int:
-        """How many bytes the windows of some lines read of what is written."""
+    def padded_bytes(self, output_rows: int) -> int:
+        """The workgroup memory for the padded rows that some output rows read."""
         if self.pad_copy is None:
             return 0
-        *_, positions, channels = self.pad_copy.shape
-        return (
-            self.lines_read(lines) * positions * channels * self.target.multiplicand_type.bits // 8
-        )
+        *_, width, channels = self.pad_copy.padded_shape
+        size = self.target.multiplicand_type.bits // 8
+        return self.padded_rows(output_rows) * width * channels * size
 
-    def lines_read(self, lines: int) -> int:
-        """How many lines of a picture the windows of some lines read."""
+    def padded_rows(self, output_rows: int) -> int:
+        """The number of padded rows that some output rows read."""
         assert self.pad_copy is not None
         axis = self.pad_copy.vertical
-        return (lines - 1) * axis.stride + axis.receptive_field
+        return (output_rows - 1) * axis.stride + axis.receptive_field

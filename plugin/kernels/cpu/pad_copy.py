@@ -1,7 +1,10 @@
-"""The kernel that copies pictures with what is around them, as another kernel reads them.
+"""Pad-copy kernel: images with their padding materialized, as convolution kernels read them.
 
-IREE fills the result, copies each line of the picture into it, and widens it: three times over the
-memory. With AVX2 it takes twenty times as long where the number of positions is no power of two.
+The result is NHWC, flattened, as i8 or as multiplicands (`InstructionSet.multiplicands`). IREE
+takes three passes over memory for this: it fills the result, copies each image row, and widens it.
+(With AVX2 that takes twenty times as long where the number of pixels is no power of two.)
+
+Convolution kernels that copy rows to workgroup memory use the methods for single rows.
 """
 
 from __future__ import annotations
@@ -9,8 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
@@ -24,194 +25,201 @@ from ..workgroups import workgroup_range
 
 __all__ = ["PadCopyKernel"]
 
+_INT8_MACS_PER_BYTE = 8
+"""Copying a byte takes about as long as this many int8 MACs."""
+
 
 @dataclass(frozen=True)
 class PadCopyKernel:
-    """What is copied.
+    """Pad-copy of the images of a convolution.
 
     Args:
-        images: how many pictures there are.
-        lines, windows: the two axes of each, with what is outside.
-        channels: of a position.
-        missing: channels that are added to these.
-        outside: what is there, i8.
+        images: N.
+        vertical, horizontal: the spatial axes, with their padding.
+        channels: C of the input.
+        extra_channels: channels that are added, filled with padding.
+        padding_value: i8.
         instructions: a name in `INSTRUCTION_SETS`.
-        is_widened: whether what these multiply is written (`InstructionSet.multiplicands`), or i8.
-        workgroups: how many share the lines.
+        writes_multiplicands: the result has multiplicands, and not i8.
+        workgroups: the number of workgroups, which share the rows.
     """
 
     images: int
     vertical: ConvAxis
     horizontal: ConvAxis
     channels: int
-    missing: int
-    outside: int
+    extra_channels: int
+    padding_value: int
     instructions: str
-    is_widened: bool
+    writes_multiplicands: bool
     workgroups: int
 
     @property
-    def shape(self) -> list[int]:
-        """The extents of the result."""
+    def padded_shape(self) -> list[int]:
+        """N, H, W and C of the result."""
         axes = self.vertical, self.horizontal
-        whole = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
-        return [self.images, *whole, self.channels + self.missing]
+        sizes = [axis.pad_low + axis.size + axis.pad_high for axis in axes]
+        return [self.images, *sizes, self.channels + self.extra_channels]
 
     @property
-    def given(self) -> int:
-        """How many integers pictures have."""
+    def input_size(self) -> int:
+        """The number of input elements."""
         return self.images * self.vertical.size * self.horizontal.size * self.channels
 
     def kernel(self) -> Kernel:
-        """The kernel: its bindings are the pictures, and the result."""
-        element = INSTRUCTION_SETS[self.instructions].multiplicand_type if self.is_widened else I8
-        bindings = [Binding((self.given,), I8), Binding((int(np.prod(self.shape)),), element)]
-        products = 8 * math.prod(self.shape)
-        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0, macs=products)
+        """Build the kernel: bindings are the images and the result."""
+        target = INSTRUCTION_SETS[self.instructions]
+        element = target.multiplicand_type if self.writes_multiplicands else I8
+        size = math.prod(self.padded_shape)
+        bindings = [Binding((self.input_size,), I8), Binding((size,), element)]
+        macs = _INT8_MACS_PER_BYTE * size
+        return Kernel("padded_pictures", bindings, self.workgroups, self._body, 0, macs=macs)
 
-    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
-        count = self.images * self.shape[1]
-        begin, end = workgroup_range(scalar(number), self.workgroups, count)
-        loop(begin.value, end.value, 1, lambda line: self._line(memories, scalar(line)))
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+        source, result = memories
+        _, height, width, channels = self.padded_shape
+        first, end = workgroup_range(scalar(workgroup), self.workgroups, self.images * height)
 
-    def _line(self, memories: Sequence[Value], number: ArrayLike) -> None:
-        _, whole, positions, width = self.shape
-        image, line = quotient(number, whole), remainder(number, whole)
-        self.write_line(memories[0], memories[1], image, line, number * (positions * width))
+        def copy(index: Value) -> None:
+            number = scalar(index)
+            image, row = quotient(number, height), remainder(number, height)
+            self.copy_row(source, result, image, row, number * (width * channels))
 
-    def write_line(
-        self, given: Value, result: Value, image: ArrayLike, line: ArrayLike, start: ArrayLike
+        loop(first.value, end.value, 1, copy)
+
+    # -- rows -------------------------------------------------------------------------------------
+
+    def copy_row(
+        self, source: Value, result: Value, image: ArrayLike, row: ArrayLike, start: ArrayLike
     ) -> None:
-        """Write a line of a picture with what is around it.
+        """Copy an image row with its padding.
 
         Args:
-            given: the pictures.
-            result: memory of one axis.
-            image, line: which one; lines outside of the picture are counted.
-            start: where it is written to.
+            source: the images.
+            result: a memref of one axis.
+            image, row: the row, counted from the first row of padding.
+            start: the index of the padded row in the result.
         """
-        axis, (_, _, positions, width) = self.horizontal, self.shape
+        axis, (_, _, width, channels) = self.horizontal, self.padded_shape
 
-        def copy(source: ArrayLike) -> None:
-            first = self._fill_around(result, start)
-            if not self.missing:
-                self._copy(given, source, result, first, axis.size * width)
+        def copy(first_source: ArrayLike) -> None:
+            first = self._fill_sides(result, start)
+            if not self.extra_channels:
+                self._copy(source, first_source, result, first, axis.size * channels)
                 return
 
-            def of_position(position: Value) -> None:
-                at = first + scalar(position) * width
-                place = source + scalar(position) * self.channels
-                self._copy(given, place, result, at, self.channels)
-                self._fill(result, at + self.channels, self.missing)
+            def copy_pixel(pixel: Value) -> None:
+                target = first + scalar(pixel) * channels
+                own = first_source + scalar(pixel) * self.channels
+                self._copy(source, own, result, target, self.channels)
+                self._fill(result, target + self.channels, self.extra_channels)
 
-            loop(0, axis.size, 1, of_position)
+            loop(0, axis.size, 1, copy_pixel)
 
-        self._of_line(image, line, copy, lambda: self._fill(result, start, positions * width))
+        self._if_inside(image, row, copy, lambda: self._fill(result, start, width * channels))
 
-    def write_begin(
+    def copy_row_start(
         self,
-        given: Value,
+        source: Value,
         result: Value,
         image: ArrayLike,
-        line: ArrayLike,
+        row: ArrayLike,
         start: ArrayLike,
         length: int,
     ) -> None:
-        """Write the begin of a line of a picture, and what is around the line.
+        """Copy the first elements of an image row, and the padding at its sides.
 
         Args:
-            given, result, image, line, start: as of `write_line`.
-            length: how many integers of the line.
+            source, result, image, row, start: as for `copy_row`.
+            length: the number of elements.
         """
-        first = self._fill_around(result, start)
-        self._of_line(
+        first = self._fill_sides(result, start)
+        self._if_inside(
             image,
-            line,
-            lambda source: self._copy(given, source, result, first, length),
+            row,
+            lambda own: self._copy(source, own, result, first, length),
             lambda: self._fill(result, first, length),
         )
 
-    def write_vector(
+    def copy_row_vector(
         self,
-        given: Value,
+        source: Value,
         result: Value,
         image: ArrayLike,
-        line: ArrayLike,
+        row: ArrayLike,
         start: ArrayLike,
         offset: ArrayLike,
     ) -> None:
-        """Write a vector of a line of a picture.
+        """Copy a vector of an image row.
 
         Args:
-            given, result, image, line, start: as of `write_line`.
-            offset: its place in the line, without what is around.
+            source, result, image, row, start: as for `copy_row`.
+            offset: the index of the vector in the row, without padding.
         """
-        first = start + self.horizontal.pad_low * self.shape[-1] + offset
+        first = start + self.horizontal.pad_low * self.padded_shape[-1] + offset
         target = INSTRUCTION_SETS[self.instructions]
         lanes = target.lanes * target.k_pack
-        self._of_line(
+        self._if_inside(
             image,
-            line,
-            lambda source: self._copy(given, source + offset, result, first, lanes),
+            row,
+            lambda own: self._copy(source, own + offset, result, first, lanes),
             lambda: self._fill(result, first, lanes),
         )
 
-    def _fill_around(self, result: Value, start: ArrayLike) -> ArrayLike:
-        """Write what is around a line that begins at a place, and return where the line itself is.
-
-        Args:
-            result, start: as of `write_line`.
-        """
-        axis, width = self.horizontal, self.shape[-1]
-        first = start + axis.pad_low * width
-        self._fill(result, start, axis.pad_low * width)
-        self._fill(result, first + axis.size * width, axis.pad_high * width)
+    def _fill_sides(self, result: Value, start: ArrayLike) -> ArrayLike:
+        """Fill the padding at both sides of a row; return the index of its first pixel."""
+        axis, channels = self.horizontal, self.padded_shape[-1]
+        first = start + axis.pad_low * channels
+        self._fill(result, start, axis.pad_low * channels)
+        self._fill(result, first + axis.size * channels, axis.pad_high * channels)
         return first
 
-    def _of_line(
+    def _if_inside(
         self,
         image: ArrayLike,
-        line: ArrayLike,
+        row: ArrayLike,
         copy: Callable[[ArrayLike], None],
         fill: Callable[[], None],
     ) -> None:
-        """Do the one with where a line of a picture is, or the other where there is none."""
-        lines, line = self.vertical, line - self.vertical.pad_low
-        source = (image * lines.size + line) * (self.horizontal.size * self.channels)
-        if self.shape[1] == lines.size:
+        """Emit a copy from the index of an image row, or a fill for a row of padding."""
+        axis, row = self.vertical, row - self.vertical.pad_low
+        source = (image * axis.size + row) * (self.horizontal.size * self.channels)
+        if self.padded_shape[1] == axis.size:
             copy(source)
         else:
-            when((line >= 0) & (line < lines.size), lambda: copy(source), fill)
+            when((row >= 0) & (row < axis.size), lambda: copy(source), fill)
+
+    # -- elements ---------------------------------------------------------------------------------
 
     def _copy(
-        self, given: Value, source: ArrayLike, result: Value, target: ArrayLike, length: int
+        self, source: Value, first: ArrayLike, result: Value, target: ArrayLike, length: int
     ) -> None:
-        def write(offset: ArrayLike, lanes: int) -> None:
-            found = load(given, [(source + offset).value], lanes, I8)
-            store(self._factors(found), result, [(target + offset).value])
+        def copy(offset: ArrayLike, lanes: int) -> None:
+            vector = load(source, [(first + offset).value], lanes, I8)
+            store(self._converted(vector), result, [(target + offset).value])
 
-        self._in_vectors(length, write)
+        self._for_vectors(length, copy)
 
     def _fill(self, result: Value, target: ArrayLike, length: int) -> None:
-        def write(offset: ArrayLike, lanes: int) -> None:
-            outside = self._factors(Vectors(lanes).known(self.outside, I8))
-            store(outside, result, [(target + offset).value])
+        def fill(offset: ArrayLike, lanes: int) -> None:
+            padding = self._converted(Vectors(lanes).known(self.padding_value, I8))
+            store(padding, result, [(target + offset).value])
 
-        self._in_vectors(length, write)
+        self._for_vectors(length, fill)
 
-    def _factors(self, given: ArrayLike) -> ArrayLike:
-        return (
-            INSTRUCTION_SETS[self.instructions].multiplicands(given) if self.is_widened else given
-        )
+    def _converted(self, vector: ArrayLike) -> ArrayLike:
+        if not self.writes_multiplicands:
+            return vector
+        return INSTRUCTION_SETS[self.instructions].multiplicands(vector)
 
-    def _in_vectors(self, length: int, write: Callable[[ArrayLike, int], None]) -> None:
-        """Write so many elements: the last vector may share some with the one before."""
+    def _for_vectors(self, length: int, body: Callable[[ArrayLike, int], None]) -> None:
+        """Call a body with the offset and the lanes of vectors; the last two may overlap."""
         target = INSTRUCTION_SETS[self.instructions]
         lanes = target.lanes * target.k_pack
         while lanes > length > 0:
             lanes //= 2
         if not length:
             return
-        loop(0, length // lanes * lanes, lanes, lambda at: write(scalar(at), lanes))
+        loop(0, length // lanes * lanes, lanes, lambda offset: body(scalar(offset), lanes))
         if length % lanes:
-            write(scalar(constant_index(length - lanes)), lanes)
+            body(scalar(constant_index(length - lanes)), lanes)

@@ -20,7 +20,7 @@ from ...numerics.element_types import I8, I32, AnyArray, Array, ElementType
 from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements, is_invariant
 from ..conv_geometry import ConvAxis, ConvGeometry
-from ..cpu.amx_gemm import AmxGemm, KRuns
+from ..cpu.amx_gemm import AmxGemm
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
@@ -29,6 +29,7 @@ from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
+from ..pack.k_runs import KRuns
 from ..pack.packed_weight import Tiles
 from ..workgroups import MAX_LARGE_WORKGROUPS, workgroups_per_tile
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
@@ -376,7 +377,7 @@ class IntegerContraction:
     def _with_pad_copy(self, product: Int8Conv, instructions: str, missing: int) -> Int8Conv:
         """The same with what is around pictures written in the kernel, if that takes less."""
         pad_copy, windows = self._pad_copy(instructions, missing, is_widened=True), product.geometry
-        lines, (_, _, positions, channels) = pad_copy.vertical, pad_copy.shape
+        lines, (_, _, positions, channels) = pad_copy.vertical, pad_copy.padded_shape
         products = windows.output_pixels * product.tiles.k
         again = (
             max(0, lines.receptive_field - lines.stride)
@@ -519,7 +520,7 @@ class IntegerContraction:
     @staticmethod
     def _call(kernels: KernelTable, product: Int8Conv | AmxGemm, operands: list[Value]) -> Value:
         result = tensor_type(
-            product.shape, mlir_type(product.epilogue.element if product.epilogue else I32)
+            product.result_shape, mlir_type(product.epilogue.element if product.epilogue else I32)
         )
         [made] = kernels.call(product, product.kernel(), operands, [result], 0)
         return made
@@ -610,7 +611,7 @@ class IntegerContraction:
         if not is_copied:
             return given
         pad_copy = self._pad_copy(instructions, missing, is_widened=is_widened)
-        size = math.prod(pad_copy.shape)
+        size = math.prod(pad_copy.padded_shape)
         workgroups = max(1, min(MAX_LARGE_WORKGROUPS, size // _BYTES_OF_A_WORKGROUP))
         pad_copy = replace(pad_copy, workgroups=workgroups)
         element = factor if is_widened else I8

@@ -1,0 +1,210 @@
+"""Register blocking, memory and pipelining of the int8 convolution kernel."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...numerics.element_types import I8, I32
+from ..conv_geometry import ConvAxis
+from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
+from .weight_panels import WidenedPanels, widened_panels
+
+__all__ = ["MAX_UNROLL", "Int8ConvPlan"]
+
+MAX_UNROLL = 8
+"""At most this many k-packs are unrolled."""
+_MIN_K_WITHOUT_PIPELINING = 1 << 11
+"""From this K on, the epilogue takes less than 1 % of the time, and is not pipelined."""
+_MAX_CONVERTED_BYTES = 8 << 10
+"""Multiplicands in workgroup memory; dispatch fusion has 32 KiB for all kernels of a dispatch.
+
+Converting them there, and not in registers, pays (Emerald Rapids, 1x1: 14x14x576 to 24 channels
+12 us for 20).
+"""
+_WEIGHT_COST_IN_PIXELS = 0.25
+"""Loading a weight vector for a register tile costs about as much as this many output pixels."""
+_L1_WEIGHT_BYTES = 24 << 10
+"""A weight tile up to this size stays in the L1 cache beside activations."""
+_L2_WEIGHT_BYTES = 256 << 10
+"""A weight up to this size is still in the L2 cache of any processor from the call before."""
+_MIN_SKIPPED_SHARE = 0.01
+"""The least share of padding MACs for which skipping them pays (Zen 4, 7x7x512: 9 % faster)."""
+_MAX_PANEL_SCRATCH_BYTES = 24 << 10
+"""Memory for padded rows and a widened panel, of the 32 KiB that IREE gives a workgroup."""
+_MAX_WAITING_BYTES = 8 << 10
+"""Accumulators that wait in memory from one panel to the next."""
+_MIN_TILES_FOR_PIPELINED_COPY = 4
+"""Padded rows are copied ahead of their reads if an output row has this many register tiles."""
+
+
+@dataclass(frozen=True)
+class Int8ConvPlan(ConvGemm):
+    """An int8 convolution, or GEMM, with SIMD accumulators.
+
+    Args:
+        slices: channel slices; a weight tile reads one of them. The tiles of a slice are
+            consecutive, and all slices have the same number.
+        converts_activations: activations are i8, and converted to multiplicands when they are read;
+            that pays where each is read once.
+        skipped_padding: the vertical axis, whose padding taps are skipped; None to multiply them.
+    """
+
+    slices: int = 1
+    converts_activations: bool = False
+    skipped_padding: ConvAxis | None = None
+
+    # -- padding ----------------------------------------------------------------------------------
+
+    def can_skip_padding(self, vertical: ConvAxis) -> bool:
+        """True if rows of taps in the vertical padding can be skipped, and that pays."""
+        (taps, distance), *_ = (*self.geometry.taps, (0, 0))
+        if taps != vertical.taps or distance == 0 or vertical.min_taps_inside == 0:
+            return False
+        k_packs_per_row = self.geometry.tap_count // taps * self.k_packs_per_pixel // self.slices
+        return vertical.padding_share >= _MIN_SKIPPED_SHARE and k_packs_per_row >= MAX_UNROLL
+
+    @property
+    def skipped_taps(self) -> list[tuple[int, int]]:
+        """Numbers of skipped rows of taps at both sides, each with initial accumulators."""
+        if self.skipped_padding is None:
+            return [(0, 0)]
+        low, high = self.skipped_padding.max_padding_taps
+        return list(itertools.product(range(low + 1), range(high + 1)))
+
+    @cached_property
+    def rows_per_block(self) -> int:
+        """The output rows of a block, whose padded rows are copied together."""
+        rows, images = self.geometry.output_rows, self.geometry.images
+        limit = max(1, rows * images // self.workgroups)
+        choices = (n for n in range(min(limit, rows), 0, -1) if rows % n == 0)
+        return next(n for n in choices if n == 1 or self.padded_bytes(n) <= MAX_PADDED_BYTES)
+
+    @property
+    def is_copy_pipelined(self) -> bool:
+        """True if padded rows are copied between the multiplications of the pixels before.
+
+        A 3x3 convolution of 56x56x64 with stride 2 takes 2 % less time (Zen 4).
+        """
+        if self.pad_copy is None or not self.is_epilogue_pipelined:
+            return False
+        limit = self.pad_copy.horizontal.size * self.channels - self.copy_step
+        is_whole = self.copy_step % (self.target.lanes * self.target.k_pack) == 0
+        is_long = self.geometry.output_columns >= _MIN_TILES_FOR_PIPELINED_COPY * self.mr
+        return is_whole and is_long and 0 < self.first_copy_length <= limit
+
+    @property
+    def copy_step(self) -> int:
+        """Elements of a padded row that a register tile reads and the one before does not."""
+        return self.mr * self.geometry.column_stride * self.channels
+
+    @property
+    def first_copy_length(self) -> int:
+        """Elements of an image row that the first register tile reads."""
+        assert self.pad_copy is not None
+        axis = self.pad_copy.horizontal
+        return ((self.mr - 1) * axis.stride + axis.receptive_field - axis.pad_low) * self.channels
+
+    # -- register blocking ------------------------------------------------------------------------
+
+    @property
+    def k_packs_per_pixel(self) -> int:
+        """The k-packs of an input pixel."""
+        return self.channels // self.target.k_pack
+
+    @property
+    def pixel_step(self) -> int:
+        """The k-packs from an output pixel's first to that of the next."""
+        return self.geometry.column_stride * self.k_packs_per_pixel
+
+    @property
+    def mr(self) -> int:
+        """MR, the output pixels of a register tile: the choice with the least recomputation.
+
+        A larger MR loads the weight less often; less than half the registers is not considered.
+        """
+        columns, vectors = self.geometry.output_columns, self.tiles.vectors
+        limit = self.target.pixels_per_tile(vectors, is_pipelined=self.is_epilogue_pipelined)
+        limit = min(limit, columns)
+        choices = range((limit + 1) // 2, limit + 1)
+        return min(choices, key=lambda n: (-(-columns // n) * (n + _WEIGHT_COST_IN_PIXELS), -n))
+
+    @property
+    def tiles_per_row(self) -> int:
+        """The register tiles of an output row; the last two may share pixels."""
+        return -(-self.geometry.output_columns // self.mr)
+
+    @property
+    def is_epilogue_pipelined(self) -> bool:
+        """True if the epilogue of a register tile runs between the multiplications of the next."""
+        is_estimated = self.epilogue is not None and self.epilogue.vectors_per_estimate > 0
+        has_registers = self.target.max_accumulators_pipelined > 0
+        return is_estimated and has_registers and self.tiles.k < _MIN_K_WITHOUT_PIPELINING
+
+    @property
+    def alternates_k_order(self) -> bool:
+        """True if every other register tile goes through K backwards.
+
+        Then the part of the weight that was read last is still in the L1 cache, of a weight that is
+        somewhat larger (Zen 4, 3x3 of 56x56x64 with stride 2: 1 % faster).
+        """
+        tile_bytes = self.tiles.steps * self.tiles.step_bytes
+        return _L1_WEIGHT_BYTES < tile_bytes <= 4 * _L1_WEIGHT_BYTES
+
+    @property
+    def prefetch_bytes(self) -> int:
+        """The prefetch distance of the weight; 0 for none.
+
+        A register tile of one pixel reads each byte of the weight once, perhaps from memory. From
+        the L2 cache a prefetch takes as long as the load (Emerald Rapids: 10 % slower).
+        """
+        size = self.tiles.count * self.tiles.steps * self.tiles.step_bytes
+        is_streamed = self.mr == 1 and size >= _L2_WEIGHT_BYTES
+        return self.target.prefetch_bytes_int8 if is_streamed else 0
+
+    # -- multiplicands ----------------------------------------------------------------------------
+
+    @property
+    def can_convert_activations(self) -> bool:
+        """True if the kernel can convert i8 activations, and multiplicands differ from them."""
+        target = self.target
+        is_biased_byte = target.multiplicand_type.bits == I8.bits and target.sign_offset != 0
+        return self.converts_to_scratch or is_biased_byte
+
+    @property
+    def converts_to_scratch(self) -> bool:
+        """True if the multiplicands of a register tile are written to workgroup memory.
+
+        Only those of 1x1 filters: pixels of larger filters share them, and are apart in memory.
+        """
+        size = self.mr * self.k_packs_per_pass * I32.bits // 8
+        are_equal = self.target.multiplicand_type == I8 and not self.target.sign_offset
+        is_small = self.geometry.tap_count == 1 and size <= _MAX_CONVERTED_BYTES
+        return self.converts_activations and is_small and not are_equal
+
+    @cached_property
+    def panels(self) -> WidenedPanels | None:
+        """Widened panels of the weight; None where the kernel reads the weight itself.
+
+        Only a tile of a 1x1 filter is split, whose k-packs are consecutive in a pixel.
+        """
+        pixels = self.geometry.output_pixels // self.workgroups
+        limit = _MAX_PANEL_SCRATCH_BYTES - self.padded_bytes(self.rows_per_block)
+        can_split = self.geometry.tap_count == self.slices == 1
+        return widened_panels(self.tiles, self.target, pixels, limit, can_split=can_split)
+
+    @property
+    def splits_panels(self) -> bool:
+        """True if accumulators wait in memory from one panel to the next."""
+        return self.panels is not None and self.panels.count > 1
+
+    @property
+    def k_packs_per_pass(self) -> int:
+        """The k-packs of a pixel that are multiplied before the next register tile."""
+        return self.panels.k_packs if self.panels and self.splits_panels else self.k_packs_per_pixel
+
+    @property
+    def waiting_tiles(self) -> int:
+        """The register tiles whose accumulators wait in memory from one panel to the next."""
+        return _MAX_WAITING_BYTES // (self.mr * self.tiles.nr * I32.bits // 8)

@@ -1,0 +1,226 @@
+"""Register tile of the int8 convolution kernel: initial accumulators and K loop.
+
+::
+
+    acc[p, n] = initial[n] + sum_(t, c) multiplicand(x[first_tap(p) + t, c]) * weight[n, t, c]
+
+for MR output pixels ``p``, taps ``t`` and input channels ``c``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+
+from ...core._mlir import Value
+from ...emit import ArrayLike, scalar
+from ...emit.linalg import constant_index
+from ...emit.vectors import load, load_element, loop, prefetch, quotient, remainder
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I32, ElementType
+from .int8_conv_plan import MAX_UNROLL, Int8ConvPlan
+
+__all__ = ["Int8ConvTile", "Slot", "WeightTile"]
+
+_MIN_PIPELINED_UNROLL = 4
+"""At least this many k-packs are unrolled between two slots."""
+
+Slot: TypeAlias = Callable[[ArrayLike, int], None]
+"""Emits other work between multiplications: called with the slot's number, and their count."""
+
+
+@dataclass(frozen=True)
+class WeightTile:
+    """A weight tile, or a panel of it, in memory.
+
+    Attributes:
+        memory: a memref of tiles.
+        tile: the index in the memref.
+        element: the element type of the memref.
+    """
+
+    memory: Value
+    tile: ArrayLike
+    element: ElementType = I8
+
+
+@dataclass(frozen=True)
+class Int8ConvTile:
+    """MR output pixels of a row times a weight tile.
+
+    Attributes:
+        plan: the kernel.
+        weight: the weight tile.
+        initial: the memref of initial accumulators.
+        activations: the memref that is read.
+        tile: the number of the weight tile.
+        row: the output row, counted over all images.
+        start: the first k-pack of the first pixel in `activations`.
+        pixel_step: k-packs from a pixel to the next.
+        is_backwards: whether K is gone through backwards; None for never.
+    """
+
+    plan: Int8ConvPlan
+    weight: WeightTile
+    initial: Value
+    activations: Value
+    tile: ArrayLike
+    row: ArrayLike
+    start: ArrayLike
+    pixel_step: int
+    is_backwards: ArrayLike | None
+
+    def accumulate(
+        self,
+        slot: Slot | None = None,
+        min_slots: int = 1,
+        accumulators: Sequence[ArrayLike] = (),
+    ) -> list[ArrayLike]:
+        """Emit the K loop; return the accumulators of MR pixels, for each vector of the tile.
+
+        Args:
+            slot: emits other work between unrolled k-packs.
+            min_slots: how many slots there should be.
+            accumulators: those of the panels before; by default the initial ones.
+        """
+        plan = self.plan
+        k_packs, own = plan.k_packs_per_pixel, plan.k_packs_per_pass // plan.slices
+        loops = [(count, distance * k_packs) for count, distance in plan.geometry.taps]
+        loops.append((own, 1))
+        total = math.prod(count for count, _ in loops)
+        zero, initial_tile = scalar(constant_index(0)), self.tile
+        number, position, rows = zero, self.start, scalar(constant_index(loops[0][0]))
+        if plan.slices > 1:
+            position = position + quotient(self.tile, plan.tiles.count // plan.slices) * own
+        if plan.skipped_padding is not None:
+            axis = plan.skipped_padding
+            taps, (_, max_high) = axis.taps, axis.max_padding_taps
+            low, end = axis.taps_inside(remainder(self.row, plan.geometry.output_rows))
+            variant = low * (max_high + 1) + taps - end
+            initial_tile = self.tile + variant * plan.tiles.count
+            number, position = low * (total // taps), position + low * loops[0][1]
+            rows = end - low
+            total = total // taps * axis.min_taps_inside
+        if not accumulators:
+            accumulators = self._initial(initial_tile) * plan.mr
+        unroll = max(_MIN_PIPELINED_UNROLL, min(MAX_UNROLL, total // min_slots))
+        nest = _KLoopNest(self, loops, rows, unroll, total, slot)
+        return list(nest.emit(0, zero, number, position, accumulators))
+
+    def _initial(self, tile: ArrayLike) -> list[ArrayLike]:
+        """The initial accumulators of a pixel."""
+        lanes, vectors = self.plan.tiles.lanes, self.plan.tiles.vectors
+        return [load(self.initial, [tile.value, n * lanes], lanes, I32) for n in range(vectors)]
+
+    def add_k_pack(
+        self, number: ArrayLike, position: ArrayLike, accumulators: Sequence[ArrayLike]
+    ) -> list[ArrayLike]:
+        """Add the products of a k-pack of the weight with the activations at a position."""
+        plan, target, vectors = self.plan, self.plan.target, self.plan.tiles.vectors
+        length = plan.tiles.lanes * target.k_pack
+        weights = []
+        for vector in range(vectors):
+            offset = vector * length
+            index = [self.weight.tile.value, number.value]
+            loaded = load(self.weight.memory, [*index, offset], length, self.weight.element)
+            weights.append(convert(loaded, target.multiplicand_type))
+            if plan.prefetch_bytes:
+                prefetch(self.weight.memory, [*index, offset + plan.prefetch_bytes])
+        sums = []
+        for pixel in range(plan.mr):
+            own = (position + pixel * self.pixel_step).value
+            word = load_element(self.activations, [own])
+            multiplicands = target.broadcast_k_pack(word, target.multiplicand_type)
+            if plan.converts_activations and not plan.converts_to_scratch:
+                multiplicands = target.multiplicands(multiplicands)
+            for vector, weight in enumerate(weights):
+                accumulator = accumulators[pixel * vectors + vector]
+                sums.append(target.add_products(accumulator, multiplicands, weight))
+        return [target.with_barrier_i32(each) for each in sums]
+
+
+@dataclass(frozen=True)
+class _KLoopNest:
+    """The loops over taps and k-packs, in the order in which the weight is packed.
+
+    Attributes:
+        tile: the register tile.
+        loops: the count of each loop, and the distance of its iterations in k-packs.
+        rows: the count of the outermost loop.
+        unroll: the limit of unrolled k-packs.
+        total: the k-packs of all loops.
+        slot: emits other work after the unrolled k-packs.
+    """
+
+    tile: Int8ConvTile
+    loops: Sequence[tuple[int, int]]
+    rows: ArrayLike
+    unroll: int
+    total: int
+    slot: Slot | None
+
+    def emit(
+        self,
+        level: int,
+        done: ArrayLike,
+        number: ArrayLike,
+        position: ArrayLike,
+        accumulators: Sequence[ArrayLike],
+    ) -> Sequence[ArrayLike]:
+        """Emit the loops from a level on.
+
+        Args:
+            level: the number of the first of them.
+            done: the k-packs before.
+            number: the first k-pack in the weight.
+            position: the first k-pack in the activations.
+            accumulators: the accumulators.
+        """
+        (count, distance), *inner = self.loops[level:]
+        inner_k_packs = math.prod(each for each, _ in inner)
+        if count * inner_k_packs <= self.unroll:
+            k_packs = []
+            indices = np.ndindex(*(each for each, _ in self.loops[level:]))
+            for offset, index in enumerate(indices):
+                distances = zip(index, self.loops[level:], strict=True)
+                k_packs.append((number + offset, position + sum(i * d for i, (_, d) in distances)))
+            return self._unrolled(done, k_packs, accumulators)
+        step = 1
+        if not inner:
+            step = next(n for n in range(self.unroll, 0, -1) if count % n == 0)
+
+        def body(iteration: Value, *carried: ArrayLike) -> Sequence[ArrayLike]:
+            index = order = scalar(iteration)
+            if self.tile.is_backwards is not None:
+                size = scalar(constant_index(count)) if level else self.rows
+                index = np.where(self.tile.is_backwards, size - step - order, order)
+            if inner:
+                return self.emit(
+                    level + 1,
+                    done + order * inner_k_packs,
+                    number + index * inner_k_packs,
+                    position + index * distance,
+                    carried,
+                )
+            k_packs = [(number + index + n, position + index + n) for n in range(step)]
+            return self._unrolled(done + order, k_packs, carried)
+
+        return loop(0, count if level else self.rows.value, step, body, accumulators)
+
+    def _unrolled(
+        self,
+        done: ArrayLike,
+        k_packs: Sequence[tuple[ArrayLike, ArrayLike]],
+        accumulators: Sequence[ArrayLike],
+    ) -> list[ArrayLike]:
+        sums = list(accumulators)
+        for number, position in k_packs:
+            sums = self.tile.add_k_pack(number, position, sums)
+        if self.slot is not None:
+            size = len(k_packs)
+            self.slot(quotient(done, size), self.total // size)
+        return sums
