@@ -22,6 +22,7 @@ from ..numerics.element_types import Array, ElementType
 __all__ = [
     "INDEX",
     "attributes_of",
+    "backward_slice",
     "byte_size",
     "cached",
     "cached_with_constants",
@@ -269,6 +270,28 @@ def all_producers(value: Value, accepts: Callable[[Value], bool | None]) -> bool
             pending += operands
             seen.update(operands)
     return True
+
+
+def backward_slice(
+    op: Operation, includes: Callable[[Operation], bool] = lambda _: True
+) -> list[Operation]:
+    """List an operation and the producers of its operands, each after its own producers.
+
+    Args:
+        op: the operation.
+        includes: True for the producers that are listed; operands may come from blocks else.
+    """
+    order: dict[Operation, None] = {}
+    pending = [op]
+    while pending:
+        owners = (operand.owner for operand in pending[-1].operands)
+        producers = [each.operation for each in owners if not isinstance(each, ir.Block)]
+        missing = [each for each in producers if each not in order and includes(each)]
+        if missing:
+            pending += missing
+        else:
+            order[pending.pop()] = None
+    return list(order)
 
 
 def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:

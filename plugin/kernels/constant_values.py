@@ -1,13 +1,13 @@
-"""What is known of a value when a program is compiled: constants, and what is computed from them.
+"""Constants of a program: values that the compiler can evaluate, and values equal at each call.
 
-A weight that is a constant is laid out for a kernel once, by the compiler. Between a constant and
-its use there may be what sorts its bytes, turns its zero point, or multiplies scales::
+The compiler packs a constant weight for its kernel once. Between a constant and its use there are
+perhaps operations that sort its bytes, change its zero point, or multiply scales::
 
     %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
-These operations are computed by the reference arithmetic, which is what they mean. A parameter that
-the compiler is given (`given_parameters`) is known like a constant.
+They are evaluated by the reference arithmetic, which defines them. A parameter whose archive the
+compiler has (`given_parameters`) is a constant too.
 """
 
 from __future__ import annotations
@@ -35,117 +35,103 @@ __all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant",
 
 
 def is_constant(value: Value) -> bool:
-    """True if the elements of a value follow from constants by `constant_elements`."""
-    return operation.all_producers(value, _is_known)
+    """True if `constant_elements` can evaluate a value."""
+    return operation.all_producers(value, _is_constant)
 
 
-def _is_known(value: Value) -> bool | None:
-    """The same of a value, or None where it depends on operands."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
+def _is_constant(value: Value) -> bool | None:
+    """True or False for a value; None where its operands decide."""
+    op = _evaluated_producer(value)
+    if op is None:
         return False
-    op = owner.operation
     if op.name in CONSTANTS:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
         return given_parameter(op) is not None
-    if op.name == _GATHER and not _takes_elements(op):
-        return False
-    return False if op.name in _ARITHMETIC and not _is_plain(op) else None
+    return False if op.name in _ARITHMETIC and not _is_signless_or_float(op) else None
 
 
 def is_invariant(value: Value) -> bool:
-    """True if the elements of a value follow from what is the same at each call.
+    """True if a value has the same elements at each call.
 
-    That is constants, and globals that nothing changes, of which a program computes once, when it
-    is loaded; and weights that are laid out before the call.
+    It is computed from constants, from globals that are never stored, which a program evaluates
+    once when it is loaded, and from weights that are packed ahead of the call.
     """
-    return operation.all_producers(value, _is_fixed)
+    return operation.all_producers(value, _is_invariant)
 
 
-def _is_fixed(value: Value) -> bool | None:
-    """The same of a value, or None where it depends on operands."""
-    owner = value.owner
-    if isinstance(owner, ir.Block):
+def _is_invariant(value: Value) -> bool | None:
+    """True or False for a value; None where its operands decide."""
+    if isinstance(value.owner, ir.Block):
         return is_weight(value)
-    op = owner.operation
-    if op.name not in _RULES:
-        return False
-    if op.name == _GATHER and not _takes_elements(op):
+    op = _evaluated_producer(value)
+    if op is None:
         return False
     return is_immutable(op) if op.name == LOAD else None
 
 
-def constant_elements(value: Value) -> Array | None:
-    """Return the elements of a value, or None if they are known at run time only.
+def _evaluated_producer(value: Value) -> Operation | None:
+    """The operation that computes a value, if it can be evaluated."""
+    if isinstance(value.owner, ir.Block) or value.owner.operation.name not in _EVALUATED:
+        return None
+    op = value.owner.operation
+    if op.name == _GATHER:
+        gather = AxisGather.of(op)
+        return op if gather is not None and gather.is_of_elements else None
+    return op
 
-    Integers are signed numbers of 64 bits, floats of their own type, as of `array_of_dense`.
+
+def constant_elements(value: Value) -> Array | None:
+    """Return the elements of a constant; None for other values.
+
+    Integers are signed in int64, floats have their own type (`array_of_dense`).
     """
     if not is_constant(value):
         return None
-    array = _computed(value.owner.operation)
+    array = _evaluate(value.owner.operation)
     return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array
 
 
 def constant_bytes(value: Value) -> Array | None:
-    """Return integers of at most 8 bits as bytes, as `constant_elements`, in less memory."""
+    """Return integers of at most 8 bits as uint8, in less memory than `constant_elements`."""
     if not is_constant(value):
         return None
-    array = _computed(value.owner.operation)
+    array = _evaluate(value.owner.operation)
     return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)
 
 
-def _is_plain(op: Operation) -> bool:
-    """True if NumPy's arithmetic is that of an operation: on floats, and on signless integers."""
+def _is_signless_or_float(op: Operation) -> bool:
+    """True if NumPy's arithmetic is the operation's: on floats, and on signless integers."""
     elements = [str(each.type.element_type) for each in (*op.operands, *op.results)]
     is_float = elements[-1][0] == "f"
-    return all((element[0] == "f" and is_float) or _INTEGER.match(element) for element in elements)
+    return all((element[0] == "f" and is_float) or _SIGNLESS.match(element) for element in elements)
 
 
-def _computed(op: Operation) -> Array:
+def _evaluate(op: Operation) -> Array:
     """The elements of a result; integers of 8 bits may be int8."""
-    order = _in_order(op)
-    readers = Counter(operand.owner.operation for each in order for operand in each.operands)
-    found: dict[Operation, Array] = {}
+    order = operation.backward_slice(op)
+    reads = Counter(operand.owner.operation for each in order for operand in each.operands)
+    arrays: dict[Operation, Array] = {}
     for each in order:
-        behind = [operand.owner.operation for operand in each.operands]
-        arrays = [found[given] for given in behind]
-        readers.subtract(behind)
-        for given in dict.fromkeys(behind):  # what nobody reads any more gives its memory back
-            if not readers[given]:
-                del found[given]
-        found[each] = _RULES[each.name](each, *arrays)
-    return found[op]
-
-
-def _in_order(op: Operation) -> list[Operation]:
-    """An operation, and those behind it, each once, after those behind its operands."""
-    order: dict[Operation, None] = {}
-    pending = [op]
-    while pending:
-        last = pending[-1]
-        behind = [operand.owner.operation for operand in last.operands]
-        missing = [each for each in behind if each not in order]
-        if missing:
-            pending += missing
-        else:
-            order[pending.pop()] = None
-    return list(order)
+        producers = [operand.owner.operation for operand in each.operands]
+        operands = [arrays[producer] for producer in producers]
+        reads.subtract(producers)
+        for producer in dict.fromkeys(producers):
+            if not reads[producer]:
+                del arrays[producer]  # free its memory
+        arrays[each] = _EVALUATED[each.name](each, *operands)
+    return arrays[op]
 
 
 def erase_unused(value: Value) -> None:
-    """Erase what computes a value from constants, or pads it, where nobody uses it."""
+    """Erase the operations that evaluate or pad an unused value, and their unused producers."""
     owner = value.owner
-    if not isinstance(owner, ir.Block) and _is_erased(owner.operation):
-        operation.erase_unused(owner.operation, _is_erased)
+    if not isinstance(owner, ir.Block) and _is_erasable(owner.operation):
+        operation.erase_unused(owner.operation, _is_erasable)
 
 
-def _is_erased(op: Operation) -> bool:
-    return op.name in (*_RULES, "stablehlo.pad")
-
-
-def _constant(op: Operation) -> Array:
-    return array_of_dense(op.attributes["value"])
+def _is_erasable(op: Operation) -> bool:
+    return op.name in (*_EVALUATED, "stablehlo.pad")
 
 
 def _convert(op: Operation, array: Array) -> Array:
@@ -161,15 +147,6 @@ def _wrapped(op: Operation, array: Array) -> Array:
     return wrapped(array, type_.width) if isinstance(type_, ir.IntegerType) else array
 
 
-def _takes_elements(op: Operation) -> bool:
-    taking = AxisGather.of(op)
-    return taking is not None and taking.is_of_elements
-
-
-def _gather(op: Operation, table: Array, numbers: Array) -> Array:
-    return np.take(table, numbers, mode="clip")
-
-
 def _unpack(op: Operation, *planes: Array) -> Array:
     width = op.results[0].type.element_type.width
     low, *high = (plane.astype(np.uint8) for plane in planes)
@@ -180,26 +157,26 @@ def _unpack(op: Operation, *planes: Array) -> Array:
 def _dequantize(op: Operation, *arrays: Array) -> Array:
     storage, expressed = described_type(op)
     operands = operands_of(op)
-    given = dict(zip(operands, arrays, strict=True))
+    arrays_of = dict(zip(operands, arrays, strict=True))
     for name in ("input", "zero_points"):
-        if name in given and not storage.signed:
+        if name in arrays_of and not storage.signed:
             mask = (1 << operands[name].type.element_type.width) - 1
-            given[name] = given[name].astype(np.int64) & mask
+            arrays_of[name] = arrays_of[name].astype(np.int64) & mask
     return dequantize_blocks(
-        given["input"],
-        given["scales"],
-        given.get("zero_points"),
+        arrays_of["input"],
+        arrays_of["scales"],
+        arrays_of.get("zero_points"),
         [int(size) for size in op.attributes["block_sizes"]],
         expressed,
-        given.get("offsets"),
+        arrays_of.get("offsets"),
     )
 
 
 _GATHER = "stablehlo.gather"
 _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.subtract")
-_INTEGER = re.compile(r"i([2-9]|[1-6]\d)$")
-_RULES: dict[str, Callable[..., Array]] = {
-    **dict.fromkeys(CONSTANTS, _constant),
+_SIGNLESS = re.compile(r"i([2-9]|[1-6]\d)$")
+_EVALUATED: dict[str, Callable[..., Array]] = {
+    **dict.fromkeys(CONSTANTS, lambda op: array_of_dense(op.attributes["value"])),
     LOAD: loaded_elements,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
     **{
@@ -207,13 +184,13 @@ _RULES: dict[str, Callable[..., Array]] = {
         for name in (linalg.BARRIER, "stablehlo.reshape", "stablehlo.slice", "stablehlo.transpose")
     },
     "stablehlo.convert": _convert,
-    _GATHER: _gather,
+    _GATHER: lambda op, table, indices: np.take(table, indices, mode="clip"),
     **{
         name: lambda op, *arrays: _wrapped(op, ELEMENTWISE[op.name](*arrays))
-        for name in (*("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract"),)
+        for name in ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
     },
     **{name: EVALUATED[name] for name in ("stablehlo.and", "stablehlo.xor")},
     UNPACK: _unpack,
     "subquant.dequantize": _dequantize,
 }
-"""Operations, and what they compute from known operands."""
+"""Functions of an operation and its constant operands."""

@@ -45,7 +45,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
@@ -55,7 +55,7 @@ import numpy as np
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import known_integer
 from ...emit import tensor
-from ...emit.operation import element_of, erase_unused, is_used
+from ...emit.operation import backward_slice, element_of, erase_unused, is_used
 from ...emit.stablehlo_semantics import ABSTRACT, EVALUATED
 from ...errors import Remark
 from ...numerics.array_functions import convert
@@ -162,7 +162,7 @@ class _Computed:
         if len(bytes_) != 2:
             return None
         first, second = bytes_
-        computed = cls((first, second), tuple(_in_order(found)))
+        computed = cls((first, second), tuple(backward_slice(last, found.__contains__)))
         return None if any(map(_is_needed, computed.readers())) else computed
 
     def readers(self) -> list[Operation]:
@@ -207,18 +207,6 @@ class _Computed:
 
 def _is_needed(op: Operation) -> bool:
     return not op.results or any(map(is_used, op.results))
-
-
-def _in_order(operations: Iterable[Operation]) -> list[Operation]:
-    """Operations of a block, each behind those that it reads."""
-    waiting, found = dict.fromkeys(operations), list[Operation]()
-    while waiting:
-        for op in list(waiting):
-            owners = [v.owner.operation for v in op.operands if not isinstance(v.owner, ir.Block)]
-            if not any(owner in waiting for owner in owners):
-                found.append(op)
-                del waiting[op]
-    return found
 
 
 def _constant(value: Value) -> Array | None:
