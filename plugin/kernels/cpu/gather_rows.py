@@ -1,14 +1,14 @@
-"""The kernel that looks rows up in a table of few bits, which lies in tiles for products.
+"""Gather kernel: rows of a block-quantized table that is packed as a GEMM weight.
 
-A row of the table is a column of the tiles (`subquant.kernels.pack.packed_weight`)::
+A row of the table is a column of the packed weight::
 
     result[m, k] = (weight[n, k] - zero[n, b]) * scale[n, b] + offset[n, b]
-    n = min(max(index[m], 0), columns - 1)
+    n = min(max(index[m], 0), N - 1)
 
 where ``b`` is the block of ``k``: the formula of `subquant.numerics.casts`, with an offset where
-there is one. Of each vector of a step it reads the integers of a lane, which are side by side. So
-a table that is multiplied with, too, such as that of the tokens of a language model, is in memory
-once; and of a row no more pages are read than a tile has.
+the weight has one. Each load takes the k-pack of one lane. So a table that is also multiplied, such
+as the token embeddings of a language model, is in memory once; and a row touches no more pages than
+a tile has.
 """
 
 from __future__ import annotations
@@ -43,124 +43,119 @@ from .weight_reader import BlockIndex, WeightReader, weight_bindings
 __all__ = ["GatherRows"]
 
 _CAST = Cast(StorageType(8, False), ExpressedType.F32)
-_AS_LONG = 8
-"""How many products of bytes take as long as to look one element up, about."""
-_LEAST_ROWS = 32
-"""Of a workgroup: a row of 640 takes a thread 0.5 us."""
+_INT8_MACS_PER_ELEMENT = 8
+"""Dequantizing an element takes about as long as this many int8 MACs."""
+_ROWS_PER_WORKGROUP = 32
+"""A row of 640 elements takes a thread 0.5 us."""
 
 
 @dataclass(frozen=True)
 class GatherRows:
-    """Look ``rows`` rows up in a table that lies in tiles.
+    """Gather of rows.
 
     Args:
-        stored: how the table is given, as a weight.
-        rows: how many are looked up.
-        indices: the element type of their numbers, i32 or i64.
+        weight: the layout of the table.
+        rows: the number of gathered rows.
+        index_element: i32 or i64.
     """
 
-    stored: PackedWeight
+    weight: PackedWeight
     rows: int
-    indices: ElementType
+    index_element: ElementType
 
     def kernel(self) -> Kernel:
-        """The kernel.
-
-        Bindings are those of the table; the numbers of the rows; and the result, f32 ``rows x
-        depth``.
-        """
-        tiles = self.stored.tiles
+        """Build the kernel: bindings are the table, the indices, and the result ``rows x K``."""
+        k = self.weight.tiles.k
         bindings = [
-            *weight_bindings(self.stored),
-            Binding((self.rows,), self.indices),
-            Binding((self.rows, tiles.k), F32),
+            *weight_bindings(self.weight),
+            Binding((self.rows,), self.index_element),
+            Binding((self.rows, k), F32),
         ]
-        workgroups = -(-self.rows // _LEAST_ROWS)
-        products = _AS_LONG * self.rows * tiles.k
-        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, macs=products)
+        workgroups = -(-self.rows // _ROWS_PER_WORKGROUP)
+        macs = _INT8_MACS_PER_ELEMENT * self.rows * k
+        return Kernel("take_rows", bindings, workgroups, self._body, self.rows, macs=macs)
 
-    def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
-        first = scalar(number) * _LEAST_ROWS
-        last = first + _LEAST_ROWS
-        if self.rows % _LEAST_ROWS:
-            last = np.minimum(last, self.rows)
-        loop(first.value, last.value, 1, lambda row: _Row(self, memories, row).write())
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+        first = scalar(workgroup) * _ROWS_PER_WORKGROUP
+        end = first + _ROWS_PER_WORKGROUP
+        if self.rows % _ROWS_PER_WORKGROUP:
+            end = np.minimum(end, self.rows)
+        loop(first.value, end.value, 1, lambda row: _Row(self.weight, memories, row).emit())
 
 
 class _Row:
     """A row of the result.
 
     Args:
-        kernel: what is computed.
-        memories: the memrefs of its bindings.
-        row: its number.
+        weight: the layout of the table.
+        memories: the memrefs of the kernel.
+        row: the number of the row.
     """
 
-    def __init__(self, kernel: GatherRows, memories: Sequence[Value], row: Value) -> None:
-        given, self.stored, self.row = list(memories), kernel.stored, row
-        self.tiles = tiles = kernel.stored.tiles
-        self.weight = WeightReader.take(self.stored, given)
-        indices, self.result = given
-        index = load_element(indices, [row])
-        inside = np.minimum(np.maximum(index, 0), tiles.n - 1)
-        place = scalar(value("arith.index_cast", [inside.value], index_type()))
-        self.tile, self.column = quotient(place, tiles.nr).value, remainder(place, tiles.nr)
-        self.part, self.lane = (
-            quotient(self.column, tiles.lanes),
-            remainder(self.column, tiles.lanes),
-        )
+    def __init__(self, weight: PackedWeight, memories: Sequence[Value], row: Value) -> None:
+        arguments, self.weight, self.row = list(memories), weight, row
+        self.tiles = tiles = weight.tiles
+        self.reader = WeightReader.take(weight, arguments)
+        indices, self.result = arguments
+        index = np.minimum(np.maximum(load_element(indices, [row]), 0), tiles.n - 1)
+        n = scalar(value("arith.index_cast", [index.value], index_type()))
+        self.tile, self.column = quotient(n, tiles.nr).value, remainder(n, tiles.nr)
+        self.vector = quotient(self.column, tiles.lanes)
+        self.lane = remainder(self.column, tiles.lanes)
 
-    def write(self) -> None:
-        """Compute the row, turn after turn."""
-        stored = self.stored
-        steps, blocks = stored.steps_per_record, stored.blocks_per_record
+    def emit(self) -> None:
+        """Emit loops over records and steps of K."""
+        steps, blocks = self.weight.steps_per_record, self.weight.blocks_per_record
 
-        def of_turn(turn: Value) -> None:
-            place = scalar(turn)
-            parameters = [self._parameters(BlockIndex(place, n)) for n in range(blocks)]
-            loop(0, steps, 1, lambda n: self._write(place, scalar(n), parameters))
+        def emit_record(number: Value) -> None:
+            record = scalar(number)
+            parameters = [self._parameters(BlockIndex(record, block)) for block in range(blocks)]
+            loop(0, steps, 1, lambda step: self._write_step(record, scalar(step), parameters))
 
-        loop(0, stored.records, 1, of_turn)
+        loop(0, self.weight.records, 1, emit_record)
 
-    def _write(
-        self, turn: ArrayLike, number: ArrayLike, parameters: Sequence[Sequence[ArrayLike | None]]
+    def _write_step(
+        self,
+        record: ArrayLike,
+        number: ArrayLike,
+        parameters: Sequence[tuple[ArrayLike, ArrayLike | int, ArrayLike | None]],
     ) -> None:
-        """Compute the integers of a step of a turn, whose blocks have such parameters."""
+        """Dequantize a step, whose blocks have the parameters, and store it."""
         tiles, loaded = self.tiles, dict[tuple[int, int], ArrayLike]()
-        groups = tiles.k_per_step // tiles.k_pack
-        start = (turn * self.stored.steps_per_record + number) * tiles.k_per_step
-        memory, step = self.weight.step(turn, number)
-        for group in range(groups):
+        k_packs = tiles.k_per_step // tiles.k_pack
+        first_k = (record * self.weight.steps_per_record + number) * tiles.k_per_step
+        memory, step = self.reader.step(record, number)
+        for k_pack in range(k_packs):
             integers: ArrayLike | None = None
-            for plane, vector, bits, stored, low in tiles.bit_fields(group):
+            for plane, vector, bits, byte_shift, integer_shift in tiles.bit_fields(k_pack):
                 if (plane, vector) not in loaded:
-                    loaded[plane, vector] = self._read(memory, step, plane, vector)
-                piece = loaded[plane, vector]
+                    loaded[plane, vector] = self._load(memory, step, plane, vector)
+                field = loaded[plane, vector]
                 if bits < 8:
-                    piece = (piece >> stored) & ((1 << bits) - 1)
-                piece = piece << low if low else piece
-                integers = piece if integers is None else integers | piece
-            scale, zero, offset = parameters[group * len(parameters) // groups]
-            real = _CAST.dequantize(integers, scale, zero, offset)
-            store(real, self.result, [self.row, (start + group * tiles.k_pack).value])
+                    field = (field >> byte_shift) & ((1 << bits) - 1)
+                field = field << integer_shift if integer_shift else field
+                integers = field if integers is None else integers | field
+            scale, zero_point, offset = parameters[k_pack * len(parameters) // k_packs]
+            real = _CAST.dequantize(integers, scale, zero_point, offset)
+            store(real, self.result, [self.row, (first_k + k_pack * tiles.k_pack).value])
 
-    def _read(self, memory: Value, step: ArrayLike, plane: int, vector: int) -> ArrayLike:
+    def _load(self, memory: Value, step: ArrayLike, plane: int, vector: int) -> ArrayLike:
         """The bytes of the column in a vector of a plane of a step, i32."""
         tiles = self.tiles
-        number = tiles.vector_index(plane, self.part + vector * tiles.vectors)
-        place = step + (number * tiles.lanes + self.lane) * tiles.k_pack
-        return convert(load(memory, [self.tile, place.value], tiles.k_pack, U8), I32)
+        number = tiles.vector_index(plane, self.vector + vector * tiles.vectors)
+        offset = step + (number * tiles.lanes + self.lane) * tiles.k_pack
+        return convert(load(memory, [self.tile, offset.value], tiles.k_pack, U8), I32)
 
     def _parameters(self, block: BlockIndex) -> tuple[ArrayLike, ArrayLike | int, ArrayLike | None]:
-        """The scale, the zero point and the offset of a block, for each integer of a group."""
-        of_column, weight = (self.tile, block, self.column, 1), self.weight
+        """The scale, zero point and offset of a block, broadcast to a k-pack."""
+        position, reader = (self.tile, block, self.column, 1), self.reader
 
-        def spread(given: ArrayLike | None) -> ArrayLike | None:
-            return None if given is None else broadcast(element_at(given, 0), self.tiles.k_pack)
+        def broadcast_lane(vector: ArrayLike | None) -> ArrayLike | None:
+            return None if vector is None else broadcast(element_at(vector, 0), self.tiles.k_pack)
 
-        zero = spread(weight.zero_point(*of_column))
+        zero_point = broadcast_lane(reader.zero_point(*position))
         return (
-            spread(weight.scale(*of_column)),
-            self.stored.zero_point if zero is None else convert(zero, I32),
-            spread(weight.offset(*of_column)),
+            broadcast_lane(reader.scale(*position)),
+            self.weight.zero_point if zero_point is None else convert(zero_point, I32),
+            broadcast_lane(reader.offset(*position)),
         )

@@ -1,6 +1,6 @@
-"""The kernel that rounds rows of activations to 8 bits, a scale for each block of them.
+"""Quantization kernel: rows of f32 activations to int8, with a scale for each block.
 
-`subquant.numerics.block_contraction` has the formulas, which are used here on vectors.
+`subquant.numerics.block_contraction` has the formulas, which are applied to vectors here.
 """
 
 from __future__ import annotations
@@ -33,115 +33,114 @@ from ..workgroups import MAX_LARGE_WORKGROUPS
 
 __all__ = ["QuantizeRows"]
 
-_AS_LONG = 32
-"""How many products of bytes take as long as to round one activation, about."""
-_MAGNITUDE = 0x7FFFFFFF
-"""The bits of an f32 but its sign."""
-_WRITTEN_OUT = 8
-"""Vectors of a block that are kept in registers; longer blocks are read twice."""
-
-
-_LEAST_ROWS = 8
-"""Of a workgroup: 128 rows of 2048 take a thread 0.3 ms, which is a tenth of their product."""
+_INT8_MACS_PER_ELEMENT = 32
+"""Quantizing an activation takes about as long as this many int8 MACs."""
+_MAGNITUDE_MASK = 0x7FFFFFFF
+"""All bits of an f32 but its sign."""
+_MAX_UNROLL = 8
+"""Up to this many vectors of a block are unrolled; longer blocks are a loop."""
+_MIN_ROWS_PER_WORKGROUP = 8
+"""128 rows of 2048 take a thread 0.3 ms, which is a tenth of their GEMM."""
 
 
 @dataclass(frozen=True)
 class QuantizeRows:
-    """Round ``rows x depth`` activations (f32) to integers of 8 bits, and sum these.
+    """Quantization of ``M x K`` activations (f32) to int8, with row sums.
 
     Args:
-        rows: None where that is known at run time only.
-        depth: how many activations a row has.
-        block: how many share a scale; a multiple of 4.
-        lanes: of f32 in a vector.
-        factor: what sums are multiplied by.
+        m: M; None where it is dynamic.
+        k: K.
+        block_size: consecutive activations that share a scale, a multiple of 4.
+        lanes: f32 lanes of a vector.
+        row_sum_factor: the sum of each block is multiplied by this number.
     """
 
-    rows: int | None
-    depth: int
-    block: int
+    m: int | None
+    k: int
+    block_size: int
     lanes: int
-    factor: int = 1
+    row_sum_factor: int = 1
 
     def kernel(self) -> Kernel:
-        """The kernel.
+        """Build the kernel.
 
-        Bindings are the activations; and as results the integers (``rows x depth``), and for each
-        block of each row the bits of the scale, f32, and the sum times `factor`, side by side
-        (``rows x 2 * depth / block``, i32). In tensors of their own they would often be 64 KiB
-        apart, which Zen 3 takes for the same memory at first: a product of 128 rows with 4096 x
-        4096 weights of Q4_K would take 5 % longer, of int4 2 %.
+        Bindings: the activations; the integers ``M x K``; and for each block the bits of its scale
+        (f32) and its row sum (i32), interleaved as ``M x 2 * blocks``. Two tensors would often be
+        64 KiB apart, which aliases on Zen 3 (128 rows, 4096 x 4096: Q4_K 5 % slower, int4 2 %).
         """
         bindings = [
-            Binding((None, self.depth), F32),
-            Binding((None, self.depth), I8),
-            Binding((None, 2 * (self.depth // self.block)), I32),
+            Binding((None, self.k), F32),
+            Binding((None, self.k), I8),
+            Binding((None, 2 * (self.k // self.block_size)), I32),
         ]
-        workgroups = 1 if self.rows is None else -(-self.rows // self._together)
-        products = None if self.rows is None else _AS_LONG * self.rows * self.depth
-        return Kernel("round_rows", bindings, workgroups, self._body, self.rows, macs=products)
+        workgroups = 1 if self.m is None else -(-self.m // self._rows_per_workgroup)
+        macs = None if self.m is None else _INT8_MACS_PER_ELEMENT * self.m * self.k
+        return Kernel("round_rows", bindings, workgroups, self._body, self.m, macs=macs)
 
     @property
-    def _together(self) -> int:
-        """How many rows a workgroup has, where they are known."""
-        return max(_LEAST_ROWS, -(-(self.rows or 0) // MAX_LARGE_WORKGROUPS))
+    def _rows_per_workgroup(self) -> int:
+        """The rows of a workgroup where M is static."""
+        return max(_MIN_ROWS_PER_WORKGROUP, -(-(self.m or 0) // MAX_LARGE_WORKGROUPS))
 
-    def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
-        given, integers, of_blocks = memories
-        lanes = next(n for n in (self.lanes, 8, 4) if self.block % n == 0)
+    def _body(self, memories: Sequence[Value], workgroup: Value, rows: Extent) -> None:
+        activations, integers, block_words = memories
+        lanes = next(n for n in (self.lanes, 8, 4) if self.block_size % n == 0)
         known = Vectors(lanes).known
 
-        def of_block(row: Value, block: Value) -> None:
-            first = scalar(block) * self.block
+        def quantize_block(row: Value, block: Value) -> None:
+            first = scalar(block) * self.block_size
 
-            def greater(place: ArrayLike, so_far: ArrayLike) -> ArrayLike:
-                bits = bitcast(load(given, [row, place.value], lanes, F32), U32)
-                return np.maximum(so_far, bits & _MAGNITUDE)
+            def max_magnitude(index: ArrayLike, greatest: ArrayLike) -> ArrayLike:
+                bits = bitcast(load(activations, [row, index.value], lanes, F32), U32)
+                return np.maximum(greatest, bits & _MAGNITUDE_MASK)
 
-            # Bits of magnitudes are in their order, and those of NaN are above: one instruction.
-            greatest = reduce_lanes("maxui", self._folded(first, lanes, greater, known(0, U32)))
+            # Magnitudes are ordered as their bits, with NaN last: an integer maximum suffices.
+            bits = self._reduce(first, lanes, max_magnitude, known(0, U32))
+            greatest = reduce_lanes("maxui", bits)
             divisor = activation_scale(bitcast(broadcast(greatest, lanes), F32))
             scale = element_at(divisor, 0)
 
-            def round_(place: ArrayLike, total: ArrayLike) -> ArrayLike:
-                reals = load(given, [row, place.value], lanes, F32) / divisor
-                # No quotient is more than 127 by half a unit; those of infinities and NaN are NaN.
+            def quantize(index: ArrayLike, total: ArrayLike) -> ArrayLike:
+                reals = load(activations, [row, index.value], lanes, F32) / divisor
+                # No quotient exceeds 127 by half a unit; those of infinities and NaN are NaN.
                 rounded = np.where(reals == reals, round_half_even(reals)[0], 0)
-                store(convert(rounded, I8), integers, [row, place.value])
+                store(convert(rounded, I8), integers, [row, index.value])
                 return total + rounded
 
-            total = self._folded(first, lanes, round_, known(0, I32))
-            place = scalar(block) * 2
-            store_element(bits_of(scale, I32), of_blocks, [row, place.value])
-            total = reduce_lanes("add", total) * self.factor
-            store_element(total, of_blocks, [row, (place + 1).value])
+            total = self._reduce(first, lanes, quantize, known(0, I32))
+            word = scalar(block) * 2
+            store_element(bits_of(scale, I32), block_words, [row, word.value])
+            row_sum = reduce_lanes("add", total) * self.row_sum_factor
+            store_element(row_sum, block_words, [row, (word + 1).value])
 
-        def of_row(row: Value) -> None:
-            loop(0, self.depth // self.block, 1, lambda block: of_block(row, block))
+        def quantize_row(row: Value) -> None:
+            loop(0, self.k // self.block_size, 1, lambda block: quantize_block(row, block))
 
-        if self.rows is None or self.rows <= self._together:
-            loop(0, rows, 1, of_row)
+        if self.m is None or self.m <= self._rows_per_workgroup:
+            loop(0, rows, 1, quantize_row)
             return
-        start = scalar(number) * self._together
-        end = start + self._together
-        if self.rows % self._together:
-            end = np.minimum(end, self.rows)
-        loop(start.value, end.value, 1, of_row)
+        start = scalar(workgroup) * self._rows_per_workgroup
+        end = start + self._rows_per_workgroup
+        if self.m % self._rows_per_workgroup:
+            end = np.minimum(end, self.m)
+        loop(start.value, end.value, 1, quantize_row)
 
-    def _folded(
+    def _reduce(
         self,
         first: ArrayLike,
         lanes: int,
         body: Callable[[ArrayLike, ArrayLike], ArrayLike],
-        start: ArrayLike,
+        initial: ArrayLike,
     ) -> ArrayLike:
-        """What a function makes of the vectors of a block, of the position of each and so far."""
-        if self.block <= _WRITTEN_OUT * lanes:
-            for place in range(0, self.block, lanes):
-                start = body(first + place, start)
-            return start
-        last = (first + self.block).value
-        [found] = loop(
-            first.value, last, lanes, lambda p, so_far: [body(scalar(p), so_far)], [start]
-        )
-        return found
+        """Fold the vectors of a block: the body maps an index and the result so far to the next."""
+        if self.block_size <= _MAX_UNROLL * lanes:
+            for offset in range(0, self.block_size, lanes):
+                initial = body(first + offset, initial)
+            return initial
+        end = (first + self.block_size).value
+
+        def step(index: Value, result: ArrayLike) -> list[ArrayLike]:
+            return [body(scalar(index), result)]
+
+        [result] = loop(first.value, end, lanes, step, [initial])
+        return result

@@ -1,7 +1,7 @@
-"""The kernel that rounds activations to 8 bits, for devices of many threads (Vulkan).
+"""GPU quantization kernel: f32 activations to int8, with a scale for each block (Vulkan).
 
-A thread has a block of a row: it reads four activations at a time, first for the greatest magnitude
-and then for the integers, which it writes as words. IREE's loops over the same are several
+A thread has a block of a row. It reads four activations at a time, first for the greatest magnitude
+and then for the integers, which it stores as words. IREE's loops over the same take several
 dispatches.
 
 `subquant.numerics.block_contraction` has the formulas.
@@ -38,72 +38,68 @@ from ..kernel import Binding, Kernel
 
 __all__ = ["GpuQuantizeRows"]
 
-_WORD = 4
-"""Activations that become a word."""
+_K_PACK = 4
+"""Activations of a word."""
 _CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")
-"""Integers of 8 bits, in words of their own until these are one."""
+"""Quantization to 8-bit integers that are i32 until four are packed to a word."""
 
 
 @dataclass(frozen=True)
 class GpuQuantizeRows:
-    """Round ``rows x depth`` activations (f32) to integers of 8 bits.
+    """Quantization of ``M x K`` activations (f32) to int8.
 
     Args:
-        rows: None where that is known at run time only.
-        depth: how many activations a row has.
-        block: how many share a scale; a multiple of 4.
+        m: M; None where it is dynamic.
+        k: K.
+        block_size: consecutive activations that share a scale, a multiple of 4.
         threads: of a workgroup.
     """
 
-    rows: int | None
-    depth: int
-    block: int
+    m: int | None
+    k: int
+    block_size: int
     threads: int
 
     def kernel(self) -> Kernel:
-        """The kernel.
-
-        Bindings are the activations; and as results the integers, four to a word, and the scale of
-        each block.
-        """
-        blocks = self.depth // self.block
+        """Build the kernel: bindings are activations, integers (words of four), and scales."""
+        blocks = self.k // self.block_size
         bindings = [
-            Binding((None, self.depth), F32, _WORD),
-            Binding((None, self.depth // _WORD), I32),
+            Binding((None, self.k), F32, _K_PACK),
+            Binding((None, self.k // _K_PACK), I32),
             Binding((None, blocks), F32),
         ]
         workgroups = -(-blocks // self.threads)
-        return Kernel("thread_rounding", bindings, workgroups, self._body, self.rows, self.threads)
+        return Kernel("thread_rounding", bindings, workgroups, self._body, self.m, self.threads)
 
-    def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
         activations, integers, scales = memories
-        row, blocks = scalar(workgroup_id(0)), self.depth // self.block
-        words = self.block // _WORD
+        row, blocks = scalar(workgroup_id(0)), self.k // self.block_size
+        words = self.block_size // _K_PACK
 
-        def of_thread(thread: Value) -> None:
-            block = scalar(number) * self.threads + scalar(thread)
+        def quantize_block(thread: Value) -> None:
+            block = scalar(workgroup) * self.threads + scalar(thread)
             if blocks % self.threads:
-                block = np.minimum(block, blocks - 1)  # the last one is written again, the same
+                block = np.minimum(block, blocks - 1)  # threads after the last repeat its block
             block = row * blocks + block
             first = block * words
 
-            def greater(place: Value, so_far: ArrayLike) -> list[ArrayLike]:
-                found = load_element(activations, [(first + scalar(place)).value])
-                return [np.maximum(so_far, np.abs(found))]
+            def max_magnitude(index: Value, greatest: ArrayLike) -> list[ArrayLike]:
+                vector = load_element(activations, [(first + scalar(index)).value])
+                return [np.maximum(greatest, np.abs(vector))]
 
-            [found] = loop(0, words, 1, greater, [Vectors(_WORD).known(0.0, F32)])
-            lanes = [element_at(found, lane) for lane in range(_WORD)]
+            [greatest] = loop(0, words, 1, max_magnitude, [Vectors(_K_PACK).known(0.0, F32)])
+            lanes = [element_at(greatest, lane) for lane in range(_K_PACK)]
             scale = activation_scale(functools.reduce(np.maximum, lanes))
             store_element(scale, scales, [block.value])
-            spread = broadcast(scale, _WORD)
+            scale_vector = broadcast(scale, _K_PACK)
 
-            def round_(place: Value) -> None:
-                at = (first + scalar(place)).value
-                rounded = _CAST.quantize(load_element(activations, [at]), spread)
-                moved = (rounded & 255) << constant_vector([0, 8, 16, 24], I32)
-                bytes_ = [element_at(moved, lane) for lane in range(_WORD)]
-                store_element(functools.reduce(operator.or_, bytes_), integers, [at])
+            def quantize(index: Value) -> None:
+                word = (first + scalar(index)).value
+                rounded = _CAST.quantize(load_element(activations, [word]), scale_vector)
+                shifted = (rounded & 255) << constant_vector([0, 8, 16, 24], I32)
+                bytes_ = [element_at(shifted, lane) for lane in range(_K_PACK)]
+                store_element(functools.reduce(operator.or_, bytes_), integers, [word])
 
-            loop(0, words, 1, round_)
+            loop(0, words, 1, quantize)
 
-        for_each_thread(self.threads, of_thread)
+        for_each_thread(self.threads, quantize_block)
