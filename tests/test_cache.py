@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from subquant.compiler import keys, mlir_client
+from subquant.compiler import digests, keys, mlir_client
 from subquant.compiler.cache import DEFAULT_SIZE, Cache, default_cache, parse_size
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -203,7 +203,7 @@ def test_a_change_of_code_that_lowers_alike_spares_irees_compiler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Given(PROGRAM, tmp_path)
-    monkeypatch.setattr(keys, "_known_code", ["other code"])
+    monkeypatch.setattr(keys, "_code_digest", ["other code"])
     second = Given(PROGRAM, tmp_path)
     assert second.data == first.data
     assert second.steps[0] == "parse"
@@ -300,7 +300,7 @@ def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "64 KiB")
     monkeypatch.setattr(
         "subquant.compiler.compilation.run_iree",
-        lambda data, *arguments, **_: keys.digest_of(data).encode() * 200,
+        lambda data, *arguments, **_: digests.digest_of(data).encode() * 200,
     )
     programs = [PROGRAM.replace("main", f"f{number}") for number in range(8)]
     for program in programs:

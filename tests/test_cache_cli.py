@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from subquant.cli import main
-from subquant.compiler.cache import Cache, Made, description
+from subquant.compiler.cache import Cache, CompileResult, description
 from subquant.compiler.compile_options import CompileOptions
 from subquant.core.files import open_input
 from subquant.errors import InputError
@@ -29,13 +29,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cache:
     monkeypatch.delenv("SUBQUANT_CACHE_SIZE", raising=False)
     cache, options = Cache(tmp_path / "cache"), CompileOptions("vulkan", dims=("n=2", "m=3"))
     about = description("program", "a/mobilenet.onnx", options)
-    cache.add(PROGRAM, Made(b"1" * 5000), about, lowered="12" * 32)
+    cache.add(PROGRAM, CompileResult(b"1" * 5000), about, lowered="12" * 32)
     assert cache.find(PROGRAM)
     assert cache.find(PROGRAM)
     about = description("language model", "gemma.gguf", CompileOptions())
     archive = tmp_path / "archive"
     archive.write_bytes(b"2" * 3_000_000)
-    cache.add(MODEL, Made(b"3"), {**about, "context": 64}, parameters=archive)
+    cache.add(MODEL, CompileResult(b"3"), {**about, "context": 64}, parameters=archive)
     cache.remember("34" * 32, "a digest")
     for path in (cache._path("records", PROGRAM), *(tmp_path / "cache/blobs").glob("*/*")):
         if path.stat().st_size < 1_000_000:
@@ -194,7 +194,7 @@ def test_what_cannot_be_read_is_not_damaged(cache: Cache, monkeypatch: pytest.Mo
             raise InputError(f"cannot read '{other}': Permission denied")
         return open_input(other)
 
-    monkeypatch.setattr("subquant.compiler.store.open_input", open_other)
+    monkeypatch.setattr("subquant.compiler.store_files.open_input", open_other)
     shown = run("verify", status=1).stderr.splitlines()
     assert shown[0] == f"{path} cannot be read, and stays"
     assert f"'{cache.folder}' has 1 file unreadable, 6 whole" in shown[1]

@@ -13,16 +13,10 @@ from typing import Any
 import pytest
 from blake3 import blake3
 
-from subquant.compiler import keys
+from subquant.compiler import digests, keys
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.keys import (
-    code_digest,
-    digest_of,
-    digest_of_file,
-    key_of_bytecode,
-    key_of_source,
-    weights_files,
-)
+from subquant.compiler.digests import digest_of, digest_of_file
+from subquant.compiler.keys import code_digest, key_of_bytecode, key_of_source, weights_files
 from subquant.compiler.mlir_client import Input
 from subquant.errors import InputError
 
@@ -76,7 +70,7 @@ def test_digests_are_blake3(size: int, tmp_path: Path) -> None:
 
 FORK = """
 import os, signal
-from subquant.compiler.keys import digest_of
+from subquant.compiler.digests import digest_of
 first = digest_of(bytes(1 << 22))
 child = os.fork()
 if child == 0:
@@ -190,7 +184,7 @@ def test_the_code_counts_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     memo = Memo()
     assert keys._digest_of_code(memo) == expected
     assert not memo.texts  # it was written just now
-    monkeypatch.setattr(keys, "_SETTLED", -1)
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", -1)
     assert keys._digest_of_code(memo) == expected
     monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail("reads again"))
     assert keys._digest_of_code(memo) == expected
@@ -204,7 +198,7 @@ def test_the_code_counts_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, memo = tmp_path / "weights.irpa", Memo()
-    monkeypatch.setattr(keys, "_REMEMBERED", 4)
+    monkeypatch.setattr(digests, "_MIN_BYTES_FOR_MEMO", 4)
     path.write_bytes(b"1234")
 
     def key() -> str:
@@ -216,7 +210,7 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert not memo.recalled  # it may change again, at the same time by the clock
     assert key() == first
     assert not memo.recalled
-    monkeypatch.setattr(keys, "_SETTLED", -1)
+    monkeypatch.setattr(digests, "_SETTLED_SECONDS", -1)
     assert key() == first
     assert not memo.recalled
     assert key() == first
@@ -232,20 +226,20 @@ def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "model.mlir"
     path.write_bytes(PROGRAM)
     key = key_of_source(path, OPTIONS)
-    assert key.holds
+    assert key.is_valid
     path.write_bytes(PROGRAM + b"\n")
-    assert not key.holds
+    assert not key.is_valid
     key = key_of_source(path, OPTIONS)
     path.unlink()
-    assert not key.holds
-    assert key_of_source(PROGRAM, OPTIONS).holds
+    assert not key.is_valid
+    assert key_of_source(PROGRAM, OPTIONS).is_valid
     with pytest.raises(InputError, match="No such file"):
         key_of_source(path, OPTIONS)
     # External data, as an ONNX model has it, in what can be no file.
     path = tmp_path / "model.onnx"
     for name in (b"a\0b", b"..", b"none"):
         path.write_bytes(b"\x08\x07\n\x08location\x12" + bytes([len(name)]) + name)
-        assert key_of_source(path, OPTIONS).holds
+        assert key_of_source(path, OPTIONS).is_valid
 
 
 def test_files_of_weights(tmp_path: Path) -> None:

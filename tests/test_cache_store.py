@@ -43,14 +43,14 @@ def test_blobs_are_whole(tmp_path: Path) -> None:
     store = Store(tmp_path / "new", on_damage=said.append)
     digest = blake3(b"executable").hexdigest()
     assert store.blob(digest) is None
-    assert store.hold(digest) is None
+    assert store.pin(digest) is None
     assert store.keep(b"executable") == digest
     assert store.blob(digest) == b"executable"
     (path,) = (tmp_path / "new/blobs").glob("*/*")
     assert path.name == digest
     assert not said
     for broken in (b"executabl", b"", b"executable\0", b"Executable"):
-        for read in (store.blob, store.hold):
+        for read in (store.blob, store.pin):
             path.write_bytes(broken)
             assert read(digest) is None
             assert said.pop() == f"{path} is damaged, and is removed"
@@ -136,7 +136,7 @@ def test_files_are_kept_and_given(tmp_path: Path) -> None:
         assert not part.exists()
     assert names(tmp_path / "store", "writing") == []
     for expected, name in ((data, digest), (data + b"2", second)):
-        held = store.hold(name)
+        held = store.pin(name)
         assert held is not None
         with held:
             held.copy_to(tmp_path / "copy")
@@ -191,7 +191,7 @@ def test_what_was_used_the_longest_time_ago_is_removed(tmp_path: Path) -> None:
 def test_what_is_held_stays(tmp_path: Path) -> None:
     store = Store(tmp_path)
     digest, other = store.keep(b"held"), store.keep(b"other")
-    held, again = store.hold(digest), store.hold(digest)
+    held, again = store.pin(digest), store.pin(digest)
     assert held is not None
     assert again is not None
     assert store.prune(0) == (1, 4096)
@@ -213,10 +213,10 @@ def test_writers_look_in_proportion_to_what_they_write(
     monkeypatch.setattr(os, "urandom", draws.randbytes)
     store = Store(tmp_path, limit=32 << 20)
     for _ in range(4096):
-        store.make_room(64 << 10, ())
+        store.evict(64 << 10, ())
     assert 200 < len(looks) < 312  # 256, and 3.5 standard deviations
     looks.clear()
-    store.make_room(1 << 20, ())
+    store.evict(1 << 20, ())
     assert len(looks) == 1
     Store(tmp_path).make_room(1 << 30, ())  # no limit
     assert len(looks) == 1
@@ -306,7 +306,7 @@ def test_locks_of_others_that_died_are_removed(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a machine that was lost, a server may keep the lock."""
-    monkeypatch.setattr(store_module, "_LONGEST_WAIT", 0.05)
+    monkeypatch.setattr(store_module, "_MAX_WAIT_SECONDS", 0.05)
     waits: list[str] = []
     store = Store(tmp_path)
     with store.reserved("key", lambda: None):
@@ -326,7 +326,7 @@ def test_without_locks_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         with store.reserved("key", lambda: waits.append("waited")), store.reserved("key", list):
             digest = store.keep(b"1")
-    held = store.hold(digest)
+    held = store.pin(digest)
     assert held is not None
     assert not waits
     assert names(tmp_path, "locks") == []
@@ -360,7 +360,7 @@ def work(seed):
         before, data, held = len(bad), None, None
         found = store.read(key)
         if found is not None:
-            data, held = store.blob(found.blobs["executable"]), store.hold(found.blobs["archive"])
+            data, held = store.blob(found.blobs["executable"]), store.pin(found.blobs["archive"])
         if data is not None and held is not None:
             with held:
                 if data != content(key, "e") or held.path.read_bytes() != content(key, "a"):
@@ -377,7 +377,7 @@ def work(seed):
                     part.write_bytes(content(key, "a"))
                     blobs["archive"] = store.keep_file(part, move=draw.random() < 0.5)
                 store.write(key, {"key": key}, blobs)
-                store.make_room(2 * len(content(key, "a")), {key, *blobs.values()})
+                store.evict(2 * len(content(key, "a")), {key, *blobs.values()})
         if draw.random() < 0.01:
             done["removed"] += store.prune(2 << 20)[0]
         os.write(report, (json.dumps({"bad": bad[before:], **done}) + "\\n").encode())

@@ -33,7 +33,8 @@ from subquant.commands.compile_many import _Display
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.keys import digest_of, key_of_source
+from subquant.compiler.digests import digest_of
+from subquant.compiler.keys import key_of_source
 from subquant.core.reports import check_places
 from subquant.errors import EnvironmentProblem, InputError, UsageError
 from subquant.isolation.cancellation import CancellableWork

@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..compiler.keys import digest_of_file
+from ..compiler.digests import digest_of_file
 from ..core.files import write_whole
 from ..errors import InputError, SubquantError
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..compiler.compile_options import CompileOptions, Emit
-from ..compiler.keys import Key, digest_of, is_for_host, key_of_source, machine_of
+from ..compiler.digests import digest_of
+from ..compiler.keys import Key, is_for_host, key_of_source, machine_of
 from ..compiler.mlir_client import Input
 from ..core.files import read_input, reproducer_name, write_whole
 from ..errors import InputError, Place, Remark, SubquantError, error_from_json
@@ -215,7 +216,7 @@ class Batch:
         given = Input(model.path, data=read_input(model.path))
         key = self._key(given)
         parcel = Parcel(given, self._reproducer(model))
-        if not key.holds:
+        if not key.is_valid:
             raise InputError("a file that it has data in changes", Place(model.path))
         parcel.add_flag_files(flag_files)
         arguments: dict[str, Any] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..compiler.cache import Cache, default_cache, parse_size
-from ..compiler.store import Record, Stored
+from ..compiler.store_files import Record, StoredFile
 from ..core.reports import plain_table
 from ..errors import InputError, UsageError, counted, printable, quoted
 from .console import say, show_progress
@@ -199,7 +199,7 @@ def _entries(cache: Cache) -> Iterable[_Entry]:
     sizes = {each.path.name: each.size for each in cache.files("blobs")}
     now = cache.now()
 
-    def entry(stored: Stored, record: Record) -> _Entry:
+    def entry(stored: StoredFile, record: Record) -> _Entry:
         blob_sizes = [sizes.get(digest) for digest in record.blobs.values()]
         return _Entry(
             stored.path.name,

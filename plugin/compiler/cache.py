@@ -1,11 +1,9 @@
-"""What compilations have given, kept in a `Store` under the keys of what they were made of.
+"""Compilation cache: the results of compilations in a `Store`, under keys of their inputs.
 
-There are two kinds of keys, as `keys` says, and a record under each. That of a source has all that
-a compilation gives: remarks, signatures, the digests of the executable and of the file of
-parameters. It is found before anything is parsed. That of a lowered module has the executable
-only: where subquant itself has changed, and lowers a module as before, IREE's compiler need not
-run, which takes most of the time. A change of a line of subquant changes each key of the first
-kind, and few of the second.
+There are two kinds of keys (`subquant.compiler.keys`). The record of a source has the whole result
+of a compilation: remarks, signatures, and the digests of executable and parameter file. It is read
+before any parse. The record of a lowered module has the executable only: after a change of subquant
+that lowers a module as before, IREE's compiler, which takes most of the time, need not run.
 """
 
 from __future__ import annotations
@@ -20,36 +18,36 @@ from typing import Any
 from ..core.versions import PINNED_VERSIONS, versions_of
 from ..errors import EnvironmentProblem, Remark, UsageError, quoted
 from .compile_options import CompileOptions
-from .keys import Digest, code_digest
-from .store import Held, Store
+from .digests import Digest
+from .keys import code_digest
+from .store import Store
+from .store_files import PinnedBlob, Record
 
-__all__ = ["DEFAULT_SIZE", "Cache", "Made", "default_cache", "description", "parse_size"]
+__all__ = ["DEFAULT_SIZE", "Cache", "CompileResult", "default_cache", "description", "parse_size"]
 
 DEFAULT_SIZE = 10 << 30
-"""Bytes of the cache if nothing else is said.
+"""The default limit in bytes: a language model of 8 billion 4-bit parameters, or 100,000 modules.
 
-A language model of 8 billion parameters of 4 bits, or a hundred thousand small modules: what the
-compilers' caches ccache (5 GiB) and sccache (10 GiB) take, and a small part of a disk.
+The compiler caches ccache (5 GiB) and sccache (10 GiB) have similar limits.
 """
 
 _EXECUTABLE, _PARAMETERS = "executable", "parameters"
 _SIZE = re.compile(r"\s*(\d{1,30}(?:\.\d{1,30})?)\s*(?:([kKMGTP])(i?))?B?\s*")
-_POWERS = " KMGTP"
+_UNITS = " KMGTP"
 
 
 def default_cache() -> Path:
-    """The folder of what is kept: the variable ``SUBQUANT_CACHE``, or one of the user's caches.
+    """Return the folder in ``SUBQUANT_CACHE``, or the default one in the user's caches.
 
     Raises:
-        EnvironmentProblem: nothing says where these are.
+        EnvironmentProblem: the user has no home folder.
     """
-    named = os.environ.get("SUBQUANT_CACHE")
-    if named:
+    if named := os.environ.get("SUBQUANT_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
     if not base:
         home = os.path.expanduser("~")
-        if home == "~":  # as in a container, for a user who is not in its list
+        if home == "~":  # a user without an entry, as in a container
             raise EnvironmentProblem(
                 "there is no home folder for the cache; name a folder by the variable "
                 "SUBQUANT_CACHE"
@@ -58,48 +56,45 @@ def default_cache() -> Path:
     return Path(base) / "subquant"
 
 
-def parse_size(text: str, what: str) -> int:
-    """Read a number of bytes, such as ``10GiB``, ``500 MB`` or ``4096``.
+def parse_size(text: str, subject: str) -> int:
+    """Return a number of bytes from text such as ``10GiB``, ``500 MB`` or ``4096``.
 
     Raises:
-        UsageError: the text is none.
+        UsageError: the text is no size; `subject` is the subject of the message.
     """
-    found = _SIZE.fullmatch(text)
-    if found is None:
-        raise UsageError(f"{what} must be a size such as 10GiB, 500MB or 4096, got {quoted(text)}")
-    number, unit, binary = found.groups()
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        raise UsageError(
+            f"{subject} must be a size such as 10GiB, 500MB or 4096, got {quoted(text)}"
+        )
+    number, unit, binary = match.groups()
     base = 1024 if binary else 1000
-    return int(float(number) * base ** _POWERS.index((unit or " ").upper()))
-
-
-def _limit() -> int:
-    text = os.environ.get("SUBQUANT_CACHE_SIZE")
-    return parse_size(text, "the variable SUBQUANT_CACHE_SIZE") if text else DEFAULT_SIZE
+    return int(float(number) * base ** _UNITS.index((unit or " ").upper()))
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a compilation has given.
+class CompileResult:
+    """The result of a compilation.
 
     Args:
-        executable: its bytes.
-        signature_texts: as of `subquant.compiler.mlir_client.LoweredModule`.
-        remarks: on the source, whose file they do not name.
-        parameters: the archive, if there is one.
+        executable: the executable.
+        signature_texts: the signatures, as in `subquant.compiler.mlir_client.LoweredModule`.
+        remarks: remarks without the name of the source.
+        parameters: the parameter archive; None for none.
     """
 
     executable: bytes
     signature_texts: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[Remark] = ()
-    parameters: Held | None = None
+    parameters: PinnedBlob | None = None
 
 
 class Cache(Store):
-    """A folder of what compilations have given.
+    """A folder of the results of compilations.
 
     Args:
-        folder: where it is.
-        on_damage: as of `Store`.
+        folder: its path.
+        on_damage: as in `Store`.
 
     Raises:
         UsageError: the variable ``SUBQUANT_CACHE_SIZE`` is no size.
@@ -110,94 +105,93 @@ class Cache(Store):
         folder: str | os.PathLike[str],
         on_damage: Callable[[str], object] = lambda line: None,
     ) -> None:
-        super().__init__(folder, _limit(), on_damage)
+        text = os.environ.get("SUBQUANT_CACHE_SIZE")
+        limit = parse_size(text, "the variable SUBQUANT_CACHE_SIZE") if text else DEFAULT_SIZE
+        super().__init__(folder, limit, on_damage)
 
-    def find(self, key: Digest) -> Made | None:
-        """Return what is kept under the key of a source, if it is there and whole."""
+    def find(self, key: Digest) -> CompileResult | None:
+        """Return the intact result of a source; None if there is none."""
         record = self.read(key)
-        if record is None:
-            return None
-        executable = self.blob(record.blobs.get(_EXECUTABLE, ""))
-        if executable is None:
+        executable = self._executable(record)
+        if record is None or executable is None:
             return None
         parameters = None
         if _PARAMETERS in record.blobs:
-            parameters = self.hold(record.blobs[_PARAMETERS])
+            parameters = self.pin(record.blobs[_PARAMETERS])
             if parameters is None:
                 return None
         self.use(key, record)
         if "lowered" in record.fields:
             self.touch(record.fields["lowered"])
         remarks = [Remark.from_json(fields) for fields in record.fields["remarks"]]
-        return Made(executable, record.fields["signatures"], remarks, parameters)
+        return CompileResult(executable, record.fields["signatures"], remarks, parameters)
 
     def find_lowered(self, key: Digest) -> bytes | None:
-        """Return what is kept under the key of a lowered module, if it is there and whole."""
+        """Return the intact executable of a lowered module; None if there is none."""
         record = self.read(key)
-        if record is None:
-            return None
-        executable = self.blob(record.blobs.get(_EXECUTABLE, ""))
-        if executable is not None:
+        executable = self._executable(record)
+        if record is not None and executable is not None:
             self.use(key, record)
         return executable
 
+    def _executable(self, record: Record | None) -> bytes | None:
+        return None if record is None else self.blob(record.blobs.get(_EXECUTABLE, ""))
+
     def add_lowered(self, key: Digest, executable: bytes, about: Mapping[str, Any]) -> None:
-        """Keep what IREE's compiler has made of a lowered module.
+        """Write the executable of a lowered module.
 
         Raises:
             InputError, OSError: the folder cannot be written.
         """
-        self._name_lowered(key, self.keep(executable), about)
-
-    def _name_lowered(self, key: Digest, blob: Digest, about: Mapping[str, Any]) -> None:
-        self.write(key, {"about": dict(about)}, {_EXECUTABLE: blob})
+        self.write(key, {"about": dict(about)}, {_EXECUTABLE: self.keep(executable)})
 
     def add(
         self,
         key: Digest,
-        made: Made,
+        result: CompileResult,
         about: Mapping[str, Any],
         *,
         parameters: str | os.PathLike[str] | None = None,
         move: bool = False,
         lowered: Digest | None = None,
     ) -> None:
-        """Keep what a compilation has given.
+        """Write the result of a compilation.
 
         Args:
-            key: of the source.
-            made: what was made; its parameters do not count.
-            about: what the entry is, of `description`.
-            parameters: the archive, if there is one.
-            move: the archive is a temporary file of the store, and may be taken.
-            lowered: the key of the lowered module, which is kept too.
+            key: the key of the source.
+            result: the result, without its parameters.
+            about: the `description` of the entry.
+            parameters: the parameter archive; None for none.
+            move: the archive is a temporary file of the store, and may be renamed.
+            lowered: the key of the lowered module, whose executable is written too.
 
         Raises:
             InputError, OSError: the folder cannot be written.
         """
-        blobs = {_EXECUTABLE: self.keep(made.executable)}
-        written = len(made.executable)
+        blobs = {_EXECUTABLE: self.keep(result.executable)}
+        written = len(result.executable)
         if parameters is not None:
             written += os.path.getsize(parameters)
             blobs[_PARAMETERS] = self.keep_file(parameters, move=move)
-        described = {
+        values = {
             "about": dict(about),
-            "signatures": dict(made.signature_texts),
-            "remarks": [asdict(remark) for remark in made.remarks],
+            "signatures": dict(result.signature_texts),
+            "remarks": [asdict(remark) for remark in result.remarks],
         }
         spared = {key, *blobs.values()}
         if lowered is not None:
-            described["lowered"] = lowered
+            values["lowered"] = lowered
             spared.add(lowered)
-            self._name_lowered(lowered, blobs[_EXECUTABLE], {**about, "kind": "lowered module"})
-        self.write(key, described, blobs)
-        self.make_room(written, spared)
+            lowered_about = {**about, "kind": "lowered module"}
+            self.write(lowered, {"about": lowered_about}, {_EXECUTABLE: blobs[_EXECUTABLE]})
+        self.write(key, values, blobs)
+        self.evict(written, spared)
 
 
 def description(kind: str, name: str, options: CompileOptions) -> dict[str, Any]:
-    """Return what an entry is, for people: a kind, a name, options that were chosen, versions.
+    """Return the description of an entry for users: kind, name, options and versions.
 
-    That of subquant is the beginning of the digest of its code.
+    The version of subquant is the start of the digest of its code.
     """
     default = CompileOptions()
     chosen = {

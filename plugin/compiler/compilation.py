@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from ..errors import InputError, Remark, SubquantError, UsageError
 from ..isolation.limits import Limits
 from . import mlir_client
-from .cache import Cache, Made, description
+from .cache import Cache, CompileResult, description
 from .compile_options import CompileOptions, Emit
 from .iree_driver import compile_worker_program, is_by_session, run_iree
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
-from .store import Held
+from .store_files import PinnedBlob
 from .target_features import recorded_features
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ class _Compilation:
             executable = self.run_iree(lowered, cache)
         else:
             self.notify("cached")
-        if key.holds:
-            made = Made(executable, lowered.signature_texts, lowered.remarks)
+        if key.is_valid:
+            made = CompileResult(executable, lowered.signature_texts, lowered.remarks)
             about = description("program", self.given.file, self.options)
             with contextlib.suppress(InputError, OSError):  # what cannot be written is no cache
                 cache.add(key.text, made, about, parameters=self.parameters, lowered=lowered_key)
@@ -211,7 +211,7 @@ class _Compilation:
                 self.on_remark(remark.in_file(self.given.file))
 
 
-def _copy(archive: Held, path: str | os.PathLike[str]) -> None:
+def _copy(archive: PinnedBlob, path: str | os.PathLike[str]) -> None:
     try:
         archive.copy_to(path)
     except OSError as error:

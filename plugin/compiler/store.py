@@ -1,142 +1,87 @@
-"""A folder of records and blobs that processes and machines share: whole, and bounded.
+"""Store: a bounded folder of records and blobs, shared by processes and machines.
 
 ::
 
-    records/ab/KEY      the digest of what follows; JSON; a line break for each time it was used
+    records/ab/KEY      the digest of the rest; JSON; a line break for each use
     blobs/cd/DIGEST     bytes, under their own digest
-    writing/NAME.part   what is being written
-    locks/KEY.lock      who makes what is not there yet
+    writing/NAME.part   files that are being written
+    locks/KEY.lock      locks of keys whose result is being computed
 
-**Whole.** A file is written in ``writing``, closed, and then renamed, which is atomic on local and
-network file systems; it is closed before because a network file system may keep what is written
-until then. What is read is compared with its digest. So nothing needs to be forced to the disk:
-what a machine that lost its power has left half written is not read. What is damaged counts as
-absent, and is removed. Nothing relies on locks, which only spare others the same work.
+**Integrity.** A file is written in ``writing``, closed, and then renamed, which is atomic on local
+and network file systems; a network file system may delay writes until the file is closed. Each read
+compares the digest. No file is therefore forced to the disk: a half-written file of a machine that
+lost its power is not used. A damaged file counts as missing, and is removed. Correctness never
+depends on locks, which only avoid repeated work.
 
-**Bounded.** A writer looks at the size of the whole with a probability in proportion to what it has
-written, once for each `_LOOKS`-th of the limit on average, and then removes what was used the
-longest time ago until `_LEFT` of the limit is left. There is no count that could go wrong, and
-nobody waits. It grows beyond the limit by one part in eight with a probability of e^-8, 0.03%.
+**Eviction.** A writer checks the total size with a probability in proportion to the bytes that it
+has written, `_CHECKS_PER_LIMIT` times per limit on average, and evicts the least recently used
+files until `_SIZE_AFTER_EVICTION` of the limit is left. There is no counter that could go wrong,
+and no process waits. The store exceeds the limit by one eighth with a probability of e^-8, 0.03%.
 
-**Used.** The time of a use is the time of change of the file, since reading may leave no time
-behind (``relatime``, ``noatime``). It is set to the present by the clock of the file system, as is
-that of new files, so that the clocks of the machines do not count. Who writes does not remove what
-it writes, however large that is; and nobody removes what is `Held` (where the file system has
-locks), since a process has mapped it.
+**Use.** The time of a use is the file's modification time, because reads may not set the access
+time (``relatime``, ``noatime``). It is set by the clock of the file system, so that the clocks of
+machines do not matter. A writer does not evict the files that it writes, and no process evicts a
+`PinnedBlob` (on file systems with locks), because another process has mapped it.
 
-A process that is killed leaves files in ``writing``, which are removed an hour later.
+Killed processes leave files in ``writing``, which are removed after an hour.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import itertools
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ..core.files import open_input, open_whole
+from ..core.files import open_input
 from ..errors import InputError, SubquantError
 from ..isolation.cancellation import check_cancelled
-from .keys import Digest, digest_of, digest_of_file, digest_of_open
+from .digests import Digest, digest_of, digest_of_file, digest_of_open
+from .file_locks import create_with_folder, lock_file, try_lock
+from .store_files import (
+    USE_MARK,
+    PinnedBlob,
+    Record,
+    StoredFile,
+    copy_file,
+    is_intact,
+    parse_record,
+    read_file,
+    remove_unless_pinned,
+    rename,
+    touch,
+)
 
-__all__ = ["Held", "Record", "Store", "Stored"]
+__all__ = ["Store"]
 
-_LOOKS = 32
-_LEFT = 7 / 8
-_BLOCK = 4096
-_CHUNK = 1 << 20
-_STALE = 3600.0
-"""Seconds after which nobody is writing a file any more."""
-
-_LONGEST_WAIT = 600.0
-"""Seconds for which a process waits for another: it may be one that a lost machine left."""
-
-_LONGEST_PAUSE = 0.25
-
-_NAMES = {
+_CHECKS_PER_LIMIT = 32
+_SIZE_AFTER_EVICTION = 7 / 8
+_BLOCK_BYTES = 4096
+_STALE_SECONDS = 3600.0
+"""The age of a file in ``writing`` that no process writes any more."""
+_MAX_WAIT_SECONDS = 600.0
+"""The time for which a process waits for a lock: a lost machine may have left it."""
+_MAX_POLL_SECONDS = 0.25
+_FILE_NAMES = {
     "records": re.compile("[0-9a-f]{64}"),
     "blobs": re.compile("[0-9a-f]{64}"),
     "writing": re.compile(r".*\.part"),
     "locks": re.compile(r".*\.lock"),
 }
-_USED = b"\n"
-
-
-@dataclass(frozen=True)
-class Record:
-    """What is kept under a key.
-
-    Args:
-        fields: JSON values.
-        blobs: what belongs to it, by the name of its part.
-        uses: how often it was found.
-    """
-
-    fields: Mapping[str, Any]
-    blobs: Mapping[str, Digest] = field(default_factory=dict)
-    uses: int = 0
-
-
-class Stored(NamedTuple):
-    """A file of the store.
-
-    Args:
-        used: when, by the clock of the file system, in seconds.
-        size: in bytes, as much as it takes on a disk.
-        path: of the file.
-    """
-
-    used: float
-    size: int
-    path: Path
-
-
-class Held:
-    """A blob that is open, and not removed to make room until it is closed."""
-
-    def __init__(self, path: Path, handle: int) -> None:
-        self.path = path
-        self._handle = handle
-
-    def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy the blob, which shares its blocks where the file system can do that.
-
-        Raises:
-            OSError: it cannot be written.
-        """
-        with open_whole(path) as file:
-            _copy(self._handle, file.fileno())
-
-    def close(self) -> None:
-        """Let it be removed."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-    def __enter__(self) -> Held:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 class Store:
-    """The folder.
+    """A folder of records and blobs.
 
     Args:
-        folder: where it is; made when something is written.
+        folder: its path; the first write creates it.
         limit: bytes; 0 for no limit.
-        on_damage: called with a line about each file that is damaged, and was removed.
+        on_damage: called with a line about each damaged file, which is removed.
     """
 
     def __init__(
@@ -152,48 +97,41 @@ class Store:
     # -- records ----------------------------------------------------------------------------------
 
     def read(self, key: Digest) -> Record | None:
-        """Return a record if it is there and whole."""
+        """Return an intact record; None if there is none."""
         path = self._path("records", key)
-        data = _read(path)
-        if data is None:
-            return None
+        data = read_file(path)
         try:
-            return _record_of(data)
+            return None if data is None else parse_record(data)
         except ValueError:
             self._remove_damaged(path)
             return None
 
     def write(self, key: Digest, fields: Mapping[str, Any], blobs: Mapping[str, Digest]) -> None:
-        """Keep a record, in place of what there is under the key.
+        """Write a record, and replace that of the key.
 
         Raises:
             OSError: the folder cannot be written.
         """
         text = json.dumps({"fields": fields, "blobs": blobs}).encode()
-        self._put(self._path("records", key), digest_of(text).encode() + b"\n" + text)
+        self._write(self._path("records", key), digest_of(text).encode() + b"\n" + text)
 
     def use(self, key: Digest, record: Record) -> None:
-        """Note that a record and its blobs are used, if that is possible."""
+        """Record a use of a record and its blobs, if that is possible."""
         with contextlib.suppress(OSError):
             handle = os.open(self._path("records", key), os.O_WRONLY | os.O_APPEND)
             try:
-                os.write(handle, _USED)  # which sets the time too
+                os.write(handle, USE_MARK)  # sets the time too
             finally:
                 os.close(handle)
         for digest in record.blobs.values():
-            self._touch(self._path("blobs", digest))
+            touch(self._path("blobs", digest))
 
     def touch(self, key: Digest) -> None:
-        """Let a record stay as if it were used."""
-        self._touch(self._path("records", key))
-
-    @staticmethod
-    def _touch(path: Path) -> None:
-        with contextlib.suppress(OSError):
-            os.utime(path)  # without a time: that of the file system's clock
+        """Delay the eviction of a record like a use."""
+        touch(self._path("records", key))
 
     def recall(self, name: str) -> str | None:
-        """Return what `remember` was told."""
+        """Return the text of `remember`; None if there is none."""
         record = self.read(name)
         if record is None:
             return None
@@ -201,51 +139,50 @@ class Store:
         return str(record.fields["remembered"])
 
     def remember(self, name: str, text: str) -> None:
-        """Keep a text in a record, if that is possible."""
+        """Write a text to a record, if that is possible."""
         with contextlib.suppress(OSError):
             self.write(name, {"remembered": text}, {})
 
     # -- blobs ------------------------------------------------------------------------------------
 
     def blob(self, digest: Digest) -> bytes | None:
-        """Return a blob if it is there and whole."""
+        """Return the bytes of an intact blob; None if there is none."""
         path = self._path("blobs", digest)
-        data = _read(path)
+        data = read_file(path)
         if data is None or digest_of(data) == digest:
             return data
         self._remove_damaged(path)
         return None
 
-    def hold(self, digest: Digest) -> Held | None:
-        """Open a blob if it is there and whole."""
+    def pin(self, digest: Digest) -> PinnedBlob | None:
+        """Open an intact blob; None if there is none."""
         path = self._path("blobs", digest)
         with contextlib.suppress(SubquantError, OSError), open_input(path) as file:
-            _lock(file.fileno(), exclusive=False)
+            lock_file(file.fileno(), exclusive=False)
             if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return None  # it was removed meanwhile
+                return None  # it was removed after it was opened
             if digest_of_open(file) == digest:
-                return Held(path, os.dup(file.fileno()))
+                return PinnedBlob(path, os.dup(file.fileno()))
             self._remove_damaged(path)
         return None
 
     def keep(self, data: bytes) -> Digest:
-        """Keep bytes.
+        """Write bytes as a blob.
 
         Raises:
             OSError: the folder cannot be written.
         """
         digest = digest_of(data)
-        path = self._path("blobs", digest)
         if not self._has(digest):
-            self._put(path, data)
+            self._write(self._path("blobs", digest), data)
         return digest
 
     def keep_file(self, path: str | os.PathLike[str], *, move: bool = False) -> Digest:
-        """Keep the bytes of a file.
+        """Write the contents of a file as a blob.
 
         Args:
             path: the file.
-            move: it is one that `temporary` gave, and may be taken.
+            move: the file is one of `temporary`, and may be renamed.
 
         Raises:
             InputError, OSError: it cannot be read, or the folder cannot be written.
@@ -255,28 +192,28 @@ class Store:
         if self._has(digest):
             return digest
         if move:
-            _rename(Path(path), target)
+            rename(Path(path), target)
             return digest
         with self.temporary() as part:
-            with open_input(path) as source, open(part, "xb") as made:
-                _copy(source.fileno(), made.fileno())
-            if digest_of_file(part) != digest:  # it was written to meanwhile
+            with open_input(path) as source, open(part, "xb") as copy:
+                copy_file(source.fileno(), copy.fileno())
+            if digest_of_file(part) != digest:
                 raise InputError(f"'{os.fspath(path)}' changed while it was read")
-            _rename(part, target)
+            rename(part, target)
         return digest
 
     def _has(self, digest: Digest) -> bool:
-        """Whether a blob is there and whole, which is then as if it were used."""
-        held = self.hold(digest)
-        if held is None:
+        """True if a blob is intact; its eviction is delayed like by a use."""
+        blob = self.pin(digest)
+        if blob is None:
             return False
-        self._touch(held.path)
-        held.close()
+        touch(blob.path)
+        blob.close()
         return True
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Give the path of a file to write, which is removed after the block.
+        """Return the path of a file to write, which is removed after the block.
 
         Raises:
             OSError: the folder cannot be written.
@@ -289,21 +226,21 @@ class Store:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
 
-    # -- one for all that ask ---------------------------------------------------------------------
+    # -- locks of keys ----------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def reserved(self, key: str, on_wait: Callable[[], None]) -> Iterator[None]:
-        """Hold a key while what belongs under it is made; others that ask for the key wait.
+        """Lock a key while its result is computed; other processes that ask for the key wait.
 
-        The lock is a file, held by the operating system until the block or the process ends. Where
-        there are no such locks, or the folder cannot be written, nobody waits, and each makes it.
+        The operating system holds the lock until the end of the block or the process. Without
+        locks, or in a folder that cannot be written, no process waits, and each computes it.
 
         Args:
-            key: of a record, which should be read again inside the block.
-            on_wait: called before waiting for another holder.
+            key: the key of a record, which the block should read again.
+            on_wait: called before a wait for another process.
         """
         path = self.folder / "locks" / f"{key}.lock"
-        handle = self._locked(path, on_wait)
+        handle = self._wait_for_lock(path, on_wait)
         try:
             yield
         finally:
@@ -312,61 +249,61 @@ class Store:
                 os.close(handle)
                 self._remove_stale_locks()
 
-    def _locked(self, path: Path, on_wait: Callable[[], None]) -> int | None:
-        """Open and lock a file; None where that is not possible, or takes too long."""
+    def _wait_for_lock(self, path: Path, on_wait: Callable[[], None]) -> int | None:
         end, pause = None, 0.005
         while True:
             try:
-                handle = _try_to_lock(path)
+                handle = try_lock(path)
             except OSError:
                 return None
             if handle is not None:
                 return handle
             if end is None:
                 on_wait()
-                end = time.monotonic() + _LONGEST_WAIT
+                end = time.monotonic() + _MAX_WAIT_SECONDS
             elif time.monotonic() > end:
                 return None
             check_cancelled()
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_POLL_SECONDS)
 
     def _remove_stale_locks(self) -> None:
-        """Remove the locks that processes have left that were killed."""
+        """Remove the lock files of killed processes."""
         for path in (self.folder / "locks").glob("*.lock"):
             with contextlib.suppress(OSError):
                 handle = os.open(path, os.O_RDWR)
                 try:
-                    if _lock(handle, exclusive=True):
-                        path.unlink()  # whoever waits for it looks whether it is there
+                    if lock_file(handle, exclusive=True):
+                        path.unlink()  # a waiting process checks that the file is still there
                 finally:
                     os.close(handle)
 
-    # -- the whole --------------------------------------------------------------------------------
+    # -- the whole store --------------------------------------------------------------------------
 
-    def files(self, kind: str) -> Iterator[Stored]:
-        """The files of ``records``, ``blobs``, ``writing`` or ``locks``."""
-        pattern = _NAMES[kind]
-        for folder in _folders(self.folder / kind, in_parts=kind in ("records", "blobs")):
+    def files(self, kind: str) -> Iterator[StoredFile]:
+        """Yield the files of ``records``, ``blobs``, ``writing`` or ``locks``."""
+        top = self.folder / kind
+        folders = top.glob("[0-9a-f][0-9a-f]") if kind in ("records", "blobs") else [top]
+        for folder in folders:
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if not pattern.fullmatch(entry.name):
+                    if not _FILE_NAMES[kind].fullmatch(entry.name):
                         continue
-                    with contextlib.suppress(OSError):  # it is removed meanwhile
+                    with contextlib.suppress(OSError):  # another process has removed it
                         status = entry.stat(follow_symlinks=False)
-                        size = -(-status.st_size // _BLOCK) * _BLOCK
-                        yield Stored(status.st_mtime, size, Path(entry.path))
+                        size = -(-status.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+                        yield StoredFile(status.st_mtime, size, Path(entry.path))
 
-    def make_room(self, written: int, spared: Collection[Digest]) -> None:
-        """Remove what was not used for long if there is too much, looking at that now and then.
+    def evict(self, written: int, spared: Collection[Digest]) -> None:
+        """Evict the least recently used files if the store is too large, checked at random.
 
         Args:
-            written: bytes that were written since the last call.
-            spared: the keys and digests of what is needed now.
+            written: the bytes written since the last call.
+            spared: keys and digests to keep.
         """
         chance = int.from_bytes(os.urandom(4), "little") / 2**32
-        if self.limit and chance * self.limit < max(written, _BLOCK) * _LOOKS:
-            self.prune(self.limit, left=_LEFT, spared=spared)
+        if self.limit and chance * self.limit < max(written, _BLOCK_BYTES) * _CHECKS_PER_LIMIT:
+            self.prune(self.limit, left=_SIZE_AFTER_EVICTION, spared=spared)
 
     def prune(
         self,
@@ -376,73 +313,76 @@ class Store:
         left: float = 1.0,
         spared: Collection[Digest] = (),
     ) -> tuple[int, int]:
-        """Remove what was used the longest time ago.
+        """Remove the least recently used files.
 
         Args:
             limit: the bytes that may stay.
-            age: the seconds for which unused things may stay.
-            left: the part of `limit` that stays if there is more.
-            spared: what is not removed, whatever its age.
+            age: the seconds since the last use after which a file is removed.
+            left: the fraction of `limit` that stays if there is more.
+            spared: keys and digests to keep.
 
         Returns:
-            How many files and bytes were removed.
+            The numbers of removed files and bytes.
         """
         now = self.now()
-        self._remove_stale_parts(now)
-        found = sorted((*self.files("records"), *self.files("blobs")))
-        total = before = sum(each.size for each in found)
-        wanted = total if limit is None or total <= limit else int(limit * left)
+        for part in self.files("writing"):
+            if now - part.used > _STALE_SECONDS:
+                with contextlib.suppress(OSError):
+                    part.path.unlink(missing_ok=True)
+        files = sorted((*self.files("records"), *self.files("blobs")))
+        total = before = sum(each.size for each in files)
+        target = total if limit is None or total <= limit else int(limit * left)
         count = 0
-        for each in found:
+        for each in files:
             is_old = age is not None and now - each.used > age
-            if total <= wanted and not is_old:
+            if total <= target and not is_old:
                 break
-            if each.path.name not in spared and self._remove_unless_held(each):
+            if each.path.name not in spared and remove_unless_pinned(each.path):
                 count, total = count + 1, total - each.size
         return count, before - total
 
     def clear(self) -> tuple[int, int]:
-        """Remove all that is not held, and return how many files and bytes were removed.
+        """Remove all files that are not pinned, and return the numbers of files and bytes.
 
-        While somebody holds a key, what is being written stays: it may be for that.
+        Files in ``writing`` stay while a key is locked: they may be written for it.
         """
         count = size = 0
         for kind in ("locks", "records", "blobs", "writing"):
             if kind == "writing" and any(self.files("locks")):
                 break
             for each in self.files(kind):
-                if self._remove_unless_held(each):
+                if remove_unless_pinned(each.path):
                     count, size = count + 1, size + each.size
         return count, size
 
     def verify(self) -> Iterator[tuple[Path, bool | None]]:
-        """Read each record and blob; a damaged one is removed.
+        """Check each record and blob, and remove damaged ones.
 
         Yields:
-            The path, and whether it is whole; None where it cannot be read, and stays.
+            The path, and whether the file is intact; None for an unreadable file, which stays.
         """
         for each in itertools.chain(self.files("blobs"), self.files("records")):
-            is_whole: bool | None = False
+            intact: bool | None = False
             try:
-                is_whole = _is_whole(each.path)
+                intact = is_intact(each.path)
             except (SubquantError, OSError):
-                if not os.path.lexists(each.path):  # it was removed meanwhile
+                if not os.path.lexists(each.path):  # another process has removed it
                     continue
-                is_whole = None if each.path.is_file() else False
-            if is_whole is False:
+                intact = None if each.path.is_file() else False
+            if intact is False:
                 self._remove_damaged(each.path)
-            yield each.path, is_whole
+            yield each.path, intact
 
-    def records(self) -> Iterator[tuple[Stored, Record]]:
-        """The records that are whole."""
+    def records(self) -> Iterator[tuple[StoredFile, Record]]:
+        """Yield the intact records."""
         for each in self.files("records"):
-            data = _read(each.path)
+            data = read_file(each.path)
             with contextlib.suppress(ValueError):
                 if data is not None:
-                    yield each, _record_of(data)
+                    yield each, parse_record(data)
 
     def now(self) -> float:
-        """The present by the clock of the file system, or of this machine if it is not writable."""
+        """Return the time of the file system's clock, or of this machine's if it is read-only."""
         if not self.folder.is_dir():
             return time.time()
         try:
@@ -460,14 +400,14 @@ class Store:
     def _part(self) -> Path:
         return self.folder / "writing" / f"{os.urandom(16).hex()}.part"
 
-    def _put(self, path: Path, data: bytes) -> None:
+    def _write(self, path: Path, data: bytes) -> None:
         part = self._part()
         try:
-            with open(part, "xb", buffering=0, opener=_open) as file:
+            with open(part, "xb", buffering=0, opener=create_with_folder) as file:
                 view = memoryview(data)
                 while view:
                     view = view[file.write(view) :]
-            _rename(part, path)
+            rename(part, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 part.unlink()
@@ -477,142 +417,3 @@ class Store:
         self._on_damage(f"{path} is damaged, and is removed")
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
-
-    def _remove_unless_held(self, stored: Stored) -> bool:
-        try:
-            # Some file systems lock for writing only what is open for it.
-            handle = os.open(stored.path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
-        except PermissionError:
-            handle = -1
-        except OSError:
-            return False
-        try:
-            if handle >= 0:
-                _lock(handle, exclusive=True)
-            stored.path.unlink()
-            return True
-        except OSError:
-            return False
-        finally:
-            if handle >= 0:
-                os.close(handle)
-
-    def _remove_stale_parts(self, now: float) -> None:
-        for each in self.files("writing"):
-            if now - each.used > _STALE:
-                with contextlib.suppress(OSError):
-                    each.path.unlink(missing_ok=True)
-
-
-def _record_of(data: bytes) -> Record:
-    """Read a record; ValueError if it is not whole."""
-    head, _, rest = data.partition(b"\n")
-    text = rest.rstrip(_USED + b"\0")  # zeros are where machines have appended at the same time
-    if digest_of(text).encode() != head:
-        raise ValueError
-    found = json.loads(text)
-    return Record(found["fields"], found["blobs"], len(rest) - len(text))
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a record or a blob is; errors if it cannot be read."""
-    if path.parent.parent.name == "blobs":
-        return digest_of_file(path) == path.name
-    with open_input(path) as file, contextlib.suppress(ValueError):
-        _record_of(file.read())
-        return True
-    return False
-
-
-def _read(path: Path) -> bytes | None:
-    try:
-        with open_input(path) as file:
-            return file.read()
-    except (SubquantError, OSError):
-        return None
-
-
-def _open(path: str | os.PathLike[str], flags: int) -> int:
-    """Make a file, and its folder if that is not there: most often it is."""
-    try:
-        return os.open(path, flags, 0o666)
-    except FileNotFoundError:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return os.open(path, flags, 0o666)
-
-
-def _rename(path: Path, target: Path) -> None:
-    try:
-        os.replace(path, target)
-    except FileNotFoundError:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(path, target)
-
-
-def _copy(source: int, target: int) -> None:
-    """Copy a file from its beginning."""
-    size = os.fstat(source).st_size
-    position = 0
-    with contextlib.suppress(OSError, AttributeError):  # of another file system, or another system
-        while position < size:
-            count = os.copy_file_range(source, target, size - position, position)
-            if not count:
-                break
-            position += count
-    os.lseek(source, position, os.SEEK_SET)
-    os.lseek(target, position, os.SEEK_SET)
-    with os.fdopen(os.dup(source), "rb") as rest, os.fdopen(os.dup(target), "wb") as made:
-        while data := rest.read(_CHUNK):
-            made.write(data)
-
-
-def _try_to_lock(path: Path) -> int | None:
-    """Make, open and lock a file; None while another has locked it.
-
-    Raises:
-        OSError: it cannot be made, or there are no locks.
-    """
-    handle = _open(path, os.O_RDWR | os.O_CREAT)
-    try:
-        if not _lock(handle, exclusive=True):
-            path.unlink(missing_ok=True)
-            raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-        # The holder before removed the file: what is locked may no longer be at its path.
-        if os.path.samestat(os.fstat(handle), path.stat()):
-            return handle
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except BaseException:
-        os.close(handle)
-        raise
-    os.close(handle)
-    return None
-
-
-def _lock(handle: int, *, exclusive: bool) -> bool:
-    """Lock an open file, until it is closed; False where there are no locks.
-
-    Raises:
-        BlockingIOError: another has locked it.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return False
-    try:
-        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise
-    except OSError:
-        return False
-    return True
-
-
-def _folders(folder: Path, *, in_parts: bool) -> Iterator[Path]:
-    if not in_parts:
-        yield folder
-        return
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
-        for entry in entries:
-            if re.fullmatch("[0-9a-f]{2}", entry.name):
-                yield Path(entry.path)

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ..compiler.cache import Cache, Made, default_cache, description
+from ..compiler.cache import Cache, CompileResult, default_cache, description
 from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import Key, key_of_source
-from ..compiler.store import Held
+from ..compiler.store_files import PinnedBlob
 from ..core.files import write_whole
 from ..core.option_fields import Activations
 from ..errors import InputError, Place, SubquantError, UsageError
@@ -62,7 +62,7 @@ class Model:
         self.properties = dict(properties)
         self._shape = shape
         self._executable: Executable | None = None  # until `load` returns
-        self._archive: Held | None = None
+        self._archive: PinnedBlob | None = None
 
     @property
     def context(self) -> int:
@@ -209,7 +209,7 @@ def load(
 
 def _cached_or_compiled(
     path: Path, shape: Shape, options: CompileOptions, folder: Path, notify: Progress
-) -> Made:
+) -> CompileResult:
     """Return the executable and the archive of a model from the cache, compiled if missing."""
     cache = Cache(folder, notify)
     key = key_of_source(
@@ -251,9 +251,9 @@ def _compile(
                 parameters=archive,
                 progress=notify,
             )
-            if not key.holds:
+            if not key.is_valid:
                 raise InputError(f"'{path}' was written to while it was compiled; try again")
-            cache.add(key.text, Made(executable), about, parameters=archive, move=True)
+            cache.add(key.text, CompileResult(executable), about, parameters=archive, move=True)
     except OSError as error:
         raise InputError(f"cannot write '{cache.folder}': {error.strerror or error}") from None
 

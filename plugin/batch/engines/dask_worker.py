@@ -23,7 +23,8 @@ from typing import Any
 from distributed import Reschedule, Scheduler, Worker, WorkerPlugin, get_worker
 from distributed.comm.addressing import get_address_host
 
-from ...compiler.keys import code_digest, digest_of, host_cpu
+from ...compiler.digests import digest_of
+from ...compiler.keys import code_digest, host_cpu
 from ...core.versions import PINNED_VERSIONS, versions_of
 from ...isolation import client
 from ...isolation.cancellation import CancellableWork, Cancelled

@@ -1,0 +1,176 @@
+"""Files of a store: records, blobs that processes pin, and their copies and removal."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..core.files import open_input, open_whole
+from ..errors import SubquantError
+from .digests import Digest, digest_of, digest_of_file
+from .file_locks import lock_file
+
+__all__ = [
+    "USE_MARK",
+    "PinnedBlob",
+    "Record",
+    "StoredFile",
+    "copy_file",
+    "is_intact",
+    "parse_record",
+    "read_file",
+    "remove_unless_pinned",
+    "rename",
+    "touch",
+]
+
+_CHUNK_BYTES = 1 << 20
+USE_MARK = b"\n"
+"""The byte that a use appends to a record."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """The record of a key.
+
+    Args:
+        fields: JSON values.
+        blobs: the digests of its blobs by name.
+        uses: the number of uses.
+    """
+
+    fields: Mapping[str, Any]
+    blobs: Mapping[str, Digest] = field(default_factory=dict)
+    uses: int = 0
+
+
+class StoredFile(NamedTuple):
+    """A file of the store.
+
+    Args:
+        used: the time of its last use in seconds, by the clock of the file system.
+        size: the bytes that it takes on a disk.
+        path: its path.
+    """
+
+    used: float
+    size: int
+    path: Path
+
+
+class PinnedBlob:
+    """An open blob, which is not evicted until it is closed."""
+
+    def __init__(self, path: Path, handle: int) -> None:
+        self.path = path
+        self._handle = handle
+
+    def copy_to(self, path: str | os.PathLike[str]) -> None:
+        """Copy the blob; the file system may share its blocks.
+
+        Raises:
+            OSError: the copy cannot be written.
+        """
+        with open_whole(path) as file:
+            copy_file(self._handle, file.fileno())
+
+    def close(self) -> None:
+        """Allow its eviction."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def __enter__(self) -> PinnedBlob:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def remove_unless_pinned(path: Path) -> bool:
+    """Remove a file; False if a process has pinned it or it cannot be removed."""
+    try:
+        # Some file systems lock for writing only files that are open for writing.
+        handle = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
+    except PermissionError:
+        handle = -1
+    except OSError:
+        return False
+    try:
+        if handle >= 0:
+            lock_file(handle, exclusive=True)
+        path.unlink()
+        return True
+    except OSError:
+        return False
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def touch(path: Path) -> None:
+    """Set the time of a file to the present, if that is possible."""
+    with contextlib.suppress(OSError):
+        os.utime(path)  # without a time: that of the file system's clock
+
+
+def parse_record(data: bytes) -> Record:
+    """Return a record; ValueError if it is damaged."""
+    head, _, rest = data.partition(b"\n")
+    text = rest.rstrip(USE_MARK + b"\0")  # zeros: several machines appended at the same time
+    if digest_of(text).encode() != head:
+        raise ValueError
+    values = json.loads(text)
+    return Record(values["fields"], values["blobs"], len(rest) - len(text))
+
+
+def is_intact(path: Path) -> bool:
+    """True for an intact record or blob; it raises an error for an unreadable file."""
+    if path.parent.parent.name == "blobs":
+        return digest_of_file(path) == path.name
+    with open_input(path) as file, contextlib.suppress(ValueError):
+        parse_record(file.read())
+        return True
+    return False
+
+
+def read_file(path: Path) -> bytes | None:
+    """Return the contents of a file; None if it cannot be read."""
+    try:
+        with open_input(path) as file:
+            return file.read()
+    except (SubquantError, OSError):
+        return None
+
+
+def rename(path: Path, target: Path) -> None:
+    """Rename a file, and create the folder of the target only if that is missing."""
+    try:
+        os.replace(path, target)
+    except FileNotFoundError:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.replace(path, target)
+
+
+def copy_file(source: int, target: int) -> None:
+    """Copy a whole file, in the kernel if both are on one file system."""
+    size, position = os.fstat(source).st_size, 0
+    with contextlib.suppress(OSError, AttributeError):
+        while position < size:
+            count = os.copy_file_range(source, target, size - position, position)
+            if not count:
+                break
+            position += count
+    os.lseek(source, position, os.SEEK_SET)
+    os.lseek(target, position, os.SEEK_SET)
+    with os.fdopen(os.dup(source), "rb") as rest, os.fdopen(os.dup(target), "wb") as copy:
+        while data := rest.read(_CHUNK_BYTES):
+            copy.write(data)
