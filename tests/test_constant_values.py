@@ -18,6 +18,7 @@ from subquant.dialects import create_context
 from subquant.errors import Remark
 from subquant.kernels.constant_values import constant_elements, erase_unused, is_constant
 from subquant.kernels.pack.codebook import Codebook
+from subquant.kernels.pack.parameters import ModuleGlobals
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType
@@ -118,11 +119,12 @@ def test_what_is_known_is_computed() -> None:
         module = parse_text(PROGRAM, context)
         returned = next(op for op in walk(module.operation) if op.name == "func.return")
         m, u, n = returned.operands
-        assert constant_elements(m).tolist() == [0.25, 9.0]  # type: ignore[union-attr]
+        module_globals = ModuleGlobals(module.operation)
+        assert constant_elements(m, module_globals).tolist() == [0.25, 9.0]  # type: ignore[union-attr]
         # 18 ^ 17 = 3, 255 ^ 17 = 0xee, whose nibbles are 14
-        assert constant_elements(u).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
-        assert not is_constant(n)
-        assert constant_elements(n) is None
+        assert constant_elements(u, module_globals).tolist() == [3, 0, 14, 14]  # type: ignore[union-attr]
+        assert not is_constant(n, module_globals)
+        assert constant_elements(n, module_globals) is None
 
 
 LOOKED_UP = """
@@ -163,14 +165,19 @@ def test_entries_of_a_table(number: str, mask: int, is_found: bool) -> None:
         module = parse_text(text.replace("NUMBER", number), context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
         [value] = returned.operands
-        np.testing.assert_array_equal(constant_elements(value), expected)
-        found = Codebook.of(value)
-        assert (found is not None) == is_found
-        if found is not None:
-            np.testing.assert_array_equal(found.numbers(), np.reshape(numbers, (2, 4)))
-            np.testing.assert_array_equal(found.integers(0).view(np.int8), expected)
-            moved = expected.astype(np.int64) + 128
-            np.testing.assert_array_equal(found.integers(128), moved)
+        np.testing.assert_array_equal(
+            constant_elements(value, ModuleGlobals(module.operation)), expected
+        )
+        module_globals = ModuleGlobals(module.operation)
+        codebook = Codebook.of(value, module_globals)
+        assert (codebook is not None) == is_found
+        if codebook is not None:
+            indices = codebook.indices(module_globals)
+            np.testing.assert_array_equal(indices, np.reshape(numbers, (2, 4)))
+            entries = codebook.entries(0, module_globals)
+            np.testing.assert_array_equal(entries.view(np.int8), expected)
+            shifted = expected.astype(np.int64) + 128
+            np.testing.assert_array_equal(codebook.entries(128, module_globals), shifted)
 
 
 def test_what_is_read_twice_is_computed_once() -> None:
@@ -185,7 +192,7 @@ func.func @main() -> tensor<2xf32> {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        found = constant_elements(returned.operands[0])
+        found = constant_elements(returned.operands[0], ModuleGlobals(module.operation))
         assert found is not None
         assert found.tolist() == [2.0**59, -3 * 2.0**60]
 
@@ -208,7 +215,10 @@ func.func @main() -> tensor<3xi8> {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        assert constant_elements(returned.operands[0]).tolist() == expected  # type: ignore[union-attr]
+        assert (
+            constant_elements(returned.operands[0], ModuleGlobals(module.operation)).tolist()
+            == expected
+        )  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("types", [("f32", "i32"), ("ui8", "i32"), ("i1", "i32")])
@@ -223,7 +233,7 @@ func.func @main() -> {result} {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        assert not is_constant(returned.operands[0])
+        assert not is_constant(returned.operands[0], ModuleGlobals(module.operation))
 
 
 def test_what_nobody_uses_goes() -> None:

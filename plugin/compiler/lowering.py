@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ..core._mlir import Operation, in_context_of, ir
 from ..errors import Remark
+from ..kernels.pack.parameters import ParameterStore
 from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
@@ -32,13 +33,14 @@ def lower(
     options: CompileOptions,
     on_pass: Callable[[ModulePass], None] | None = None,
     on_remark: Callable[[Remark], None] | None = None,
+    parameters: ParameterStore | None = None,
 ) -> None:
     """Run the compilation's passes on `module` in place; `on_remark` gets what was asked for.
 
     Raises:
         SubquantError: from a pass, with its place.
     """
-    run_pipeline(module, compile_pipeline(options), on_pass, on_remark)
+    run_pipeline(module, compile_pipeline(options, parameters), on_pass, on_remark)
     if options.device_attribute is not None:
         with in_context_of(module.operation):
             devices = ir.Attribute.parse(f"[{options.device_attribute}]")

@@ -59,7 +59,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
         from .parameter_archive import program_archive  # which reads files of weights
 
         with program_archive(arguments["parameters"], arguments["weights"]) as archive:
-            lower(module, options, _limiting(arguments, steps), on_remark)
+            lower(module, options, _limiting(arguments, steps), on_remark, archive.parameters)
             set_time_limit(None)
             steps("parameters")
             described["parameter_bytes"] = archive.finish(module)

@@ -35,7 +35,7 @@ from ..emit.operation import create, is_used, value
 from ..errors import InputError
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
-from ..kernels.pack.parameters import LOAD, GivenParameters, given, named_parameter, parameter_of
+from ..kernels.pack.parameters import LOAD, ParameterStore, named_parameter, parameter_of
 from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights
@@ -68,9 +68,7 @@ def program_archive(
     sources = {scope: _parameters_of(source) for scope, source in weights.items()}
     try:
         with create_archive(path) as archive:
-            written = ProgramArchive(archive, GivenParameters(sources, SCOPE, archive.add_tensor))
-            with given(written.parameters):
-                yield written
+            yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None
 
@@ -83,7 +81,7 @@ class ProgramArchive:
         parameters: what passes know, and write to it.
     """
 
-    def __init__(self, archive: ArchiveWriter, parameters: GivenParameters) -> None:
+    def __init__(self, archive: ArchiveWriter, parameters: ParameterStore) -> None:
         self.archive = archive
         self.parameters = parameters
 
@@ -107,7 +105,7 @@ class ProgramArchive:
 
 
 def _copy_parameters(
-    module: ir.Module, archive: ArchiveWriter, parameters: GivenParameters
+    module: ir.Module, archive: ArchiveWriter, parameters: ParameterStore
 ) -> set[str]:
     """Write the given parameters that a module still reads; return the names in the archive."""
     for op in named(module.operation, (LOAD,)):

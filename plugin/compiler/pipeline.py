@@ -23,7 +23,8 @@ from ..core.option_fields import parse_option
 from ..emit.operation import types_cached
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
-from ..kernels.select.match_gpu import OF_THREADS, SPIRV, SPIRV_CPU
+from ..kernels.pack.parameters import ParameterStore
+from ..kernels.select.match_gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
@@ -244,8 +245,15 @@ _EXPANDED_FOR_VULKAN = (
 )
 
 
-def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
-    """Return the passes of a compilation."""
+def compile_pipeline(
+    options: CompileOptions, parameters: ParameterStore | None = None
+) -> list[ModulePass]:
+    """Return the passes of a compilation.
+
+    Args:
+        options: of the compilation.
+        parameters: parameters that the compiler reads and writes.
+    """
     is_vulkan = options.target == "vulkan"
     division = "deferred" if is_vulkan else "native"
     zero_points = options.zero_points
@@ -288,6 +296,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
                         "integer_only": options.integer_only,
                         "joined_products": options.fuse_below_macs,
                         "explain": options.explain,
+                        "parameters": parameters,
                         **requantization,
                     },
                 ),
@@ -329,7 +338,7 @@ def compile_pipeline(options: CompileOptions) -> list[ModulePass]:
 
 
 def _of_threads(options: CompileOptions) -> str:
-    if options.kernels not in ("auto", *OF_THREADS):
+    if options.kernels not in ("auto", *GPU_INSTRUCTIONS):
         raise UsageError(
             f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}', "
             f"'{SPIRV_CPU}' or 'none' for {options.target}"
@@ -355,7 +364,7 @@ def _instructions(options: CompileOptions) -> str:
     features = recorded_features(options).split(",")
     if options.kernels == "auto":
         return fastest_instruction_set(features).name
-    if options.kernels in OF_THREADS:
+    if options.kernels in GPU_INSTRUCTIONS:
         raise UsageError(
             f"kernels '{options.kernels}' are those of vulkan; choose 'auto' or another target"
         )

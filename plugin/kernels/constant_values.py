@@ -6,12 +6,13 @@ perhaps operations that sort its bytes, change its zero point, or multiply scale
     %q = stablehlo.reshape %c : (tensor<512x16x16xi8>) -> tensor<512x256xi8>
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
-They are evaluated by the reference arithmetic, which defines them. A parameter whose archive the
-compiler has (`given_parameters`) is a constant too.
+They are evaluated by the reference arithmetic, which defines them. A parameter that the compiler
+reads is a constant too (`kernels.pack.parameters`).
 """
 
 from __future__ import annotations
 
+import functools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -28,18 +29,18 @@ from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
-from .pack.parameters import LOAD, given_parameter, is_immutable, loaded_elements
-from .pack.prepack_arguments import is_weight
+from .pack.parameters import LOAD, ModuleGlobals
+from .pack.prepack_arguments import is_prepacked_argument
 
 __all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant", "is_invariant"]
 
 
-def is_constant(value: Value) -> bool:
+def is_constant(value: Value, module_globals: ModuleGlobals) -> bool:
     """True if `constant_elements` can evaluate a value."""
-    return operation.all_producers(value, _is_constant)
+    return operation.all_producers(value, functools.partial(_is_constant, module_globals))
 
 
-def _is_constant(value: Value) -> bool | None:
+def _is_constant(module_globals: ModuleGlobals, value: Value) -> bool | None:
     """True or False for a value; None where its operands decide."""
     op = _evaluated_producer(value)
     if op is None:
@@ -47,56 +48,58 @@ def _is_constant(value: Value) -> bool | None:
     if op.name in CONSTANTS:
         return isinstance(op.attributes["value"], ir.DenseElementsAttr)
     if op.name == LOAD:
-        return given_parameter(op) is not None
+        return module_globals.source_parameter(op) is not None
     return False if op.name in _ARITHMETIC and not _is_signless_or_float(op) else None
 
 
-def is_invariant(value: Value) -> bool:
+def is_invariant(value: Value, module_globals: ModuleGlobals) -> bool:
     """True if a value has the same elements at each call.
 
     It is computed from constants, from globals that are never stored, which a program evaluates
     once when it is loaded, and from weights that are packed ahead of the call.
     """
-    return operation.all_producers(value, _is_invariant)
+    return operation.all_producers(value, functools.partial(_is_invariant, module_globals))
 
 
-def _is_invariant(value: Value) -> bool | None:
+def _is_invariant(module_globals: ModuleGlobals, value: Value) -> bool | None:
     """True or False for a value; None where its operands decide."""
     if isinstance(value.owner, ir.Block):
-        return is_weight(value)
+        return is_prepacked_argument(value)
     op = _evaluated_producer(value)
     if op is None:
         return False
-    return is_immutable(op) if op.name == LOAD else None
+    return module_globals.is_immutable(op) if op.name == LOAD else None
 
 
 def _evaluated_producer(value: Value) -> Operation | None:
     """The operation that computes a value, if it can be evaluated."""
-    if isinstance(value.owner, ir.Block) or value.owner.operation.name not in _EVALUATED:
+    if isinstance(value.owner, ir.Block):
         return None
     op = value.owner.operation
+    if op.name not in (*_EVALUATED, LOAD):
+        return None
     if op.name == _GATHER:
         gather = AxisGather.of(op)
         return op if gather is not None and gather.is_of_elements else None
     return op
 
 
-def constant_elements(value: Value) -> Array | None:
+def constant_elements(value: Value, module_globals: ModuleGlobals) -> Array | None:
     """Return the elements of a constant; None for other values.
 
     Integers are signed in int64, floats have their own type (`array_of_dense`).
     """
-    if not is_constant(value):
+    if not is_constant(value, module_globals):
         return None
-    array = _evaluate(value.owner.operation)
+    array = _evaluate(value.owner.operation, module_globals)
     return array.astype(np.int64, copy=False) if array.dtype.kind == "i" else array
 
 
-def constant_bytes(value: Value) -> Array | None:
+def constant_bytes(value: Value, module_globals: ModuleGlobals) -> Array | None:
     """Return integers of at most 8 bits as uint8, in less memory than `constant_elements`."""
-    if not is_constant(value):
+    if not is_constant(value, module_globals):
         return None
-    array = _evaluate(value.owner.operation)
+    array = _evaluate(value.owner.operation, module_globals)
     return array.view(np.uint8) if array.dtype == np.int8 else array.astype(np.uint8)
 
 
@@ -107,7 +110,7 @@ def _is_signless_or_float(op: Operation) -> bool:
     return all((element[0] == "f" and is_float) or _SIGNLESS.match(element) for element in elements)
 
 
-def _evaluate(op: Operation) -> Array:
+def _evaluate(op: Operation, module_globals: ModuleGlobals) -> Array:
     """The elements of a result; integers of 8 bits may be int8."""
     order = operation.backward_slice(op)
     reads = Counter(operand.owner.operation for each in order for operand in each.operands)
@@ -119,7 +122,10 @@ def _evaluate(op: Operation) -> Array:
         for producer in dict.fromkeys(producers):
             if not reads[producer]:
                 del arrays[producer]  # free its memory
-        arrays[each] = _EVALUATED[each.name](each, *operands)
+        if each.name == LOAD:
+            arrays[each] = module_globals.elements(each)
+        else:
+            arrays[each] = _EVALUATED[each.name](each, *operands)
     return arrays[op]
 
 
@@ -131,7 +137,7 @@ def erase_unused(value: Value) -> None:
 
 
 def _is_erasable(op: Operation) -> bool:
-    return op.name in (*_EVALUATED, "stablehlo.pad")
+    return op.name in (*_EVALUATED, LOAD, "stablehlo.pad")
 
 
 def _convert(op: Operation, array: Array) -> Array:
@@ -177,7 +183,6 @@ _ARITHMETIC = ("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stab
 _SIGNLESS = re.compile(r"i([2-9]|[1-6]\d)$")
 _EVALUATED: dict[str, Callable[..., Array]] = {
     **dict.fromkeys(CONSTANTS, lambda op: array_of_dense(op.attributes["value"])),
-    LOAD: loaded_elements,
     **dict.fromkeys(("quant.scast", "subquant.scast"), lambda op, array: array),
     **{
         name: MOVEMENT[name]

@@ -15,7 +15,7 @@ from ..emit.linalg import Extent
 from ..emit.operation import create, parse_attribute, tensor_type, value
 from ..numerics.element_types import Array
 from .kernel import Kernel, define_executable
-from .pack.parameters import LOAD, current, named_parameter
+from .pack.parameters import LOAD, ModuleGlobals, named_parameter
 
 __all__ = ["KernelCall", "KernelTable"]
 
@@ -58,13 +58,14 @@ class KernelTable:
 
     Args:
         module: an operation with one block, to which executables are added.
+        module_globals: its globals.
 
     Attributes:
         calls: the calls that were emitted.
     """
 
-    def __init__(self, module: Operation) -> None:
-        self._module = module
+    def __init__(self, module: Operation, module_globals: ModuleGlobals) -> None:
+        self._module, self.module_globals = module, module_globals
         self._executables: dict[object, Operation] = {}
         self.calls: list[KernelCall] = []
         block = module.regions[0].blocks[0]
@@ -123,8 +124,8 @@ class KernelTable:
             compute: returns its elements.
             element: its element type.
         """
-        parameters = current()
-        assert parameters is not None  # callers compute parameters only where an archive is written
+        parameters = self.module_globals.parameters
+        assert parameters is not None  # else no value has a packed name
         if name not in parameters.written:
             array = compute()
             parameters.write(name, array)

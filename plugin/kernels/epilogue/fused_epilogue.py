@@ -19,7 +19,7 @@ from ...numerics.element_types import I32, Array, ElementType
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding
-from ..select.operands import value_of
+from ..pack.prepack import materialize
 from .f32_estimate import F32Epilogue, FastPathCheck
 from .matcher import EpilogueMatch
 from .tables import ChannelVectors, NotEmitted, Table
@@ -137,7 +137,7 @@ class FusedEpilogue:
             element = tables[0].element
             rows = [np.frombuffer(table.data, element.dtype) for table in tables]
             padding = 0 if tables[0].is_uniform else width - len(rows[0])
-            tensors.append(value_of(np.pad(np.stack(rows), [(0, 0), (0, padding)]), element))
+            tensors.append(materialize(np.pad(np.stack(rows), [(0, 0), (0, padding)]), element))
         return tensors
 
     def emit(self, memories: Sequence[Value], accumulators: ArrayLike, n: ArrayLike) -> ArrayLike:

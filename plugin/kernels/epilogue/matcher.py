@@ -30,6 +30,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL, F32, Array
 from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements
+from ..pack.parameters import ModuleGlobals
 
 __all__ = ["OPERATIONS", "EpilogueMatch"]
 
@@ -97,6 +98,7 @@ class EpilogueMatch:
         accumulators: Value,
         axis: int,
         requantization: Requantization,
+        module_globals: ModuleGlobals,
         *,
         integer_only: bool,
         accumulator_bounds: Callable[[], Array] | None = None,
@@ -108,6 +110,7 @@ class EpilogueMatch:
             accumulators: the result of the contraction.
             axis: its axis that is N.
             requantization: the form of requantizations.
+            module_globals: the globals of the module.
             integer_only: f32 estimates are not allowed.
             accumulator_bounds: returns the greatest magnitude of the accumulators for each N.
             folds_bias: the kernel can initialize accumulators with numbers that differ by N.
@@ -122,7 +125,8 @@ class EpilogueMatch:
                 if op in operations or not _is_elementwise(op, is_f32) or _block_of(op) != block:
                     continue
                 operands = [value for value in op.operands if value not in values]
-                grids = [_grid(value, accumulators.type.shape, axis) for value in operands]
+                shape = accumulators.type.shape
+                grids = [_grid(value, shape, axis, module_globals) for value in operands]
                 if any(grid is None for grid in grids):
                     continue  # its last operand may be matched later
                 constants |= {
@@ -172,7 +176,9 @@ def _is_elementwise(op: Operation, is_f32: bool) -> bool:
     return all(each is not None and not each.is_float for each in elements)
 
 
-def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
+def _grid(
+    value: Value, shape: Sequence[int], axis: int, module_globals: ModuleGlobals
+) -> Array | None:
     """Constants that vary along one axis at most, of the rank of a shape; None for other values."""
     owner = value.owner
     if isinstance(owner, ir.Block):
@@ -180,20 +186,20 @@ def _grid(value: Value, shape: Sequence[int], axis: int) -> Array | None:
     op = owner.operation
     array: Array | None
     if op.name in _CASTS:
-        return _grid(op.operands[0], shape, axis)
+        return _grid(op.operands[0], shape, axis, module_globals)
     if op.name == "stablehlo.constant" and op.attributes["value"].is_splat:
         attribute = op.attributes["value"]
         type_ = tensor_type([1] * len(shape), attribute.type.element_type)
         array = array_of_dense(ir.DenseElementsAttr.get_splat(type_, attribute.get_splat_value()))
         array = array.astype(np.int64) if array.dtype.kind == "i" else array
     elif op.name == "stablehlo.broadcast_in_dim":
-        array, sizes = constant_elements(op.operands[0]), [1] * len(shape)
+        array, sizes = constant_elements(op.operands[0], module_globals), [1] * len(shape)
         axes = [int(each) for each in op.attributes["broadcast_dimensions"]]
         for each, size in zip(axes, op.operands[0].type.shape, strict=True):
             sizes[each] = int(size)
         array = array if array is None else array.reshape(sizes)
     else:
-        array = constant_elements(value)
+        array = constant_elements(value, module_globals)
     if array is None:
         return None
     if storage_element(value.type) == BOOL:

@@ -29,6 +29,7 @@ from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.element_types import I8
 from ..constant_values import is_invariant
 from ..kernel_table import KernelCall, KernelTable
+from ..pack.parameters import ModuleGlobals
 from .fused_kernel import FusedCall, FusedKernel, Location, aligned
 
 __all__ = ["DEFAULT_FUSED_MACS", "fuse_dispatches"]
@@ -65,7 +66,7 @@ def fuse_dispatches(kernels: KernelTable, max_macs: int) -> dict[KernelCall, int
     }
     fused: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):
-        for group in _groups(block, small):
+        for group in _groups(block, small, kernels.module_globals):
             if len(group.calls) > 1 and _fuse(kernels, group):
                 fused |= dict.fromkeys(group.calls, len(group.calls) - 1)
     return fused
@@ -79,6 +80,7 @@ class _Group:
     """Consecutive calls whose operands do not depend on other users of their results.
 
     Attributes:
+        module_globals: the globals of the module.
         calls: the calls, in order.
         result_of: results of calls, and reshapes of them, with the result they share memory with.
         users: operations that depend on a result, in order.
@@ -88,6 +90,7 @@ class _Group:
         outputs: results of calls that other operations read.
     """
 
+    module_globals: ModuleGlobals
     calls: list[KernelCall] = field(default_factory=list)
     result_of: dict[Value, Value] = field(default_factory=dict)
     users: list[Operation] = field(default_factory=list)
@@ -105,7 +108,7 @@ class _Group:
         """
         if not self.dependents.isdisjoint(call.operands):
             return False
-        inputs = self.inputs | (_inputs([call]) - set(self.result_of))
+        inputs = self.inputs | (_inputs([call], self.module_globals) - set(self.result_of))
         bindings = len(inputs) + len(self.outputs) + len(_outputs(call, small))
         return not self.calls or bindings <= _MAX_BINDINGS - _RESERVED_BINDINGS
 
@@ -113,7 +116,7 @@ class _Group:
         """Add a call."""
         self.calls.append(call)
         self.users_before = len(self.users)
-        self.inputs |= _inputs([call]) - set(self.result_of)
+        self.inputs |= _inputs([call], self.module_globals) - set(self.result_of)
         self.outputs += _outputs(call, small)
         self.result_of |= {result: result for result in call.operation.results}
 
@@ -130,17 +133,19 @@ class _Group:
         return operation.name.startswith(_MOVABLE) and operation.name not in _IMMOVABLE
 
 
-def _groups(block: ir.Block, small: dict[Operation, KernelCall]) -> list[_Group]:
-    groups = [_Group()]
+def _groups(
+    block: ir.Block, small: dict[Operation, KernelCall], module_globals: ModuleGlobals
+) -> list[_Group]:
+    groups = [_Group(module_globals)]
     for each in block.operations:
         operation = each.operation
         if operation in small:
             call = small[operation]
             if not groups[-1].accepts(call, small):
-                groups.append(_Group())
+                groups.append(_Group(module_globals))
             groups[-1].add(call, small)
         elif groups[-1].calls and not groups[-1].skip(operation):
-            groups.append(_Group())
+            groups.append(_Group(module_globals))
     return groups
 
 
@@ -158,10 +163,10 @@ def _outputs(call: KernelCall, small: Collection[Operation]) -> list[Value]:
     return outputs
 
 
-def _inputs(calls: Sequence[KernelCall]) -> set[Value]:
+def _inputs(calls: Sequence[KernelCall], module_globals: ModuleGlobals) -> set[Value]:
     """The operands of calls before reshapes, except constants."""
     operands = {each for call in calls for each in call.operands}
-    return {reshape_source(each) for each in operands if not is_invariant(each)}
+    return {reshape_source(each) for each in operands if not is_invariant(each, module_globals)}
 
 
 # -- the fused call --------------------------------------------------------------------------------
@@ -181,7 +186,7 @@ def _fuse(kernels: KernelTable, group: _Group) -> bool:
         if any(use.owner.operation not in fused for use in each.uses)
     }
     results = [each for each in all_results if each in read]
-    inputs = _inputs(group.calls) - set(all_results)
+    inputs = _inputs(group.calls, group.module_globals) - set(all_results)
     if not results or len(inputs) + len(results) > _MAX_BINDINGS - 2:
         return False
     locations: dict[Value, Location] = {each: ("result", n) for n, each in enumerate(results)}

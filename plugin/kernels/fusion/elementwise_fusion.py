@@ -37,6 +37,7 @@ from ...emit.operation import erase_unused, values_read
 from ...numerics.element_types import F16, F32, ElementType
 from ..constant_values import is_invariant
 from ..kernel_table import KernelCall, KernelTable
+from ..pack.parameters import ModuleGlobals
 from .elementwise_match import (
     CONSTANT,
     FUSED_OPERATIONS,
@@ -65,7 +66,7 @@ def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
         blocks.setdefault(call.operation.block, []).append(call)
     for block, calls in blocks.items():
         # From the last to the first: the users of a result are replaced before it is.
-        for expression in _selected(calls, block, lanes):
+        for expression in _selected(calls, block, lanes, kernels.module_globals):
             op, result, kernel = expression.op, expression.op.results[0], expression.kernel
             with ir.InsertionPoint(op), op.location:
                 [new] = kernels.call(kernel, kernel.kernel(), expression.operands, [result.type], 0)
@@ -73,7 +74,9 @@ def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
             erase_unused(op, lambda each: each.name in FUSED_OPERATIONS)
 
 
-def _selected(calls: Sequence[KernelCall], block: ir.Block, lanes: int) -> list[Expression]:
+def _selected(
+    calls: Sequence[KernelCall], block: ir.Block, lanes: int, module_globals: ModuleGlobals
+) -> list[Expression]:
     """The expressions of a block that pay: those connected to kernels with M = 1.
 
     Between int8 contractions it is all or none: IREE makes fewer dispatches of all operations than
@@ -82,11 +85,12 @@ def _selected(calls: Sequence[KernelCall], block: ir.Block, lanes: int) -> list[
     kernels = [call.kernel for call in calls]
     operations = [call.operation for call in calls]
     if any(each.name == "round_rows" and each.m == 1 for each in kernels):
-        return _connected(_expressions(block, lanes, (F32, F16)), operations)
+        return _connected(_expressions(block, lanes, (F32, F16), module_globals), operations)
     contractions = [each for each in kernels if each.name != "padded_pictures"]
     if not all(each.name == "integer_product" and each.m == 1 for each in contractions):
         return []
-    expressions = _connected(_expressions(block, lanes, (*LOADED_ELEMENTS, F16)), operations)
+    elements = (*LOADED_ELEMENTS, F16)
+    expressions = _connected(_expressions(block, lanes, elements, module_globals), operations)
     absorbed = {op for each in expressions for op in each.absorbed}
     computed = {*operations, *(each.op for each in expressions)}
     return [] if _has_gap(block, computed, absorbed) else expressions
@@ -112,7 +116,7 @@ def _has_gap(
 
 
 def _expressions(
-    block: ir.Block, lanes: int, elements: Collection[ElementType]
+    block: ir.Block, lanes: int, elements: Collection[ElementType], module_globals: ModuleGlobals
 ) -> list[Expression]:
     """The expressions of a block with results of some element types, from the last to the first."""
     expressions, absorbed = [], set[Operation]()
@@ -120,9 +124,10 @@ def _expressions(
     for op in reversed(order):
         if op in absorbed or not (is_elementwise(op) or fold_of(op)):
             continue
-        if is_invariant(op.results[0]) or small_element(op.results[0]) not in elements:
+        result = op.results[0]
+        if is_invariant(result, module_globals) or small_element(result) not in elements:
             continue  # IREE computes invariants once
-        expression = ExpressionBuilder(op, order, lanes).build()
+        expression = ExpressionBuilder(op, order, lanes, module_globals).build()
         if expression is not None:
             expressions.append(expression)
             absorbed.update(expression.absorbed)

@@ -33,6 +33,7 @@ from ..cpu.elementwise import (
     Result,
     Steps,
 )
+from ..pack.parameters import ModuleGlobals
 
 __all__ = [
     "CONSTANT",
@@ -269,10 +270,18 @@ class ExpressionBuilder:
         op: the operation.
         order: the positions of operations in their block.
         lanes: the f32 lanes of a vector.
+        module_globals: the globals of the module.
     """
 
-    def __init__(self, op: Operation, order: Mapping[Operation, int], lanes: int) -> None:
+    def __init__(
+        self,
+        op: Operation,
+        order: Mapping[Operation, int],
+        lanes: int,
+        module_globals: ModuleGlobals,
+    ) -> None:
         self._op, self._order, self._lanes = op, order, lanes
+        self._module_globals = module_globals
         self._fold = fold_of(op)
         self._operands: list[Value] = []
         self._shape = _shape(op.operands[0])
@@ -332,7 +341,7 @@ class ExpressionBuilder:
         """True if a producer is computed where it is read, by one access."""
         result = op.results[0]
         is_full = len(self._accesses) == _MAX_OPERATIONS
-        if not is_elementwise(op) or is_invariant(result) or is_full:
+        if not is_elementwise(op) or is_invariant(result, self._module_globals) or is_full:
             return False
         if any(access != accesses[0] for access in accesses):
             return False

@@ -1,9 +1,8 @@
-"""Parameters whose elements the compiler is given, and what it computes of them.
+"""Parameters whose elements a compilation reads, and the packed parameters that it writes.
 
-A weight that is a parameter is laid out for a kernel by the program, whenever that is loaded, into
-memory of its own. Where a compilation is given the parameters (`given`), it does that itself, as
-with a constant, and what it makes is a parameter of another archive, which a program reads where
-that is mapped. Before::
+Without the parameters' files, a program packs a weight that is a parameter whenever it is loaded,
+into memory of its own. With them, the compiler packs it like a constant, and writes the result to
+another archive, which the program maps into memory. Before::
 
     util.global private @w = #flow.parameter.named<"model"::"attn.weight:qs"> : tensor<64x64xi8>
 
@@ -12,19 +11,17 @@ After::
     util.global private @parameter
         = #flow.parameter.named<"model"::"attn.weight:qs@16x2.0123456789ab"> : tensor<2x2x1024xi8>
 
-A name says what was made of which parameter: the lanes and vectors of a tile, and a digest of all
-that was computed. An archive that was made for another program, or other instructions, has no
-parameter of such a name: it is not loaded, where it would give wrong numbers.
+A packed parameter's name has the parameter that it is packed from, the lanes and vectors of a tile,
+and a digest of the whole computation. An archive of another program, or for other instructions,
+has no parameter of this name: IREE refuses to load it instead of computing wrong numbers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import all_producers
@@ -33,16 +30,10 @@ from ...numerics.element_types import Array, ElementType
 
 __all__ = [
     "LOAD",
-    "GivenParameters",
+    "ModuleGlobals",
     "Parameter",
-    "current",
-    "given",
-    "given_parameter",
-    "is_immutable",
-    "known_globals",
-    "loaded_elements",
+    "ParameterStore",
     "named_parameter",
-    "origin_of",
     "parameter_of",
 ]
 
@@ -51,17 +42,17 @@ LOAD = "util.global.load"
 _NAMED = re.compile(
     r'#flow\.parameter\.named<("(?:[^"\\]|\\.)*")::("(?:[^"\\]|\\.)*")> : (tensor<.*>)', re.DOTALL
 )
-_ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64")
-"""Elements that lie in an archive as NumPy has them."""
+_ARCHIVED_ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64")
+"""Element types that an archive stores as NumPy does."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """What a global begins as.
+    """The parameter that a global is initialized with.
 
     Attributes:
         scope, name: of the parameter.
-        type: of the tensor.
+        type: of its tensor.
     """
 
     scope: str
@@ -70,75 +61,57 @@ class Parameter:
 
 
 @dataclass
-class GivenParameters:
-    """Parameters, and where goes what is computed of them.
+class ParameterStore:
+    """Source and destination of parameters.
 
     Args:
-        arrays: the bytes of parameters, by name, by scope.
-        scope: of what is computed.
-        write: takes the name and the elements of a new parameter.
+        arrays: bytes of source parameters, by name, by scope.
+        scope: scope of packed parameters.
+        write: writes the name and the elements of a packed parameter.
+        written: symbol and type of the global of each packed parameter, by parameter name.
     """
 
     arrays: Mapping[str, Mapping[str, Array]]
     scope: str
     write: Callable[[str, Array], object]
     written: dict[str, tuple[str, ir.Type]] = field(default_factory=dict)
-    """The global and the type of what was computed, by name of the parameter."""
 
     def has(self, parameter: Parameter) -> bool:
-        """True if the elements of a parameter are given, or should be."""
+        """True if a parameter's scope has a source, and its elements can be computed with."""
         element = str(parameter.type.element_type)
-        return parameter.scope in self.arrays and element in _ELEMENTS
+        return parameter.scope in self.arrays and element in _ARCHIVED_ELEMENTS
 
     def array(self, parameter: Parameter, op: Operation) -> Array:
-        """The elements of a parameter that `op` loads; its bytes if they are of less than 8 bits.
+        """Return the elements of a parameter that `op` loads; bytes if they are below 8 bits.
 
         Raises:
-            InputError: the file does not have them.
+            InputError: the source has no such parameter, or one of another size.
         """
-        found = self.arrays[parameter.scope].get(parameter.name)
-        if found is None:
+        array = self.arrays[parameter.scope].get(parameter.name)
+        if array is None:
             raise InputError(
                 f"reads the parameter {quoted(parameter.name)}, which the weights of the scope "
                 f"{quoted(parameter.scope)} do not have",
                 op,
             )
         if not self.has(parameter):
-            return found
+            return array
         shape = [int(extent) for extent in parameter.type.shape]
         dtype = ElementType.of_mlir(str(parameter.type.element_type)).dtype
         expected = dtype.itemsize
         for extent in shape:
             expected *= extent
-        if found.size != expected:
+        if array.size != expected:
             raise InputError(
                 f"reads the parameter {quoted(parameter.name)} as {parameter.type}, which is "
-                f"{expected} bytes, and the weights have {found.size}",
+                f"{expected} bytes, and the weights have {array.size}",
                 op,
             )
-        return found.view(dtype).reshape(shape)
-
-
-_GIVEN: ContextVar[GivenParameters | None] = ContextVar("given_parameters", default=None)
-
-
-@contextlib.contextmanager
-def given(parameters: GivenParameters) -> Iterator[None]:
-    """Let the passes of this block know the elements of parameters."""
-    token = _GIVEN.set(parameters)
-    try:
-        yield
-    finally:
-        _GIVEN.reset(token)
-
-
-def current() -> GivenParameters | None:
-    """The parameters that are given."""
-    return _GIVEN.get()
+        return array.view(dtype).reshape(shape)
 
 
 def parameter_of(global_: Operation) -> Parameter | None:
-    """The parameter that a ``util.global`` begins as, None if it does as something else."""
+    """Return the parameter that initializes a ``util.global``, or None."""
     if "initial_value" not in global_.attributes:
         return None
     match = _NAMED.fullmatch(str(global_.attributes["initial_value"]))
@@ -149,122 +122,112 @@ def parameter_of(global_: Operation) -> Parameter | None:
 
 
 def named_parameter(scope: str, name: str, type_: ir.Type) -> ir.Attribute:
-    """What a global begins as that is a parameter."""
+    """Return the initial value of a global that is a parameter."""
     texts = ir.StringAttr.get(scope), ir.StringAttr.get(name)
     return ir.Attribute.parse(f"#flow.parameter.named<{texts[0]}::{texts[1]}> : {type_}")
 
 
 @dataclass(frozen=True)
 class _Global:
-    """What is known of a ``util.global``; `parameter` is what it begins as, if that is one."""
-
     is_mutable: bool
     parameter: Parameter | None
 
 
-class _Globals:
-    """The globals of a module, each of which is read once."""
+class ModuleGlobals:
+    """The globals of a module, and the elements of those that are parameters.
 
-    def __init__(self, module: Operation) -> None:
-        self._module = module
-        self._symbols = ir.SymbolTable(module)
-        self._read: dict[str, _Global] = {}
-
-    def find(self, name: str) -> _Global | None:
-        """The global of a name, if there is one: no verifier has looked."""
-        if name not in self._read:
-            if name not in self._symbols:
-                self._symbols = ir.SymbolTable(self._module)  # it may be new
-            if name not in self._symbols:
-                return None
-            found = self._symbols[name].operation
-            self._read[name] = _Global("is_mutable" in found.attributes, parameter_of(found))
-        return self._read[name]
-
-
-_GLOBALS: ContextVar[_Globals | None] = ContextVar("known_globals", default=None)
-
-
-@contextlib.contextmanager
-def known_globals(module: Operation) -> Iterator[None]:
-    """Look each global of a module up once in this block, which may add some, and change none."""
-    token = _GLOBALS.set(_Globals(module))
-    try:
-        yield
-    finally:
-        _GLOBALS.reset(token)
-
-
-def _global_of(load: Operation) -> _Global | None:
-    """The ``util.global`` that is loaded, in a block of `known_globals`."""
-    known = _GLOBALS.get()
-    assert known is not None
-    return known.find(load.attributes["global"].value)
-
-
-def is_immutable(load: Operation) -> bool:
-    """True if a ``util.global.load`` gives the same at each call."""
-    loaded = _global_of(load)
-    return loaded is not None and not loaded.is_mutable
-
-
-def given_parameter(load: Operation) -> Parameter | None:
-    """The parameter that a ``util.global.load`` gives, if its elements are known."""
-    parameters = _GIVEN.get()
-    if parameters is None:
-        return None
-    loaded = _global_of(load)
-    if loaded is None or loaded.is_mutable or loaded.parameter is None:
-        return None
-    return loaded.parameter if parameters.has(loaded.parameter) else None
-
-
-def loaded_elements(load: Operation) -> Array:
-    """The elements of a `given_parameter`; integers of 8 bits as int8.
-
-    Raises:
-        InputError: the archive does not have them.
-    """
-    parameters, parameter = _GIVEN.get(), given_parameter(load)
-    assert parameters is not None  # the caller has looked
-    assert parameter is not None
-    return parameters.array(parameter, load)
-
-
-def origin_of(values: Sequence[Value], label: str, how: object) -> str | None:
-    """The name of what is computed of values in some way; None if there is no parameter in them.
+    Each global is looked up once: the module may get further globals, but may change none.
 
     Args:
-        values: what is known, all of it.
-        label: what people read of the way.
-        how: what the elements follow from besides; its text says it all.
+        module: the module.
+        parameters: the source and destination of parameters; None where the program loads all.
     """
-    if _GIVEN.get() is None or all(all_producers(value, _is_no_load) for value in values):
-        return None
-    first: list[str] = []
-    digests: dict[int, str] = {}
 
-    def digest(value: Value) -> str:
-        op = value.owner.operation
-        key = hash(op)
-        if key not in digests:
-            said = [op.name, *(str(result.type) for result in op.results)]
-            parameter = given_parameter(op) if op.name == LOAD else None
-            if parameter is not None:
-                first.append(parameter.name)
-                said += [parameter.scope, parameter.name]
-            else:
-                said += sorted(f"{name} = {op.attributes[name]}" for name in op.attributes)
-            said += [digest(operand) for operand in op.operands]
-            digests[key] = _digest("\n".join(said))
-        return digests[key]
+    def __init__(self, module: Operation, parameters: ParameterStore | None = None) -> None:
+        self.parameters = parameters
+        self._module = module
+        self._symbols: ir.SymbolTable | None = None
+        self._globals: dict[str, _Global | None] = {}
 
-    found = [digest(value) for value in values]
-    return f"{first[0]}@{label}.{_digest(' '.join([*found, repr(how)]))}"
+    def is_immutable(self, load: Operation) -> bool:
+        """True if a ``util.global.load`` returns the same at each call."""
+        loaded = self._loaded(load)
+        return loaded is not None and not loaded.is_mutable
+
+    def source_parameter(self, load: Operation) -> Parameter | None:
+        """Return the parameter that a ``util.global.load`` returns, if the compiler can read it."""
+        loaded = self._loaded(load)
+        if self.parameters is None or loaded is None or loaded.is_mutable:
+            return None
+        parameter = loaded.parameter
+        return parameter if parameter is not None and self.parameters.has(parameter) else None
+
+    def elements(self, load: Operation) -> Array:
+        """Return the elements of a `source_parameter`; 8-bit integers as int8.
+
+        Raises:
+            InputError: as `ParameterStore.array` does.
+        """
+        parameters, parameter = self.parameters, self.source_parameter(load)
+        assert parameters is not None  # else the load has no `source_parameter`
+        assert parameter is not None
+        return parameters.array(parameter, load)
+
+    def packed_name(self, sources: Sequence[Value], label: str, layout: object) -> str | None:
+        """Return the name of a packed parameter; None if no source has a parameter.
+
+        Args:
+            sources: constant values that it is computed from.
+            label: legible summary of the layout.
+            layout: all else that the elements depend on: numbers, strings, sequences, dataclasses.
+        """
+        if self.parameters is None or all(all_producers(value, _is_no_load) for value in sources):
+            return None
+        names: list[str] = []
+        digests: dict[int, str] = {}
+
+        def digest(value: Value) -> str:
+            op = value.owner.operation
+            key = hash(op)
+            if key not in digests:
+                lines = [op.name, *(str(result.type) for result in op.results)]
+                parameter = self.source_parameter(op) if op.name == LOAD else None
+                if parameter is not None:
+                    names.append(parameter.name)
+                    lines += [parameter.scope, parameter.name]
+                else:
+                    lines += sorted(f"{name} = {op.attributes[name]}" for name in op.attributes)
+                lines += [digest(operand) for operand in op.operands]
+                digests[key] = _digest("\n".join(lines))
+            return digests[key]
+
+        lines = [digest(value) for value in sources]
+        return f"{names[0]}@{label}.{_digest(' '.join([*lines, repr(_plain(layout))]))}"
+
+    def _loaded(self, load: Operation) -> _Global | None:
+        """Return the global that is loaded; None if there is none: no verifier has looked."""
+        name = load.attributes["global"].value
+        if name not in self._globals:
+            if self._symbols is None or name not in self._symbols:
+                self._symbols = ir.SymbolTable(self._module)  # with new globals
+            if name not in self._symbols:
+                return None
+            op = self._symbols[name].operation
+            self._globals[name] = _Global("is_mutable" in op.attributes, parameter_of(op))
+        return self._globals[name]
 
 
 def _is_no_load(value: Value) -> bool | None:
     return False if value.owner.operation.name == LOAD else None
+
+
+def _plain(layout: object) -> object:
+    """Return a layout with tuples for dataclasses: names of classes and fields may change."""
+    if is_dataclass(layout):
+        return tuple(_plain(getattr(layout, each.name)) for each in fields(layout))
+    if isinstance(layout, tuple | list):
+        return tuple(map(_plain, layout))
+    return layout
 
 
 def _digest(text: str) -> str:

@@ -1,21 +1,20 @@
-"""Weights that are arguments: laid out for kernels once, where they stay in the device's memory.
+"""Prepacking of weights that are arguments of a function.
 
-A function with such a weight lays it out at every call, which may take longer than what is done
-with it. So it gets a copy, which takes besides what is computed of weights alone, and a function of
-each weight that gives that. Before::
+A function with such a weight packs it at every call, which may take longer than the contraction. So
+the function is cloned with prepacked arguments, and gets one packing function for each weight::
 
     func.func @main(%x: tensor<1x64xi8>, %w: tensor<64x64xi8>) -> tensor<1x64xi32> {
       %y = stablehlo.dot_general %x, %w, ...
     }
 
-After, besides::
+Beside `@main` there are then::
 
-    func.func @main$lay_out_1(%w: tensor<64x64xi8>) -> (tensor<2x16x64xi8>, tensor<2x32xi32>)
+    func.func @main$laid_out_1(%w: tensor<64x64xi8>) -> (tensor<2x16x64xi8>, tensor<2x32xi32>)
     func.func @main$laid_out(%x: ..., %w: ..., %tiles: tensor<2x16x64xi8>, %first: tensor<2x32xi32>)
         -> tensor<1x64xi32>
 
-The runtime calls the copy where arrays are in the device's memory (`subquant.runtime`). A weight is
-an argument that a contraction reads as one, and that no activations depend on.
+The runtime calls the clone for weights in device memory, and keeps the packed tensors with them
+(`subquant.runtime`). A weight is an argument that only weights of contractions are computed from.
 """
 
 from __future__ import annotations
@@ -37,23 +36,28 @@ from ...emit.operation import (
 )
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX
 from ...signature import LAYOUTS_KEY
-from .parameters import LOAD, is_immutable
+from .parameters import LOAD, ModuleGlobals
 
-__all__ = ["Copy", "copies_of", "is_argument_behind", "is_weight"]
+__all__ = [
+    "PrepackedClone",
+    "clone_for_prepacking",
+    "is_computed_from_argument",
+    "is_prepacked_argument",
+]
 
 _WEIGHTS = "subquant.weights"
-"""The attribute of a copy that has the numbers of its weights."""
+"""Attribute of a clone: the numbers of its weight arguments."""
 _PURE = (
     *("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor."),
     *(linalg.APART, linalg.BARRIER),
 )
-"""What computes the same of the same operands."""
-_SMALL = 4
-"""What is computed of a weight is kept if a kernel reads it, or if it is so much smaller."""
+"""Prefixes of operations without side effects."""
+_MIN_SIZE_RATIO = 4
+"""A tensor that no kernel reads is prepacked if the weight is this many times as large."""
 
 
-def is_weight(argument: Value) -> bool:
-    """True for an argument of a copy that its caller lays out."""
+def is_prepacked_argument(argument: Value) -> bool:
+    """True for an argument of a clone that its caller prepacks."""
     function = argument.owner.owner
     if not isinstance(function, ir.OpView | ir.Operation):
         return False
@@ -64,134 +68,145 @@ def is_weight(argument: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class Copy:
-    """A copy of a function, for weights that are laid out.
+class PrepackedClone:
+    """A clone of a function, for prepacked weights.
 
     Attributes:
-        function: what it is a copy of.
-        copy: the copy.
+        function: the original.
+        clone: the clone.
+        module_globals: the globals of the module.
     """
 
     function: Operation
-    copy: Operation
+    clone: Operation
+    module_globals: ModuleGlobals
 
     def finish(self) -> None:
-        """Have the copy take what is computed of weights; drop it if there is nothing."""
-        kept = self._kept()
-        if not kept:
-            self.copy.erase()
+        """Turn the tensors that are computed from weights alone into arguments.
+
+        A clone without such tensors is erased.
+        """
+        packed = self._packed_values()
+        if not packed:
+            self.clone.erase()
             return
-        body = self.copy.regions[0].blocks[0]
+        body = self.clone.regions[0].blocks[0]
         name = self.function.attributes["sym_name"].value
-        for place, values in kept.items():
-            weight = body.arguments[place]
+        for number, values in packed.items():
+            weight = body.arguments[number]
             with ir.InsertionPoint(self.function), self.function.location:
-                write_function(
-                    f"{name}{PREPACKED_SUFFIX}_{place}", [weight.type], _copying(values, weight)
-                )
-        pieces = [value for values in kept.values() for value in values]
-        for value in pieces:
+                name_of_weight = f"{name}{PREPACKED_SUFFIX}_{number}"
+                write_function(name_of_weight, [weight.type], _cloning(values, weight))
+        arguments = [value for values in packed.values() for value in values]
+        for value in arguments:
             argument = body.add_argument(value.type, value.owner.operation.location)
             value.replace_all_uses_with(argument)
-        for value in pieces:
+        for value in arguments:
             erase_unused(value.owner.operation)
+        attributes = self.clone.attributes
         inputs = [argument.type for argument in body.arguments]
-        results = self.copy.attributes["function_type"].value.results
-        type_ = ir.FunctionType.get(inputs, list(results))
-        self.copy.attributes["function_type"] = ir.TypeAttr.get(type_)
-        if "arg_attrs" in self.copy.attributes:
-            said = [*self.copy.attributes["arg_attrs"], *[ir.DictAttr.get({})] * len(pieces)]
-            self.copy.attributes["arg_attrs"] = ir.ArrayAttr.get(said)
-        del self.copy.attributes[_WEIGHTS]
-        counts = {str(place): len(values) for place, values in kept.items()}
+        results = attributes["function_type"].value.results
+        attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
+        if "arg_attrs" in attributes:
+            empty = [ir.DictAttr.get({})] * len(arguments)
+            attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes["arg_attrs"], *empty])
+        del attributes[_WEIGHTS]
+        counts = {str(number): len(values) for number, values in packed.items()}
         self.function.attributes[LAYOUTS_KEY] = ir.StringAttr.get(json.dumps(counts))
 
-    def _kept(self) -> dict[int, list[Value]]:
-        """What is computed of each weight alone, and read by what computes with more."""
-        body = self.copy.regions[0].blocks[0]
-        weights, sources = set(self.copy.attributes[_WEIGHTS]), _Sources(self.copy)
-        kept: dict[int, list[Value]] = {}
+    def _packed_values(self) -> dict[int, list[Value]]:
+        """Return the values that follow from each weight alone, and that other operations read."""
+        body = self.clone.regions[0].blocks[0]
+        weights = set(self.clone.attributes[_WEIGHTS])
+        sources = _ArgumentSources(self.clone, self.module_globals)
+        packed: dict[int, list[Value]] = {}
 
-        def keep(value: Value, *, is_read_by_kernel: bool) -> None:
-            """Keep a value, or what it is computed of, if that is of one weight."""
-            found = sources.alone(value)
-            if len(found) != 1 or not found <= weights or isinstance(value.owner, ir.Block):
+        def visit(value: Value, *, is_read_by_kernel: bool) -> None:
+            """Add a value that follows from one weight, or smaller operands of its operation."""
+            arguments = sources.pure(value)
+            is_of_weight = len(arguments) == 1 and arguments <= weights
+            if not is_of_weight or isinstance(value.owner, ir.Block):
                 return
-            [place] = found
-            is_small = _is_small(value.type, body.arguments[place].type)
-            if is_read_by_kernel or is_small:
-                values = kept.setdefault(place, [])
+            [number] = arguments
+            if is_read_by_kernel or _is_small(value.type, body.arguments[number].type):
+                values = packed.setdefault(number, [])
                 if value not in values:
                     values.append(value)
                 return
             for operand in value.owner.operation.operands:
-                keep(operand, is_read_by_kernel=False)
+                visit(operand, is_read_by_kernel=False)
 
         for each in body.operations:
             op = each.operation
-            if not sources.is_alone(op):
+            if not sources.is_pure(op):
                 for operand in op.operands:
-                    keep(operand, is_read_by_kernel=op.name == "flow.dispatch")
-        return dict(sorted(kept.items()))
+                    visit(operand, is_read_by_kernel=op.name == "flow.dispatch")
+        return dict(sorted(packed.items()))
 
 
-def copies_of(functions: Sequence[Operation], contractions: Sequence[Operation]) -> list[Copy]:
-    """Copy the functions that have weights among their arguments.
+def clone_for_prepacking(
+    functions: Sequence[Operation],
+    contractions: Sequence[Operation],
+    module_globals: ModuleGlobals,
+) -> list[PrepackedClone]:
+    """Clone the functions that have weights among their arguments.
 
     Args:
-        functions: what may be called from outside of the module.
+        functions: public functions of the module.
         contractions: of the module.
+        module_globals: its globals.
     """
-    found = []
+    clones = []
     names = {function.attributes["sym_name"].value for function in functions}
     for function in functions:
         name = function.attributes["sym_name"].value
         if PREPACKED_SUFFIX in name or f"{name}{PREPACKED_SUFFIX}" in names:
             continue
-        places = _weights(function, contractions)
-        if not places:
+        weights = _weight_arguments(function, contractions, module_globals)
+        if not weights:
             continue
         with ir.InsertionPoint(function):
-            copy = function.clone().operation
-        copy.attributes["sym_name"] = ir.StringAttr.get(f"{name}{PREPACKED_SUFFIX}")
-        marked = ", ".join(map(str, places))
-        copy.attributes[_WEIGHTS] = parse_attribute(f"array<i64: {marked}>")
-        found.append(Copy(function, copy))
-    return found
+            clone = function.clone().operation
+        clone.attributes["sym_name"] = ir.StringAttr.get(f"{name}{PREPACKED_SUFFIX}")
+        numbers = ", ".join(map(str, weights))
+        clone.attributes[_WEIGHTS] = parse_attribute(f"array<i64: {numbers}>")
+        clones.append(PrepackedClone(function, clone, module_globals))
+    return clones
 
 
-def _weights(function: Operation, contractions: Sequence[Operation]) -> list[int]:
-    """The numbers of the arguments that are weights."""
+def _weight_arguments(
+    function: Operation, contractions: Sequence[Operation], module_globals: ModuleGlobals
+) -> list[int]:
+    """Return the numbers of the arguments that are weights."""
     body = function.regions[0].blocks[0]
-    own = [op for op in contractions if op.block == body]
-    sides = [_sides(op) for op in own]
-    if not any(is_argument_behind(part) for _, parts in sides for part in parts):
+    operands = [_split_operands(op) for op in contractions if op.block == body]
+    if not any(is_computed_from_argument(value) for _, values in operands for value in values):
         return []
-    sources = _Sources(function)
+    sources = _ArgumentSources(function, module_globals)
     weights: set[int] = set()
     activations: set[int] = set()
-    for given, parts in sides:
-        activations |= sources.all(given)
-        for part in parts:
-            weights |= sources.alone(part)
+    for activation, values in operands:
+        activations |= sources.all(activation)
+        for value in values:
+            weights |= sources.pure(value)
     return [
-        place
-        for place in sorted(weights - activations)
-        if isinstance(body.arguments[place].type, ir.RankedTensorType)
-        and body.arguments[place].type.has_static_shape
+        number
+        for number in sorted(weights - activations)
+        if isinstance(body.arguments[number].type, ir.RankedTensorType)
+        and body.arguments[number].type.has_static_shape
     ]
 
 
-def _sides(op: Operation) -> tuple[Value, list[Value]]:
-    """The activations of a contraction, and what its weight is given by."""
+def _split_operands(op: Operation) -> tuple[Value, list[Value]]:
+    """Return the activations of a contraction, and the tensors of its weight."""
     if op.name != BLOCK_CONTRACTION:
         return op.operands[0], [op.operands[1]]
     operands = operands_of(op)
     return operands.pop("activations"), list(operands.values())
 
 
-def is_argument_behind(value: Value) -> bool:
-    """True if there is an argument behind operations of one operand."""
+def is_computed_from_argument(value: Value) -> bool:
+    """True if the first operands lead from a value to an argument, by pure operations."""
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation
         if not op.name.startswith(_PURE) or not len(op.operands):
@@ -200,35 +215,38 @@ def is_argument_behind(value: Value) -> bool:
     return True
 
 
-class _Sources:
-    """The arguments that the values of a function are computed of, by their numbers."""
+class _ArgumentSources:
+    """The numbers of the arguments that the values of a function are computed from."""
 
-    def __init__(self, function: Operation) -> None:
+    def __init__(self, function: Operation, module_globals: ModuleGlobals) -> None:
+        self._module_globals = module_globals
         body = function.regions[0].blocks[0]
         self._all: dict[Value, frozenset[int]] = {
-            argument: frozenset([place]) for place, argument in enumerate(body.arguments)
+            argument: frozenset([number]) for number, argument in enumerate(body.arguments)
         }
         self._impure: set[Value] = set()
         for each in body.operations:
             op = each.operation
-            found = frozenset[int]().union(*map(self.all, values_read(op)))
-            is_alone = self.is_alone(op)
+            arguments = frozenset[int]().union(*map(self.all, values_read(op)))
+            is_pure = self.is_pure(op)
             for result in op.results:
-                self._all[result] = found
-                if not is_alone:
+                self._all[result] = arguments
+                if not is_pure:
                     self._impure.add(result)
 
     def all(self, value: Value) -> frozenset[int]:
-        """All that a value depends on."""
+        """Return all arguments that a value depends on."""
         return self._all.get(value, frozenset())
 
-    def alone(self, value: Value) -> frozenset[int]:
-        """The same of a value that follows from arguments and constants; else nothing."""
+    def pure(self, value: Value) -> frozenset[int]:
+        """Return them for a value that is computed by pure operations; else none."""
         return frozenset() if value in self._impure else self.all(value)
 
-    def is_alone(self, op: Operation) -> bool:
-        """True if the results of an operation follow from one argument at most."""
-        is_pure = op.name.startswith(_PURE) or (op.name == LOAD and is_immutable(op))
+    def is_pure(self, op: Operation) -> bool:
+        """True if pure operations compute the result from one argument at most."""
+        is_pure = op.name.startswith(_PURE) or (
+            op.name == LOAD and self._module_globals.is_immutable(op)
+        )
         read = values_read(op)
         return (
             is_pure
@@ -239,18 +257,17 @@ class _Sources:
         )
 
 
-def _copying(
+def _cloning(
     values: Sequence[Value], weight: Value
 ) -> Callable[[Sequence[Value]], Sequence[Value]]:
-    """What writes the operations behind values, of another function's argument."""
+    """Return the body of a packing function: clones of the operations that compute values."""
 
     def body(arguments: Sequence[Value]) -> list[Value]:
-        known = {weight: arguments[0]}
-        return [clone_computation(value, known) for value in values]
+        clones = {weight: arguments[0]}
+        return [clone_computation(value, clones) for value in values]
 
     return body
 
 
 def _is_small(type_: ir.Type, weight: ir.Type) -> bool:
-    """True for a tensor that is little beside a weight."""
-    return type_.has_static_shape and byte_size(type_) * _SMALL <= byte_size(weight)
+    return type_.has_static_shape and byte_size(type_) * _MIN_SIZE_RATIO <= byte_size(weight)

@@ -1,8 +1,9 @@
-"""Look-ups of rows in a table that a contraction multiplies with, in the tiles of its kernel.
+"""Matcher of row gathers from a table that is also the weight of a block contraction.
 
-A language model whose table of tokens is tied looks rows up in it, and multiplies with all of it
-for the logits. The product reads tiles (`subquant.kernels.pack.packed_weight`); as rows are read
-there as well, nothing reads the table as it was written, and no archive has it. Before::
+A language model with tied embeddings gathers the rows of its tokens from the table that computes
+the logits. The contraction reads packed tiles (`subquant.kernels.pack.packed_weight`); if the
+gather reads them as well, neither program nor archive needs the table in its original layout.
+Before::
 
     %q = util.global.load @table : tensor<512x64xi8>
     %s = util.global.load @scales : tensor<512x2xf16>
@@ -18,248 +19,215 @@ After::
     ...
     %y = flow.dispatch @block_product::@block_product(%tiles, %tile_scales, ...)
 
-The rows are those of the contraction's weight if all that is taken by the same numbers, and then
-unpacked, converted and scaled row by row, is what the weight is made of in the same way. The table
-is a constant or a parameter that nothing changes. Where no kernel multiplies with it, a look-up
-stays.
+The gathered rows are rows of the weight if every tensor is gathered with the same indices, and the
+rows are then unpacked, converted and scaled as the weight is. The table has to be invariant. A
+gather from another table stays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.dense import CONSTANTS
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
-from ...emit import stablehlo as emit_stablehlo
 from ...emit.gathers import AxisGather
-from ...emit.operation import (
-    attributes_of,
-    clone_computation,
-    element_of,
-    erase_unused,
-    is_used,
-    mlir_type,
-    tensor_type,
-)
+from ...emit.operation import attributes_of, element_of
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
 from ..constant_values import is_invariant
-from ..cpu.gather_rows import GatherRows
-from ..kernel_table import KernelTable
-from .match_blockwise import Product
+from ..pack.parameters import ModuleGlobals
+from .match_blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 
-__all__ = ["RowLookup", "lookups_of"]
+__all__ = ["GatherRowsMatch", "match_gather_rows"]
 
 _GATHER = "stablehlo.gather"
-_BY_ROW = {
+_ROWWISE = {
     *("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.reshape"),
     *("stablehlo.subtract", "stablehlo.xor", DEQUANTIZE, UNPACK),
 }
-"""Operations that compute each row of their result of the same rows of operands.
+"""Operations that compute a row of the result from the same row of each operand.
 
-Those of rows are as many as of their operands: a reshape may not change that, nor a block be of
-several.
+The number of rows is that of the operands: no reshape changes it, and no block has several rows.
 """
-_SIZES = "block_sizes"
+_BLOCK_SIZES = "block_sizes"
 
 
 @dataclass(frozen=True)
-class RowLookup:
-    """A look-up of rows.
+class GatherRowsMatch:
+    """A gather of dequantized rows of a contraction's weight.
 
     Attributes:
-        operation: the ``subquant.dequantize`` that gives the rows.
-        product: the contraction that multiplies with the table.
-        indices: the numbers of the rows.
-        count: how many there are.
+        operation: the ``subquant.dequantize`` that returns the rows.
+        contraction: the contraction.
+        indices: indices of the rows.
+        count: number of indices.
     """
 
     operation: Operation
-    product: Product
+    contraction: BlockwiseMatch
     indices: Value
     count: int
 
-    def replace(self, kernels: KernelTable) -> None:
-        """Call the kernel in the place of the look-up."""
-        op, tiles = self.operation, self.product.tiles
-        with ir.InsertionPoint(op), op.location:
-            contraction, known = self.product.contraction, dict[Value, Value]()
 
-            def again(given: Value | None) -> Value | None:
-                return None if given is None else clone_computation(given, known)
-
-            own = replace(
-                contraction,
-                storage=again(contraction.storage),
-                storage_high=again(contraction.storage_high),
-                scales=again(contraction.scales),
-                zero_points=again(contraction.zero_points),
-                offsets=again(contraction.offsets),
-            )
-            weight = replace(self.product, contraction=own).weight(kernels)
-            taking = GatherRows(
-                weight.stored,
-                self.count,
-                element_of(self.indices.type),
-            )
-            indices = emit_stablehlo.reshape(self.indices, [self.count])
-            type_ = tensor_type([self.count, tiles.k], mlir_type(F32))
-            [rows] = kernels.call(
-                taking, taking.kernel(), [*weight.operands, indices], [type_], self.count
-            )
-            shape = [int(extent) for extent in op.results[0].type.shape]
-            op.results[0].replace_all_uses_with(emit_stablehlo.reshape(rows, shape))
-        erase_unused(op)
-        for value in reversed(known.values()):
-            if not is_used(value):
-                value.owner.operation.erase()
-
-
-def lookups_of(
-    dequantizations: Sequence[Operation], contractions: Sequence[Operation], instructions: str
-) -> list[RowLookup]:
-    """Find look-ups of rows in the weights of contractions that kernels compute.
+def match_gather_rows(
+    dequantizations: Sequence[Operation],
+    contractions: Sequence[Operation],
+    instructions: str,
+    module_globals: ModuleGlobals,
+) -> list[GatherRowsMatch]:
+    """Match row gathers from the weights of contractions that kernels compute.
 
     Args:
         dequantizations: the ``subquant.dequantize`` of a module.
         contractions: its ``subquant.block_contraction``.
         instructions: a name in `INSTRUCTION_SETS`.
+        module_globals: its globals.
     """
-    found: list[RowLookup] = []
-    tables: dict[tuple[int, ...], list[BlockContraction]] = {}
+    matches: list[GatherRowsMatch] = []
+    by_row_shape: dict[tuple[int, ...], list[BlockContraction]] = {}
     for op in contractions:
         contraction = BlockContraction.of(op)
-        tables.setdefault(tuple(contraction.storage_shape[1:]), []).append(contraction)
+        by_row_shape.setdefault(tuple(contraction.storage_shape[1:]), []).append(contraction)
     for op in dequantizations:
         type_ = op.results[0].type
         if not type_.has_static_shape:
             continue
         shape = tuple(int(extent) for extent in type_.shape)
-        lookups = (
-            _lookup(op, contraction, shape[:-rank], instructions)
+        candidates = (
+            _match(op, contraction, shape[:-rank], instructions, module_globals)
             for rank in range(1, len(shape) + 1)
-            for contraction in tables.get(shape[-rank:], ())
+            for contraction in by_row_shape.get(shape[-rank:], ())
         )
-        lookup = next(filter(None, lookups), None)
-        if lookup is not None:
-            found.append(lookup)
-    return found
+        match = next(filter(None, candidates), None)
+        if match is not None:
+            matches.append(match)
+    return matches
 
 
-def _lookup(
-    op: Operation, contraction: BlockContraction, taken: tuple[int, ...], instructions: str
-) -> RowLookup | None:
-    """The look-up of rows of a contraction's weight, if a dequantization is such a one."""
-    rows = _Rows(taken)
+def _match(
+    op: Operation,
+    contraction: BlockContraction,
+    index_shape: tuple[int, ...],
+    instructions: str,
+    module_globals: ModuleGlobals,
+) -> GatherRowsMatch | None:
+    """Match a dequantization with rows of the weight of a contraction."""
+    rows = _GatheredRows(index_shape)
     if not rows.are_dequantized(op, contraction) or rows.indices is None:
         return None
-    parts = [contraction.scales, contraction.zero_points, contraction.offsets]
-    if not all(is_invariant(part) for part in (*contraction.planes, *parts) if part is not None):
+    parameters = [contraction.scales, contraction.zero_points, contraction.offsets]
+    values = [value for value in (*contraction.planes, *parameters) if value is not None]
+    if not all(is_invariant(value, module_globals) for value in values):
         return None
-    product = Product.of(contraction, instructions)
-    if isinstance(product, MatchFailure):
+    match = BlockwiseMatch.of(contraction, instructions, module_globals)
+    if isinstance(match, MatchFailure):
         return None
     [(loop, _)] = contraction.indices[1][0]
-    if product.looks_up or product.batch or product.columns != [loop]:
+    weight = match.weight
+    if weight.uses_shuffle or weight.batch or weight.columns != [loop]:
         return None
-    count = math.prod(taken)
-    return RowLookup(op, product, rows.indices, count) if count else None
+    count = math.prod(index_shape)
+    return GatherRowsMatch(op, match, rows.indices, count) if count else None
 
 
 @dataclass
-class _Rows:
-    """Rows of several tensors that are taken by the same numbers.
+class _GatheredRows:
+    """Rows of several tensors that are gathered with the same indices.
 
     Attributes:
-        taken: the shape of the numbers.
-        indices: the numbers, as soon as they are known.
-        known: pairs of values, and whether the first has rows of the second.
+        index_shape: shape of the indices.
+        indices: the indices, once a gather is found.
+        checked: pairs of values, and whether the first has rows of the second.
     """
 
-    taken: tuple[int, ...]
+    index_shape: tuple[int, ...]
     indices: Value | None = None
-    known: dict[tuple[Value, Value], bool] = field(default_factory=dict)
+    checked: dict[tuple[Value, Value], bool] = field(default_factory=dict)
 
     def are_dequantized(self, op: Operation, contraction: BlockContraction) -> bool:
         """True if an operation dequantizes rows of the weight of a contraction."""
         operands = operands_of(op)
-        whole = {
+        parameters = {
             "scales": contraction.scales,
             "zero_points": contraction.zero_points,
             "offsets": contraction.offsets,
         }
-        given = operands.pop("input")
-        is_of_f32 = contraction.expressed is ExpressedType.F32
-        if not is_of_f32 or element_of(op.results[0].type) != F32:
+        storage = operands.pop("input")
+        is_f32 = contraction.expressed is ExpressedType.F32
+        if not is_f32 or element_of(op.results[0].type) != F32:
             return False
         if described_type(op) != (contraction.storage_type, contraction.expressed):
             return False
-        if not self._are_blocks(op.attributes[_SIZES], contraction.block_sizes):
+        if not self._are_row_blocks(op.attributes[_BLOCK_SIZES], contraction.block_sizes):
             return False
-        if set(operands) != {name for name, part in whole.items() if part is not None}:
+        if set(operands) != {name for name, value in parameters.items() if value is not None}:
             return False
-        planes = [given]
+        planes = [storage]
         if contraction.plane_bits is not None:
-            if isinstance(given.owner, ir.Block) or given.owner.operation.name != UNPACK:
+            if isinstance(storage.owner, ir.Block) or storage.owner.operation.name != UNPACK:
                 return False
-            unpacking = given.owner.operation
-            if tuple(int(n) for n in unpacking.attributes["bits"]) != contraction.plane_bits:
+            unpack = storage.owner.operation
+            if tuple(int(n) for n in unpack.attributes["bits"]) != contraction.plane_bits:
                 return False
-            planes = list(unpacking.operands)
+            planes = list(unpack.operands)
         pairs = [*zip(planes, contraction.planes, strict=True)]
-        pairs += [(operands[name], part) for name, part in whole.items() if part is not None]
-        return all(self._are_of(rows, part) for rows, part in pairs)
+        pairs += [
+            (operands[name], value) for name, value in parameters.items() if value is not None
+        ]
+        return all(self._are_rows(rows, table) for rows, table in pairs)
 
-    def _are_of(self, rows: Value, whole: Value) -> bool:
-        """True if a value has rows of another one."""
-        if (rows, whole) not in self.known:
-            self.known[rows, whole] = self._are_computed(rows, whole)
-        return self.known[rows, whole]
+    def _are_rows(self, rows: Value, table: Value) -> bool:
+        """True if a value has rows of another value."""
+        if (rows, table) not in self.checked:
+            self.checked[rows, table] = self._are_computed_rows(rows, table)
+        return self.checked[rows, table]
 
-    def _are_computed(self, rows: Value, whole: Value) -> bool:
-        """The same of values that were not looked at before."""
-        if isinstance(rows.owner, ir.Block) or not self._has_rows(rows.type, whole.type):
+    def _are_computed_rows(self, rows: Value, table: Value) -> bool:
+        if isinstance(rows.owner, ir.Block) or not self._has_row_type(rows.type, table.type):
             return False
         op = rows.owner.operation
-        if op.name == _GATHER and self._takes(op) and _is_same(op.operands[0], whole):
+        if op.name == _GATHER and self._gathers(op) and _is_same(op.operands[0], table):
             return True
-        if isinstance(whole.owner, ir.Block):
+        if isinstance(table.owner, ir.Block):
             return False
-        other = whole.owner.operation
-        if op.name in CONSTANTS and other.name in CONSTANTS:
-            return _is_same_splat(op.attributes["value"], other.attributes["value"])
-        if op.name != other.name or op.name not in _BY_ROW:
+        table_op = table.owner.operation
+        if op.name in CONSTANTS and table_op.name in CONSTANTS:
+            return _is_same_splat(op.attributes["value"], table_op.attributes["value"])
+        if op.name != table_op.name or op.name not in _ROWWISE:
             return False
-        attributes, others = attributes_of(op), attributes_of(other)
+        attributes, table_attributes = attributes_of(op), attributes_of(table_op)
         if op.name == DEQUANTIZE:
-            sizes = attributes.pop(_SIZES)
-            if not self._are_blocks(sizes, [int(n) for n in others.pop(_SIZES)]):
+            sizes = attributes.pop(_BLOCK_SIZES)
+            table_sizes = [int(n) for n in table_attributes.pop(_BLOCK_SIZES)]
+            if not self._are_row_blocks(sizes, table_sizes):
                 return False
-        return attributes == others and all(
-            self._are_of(*each) for each in zip(op.operands, other.operands, strict=True)
+        return attributes == table_attributes and all(
+            self._are_rows(*pair) for pair in zip(op.operands, table_op.operands, strict=True)
         )
 
-    def _has_rows(self, rows: ir.Type, whole: ir.Type) -> bool:
-        if not rows.has_static_shape or not whole.has_static_shape or whole.rank < 2:
+    def _has_row_type(self, rows: ir.Type, table: ir.Type) -> bool:
+        if not rows.has_static_shape or not table.has_static_shape or table.rank < 2:
             return False
-        shape, of_whole = ([int(n) for n in type_.shape] for type_ in (rows, whole))
-        return rows.element_type == whole.element_type and shape == [*self.taken, *of_whole[1:]]
+        shape, table_shape = ([int(n) for n in type_.shape] for type_ in (rows, table))
+        expected = [*self.index_shape, *table_shape[1:]]
+        return rows.element_type == table.element_type and shape == expected
 
-    def _are_blocks(self, sizes: Sequence[int], whole: Sequence[int]) -> bool:
-        """True for blocks of rows, each of one row."""
-        own = [int(size) for size in sizes]
-        return whole[0] == 1 and own == [*[1] * len(self.taken), *whole[1:]]
+    def _are_row_blocks(self, sizes: Sequence[int], table_sizes: Sequence[int]) -> bool:
+        """True if blocks of rows are those of the table, and each is in one row."""
+        row_sizes = [int(size) for size in sizes]
+        expected = [*[1] * len(self.index_shape), *table_sizes[1:]]
+        return table_sizes[0] == 1 and row_sizes == expected
 
-    def _takes(self, op: Operation) -> bool:
-        """True if a gather takes rows by the numbers that others are taken by."""
-        taking, rank = AxisGather.of(op), len(self.taken)
-        if taking is None or taking.axis or taking.shape[:rank] != list(self.taken):
+    def _gathers(self, op: Operation) -> bool:
+        """True if a gather reads rows at the indices of the other gathers."""
+        taking, rank = AxisGather.of(op), len(self.index_shape)
+        if taking is None or taking.axis or taking.shape[:rank] != list(self.index_shape):
             return False
         if taking.offsets != list(range(rank, len(taking.shape))):
             return False
@@ -270,28 +238,28 @@ class _Rows:
         return bool(self.indices == taking.indices)
 
 
-def _is_same(one: Value, other: Value) -> bool:
-    """True if two values are computed of the same constants and globals in the same way."""
-    pending, seen = [(one, other)], {(one, other)}
+def _is_same(left: Value, right: Value) -> bool:
+    """True if two values are computed from the same constants and globals in the same way."""
+    pending, seen = [(left, right)], {(left, right)}
     while pending:
-        given, twin = pending.pop()
-        if given == twin:
+        a, b = pending.pop()
+        if a == b:
             continue
-        if isinstance(given.owner, ir.Block) or isinstance(twin.owner, ir.Block):
+        if isinstance(a.owner, ir.Block) or isinstance(b.owner, ir.Block):
             return False
-        op, like = given.owner.operation, twin.owner.operation
-        is_alike = op.name == like.name and given.type == twin.type
-        if not is_alike or len(op.operands) != len(like.operands):
+        op, other = a.owner.operation, b.owner.operation
+        is_alike = op.name == other.name and a.type == b.type
+        if not is_alike or len(op.operands) != len(other.operands):
             return False
-        if attributes_of(op) != attributes_of(like):
+        if attributes_of(op) != attributes_of(other):
             return False
-        pairs = set(zip(op.operands, like.operands, strict=True)) - seen
+        pairs = set(zip(op.operands, other.operands, strict=True)) - seen
         pending += pairs
         seen |= pairs
     return True
 
 
-def _is_same_splat(one: ir.Attribute, other: ir.Attribute) -> bool:
-    if not all(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in (one, other)):
+def _is_same_splat(left: ir.Attribute, right: ir.Attribute) -> bool:
+    if not all(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in (left, right)):
         return False
-    return bool(one.get_splat_value() == other.get_splat_value())
+    return bool(left.get_splat_value() == right.get_splat_value())

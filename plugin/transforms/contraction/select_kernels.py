@@ -1,20 +1,18 @@
-"""``select-kernels``: contractions that a kernel computes become calls of it.
+"""``select-kernels``: replace contractions by calls of kernels.
 
-Contractions of 8-bit integers, and those with weights in blocks whose activations are rounded to 8
-bits, are sums of products of small integers, which CPUs have instructions for that IREE's code
-generation does not use. `subquant.kernels` writes loops with these, and for activations as reals
-where the weight in blocks is a constant or a parameter. What they do not compute (dynamic windows,
-weights of few elements) is left as it is.
+i8 x i8 -> i32 contractions, and block contractions whose activations are quantized to int8, are dot
+products of small integers, for which CPUs have instructions that IREE's code generation does not
+use. `subquant.kernels` emits loops with these instructions, and for f32 activations if the
+block-quantized weight is constant. A contraction that no kernel computes (dynamic convolutions,
+small weights) is left to IREE.
 
-Rows of a weight that are looked up, such as those of a model's tokens in a table that gives the
-logits, are read in the tiles of the weight (`subquant.kernels.select.match_gather_rows`).
+Row gathers from a table that is also a weight, such as tied token embeddings, read the packed tiles
+of the weight (`subquant.kernels.select.match_gather_rows`). ``subquant.attention`` has a kernel
+that reads only the keys that are attended (`subquant.kernels.cpu.attention`); without it, scores of
+the whole context are computed.
 
-``subquant.attention`` is a kernel of its own (`subquant.kernels.cpu.attention`), which reads the
-keys that are attended; without it, scores of the whole context are computed.
-
-For Vulkan (``instructions=spirv``) those with weights in blocks alone have a kernel, of activations
-as reals too: each thread reads words of the weight, and shifts and masks the integers of some
-columns out of them.
+For Vulkan (``instructions=spirv``) only block contractions have a kernel: each thread loads words
+of the weight, and shifts and masks the integers of some columns out of them.
 
 Before::
 
@@ -23,23 +21,26 @@ Before::
 
 After::
 
-    %i:3 = flow.dispatch @round_rows::@round_rows(%x)
-    %y = flow.dispatch @block_product::@block_product(%tiles, %scales, %i#0, %i#1, %i#2)
+    %i:2 = flow.dispatch @round_rows::@round_rows(%x)
+    %y = flow.dispatch @block_product::@block_product(%tiles, %i#0, %i#1)
 
-Activations of several products are rounded once. What is computed between products of one token is
-a kernel, too (`subquant.kernels.fusion.elementwise_fusion`); calls of small kernels that follow one
-another become one (`subquant.kernels.fusion.dispatch_fusion`).
+Each contraction goes through four steps in one direction: match (`kernels.select.match_*`), pack
+(`kernels.pack`), kernel (`kernels.cpu`, `kernels.gpu`, called by `kernels.select.call_*`), and
+epilogue (`kernels.epilogue`). Equal calls are merged: activations of several contractions are
+quantized once. Elementwise operations between the contractions of a token become kernels
+(`subquant.kernels.fusion.elementwise_fusion`), and consecutive small calls become one dispatch
+(`subquant.kernels.fusion.dispatch_fusion`).
 
-The weight is laid out anew (`subquant.kernels.pack.packed_weight`): a constant here, and a
-parameter that the compilation is given (`subquant.kernels.pack.parameters`); an argument or another
-parameter by operations of the program. For weights that are arguments there is a copy of the
-function that takes them laid out (`subquant.kernels.pack.prepack_arguments`).
+A constant weight is packed here, and so is a parameter that the compilation reads
+(`subquant.kernels.pack.parameters`). Other weights are packed by operations of the program; if they
+are arguments, a clone of the function takes them prepacked
+(`subquant.kernels.pack.prepack_arguments`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, stablehlo
@@ -55,15 +56,20 @@ from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatche
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
-from ...kernels.pack.parameters import known_globals
-from ...kernels.pack.prepack_arguments import copies_of, is_argument_behind
+from ...kernels.pack.parameters import ModuleGlobals, ParameterStore
+from ...kernels.pack.prepack_arguments import clone_for_prepacking, is_computed_from_argument
+from ...kernels.select.call_blockwise import call_blockwise
+from ...kernels.select.call_dynamic_m import call_dynamic_m
+from ...kernels.select.call_gather_rows import replace_gather_rows
+from ...kernels.select.call_gpu import call_gpu
+from ...kernels.select.call_int8 import call_int8
 from ...kernels.select.match_attention import emit_attention
-from ...kernels.select.match_blockwise import Product
-from ...kernels.select.match_dynamic_m import RowContraction
+from ...kernels.select.match_blockwise import BlockwiseMatch
+from ...kernels.select.match_dynamic_m import DynamicMMatch
 from ...kernels.select.match_failure import MatchFailure
-from ...kernels.select.match_gather_rows import lookups_of
-from ...kernels.select.match_gpu import OF_THREADS, ThreadContraction
-from ...kernels.select.match_int8 import IntegerContraction
+from ...kernels.select.match_gather_rows import match_gather_rows
+from ...kernels.select.match_gpu import GPU_INSTRUCTIONS, match_gpu
+from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
 from ...numerics.element_types import Array
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named
@@ -72,28 +78,31 @@ from ..quantization.math.zero_points import correct_zero_points
 
 __all__ = ["SelectKernels"]
 
-_INTEGERS = ("stablehlo.dot_general", "stablehlo.convolution")
-_OF_DIFFERENCES = {
+_INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
+_ZERO_POINT_SUBTRACTION = {
     *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),
     *("stablehlo.convert", "stablehlo.pad", "stablehlo.reshape", "stablehlo.subtract"),
     *("subquant.scast", "subquant.subtract_zero_point"),
 }
-"""Operations that zero points are subtracted by: see `transforms.math.differences`."""
+"""Operations that subtract zero points: see `transforms.quantization.math.differences`."""
 
 
 @dataclass(frozen=True)
 class SelectKernels(ModulePass):
-    """Turn every contraction that a kernel computes into calls.
+    """Replace every contraction that a kernel computes by calls.
+
+    Args:
+        parameters: source and destination of parameters; None where the program loads them all.
 
     Options:
-        instructions: what kernels multiply with, a name in `INSTRUCTION_SETS`, or ``spirv`` or
-            ``spirv-cpu``: those of weights in blocks for devices of many threads.
-        requantization: as of ``lower-requantization``, for sums that a kernel finishes.
-        fixed_point_rounding: as of ``lower-requantization``.
-        integer_only: requantize without floats, which tell sooner what integers give.
-        joined_products: calls of at most so many products of 8 bits become one, where they follow
-            one another; 0 for none.
-        explain: say of each contraction whether a kernel computes it, or why not.
+        instructions: instruction set of the kernels, a name in `INSTRUCTION_SETS`; or ``spirv`` or
+            ``spirv-cpu``: kernels of block contractions for Vulkan.
+        requantization: form of the requantization in fused epilogues, see ``lower-requantization``.
+        fixed_point_rounding: see ``lower-requantization``.
+        integer_only: requantize without the faster f32 estimates.
+        joined_products: consecutive calls below this number of int8 multiply-accumulates become one
+            dispatch; 0 for none.
+        explain: report for each contraction whether a kernel computes it, or why not.
     """
 
     name: ClassVar[str] = "select-kernels"
@@ -104,155 +113,219 @@ class SelectKernels(ModulePass):
     integer_only: bool = False
     joined_products: int = DEFAULT_FUSED_MACS
     explain: bool = False
+    parameters: InitVar[ParameterStore | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, parameters: ParameterStore | None) -> None:
         super().__post_init__()
-        known = (*INSTRUCTION_SETS, *OF_THREADS)
+        object.__setattr__(self, "_parameters", parameters)
+        known = (*INSTRUCTION_SETS, *GPU_INSTRUCTIONS)
         if self.instructions not in known:
             raise UsageError(
                 f"{self.name} knows no instructions '{self.instructions}'; "
                 f"{expected_name(self.instructions, known)}"
             )
 
-    @property
-    def _is_of_threads(self) -> bool:
-        return self.instructions in OF_THREADS
-
     def run(self, module: Operation) -> Sequence[Remark] | None:
-        """Select in `module`; never fails."""
-        with known_globals(module):
-            return self._select(module)
+        """Select kernels in `module`; never fails."""
+        return _Selection(self, module, vars(self)["_parameters"]).run()
 
-    def _select(self, module: Operation) -> Sequence[Remark] | None:
-        integers = () if self._is_of_threads else _INTEGERS
-        contractions = named(module, integers)
-        is_alone = not self.joined_products or all(
-            isinstance(IntegerContraction.of_shape(op), MatchFailure) for op in contractions
-        )
-        for op in contractions:
-            _contract_storage(op, is_alone)
-        attentions = () if self._is_of_threads else (ATTENTION,)
-        found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
-        if not found:
+
+class _Selection:
+    """The selection of kernels for one module.
+
+    Args:
+        options: of the pass.
+        module: the module.
+        parameters: source and destination of parameters.
+    """
+
+    def __init__(
+        self, options: SelectKernels, module: Operation, parameters: ParameterStore | None
+    ) -> None:
+        self._options, self._module = options, module
+        self._instructions = options.instructions
+        self._is_gpu = options.instructions in GPU_INSTRUCTIONS
+        self._module_globals = ModuleGlobals(module, parameters)
+        self._kernels = KernelTable(module, self._module_globals)
+        self._min_macs = MIN_MACS
+        self._remarks: list[tuple[Remark, list[KernelCall]]] = []
+
+    def run(self) -> Sequence[Remark] | None:
+        """Select kernels, merge and fuse their calls, and return the remarks."""
+        options, module, kernels = self._options, self._module, self._kernels
+        int8 = [] if self._is_gpu else named(module, _INT8)
+        if options.joined_products and not all(
+            isinstance(Int8Match.of_shape(op), MatchFailure) for op in int8
+        ):
+            self._min_macs = MIN_MACS_FUSED
+        for op in int8:
+            self._contract_storage(op)
+        candidates = self._candidates()
+        if not candidates:
             return UNCHANGED
         functions = [op for op in named(module, ["func.func"]) if is_public(op) and _has_body(op)]
-        copies = copies_of(functions, [op for op in found if op.name != ATTENTION])
-        copied = [each.copy.regions[0].blocks[0] for each in copies]
-        if copies:
-            found = named(module, [BLOCK_CONTRACTION, *attentions, *integers])
-        kernels = KernelTable(module)
-        remarks: list[tuple[Remark, list[KernelCall]]] = []
-        self._look_up(module, found, kernels, remarks)
-        # From the last to the first: what a contraction does with its activations may be done by
-        # the kernel that computes them.
-        for op in reversed(found):
-            told, is_copy = not _is_of_floats(op), op.block in copied
-            at = Remark.about(op, "")
-            used = self._used(op, is_alone) if self.explain else ""
-            before = len(kernels.calls)
-            with ir.InsertionPoint(op), op.location:
-                refusal = self._replace(op, kernels, is_alone)
-            if refusal is None:
-                said = f"is computed by a kernel ({used})"
-            else:
-                said = f"has no kernel: {refusal.reason}"
-            if self.explain and not is_copy and (told or refusal is None):
-                remarks.append((replace(at, message=said), kernels.calls[before:]))
+        contractions = [op for op in candidates if op.name != ATTENTION]
+        clones = clone_for_prepacking(functions, contractions, self._module_globals)
+        if clones:
+            candidates = self._candidates()
+        if not self._is_gpu:
+            self._replace_gathers([op for op in candidates if op.name == BLOCK_CONTRACTION])
+        cloned = [each.clone.regions[0].blocks[0] for each in clones]
+        # Consumers first: the kernel that computes activations may do what a consumer's match adds.
+        for op in reversed(candidates):
+            self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
-        if not self._is_of_threads and self.joined_products:
-            fuse_elementwise(kernels, INSTRUCTION_SETS[self.instructions].lanes)
-        joined = fuse_dispatches(kernels, self.joined_products)
-        for copy in copies:
-            copy.finish()
-        return [_with_others(remark, calls, joined) for remark, calls in reversed(remarks)]
+        if not self._is_gpu and options.joined_products:
+            fuse_elementwise(kernels, INSTRUCTION_SETS[self._instructions].lanes)
+        fused = fuse_dispatches(kernels, options.joined_products)
+        for clone in clones:
+            clone.finish()
+        return [_with_fusion(remark, calls, fused) for remark, calls in reversed(self._remarks)]
 
-    def _look_up(
-        self,
-        module: Operation,
-        found: Sequence[Operation],
-        kernels: KernelTable,
-        remarks: list[tuple[Remark, list[KernelCall]]],
-    ) -> None:
-        """Look rows up in the tiles of contractions that are not replaced yet."""
-        if self._is_of_threads:
+    def _candidates(self) -> list[Operation]:
+        names = () if self._is_gpu else (ATTENTION, *_INT8)
+        return named(self._module, [BLOCK_CONTRACTION, *names])
+
+    def _replace_gathers(self, contractions: Sequence[Operation]) -> None:
+        """Replace row gathers from weights by kernels, before the contractions are replaced."""
+        if not contractions or not named(self._module, ["stablehlo.gather"]):
             return
-        contractions = [op for op in found if op.name == BLOCK_CONTRACTION]
-        if not contractions or not named(module, ["stablehlo.gather"]):
-            return
-        dequantizations = named(module, [DEQUANTIZE])
-        for lookup in lookups_of(dequantizations, contractions, self.instructions):
+        dequantizations = named(self._module, [DEQUANTIZE])
+        for match in match_gather_rows(
+            dequantizations, contractions, self._instructions, self._module_globals
+        ):
             remark = Remark.about(
-                lookup.operation, "is looked up in the tiles of a product by a kernel"
+                match.operation, "is gathered from the packed weight of a contraction by a kernel"
             )
-            before = len(kernels.calls)
-            lookup.replace(kernels)
-            if self.explain:
-                remarks.append((remark, kernels.calls[before:]))
+            first = len(self._kernels.calls)
+            replace_gather_rows(match, self._kernels)
+            if self._options.explain:
+                self._remarks.append((remark, self._kernels.calls[first:]))
 
-    def _replace(self, op: Operation, kernels: KernelTable, is_alone: bool) -> MatchFailure | None:
-        """Call a kernel in the place of a contraction and what follows it."""
-        result, replaced = op.results[0], [op]
+    def _select(self, op: Operation, *, is_clone: bool) -> None:
+        """Replace an operation by a call, or report why not."""
+        explain = self._options.explain
+        is_float, remark = _is_float(op), Remark.about(op, "")
+        instructions = self._used_instructions(op) if explain else ""
+        first = len(self._kernels.calls)
+        with ir.InsertionPoint(op), op.location:
+            failure = self._replace(op)
+        if failure is None:
+            message = f"is computed by a kernel ({instructions})"
+        else:
+            message = f"has no kernel: {failure.reason}"
+        if explain and not is_clone and (failure is None or not is_float):
+            calls = self._kernels.calls[first:]
+            self._remarks.append((replace(remark, message=message), calls))
+
+    def _replace(self, op: Operation) -> MatchFailure | None:
+        """Replace an operation and its fused epilogue by the result of a call."""
+        kernels, instructions, type_ = self._kernels, self._instructions, op.results[0].type
         epilogue: FusedEpilogue | None = None
+        value: Value | MatchFailure
         if op.name == BLOCK_CONTRACTION:
-            planner = ThreadContraction if self._is_of_threads else Product
-            product = planner.of(BlockContraction.of(op), self.instructions)
+            value, epilogue = self._blockwise(op)
+        elif op.name == ATTENTION:
+            value = emit_attention(Attention.of(op), instructions, kernels)
+        elif DynamicMMatch.has_dynamic_shape(op):
+            product = DynamicMMatch.of(op, self._module_globals)
             if isinstance(product, MatchFailure):
                 return product
-            if not self._is_of_threads:
-                product = product.with_what_follows(result)
-            made, epilogue = product.emit(kernels, result.type), product.epilogue
-        elif op.name == ATTENTION:
-            attended = emit_attention(Attention.of(op), self.instructions, kernels)
-            if isinstance(attended, MatchFailure):
-                return attended
-            made = attended
-        elif RowContraction.has_dynamic_rows(op):
-            rows = RowContraction.of(op)
-            if isinstance(rows, MatchFailure):
-                return rows
-            made = rows.emit(kernels, result.type, self.instructions)
+            value = call_dynamic_m(product, kernels, type_, instructions)
         else:
-            contraction = IntegerContraction.of(op, is_alone=is_alone)
-            if isinstance(contraction, MatchFailure):
-                shape = IntegerContraction.of_shape(op, is_alone=is_alone)
-                return shape if isinstance(shape, MatchFailure) else contraction
-            how = Requantization(self.requantization, self.fixed_point_rounding)
-            epilogue = contraction.fused_epilogue(
-                result, how, self.instructions, integer_only=self.integer_only
-            )
-            made = contraction.emit(kernels, result.type, self.instructions, epilogue)
-            if isinstance(made, MatchFailure):
-                return made
-        if epilogue:
-            replaced += epilogue.match.operations
-            result = epilogue.match.result
-        result.replace_all_uses_with(made)
-        results = {each.results[0] for each in replaced}
-        given = [value for each in replaced for value in each.operands if value not in results]
-        for each in reversed(replaced):
-            each.erase()
-        for value in dict.fromkeys(given):
-            erase_unused(value)
+            value, epilogue = self._int8(op)
+        if isinstance(value, MatchFailure):
+            return value
+        _replace_operations(op, epilogue, value)
         return None
 
-    def _used(self, op: Operation, is_alone: bool) -> str:
-        """The name of the instructions that the kernel of a contraction multiplies with."""
-        if op.name in _INTEGERS:
-            contraction = IntegerContraction.of(op, is_alone=is_alone)
-            if not isinstance(contraction, MatchFailure) and contraction.has_tiles(
-                self.instructions
-            ):
-                return self.instructions
-        if self._is_of_threads:
-            return self.instructions
-        return INSTRUCTION_SETS[self.instructions].name_without_tiles
+    def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
+        contraction, type_ = BlockContraction.of(op), op.results[0].type
+        if self._is_gpu:
+            match = match_gpu(contraction, self._instructions, self._module_globals)
+        else:
+            match = BlockwiseMatch.of(contraction, self._instructions, self._module_globals)
+        if isinstance(match, MatchFailure):
+            return match, None
+        if self._is_gpu:
+            return call_gpu(match, self._kernels, type_), None
+        match = match.with_epilogue(op.results[0], self._module_globals)
+        return call_blockwise(match, self._kernels, type_), match.epilogue
+
+    def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
+        match = Int8Match.of(op, self._module_globals, self._min_macs)
+        if isinstance(match, MatchFailure):
+            shape = Int8Match.of_shape(op, self._min_macs)
+            return shape if isinstance(shape, MatchFailure) else match, None
+        options, result = self._options, op.results[0]
+        epilogue = match.fused_epilogue(
+            result,
+            Requantization(options.requantization, options.fixed_point_rounding),
+            self._instructions,
+            self._module_globals,
+            integer_only=options.integer_only,
+        )
+        value = call_int8(match, self._kernels, result.type, self._instructions, epilogue)
+        return value, epilogue
+
+    def _used_instructions(self, op: Operation) -> str:
+        """Return the name of the instruction set that a contraction's kernel uses."""
+        if op.name in _INT8:
+            match = Int8Match.of(op, self._module_globals, self._min_macs)
+            if not isinstance(match, MatchFailure) and match.uses_amx(self._instructions):
+                return self._instructions
+        if self._is_gpu:
+            return self._instructions
+        return INSTRUCTION_SETS[self._instructions].name_without_tiles
+
+    def _contract_storage(self, op: Operation) -> None:
+        """Contract quantized operands as i8, and correct zero points after, if a kernel matches.
+
+        Otherwise ``correct-zero-points`` does it later, in the way that suits IREE's loops.
+        """
+        if DynamicMMatch.has_dynamic_shape(op):
+            is_unmatched = isinstance(DynamicMMatch.of_shape(op), MatchFailure)
+            if is_unmatched or is_computed_from_argument(op.operands[1]):
+                return
+        elif isinstance(Int8Match.of_shape(op, self._min_macs), MatchFailure):
+            return
+        with ir.InsertionPoint(op), op.location:
+            raised, feature_terms = raise_differences(op) or (None, None)
+            value = correct_zero_points(raised or op, "after")
+            if value is not None and feature_terms is not None:
+                value = _with_feature_terms(op, value, feature_terms)
+        if value is None:
+            return
+        op.results[0].replace_all_uses_with(value)
+        operands = list(op.operands)
+        if raised is not None:
+            operands += raised.operands
+            raised.erase()
+        op.erase()
+        for operand in dict.fromkeys(operands):
+            _erase_unused_subtraction(operand)
 
 
-def _with_others(
-    remark: Remark, calls: Sequence[KernelCall], joined: Mapping[KernelCall, int]
+def _replace_operations(op: Operation, epilogue: FusedEpilogue | None, value: Value) -> None:
+    """Replace an operation and those of its fused epilogue by a value."""
+    result, operations = op.results[0], [op]
+    if epilogue:
+        operations += epilogue.match.operations
+        result = epilogue.match.result
+    result.replace_all_uses_with(value)
+    results = {each.results[0] for each in operations}
+    operands = [each for op in operations for each in op.operands if each not in results]
+    for each in reversed(operations):
+        each.erase()
+    for operand in dict.fromkeys(operands):
+        erase_unused(operand)
+
+
+def _with_fusion(
+    remark: Remark, calls: Sequence[KernelCall], fused: Mapping[KernelCall, int]
 ) -> Remark:
-    """What is said of a contraction, with how many other calls are done in the same dispatch."""
-    others = max((joined.get(call, 0) for call in calls), default=0)
+    """Append the number of other calls in the same dispatch to a remark."""
+    others = max((fused.get(call, 0) for call in calls), default=0)
     if not others:
         return remark
     noun = "call" if others == 1 else "calls"
@@ -265,53 +338,26 @@ def _has_body(function: Operation) -> bool:
     return len(function.regions[0].blocks) > 0
 
 
-def _is_of_floats(op: Operation) -> bool:
-    """True for what no kernel is looked for."""
+def _is_float(op: Operation) -> bool:
+    """True for float contractions, which are not reported."""
     element = op.operands[0].type.element_type
-    return op.name in _INTEGERS and not isinstance(element, ir.IntegerType)
+    return op.name in _INT8 and not isinstance(element, ir.IntegerType)
 
 
-def _contract_storage(op: Operation, is_alone: bool) -> None:
-    """Contract the storage of quantized operands, and correct the sums, where a kernel will do it.
+def _erase_unused_subtraction(value: Value) -> None:
+    """Erase an unused subtraction of zero points, or its storage would have two readers."""
 
-    ``correct-zero-points``, which comes later, does so in the way that is best for IREE's loops.
-    """
-    if RowContraction.has_dynamic_rows(op):
-        is_left = isinstance(RowContraction.of_shape(op), MatchFailure)
-        if is_left or is_argument_behind(op.operands[1]):
-            return
-    elif isinstance(IntegerContraction.of_shape(op, is_alone=is_alone), MatchFailure):
-        return
-    with ir.InsertionPoint(op), op.location:
-        raised, more = raise_differences(op) or (None, None)
-        value = correct_zero_points(raised or op, "after")
-        if value is not None and more is not None:
-            value = _with_features(op, value, more)
-    if value is not None:
-        op.results[0].replace_all_uses_with(value)
-        given = list(op.operands)
-        if raised is not None:
-            given += raised.operands
-            raised.erase()
-        op.erase()
-        for each in dict.fromkeys(given):
-            _erase_unread(each)
+    def is_erasable(op: Operation) -> bool:
+        return op.name in _ZERO_POINT_SUBTRACTION
+
+    if not isinstance(value.owner, ir.Block) and is_erasable(value.owner.operation):
+        operation.erase_unused(value.owner.operation, is_erasable)
 
 
-def _erase_unread(value: Value) -> None:
-    """Erase a difference that nobody reads any more, or its storage would have two readers."""
-
-    def may_go(op: Operation) -> bool:
-        return op.name in _OF_DIFFERENCES
-
-    if not isinstance(value.owner, ir.Block) and may_go(value.owner.operation):
-        operation.erase_unused(value.owner.operation, may_go)
-
-
-def _with_features(op: Operation, sums: Value, more: Array) -> Value:
-    """The sums of a convolution, and a number for each feature."""
+def _with_feature_terms(op: Operation, result: Value, terms: Array) -> Value:
+    """Add a number for each output feature to the result of a convolution."""
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    shape = [1] * sums.type.rank
-    shape[numbers.output_feature_dimension] = more.size
-    total: ArrayLike = tensor(sums) + more.reshape(shape)
+    shape = [1] * result.type.rank
+    shape[numbers.output_feature_dimension] = terms.size
+    total: ArrayLike = tensor(result) + terms.reshape(shape)
     return total.value

@@ -33,6 +33,7 @@ from ...emit import as_quantized, linalg, stablehlo
 from ...emit.operation import erase_unused
 from ...errors import Remark
 from ...kernels.constant_values import constant_elements, is_constant
+from ...kernels.pack.parameters import ModuleGlobals
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
@@ -64,18 +65,20 @@ class FoldConstantCasts(ModulePass):
         Raises:
             UnsupportedError: a scale that ``lower-quant-casts`` refuses.
         """
-        changes = [_fold(op) for op in named(module, (*_QUANTIZING, *_DEQUANTIZING))]
+        module_globals = ModuleGlobals(module)
+        casts = named(module, (*_QUANTIZING, *_DEQUANTIZING))
+        changes = [_fold(op, module_globals) for op in casts]
         return None if any(changes) else UNCHANGED
 
 
-def _fold(op: Operation) -> bool:
+def _fold(op: Operation, module_globals: ModuleGlobals) -> bool:
     source, result = op.operands[0], op.results[0]
     quantizes = op.name in _QUANTIZING
     source_parameters, result_parameters = (parameters_of(v.type, op) for v in (source, result))
     parameters = source_parameters or result_parameters
     if parameters is None or (source_parameters is not None and result_parameters is not None):
         return False  # between quantized types
-    if not is_constant(source) or not _has_shape(result.type, source.type):
+    if not is_constant(source, module_globals) or not _has_shape(result.type, source.type):
         return False
     count = math.prod(source.type.shape)
     stored_bits, expressed_bits = parameters.storage.width, 8 * parameters.expressed.dtype.itemsize
@@ -85,7 +88,9 @@ def _fold(op: Operation) -> bool:
         is_small = count * stored_bits <= 8 * MOST_GROWTH
     else:
         is_small = count * (stored_bits - expressed_bits) <= 8 * MOST_GROWTH
-    elements = constant_elements(source) if is_small and count <= _MAX_ELEMENTS else None
+    if not is_small or count > _MAX_ELEMENTS:
+        return False
+    elements = constant_elements(source, module_globals)
     if elements is None:
         return False
     check_scales(parameters, op)

@@ -1,7 +1,7 @@
 // RUN: subquant opt %s --passes "select-kernels{instructions=avx2 joined-products=0 explain=true}" 2>&1 | filecheck %s
 
 // Rows of a table that a kernel multiplies with are read in its tiles, four integers at a time.
-// CHECK: remark: 'subquant.dequantize' op is looked up in the tiles of a product by a kernel
+// CHECK: remark: 'subquant.dequantize' op is gathered from the packed weight of a contraction by a kernel
 // CHECK-NOT: remark: 'subquant.dequantize'
 // CHECK: func.func @take_rows(
 // CHECK: vector.load {{.*}} vector<4xi8>

@@ -1,7 +1,7 @@
 // RUN: subquant opt %s --passes "select-kernels{instructions=avx2 explain=true}" 2>&1 | filecheck %s
 
 // Reals are multiplied by IREE's loops, unless the weight is laid out once: here it is computed.
-// CHECK: remark: 'subquant.block_contraction' op has no kernel: its activations are not rounded to 8 bits, nor its weight constant
+// CHECK: remark: 'subquant.block_contraction' op has no kernel: its activations are not quantized to int8 and its weight is not constant
 // CHECK: remark: 'subquant.block_contraction' op has no kernel: it is small
 // CHECK-NOT: stream.executable
 // CHECK-LABEL: func.func @reals(

@@ -1,0 +1,168 @@
+"""Packing of int8 weights: the matrix ``N x K`` of an implicit GEMM, and initial accumulators.
+
+VPDPBUSD multiplies u8 by s8: activations get a sign offset of +128, and ``-128 * sum_k(w)`` is
+folded into the initial accumulators, with the bias that the epilogue would add. Where a kernel
+skips taps in the padding, the products of these taps are folded in, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...core._mlir import Value
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I32, AnyArray, ElementType
+from ..conv_geometry import ConvAxis
+from ..epilogue.fused_epilogue import FusedEpilogue
+from ..isa.base import InstructionSet
+from ..kernel_table import KernelTable
+from .packed_weight import Tiles
+from .parameters import ModuleGlobals
+from .prepack import array_of, prepacked
+
+__all__ = ["Int8Weight", "SkippedTaps", "bias_key", "initial_accumulators", "sums_with_bias"]
+
+
+@dataclass(frozen=True)
+class SkippedTaps:
+    """Vertical taps in the padding that a kernel does not multiply.
+
+    Args:
+        axis: the vertical axis.
+        counts: for each kind of output row, the skipped taps in the low and in the high padding.
+        padding: the value of the padding.
+    """
+
+    axis: ConvAxis
+    counts: list[tuple[int, int]]
+    padding: int
+
+
+@dataclass(frozen=True)
+class Int8Weight:
+    """The weight of an int8 contraction.
+
+    Args:
+        value: the tensor.
+        axes: permutation to ``OC x spatial... x C``.
+        groups: groups of channels; the weight has the channels of one.
+        summands: number of i8 weights that it is the sum of, 1 or 2.
+    """
+
+    value: Value
+    axes: list[int]
+    groups: int
+    summands: int
+
+    def prepacked(
+        self,
+        kernels: KernelTable,
+        layout: tuple[object, ...],
+        pack: Callable[[], AnyArray],
+        element: ElementType,
+    ) -> Value:
+        """Return a prepacked operand that is computed from the weight."""
+        layout = (self.axes, self.groups, *layout)
+        return prepacked(kernels, [self.value], "i8", layout, pack, element)
+
+    def matrix(
+        self, module_globals: ModuleGlobals, channel_padding: int = 0, slices: int = 1
+    ) -> AnyArray:
+        """Return the weight as ``N x K``, with zeros for further channels.
+
+        A group's weight is zero for the channels of the other groups in its slice: with few groups
+        that costs less than IREE's grouped convolution.
+
+        Args:
+            module_globals: the globals of the module.
+            channel_padding: further channels.
+            slices: parts of the channels, of which a column multiplies one.
+        """
+        weight = array_of(self.value, module_globals).transpose(self.axes)
+        if self.summands > 1:  # each tap is multiplied by both summands
+            low = np.clip(weight, -128, 127)
+            weight = np.stack([low, weight - low], axis=1).astype(np.int8)
+        if self.groups > 1:
+            weight = self._dense(weight, slices)
+        if channel_padding:
+            weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, channel_padding)])
+        return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
+
+    def _dense(self, weight: AnyArray, slices: int) -> AnyArray:
+        """Return the weight of all groups in terms of the channels of their slices."""
+        n, channels = weight.shape[0] // self.groups, weight.shape[-1]
+        groups_per_slice = self.groups // slices
+        blocks = []
+        for group in range(self.groups):
+            block = weight[group * n : (group + 1) * n]
+            previous = group % groups_per_slice
+            zeros = previous * channels, (groups_per_slice - 1 - previous) * channels
+            blocks.append(np.pad(block, [(0, 0)] * (weight.ndim - 1) + [zeros]))
+        return np.concatenate(blocks, axis=0)
+
+    def depthwise(
+        self, module_globals: ModuleGlobals, taps: tuple[int, int], channel_padding: int
+    ) -> AnyArray:
+        """Return the weight of a depthwise convolution as ``KH x KW x OC``."""
+        axes = [*self.axes[1:], self.axes[0]]
+        weight = array_of(self.value, module_globals).transpose(axes)
+        weight = weight.reshape((*taps, weight.shape[-1]))
+        if channel_padding:
+            weight = np.pad(weight, [(0, 0), (0, 0), (0, channel_padding)])
+        return weight
+
+
+def initial_accumulators(
+    matrix: AnyArray,
+    tiles: Tiles,
+    target: InstructionSet,
+    epilogue: FusedEpilogue | None,
+    skipped: SkippedTaps | None,
+) -> AnyArray:
+    """Return the initial accumulators of tiles, ``kinds * count x NR`` of i32.
+
+    Args:
+        matrix: the weight, ``N x K``.
+        tiles: its layout.
+        target: the instruction set.
+        epilogue: the epilogue, whose bias is added.
+        skipped: taps that the kernel skips; there is a kind for each number of them.
+    """
+    integers = convert(matrix, I32)
+    initial = sums_with_bias(integers.sum(1, dtype=np.int32), target, epilogue)
+    kinds = 1
+    if skipped is not None:
+        kinds, taps = len(skipped.counts), skipped.axis.taps
+        by_tap = integers.reshape((1, tiles.n, taps, -1)).sum(3, dtype=np.int32)
+        tap = np.arange(taps)
+        is_skipped = np.array([(tap < n) | (tap >= taps - m) for n, m in skipped.counts])
+        factors = is_skipped[:, None].astype(np.int32) * (skipped.padding + target.sign_offset)
+        initial = initial + (by_tap * factors).sum(2, dtype=np.int32)
+    initial = initial.reshape((kinds, tiles.n))
+    missing = tiles.count * tiles.nr - tiles.n
+    if missing:
+        initial = np.pad(initial, [(0, 0), (0, missing)])
+    return initial.reshape((-1, tiles.nr))
+
+
+def sums_with_bias(
+    sums: AnyArray, target: InstructionSet, epilogue: FusedEpilogue | None
+) -> AnyArray:
+    """Return the bias of an epilogue minus the sums of the weight times the sign offset."""
+    initial = sums * np.int32(-target.sign_offset)
+    bias = () if epilogue is None else epilogue.initial_accumulators
+    if not np.any(bias):
+        return initial
+    return initial + np.pad(bias, [(0, sums.shape[0] - len(bias))])
+
+
+def bias_key(epilogue: FusedEpilogue | None) -> list[str]:
+    """Return a digest of an epilogue's bias, for the names of parameters; nothing for zeros."""
+    if epilogue is None or not epilogue.initial_accumulators.any():
+        return []
+    return [hashlib.sha256(epilogue.initial_accumulators.tobytes()).hexdigest()]
