@@ -15,7 +15,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.dialects import create_context
 from subquant.importers.onnx import Interpreter, write_module
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]

@@ -21,7 +21,7 @@ from devices import ON_DEVICES
 from onnx_models import plain
 from onnx_runtime import DeviceShare
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]

@@ -17,7 +17,7 @@ from onnx_models import plain
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.importers.onnx import write_module
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.importers.options import ImportOptions
 from subquant.runtime import Device
 from together import Together

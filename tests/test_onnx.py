@@ -24,7 +24,7 @@ from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 OPERATORS = frozenset(

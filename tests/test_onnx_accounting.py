@@ -14,7 +14,7 @@ from onnx_models import MICROSOFT, computed, model, node
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError, UsageError
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.importers.onnx.schemas.irrelevant_parts import irrelevant_parts
 from subquant.runtime import Device, Executable
 

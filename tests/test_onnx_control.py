@@ -13,7 +13,7 @@ from devices import ON_DEVICES
 from onnx_models import OPSET, computed, node, node_tests, plain
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]

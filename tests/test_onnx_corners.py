@@ -19,7 +19,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]

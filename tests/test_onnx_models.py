@@ -25,7 +25,7 @@ from onnx_models import computed
 from onnx_oracle import Oracle
 from programs import LONG
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 MODELS = {

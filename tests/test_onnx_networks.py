@@ -18,7 +18,7 @@ from onnx_networks import FORMS, NETWORKS, drawn, quantized
 from onnx_oracle import Oracle
 from programs import LONG
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 from together import Together
 

@@ -23,7 +23,7 @@ from subquant.compiler.iree_driver import run_iree
 from subquant.compiler.lowering import bytecode_of, lower
 from subquant.dialects import create_context
 from subquant.importers.onnx import Interpreter, write_module
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device, Executable
 from subquant.transforms.base import NoMatch
 from subquant.transforms.iree_workarounds import expand_stablehlo

@@ -21,7 +21,7 @@ from onnx_models import computed, node, node_tests, plain
 from onnx_runtime import DeviceShare
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 NEWEST = defs.onnx_opset_version()

@@ -15,7 +15,7 @@ from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.importers.onnx import write_module
 from subquant.importers.onnx.call import IMPORTERS
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.importers.onnx.schemas.contributed_schemas import CONTRIBUTED
 
 F32, U8 = np.float32, np.uint8

@@ -8,7 +8,7 @@ import pytest
 
 from onnx_runtime_cases import Case, Cases, case
 from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 
 EQUATIONS = {
     "ij->ji": [(3, 4)],

@@ -9,7 +9,7 @@ from onnx_version_cases import cases
 from onnx_versions import VersionCase, at_version, expected, feeds_of, tolerance, versions
 from subquant.dialects import create_context
 from subquant.importers.onnx import Interpreter, write_module
-from subquant.importers.onnx.reading.model import read_onnx
+from subquant.importers.onnx.reading.reader import read_onnx
 
 _CASES = cases()
 _OPERATORS = sorted({case.operator for case in _CASES})

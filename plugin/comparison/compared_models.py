@@ -15,7 +15,8 @@ from ..compiler.compile_options import CompileOptions
 from ..core.files import kind_of
 from ..errors import Remark, SignatureError, UnsupportedError, UsageError, counted
 from ..importers import onnx, tflite
-from ..importers.onnx.reading import model as onnx_format
+from ..importers.onnx.reading.model import ELEMENTS as ONNX_ELEMENTS
+from ..importers.onnx.reading.reader import read_onnx, with_external_data
 from ..importers.options import AS_IN_FILE, ImportOptions
 from ..importers.tflite.reading import model as tflite_format
 from ..isolation.limits import Limits
@@ -190,8 +191,8 @@ class OnnxModel(ComparedModel):
     references = ("onnxruntime",)
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
-        super().__init__(onnx_format.with_external_data(data, file), file, options)
-        self.model = onnx_format.read_onnx(self.data, file)
+        super().__init__(with_external_data(data, file), file, options)
+        self.model = read_onnx(self.data, file)
 
     @property
     def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
@@ -199,7 +200,7 @@ class OnnxModel(ComparedModel):
         return [
             (
                 each.type.name,
-                onnx_format.ELEMENTS[each.type.type],
+                ONNX_ELEMENTS[each.type.type],
                 each.shape,
                 each.type.type in ("INT8", "UINT8", "INT16", "UINT16"),
             )

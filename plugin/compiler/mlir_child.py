@@ -149,7 +149,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSt
 
 def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Return the names of the files that an ONNX model has tensors in."""
-    from ..importers.onnx.reading.model import external_files
+    from ..importers.onnx.reading.reader import external_files
 
     source = arguments["source"]
     with _limited("parse", arguments, steps):

@@ -311,7 +311,7 @@ def external_files(given: Input) -> list[str]:
 
     Raises:
         CompilerError: what reads it crashed.
-        SubquantError: as `subquant.importers.onnx.reading.model.external_files`.
+        SubquantError: as `subquant.importers.onnx.reading.reader.external_files`.
     """
     value, _ = ask("subquant.compiler.mlir_child:external_files", given, {}, reproducer=os.devnull)
     return [str(name) for name in value]

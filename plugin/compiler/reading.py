@@ -120,7 +120,7 @@ def _write_onnx(
     path: str | None,
 ) -> ir.Module:
     from ..importers import onnx
-    from ..importers.onnx.reading.model import read_onnx
+    from ..importers.onnx.reading.reader import read_onnx
 
     return onnx.write_module(read_onnx(data, file, path), context, options, on_remark)
 

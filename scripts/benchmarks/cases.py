@@ -282,7 +282,7 @@ def model(name: str, path: Path) -> Data:
 def network(name: str, activations: str) -> Data:
     """One inference of MobileNet v2 as ONNX Runtime quantizes it."""
     from subquant.importers.onnx import Interpreter
-    from subquant.importers.onnx.reading.model import read_onnx
+    from subquant.importers.onnx.reading.reader import read_onnx
 
     from .networks import IMAGE_SHAPE, mobile_network, quantized
 

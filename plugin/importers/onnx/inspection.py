@@ -22,7 +22,8 @@ from .call import Operand
 from .dynamic_sizes.bounded_tensor import BoundedTensor
 from .program import Program
 from .reading.arguments import open_dimensions
-from .reading.model import ELEMENTS, Model, Node, Tensor, element_of, read_onnx
+from .reading.model import ELEMENTS, Model, Node, Tensor, element_of
+from .reading.reader import read_onnx
 
 __all__ = ["described", "served"]
 

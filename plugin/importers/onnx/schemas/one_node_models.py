@@ -18,7 +18,8 @@ import numpy as np
 from ....errors import Place, UnsupportedError
 from ....numerics.element_types import AnyArray
 from ..call import Operand
-from ..reading.model import Model, Node, Subgraph, Tensor, read_onnx
+from ..reading.model import Model, Node, Subgraph, Tensor
+from ..reading.reader import read_onnx
 
 __all__ = ["evaluated", "function_body"]
 
