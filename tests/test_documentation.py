@@ -20,7 +20,7 @@ import pytest
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
 from programs import LONG
 from subquant.importers.onnx.call import IMPORTERS as ONNX_IMPORTERS
-from subquant.importers.tflite.call import KERNELS
+from subquant.importers.tflite.call import IMPORTERS as TFLITE_IMPORTERS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
 from subquant.transforms import PASSES, load_pass
 
@@ -192,7 +192,9 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize(("page", "kernels"), [("tflite", KERNELS), ("onnx", ONNX_IMPORTERS)])
+@pytest.mark.parametrize(
+    ("page", "kernels"), [("tflite", TFLITE_IMPORTERS), ("onnx", ONNX_IMPORTERS)]
+)
 def test_the_supported_operators_of_models_are_listed(
     page: str, kernels: dict[str, object]
 ) -> None:

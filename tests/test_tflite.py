@@ -34,7 +34,7 @@ from subquant.errors import (
 from subquant.importers.flatbuffer import UNKNOWN
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.operators.dynamic_range import _rounded
+from subquant.importers.tflite.operators.dynamic_range import _round_half_away
 from subquant.importers.tflite.reading.flexbuffer import read_map
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.element_types import ElementType
@@ -163,9 +163,9 @@ def test_halves_are_rounded_away_from_zero() -> None:
     below, above = (np.nextafter(middle, np.float32(end)) for end in (0, np.inf))
     for sign in (1, -1):
         up = sign * np.ceil(halves).astype(np.int32)
-        np.testing.assert_array_equal(_rounded(sign * middle), up)
-        np.testing.assert_array_equal(_rounded(sign * above), up)
-        np.testing.assert_array_equal(_rounded(sign * below), up - sign)
+        np.testing.assert_array_equal(_round_half_away(sign * middle), up)
+        np.testing.assert_array_equal(_round_half_away(sign * above), up)
+        np.testing.assert_array_equal(_round_half_away(sign * below), up - sign)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int32", "int64"])

@@ -69,8 +69,8 @@ def test_a_batch_and_an_extent_go_together(cpu: Device) -> None:
 
 def test_errors_say_which_extent_is_open() -> None:
     message = (
-        "operator 3 (CONV_2D) has windows of [4, 1] in images of [1, 1]; the input 'x' leaves "
-        "dimension 1 open, which is 1 here; say it with --dim x.1=N"
+        "operator 3 (CONV_2D) has windows of [4, 1] in images of [1, 1]; dimension 1 of the "
+        "input 'x' is dynamic, and 1 by default; set it with --dim x.1=N"
     )
     with pytest.raises(InputError, match=re.escape(message)):
         compile_to_bytes(frames())
@@ -81,14 +81,14 @@ def test_errors_say_which_extent_is_open() -> None:
 @pytest.mark.parametrize("extent", ["y.1=3", "x.2=3", "x=3"])
 def test_an_extent_that_is_not_open_is_refused(extent: str) -> None:
     name = extent.partition("=")[0]
-    with pytest.raises(UsageError, match=f"no open extent is called '{name}'; (did|expected)"):
+    with pytest.raises(UsageError, match=f"dimension is called '{name}'; (did|expected)"):
         compile_to_bytes(frames(), CompileOptions(dims=(extent,)))
 
 
 def test_the_command_line_states_extents(in_temporary_folder: Path) -> None:
     Path("model.tflite").write_bytes(frames("a=b"))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
-    assert "say it with --dim a=b.1=N" in shown.output
+    assert "set it with --dim a=b.1=N" in shown.output
     result = CliRunner().invoke(main, ["exec", "model.tflite", "--dim", "a=b.1=4", "--input",
                                       "1x4xf32=1,2,3,4"])  # fmt: skip
     assert result.exit_code == 0, result.output

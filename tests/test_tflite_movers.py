@@ -17,7 +17,7 @@ from subquant.dialects import create_context
 from subquant.errors import UnsupportedError
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
-from subquant.importers.tflite.data_movement import MOVERS
+from subquant.importers.tflite.data_movement import MOVED_INPUTS
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
@@ -87,7 +87,7 @@ def test_litert_copies_or_refuses(name: str, dtype: str) -> None:
 
 
 def test_every_mover_has_a_case() -> None:
-    assert set(MOVERS) - {"DENSIFY"} == set(MOVERS_OF_CASES)
+    assert set(MOVED_INPUTS) - {"DENSIFY"} == set(MOVERS_OF_CASES)
 
 
 @pytest.mark.parametrize("name", ["TRANSPOSE", "RESHAPE", "GATHER"])

@@ -167,7 +167,7 @@ def _block(parameters: Any) -> None:
     [
         (_order, "has the traversal order [0, 0]"),
         (_segments, "has segments"),
-        (_position, "has a position outside of dimension 1"),
+        (_position, "has an index outside of dimension 1"),
         (_extent, "has 1073741824 entries along dimension 0 of [6, 8]"),
         (_block, "has the traversal order [0, 1] and the block map [5]"),
     ],

@@ -164,11 +164,8 @@ class TfliteModel(ComparedModel):
             keys = [watched.key for watched in self.watched()]
             return litert_reference.reference(self.data, self.model, calls, keys, limits)
         tensors = self.model.subgraphs[0].inputs
-        interpreter = tflite.RealInterpreter(self.model, options.import_options)
-        reals = [
-            [interpreter.real(array, tensor) for tensor, array in zip(tensors, arrays, strict=True)]
-            for arrays in calls
-        ]
+        interpreter = tflite.FloatInterpreter(self.model, options.import_options)
+        reals = [list(map(interpreter.expressed, arrays, tensors)) for arrays in calls]
         return _interpreted(interpreter, reals)
 
 

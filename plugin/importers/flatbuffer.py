@@ -1,15 +1,14 @@
-"""Read flatbuffers whose contents are not to be trusted, table by table.
+"""Reader of untrusted flatbuffers, table by table.
 
-A table starts with a signed 32-bit distance back to its vtable, which has the size of the vtable,
-the size of the table (16 bits each), and for each field where it starts in the table, or 0 for one
-that is absent. A scalar is in the table itself. Strings, vectors and further tables are elsewhere:
-the field has the distance to them. Numbers are little-endian.
+A table starts with a signed 32-bit distance back to its vtable. The vtable has its own size, the
+size of the table (16 bits each), and the offset of each field in the table, or 0 for an absent one.
+A scalar is in the table itself. For strings, vectors and further tables, the field has the distance
+to them. Numbers are little-endian.
 
-A class of a schema is a frozen dataclass whose fields say where they are, in the order of the
-schema, with the functions below. PyPI's ``flatbuffers`` has no verifier in Python: its accessors
-read where a file says, before the buffer too, so every distance would have to be checked around
-them. Here `Reader` checks each against the file. A table that several others point to is read once:
-the work, and the memory, are at most in proportion to the file.
+A class of a schema is a frozen dataclass. Its fields, in the order of the schema, are made with the
+functions below. PyPI's ``flatbuffers`` has no verifier in Python: its accessors read at any offset
+that a file states, before the buffer too. `Reader` checks each offset against the file. A table
+with several references is read once: time and memory are at most proportional to the file.
 
 Source: "FlatBuffer Internals", of FlatBuffers' documentation.
 """
@@ -43,9 +42,9 @@ __all__ = [
 
 _T = TypeVar("_T")
 _Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
-"""The value of a field: of a reader, where the field is, its path, and the fields before it."""
+"""Reads the value of a field from a reader, its position, its path, and the fields before it."""
 
-_LONGEST_STRING = 1 << 16
+_MAX_STRING_BYTES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,7 @@ class Table:
     """A table. Subclasses have the fields of the schema, in its order.
 
     Args:
-        unknown_slots: the places in the vtable of fields that the class does not have.
+        unknown_slots: vtable slots of fields that the class does not have.
     """
 
     unknown_slots: tuple[int, ...] = dataclasses.field(default=(), kw_only=True)
@@ -81,18 +80,18 @@ _FIELDS: dict[type[Table], tuple[dataclasses.Field[Any], ...]] = {}
 
 
 def _fields(of: type[Table]) -> tuple[dataclasses.Field[Any], ...]:
-    """The fields of a table in the order of their slots."""
+    """Return the fields of a table class in the order of their slots."""
     if of not in _FIELDS:
         _FIELDS[of] = tuple(field for field in dataclasses.fields(of) if "read" in field.metadata)
     return _FIELDS[of]
 
 
 def tracked(table: _TTable, record: ReadRecord, irrelevant: Sequence[Irrelevant] = ()) -> _TTable:
-    """Return a table whose attributes record that they are read.
+    """Return a view of a table whose attributes record that they are read.
 
     Args:
-        table: of a schema.
-        record: gets the fields that differ from their defaults, and those that are unknown.
+        table: the table.
+        record: gets the unknown fields, and those that differ from their defaults.
         irrelevant: fields that need not be read.
     """
     return cast("_TTable", _Tracked(table, record.track("field", table.stated(), irrelevant)))
@@ -110,28 +109,28 @@ class _Tracked:
 
 
 class Reader:
-    """A flatbuffer.
+    """Reads a flatbuffer.
 
     Args:
-        data: the whole of it.
-        file: its name, for errors.
+        data: the contents of the file.
+        file: the file name, for errors.
     """
 
     def __init__(self, data: bytes, file: str = "-") -> None:
         self.data = data
         self.file = file
-        self._known: dict[tuple[type, int], Any] = {}
+        self._tables_read: dict[tuple[type, int], Any] = {}
 
     def root(self, of: type[_T]) -> _T:
-        """The root table.
+        """Return the root table.
 
         Raises:
-            InputError: the file is cut, or points outside itself; with the path of the field.
+            InputError: the file is cut, or points outside itself; names the field.
         """
         return self.table(of, self.target(0, "the root"), "")
 
     def number(self, position: int, kind: str, path: str) -> Any:
-        """A number, of a type of Python's ``struct``."""
+        """Return a number of a type of Python's ``struct``."""
         try:
             return struct.unpack_from(f"<{kind}", self.data, position)[0]
         except struct.error:
@@ -141,24 +140,24 @@ class Reader:
             ) from None  # fmt: skip
 
     def target(self, position: int, path: str) -> int:
-        """Where a field points to."""
+        """Return the position that a field points to."""
         distance = self.number(position, "I", path)
         if not distance or position + distance >= len(self.data):
             raise self.error(path, f"points to byte {position + distance:,} of {len(self.data):,}")
         return int(position + distance)
 
     def table(self, of: type[_T], position: int, path: str) -> _T:
-        """The table at a position."""
-        found = self._known.get((of, position))
-        if found is None:
-            found = self._known[of, position] = self._table(of, position, path)
-        return cast("_T", found)
+        """Return the table at a position."""
+        table = self._tables_read.get((of, position))
+        if table is None:
+            table = self._tables_read[of, position] = self._table(of, position, path)
+        return cast("_T", table)
 
     def _table(self, of: type[Any], position: int, path: str) -> Any:
         vtable = position - self.number(position, "i", path)
         if vtable < 0:
             raise self.error(path, f"has its vtable at byte {vtable:,}")
-        size, extent = self.number(vtable, "H", path), self.number(vtable + 2, "H", path)
+        size, table_size = self.number(vtable, "H", path), self.number(vtable + 2, "H", path)
         fields = _fields(of)
         values: dict[str, Any] = {}
         unknown: list[int] = []
@@ -171,15 +170,15 @@ class Reader:
                 continue
             field = fields[slot]
             name = f"{path}.{field.name}" if path else field.name
-            if offset >= extent:
-                raise self.error(name, f"is at byte {offset} of a table of {extent}")
+            if offset >= table_size:
+                raise self.error(name, f"is at byte {offset} of a table of {table_size}")
             values[field.name] = field.metadata["read"](self, position + offset, name, values)
         if unknown:
             values["unknown_slots"] = tuple(unknown)
         return of(**values)
 
     def count(self, position: int, size: int, path: str) -> int:
-        """The length of a vector of entries of a size; what is there is in the file."""
+        """Return the length of a vector, checked against the size of the file."""
         count = int(self.number(position, "I", path))
         if position + 4 + count * size > len(self.data):
             raise self.error(
@@ -189,7 +188,7 @@ class Reader:
         return count
 
     def error(self, path: str, what: str) -> InputError:
-        """An error at a field."""
+        """Return an error at a field."""
         return InputError(
             f"{path or 'the root table'} {what}; the file is damaged", Place(self.file)
         )
@@ -200,31 +199,31 @@ def _field(default: Any, read: _Read) -> Any:
 
 
 def scalar(kind: str, default: float = 0) -> Any:
-    """A number of a type of Python's ``struct``; ``?`` is a truth value."""
+    """Field with a number of a type of Python's ``struct``; ``?`` is a boolean."""
     read_as = "B" if kind == "?" else kind
-    make: Callable[[Any], Any] = bool if kind == "?" else lambda number: number
+    convert: Callable[[Any], Any] = bool if kind == "?" else lambda number: number
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Any:
-        return make(reader.number(position, read_as, path))
+        return convert(reader.number(position, read_as, path))
 
     return _field(bool(default) if kind == "?" else default, read)
 
 
 def string() -> Any:
-    """Text; what is not UTF-8 in it is replaced."""
+    """Field with a text; invalid UTF-8 is replaced."""
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> str:
         start = reader.target(position, path)
         count = reader.count(start, 1, path)
-        if count > _LONGEST_STRING:
-            raise reader.error(path, f"has {count:,} bytes, more than {_LONGEST_STRING:,}")
+        if count > _MAX_STRING_BYTES:
+            raise reader.error(path, f"has {count:,} bytes, more than {_MAX_STRING_BYTES:,}")
         return reader.data[start + 4 : start + 4 + count].decode(errors="replace")
 
     return _field("", read)
 
 
 def vector(kind: str) -> Any:
-    """Numbers of a type that NumPy has, as an array that cannot be written; empty if absent."""
+    """Field with numbers of a NumPy type, as a read-only array; empty if absent."""
     dtype = np.dtype(kind).newbyteorder("<")
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Array:
@@ -238,7 +237,7 @@ def vector(kind: str) -> Any:
 
 
 def table(of: Callable[[], type]) -> Any:
-    """A table of a class, or None."""
+    """Field with a table of a class, or None."""
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> Any:
         return reader.table(of(), reader.target(position, path), path)
@@ -247,26 +246,27 @@ def table(of: Callable[[], type]) -> Any:
 
 
 def tables(of: Callable[[], type]) -> Any:
-    """Tables of a class, as a tuple; empty if absent."""
+    """Field with tables of a class, as a tuple; empty if absent."""
 
     def read(reader: Reader, position: int, path: str, _: Mapping[str, Any]) -> tuple[Any, ...]:
         start = reader.target(position, path)
-        found: list[Any] = []
-        for entry in range(reader.count(start, 4, path)):
-            name = f"{path}[{entry}]"
-            found.append(reader.table(of(), reader.target(start + 4 + 4 * entry, name), name))
-        return tuple(found)
+        paths = [f"{path}[{entry}]" for entry in range(reader.count(start, 4, path))]
+        positions = range(start + 4, start + 4 + 4 * len(paths), 4)
+        return tuple(
+            reader.table(of(), reader.target(each, name), name)
+            for each, name in zip(positions, paths, strict=True)
+        )
 
     return _field((), read)
 
 
 def unread() -> Any:
-    """A field that no importer understands: `UNKNOWN` if it is present."""
+    """Field that no importer understands: `UNKNOWN` if it is present."""
     return _field(None, lambda reader, position, path, values: UNKNOWN)
 
 
 def union(kind: str, kinds: Callable[[], Mapping[int, type[Table]]]) -> Any:
-    """A table of the class that the field named `kind`, which comes before, says; or None.
+    """Field with a table whose class depends on the preceding field `kind`; or None.
 
     A table of a kind that `kinds` lacks is a `Table` without fields.
     """

@@ -1,7 +1,7 @@
-"""Read what ``jax.export`` writes: a flatbuffer with a StableHLO portable artifact in it.
+"""Reader of functions that ``jax.export`` serialized: a flatbuffer with a StableHLO artifact.
 
-The rest of the file says how the arguments of a Python function become the flat ones of the
-artifact (trees, shapes, shardings, derivatives), which a compiler does without.
+The other fields describe how the arguments of a Python function become the flat ones of the
+artifact (trees, shapes, shardings, derivatives). A compiler does not need them.
 
 Source: ``serialization.fbs`` of JAX 0.10, versions 2 to 11 of its serialization.
 """
@@ -17,12 +17,12 @@ from ..flatbuffer import Reader, Table, unread, vector
 __all__ = ["exported_artifact"]
 
 _ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
-"""How an artifact begins: MLIR's bytecode, of a version, and who wrote it."""
+"""The start of a portable artifact: MLIR bytecode, its version, and its producer."""
 
 
 @dataclass(frozen=True)
 class ExportedTable(Table):
-    """The root, as far as it is read."""
+    """The root table, up to the last field that is read."""
 
     serialization_version: None = unread()
     function_name: None = unread()
@@ -41,16 +41,16 @@ class ExportedTable(Table):
 
 
 def exported_artifact(data: bytes, file: str = "-") -> bytes | None:
-    """Return the artifact in a function that ``jax.export`` serialized, or None if it is none.
+    """Return the StableHLO artifact of an exported function, or None for other files.
 
-    The format has no magic number: what has an artifact somewhere, and not at its start, counts as
-    one.
+    The format has no magic number: a file counts as one if it has an artifact that is not at its
+    start.
 
     Raises:
         InputError: the file is cut, or points outside itself.
     """
-    found = _ARTIFACT.search(data)
-    if found is None or not found.start():
+    match = _ARTIFACT.search(data)
+    if match is None or not match.start():
         return None
     artifact = Reader(data, file).root(ExportedTable).mlir_module_serialized.tobytes()
     return artifact if _ARTIFACT.match(artifact) else None

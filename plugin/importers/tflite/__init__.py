@@ -1,9 +1,9 @@
-"""TensorFlow Lite models: a kernel for each operator, and the module that they write."""
+"""Importer of TensorFlow Lite models: operator importers, interpreters, and the module writer."""
 
 from __future__ import annotations
 
 from .input_shapes import input_shapes
-from .interpreter import Interpreter, RealInterpreter
+from .interpreter import FloatInterpreter, Interpreter
 from .program import write_module
 
-__all__ = ["Interpreter", "RealInterpreter", "input_shapes", "write_module"]
+__all__ = ["FloatInterpreter", "Interpreter", "input_shapes", "write_module"]

@@ -1,13 +1,14 @@
-"""Operators that move elements: each element of a result is an element of an operand, or a fill.
+"""Quantization parameters of data movement operators.
 
-LiteRT copies storage values, and takes the parameters of operands and results for equal. With exact
-semantics, storage values are requantized where the parameters differ::
+Each element of their results is an element of an operand, or a fill value. LiteRT
+copies storage and assumes that operands and results have equal parameters. With exact semantics,
+storage is requantized where the parameters differ::
 
-    moved = operator(requantize(operand, operand's parameters, result's parameters))
+    result = operator(requantize(operand, operand's parameters, result's parameters))
     requantize(q, (s, z), (s', z')) = clamp(round_half_even((q - z) * s / s' + z'))
 
-A result of SPLIT or UNPACK may have parameters of its own: then the operand's storage is moved
-first, and each result is requantized.
+Results of SPLIT and UNPACK may have different parameters. Then the operator moves the operand's
+storage, and each result is requantized.
 """
 
 from __future__ import annotations
@@ -21,108 +22,82 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...numerics.requantization import Term, requantize
-from .call import Call, Operand, parameters_of
+from .call import Call, Operand, quantization_parameters
 from .reading.model import Tensor
 
 __all__ = [
-    "MOVERS",
+    "MOVED_INPUTS",
     "check_equal_parameters",
-    "data_operands",
-    "is_stored",
-    "moved",
-    "requantized_storage",
+    "compute_on_storage",
+    "is_quantized",
+    "moved_inputs",
+    "requantize_constant",
     "same_parameters",
 ]
 
 _ALL = None
-_FIRST = (0,)
-MOVERS: dict[str, tuple[int, ...] | None] = {
-    "BATCH_TO_SPACE_ND": _FIRST,
-    "BROADCAST_TO": _FIRST,
-    "CONCATENATION": _ALL,
-    "DENSIFY": _FIRST,
-    "DEPTH_TO_SPACE": _FIRST,
-    "DILATE": (0, 2),
-    "DYNAMIC_UPDATE_SLICE": (0, 1),
-    "EMBEDDING_LOOKUP": (1,),
-    "EXPAND_DIMS": _FIRST,
-    "FILL": (1,),
-    "GATHER": _FIRST,
-    "GATHER_ND": _FIRST,
-    "MATRIX_SET_DIAG": (0, 1),
-    "MIRROR_PAD": _FIRST,
-    "ONE_HOT": (2, 3),
-    "PACK": _ALL,
-    "PAD": _FIRST,
-    "PADV2": (0, 2),
-    "RESHAPE": _FIRST,
-    "RESIZE_NEAREST_NEIGHBOR": _FIRST,
-    "REVERSE_SEQUENCE": _FIRST,
-    "REVERSE_V2": _FIRST,
-    "SELECT": (1, 2),
-    "SELECT_V2": (1, 2),
-    "SLICE": _FIRST,
-    "SPACE_TO_BATCH_ND": _FIRST,
-    "SPACE_TO_DEPTH": _FIRST,
-    "SPARSE_TO_DENSE": (2, 3),
-    "SPLIT": (1,),
-    "SPLIT_V": _FIRST,
-    "SQUEEZE": _FIRST,
-    "STABLEHLO_PAD": (0, 1),
-    "STRIDED_SLICE": _FIRST,
-    "TILE": _FIRST,
-    "TRANSPOSE": _FIRST,
-    "UNPACK": _FIRST,
-}
-"""The inputs whose elements each operator moves; None for all. Other inputs are positions, shapes
-and conditions."""
+MOVED_INPUTS: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(
+        ("BATCH_TO_SPACE_ND", "BROADCAST_TO", "DENSIFY", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER",
+         "GATHER_ND", "MIRROR_PAD", "PAD", "RESHAPE", "RESIZE_NEAREST_NEIGHBOR",
+         "REVERSE_SEQUENCE", "REVERSE_V2", "SLICE", "SPACE_TO_BATCH_ND", "SPACE_TO_DEPTH",
+         "SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK"),
+        (0,),
+    ),
+    **dict.fromkeys(("EMBEDDING_LOOKUP", "FILL", "SPLIT"), (1,)),
+    **dict.fromkeys(("DYNAMIC_UPDATE_SLICE", "MATRIX_SET_DIAG", "STABLEHLO_PAD"), (0, 1)),
+    **dict.fromkeys(("DILATE", "PADV2"), (0, 2)),
+    **dict.fromkeys(("SELECT", "SELECT_V2"), (1, 2)),
+    **dict.fromkeys(("ONE_HOT", "SPARSE_TO_DENSE"), (2, 3)),
+    **dict.fromkeys(("CONCATENATION", "PACK"), _ALL),
+}  # fmt: skip
+"""The inputs whose elements each operator moves; None for all inputs. Other inputs are indices,
+shapes and conditions."""
 
-_EQUAL: dict[str, tuple[int, ...] | None] = {
-    "BATCH_TO_SPACE_ND": _FIRST,
-    "EXPAND_DIMS": _FIRST,
+_EQUAL_PARAMETER_INPUTS: dict[str, tuple[int, ...] | None] = {
+    **dict.fromkeys(
+        ("BATCH_TO_SPACE_ND", "EXPAND_DIMS", "MIRROR_PAD", "REDUCE_MAX", "REDUCE_MIN",
+         "SPACE_TO_BATCH_ND", "UNPACK"),
+        (0,),
+    ),
     "FILL": (1,),
-    "MIRROR_PAD": _FIRST,
     "PACK": _ALL,
     "PADV2": (2,),
-    "REDUCE_MAX": _FIRST,
-    "REDUCE_MIN": _FIRST,
-    "SPACE_TO_BATCH_ND": _FIRST,
-    "UNPACK": _FIRST,
-}
-"""The inputs that LiteRT wants to have the parameters of the results; of other operators it copies
+}  # fmt: skip
+"""The inputs for which LiteRT requires the parameters of the results. For other operators it copies
 storage whatever the parameters are."""
 
 Requantize = Callable[[AnyArray, Tensor, Tensor], AnyArray]
-"""The storage of a second tensor for the storage of a first one."""
+"""A function that requantizes storage of one tensor to storage of another tensor."""
 
 
-def is_stored(tensor: Tensor) -> bool:
+def is_quantized(tensor: Tensor) -> bool:
     """Return True if the values of a tensor are storage: integers with scales."""
     is_number = not tensor.is_float and tensor.type != "BOOL"
     return tensor.quantization is not None and is_number
 
 
-def data_operands(call: Call) -> list[int]:
-    """Return the numbers of the inputs whose elements an operator reads as reals."""
-    moved_inputs = MOVERS.get(call.operator.name)
+def moved_inputs(call: Call) -> list[int]:
+    """Return the inputs whose elements an operator moves, or computes with."""
+    indices = MOVED_INPUTS.get(call.operator.name)
     return [
         index
         for index, operand in enumerate(call.inputs)
-        if operand is not None and (moved_inputs is None or index in moved_inputs)
+        if operand is not None and (indices is None or index in indices)
     ]
 
 
 def check_equal_parameters(call: Call) -> None:
-    """Raise UnsupportedError for an operator between scales that LiteRT refuses, too."""
-    if call.operator.name not in _EQUAL:
+    """Raise UnsupportedError for parameters that differ where LiteRT refuses the operator too."""
+    if call.operator.name not in _EQUAL_PARAMETER_INPUTS:
         return
-    inputs = _EQUAL[call.operator.name]
+    indices = _EQUAL_PARAMETER_INPUTS[call.operator.name]
     for index, operand in enumerate(call.inputs):
-        if operand is None or not (inputs is None or index in inputs):
+        if operand is None or not (indices is None or index in indices):
             continue
         for result in call.operator.outputs:
-            are_stored = is_stored(operand.tensor) and is_stored(result)
-            if are_stored and not same_parameters(operand.tensor, result):
+            are_quantized = is_quantized(operand.tensor) and is_quantized(result)
+            if are_quantized and not same_parameters(operand.tensor, result):
                 raise call.error(
                     f"moves storage of {operand.tensor} to {result} of another scale, which LiteRT "
                     "refuses; --semantics exact requantizes it",
@@ -131,8 +106,8 @@ def check_equal_parameters(call: Call) -> None:
 
 
 def same_parameters(first: Tensor, second: Tensor) -> bool:
-    """Return True if a storage value stands for the same real in both tensors."""
-    if not is_stored(first) and not is_stored(second):
+    """Return True if a storage value expresses the same real number in both tensors."""
+    if not is_quantized(first) and not is_quantized(second):
         return True
     x, y = first.quantization, second.quantization
     if x is None or y is None or not (x.is_per_tensor and y.is_per_tensor):
@@ -140,9 +115,9 @@ def same_parameters(first: Tensor, second: Tensor) -> bool:
     return first.type == second.type and x.scale == y.scale and x.zero_point == y.zero_point
 
 
-def requantized_storage(storage: Array, source: Tensor, target: Tensor) -> Array:
-    """Requantize the storage of one tensor for another exactly, by NumPy; each has one scale."""
-    x, y = parameters_of(source), parameters_of(target)
+def requantize_constant(storage: Array, source: Tensor, target: Tensor) -> Array:
+    """Requantize constant storage exactly, with NumPy; both tensors have one scale."""
+    x, y = quantization_parameters(source), quantization_parameters(target)
     zero_point = x.zero_points.astype(np.int64)
     centered = storage.astype(np.int64) - zero_point
     bound = max(abs(limit - int(zero_point)) for limit in (x.storage.minimum, x.storage.maximum))
@@ -152,47 +127,43 @@ def requantized_storage(storage: Array, source: Tensor, target: Tensor) -> Array
     return np.asarray(clipped, ElementType.parse(target.element).dtype)
 
 
-def moved(
+def compute_on_storage(
     call: Call, requantized: Requantize, compute: Callable[[Call], list[AnyArray]]
 ) -> list[AnyArray] | None:
-    """Compute a mover on storage, requantized where parameters differ.
+    """Compute a data movement operator on storage, requantized where the parameters differ.
 
     Args:
-        call: of an operator of `MOVERS`.
-        requantized: between tensors with one scale each.
-        compute: the operator's kernel on storage.
+        call: of an operator of `MOVED_INPUTS`.
+        requantized: requantizes between tensors with one scale each.
+        compute: calls the operator importer on storage.
 
     Returns:
         The storage of each result; None if an operand or a result has no single scale, so that the
-        operator has to be computed on reals.
+        operator has to be computed on expressed values.
     """
-    numbers, results = data_operands(call), call.operator.outputs
-    operands = [operand for index in numbers if (operand := call.inputs[index]) is not None]
+    indices, results = moved_inputs(call), call.operator.outputs
+    operands = [operand for index in indices if (operand := call.inputs[index]) is not None]
     tensors = [*(operand.tensor for operand in operands), *results]
-    if not any(map(is_stored, tensors)):
+    if not any(map(is_quantized, tensors)):
         return compute(call)
     if not all(map(_has_one_scale, tensors)):
         return None
     is_uniform = all(same_parameters(results[0], each) for each in results)
     target = results[0] if is_uniform or not operands else operands[0].tensor
     inputs = list(call.inputs)
-    for index, operand in zip(numbers, operands, strict=True):
-        inputs[index] = _with_parameters(operand, target, requantized)
-    operator = replace(call.operator, outputs=tuple(_like(each, target) for each in results))
+    for index, operand in zip(indices, operands, strict=True):
+        value = requantized(operand.value, operand.tensor, target)
+        inputs[index] = Operand(_with_parameters(operand.tensor, target), value, operand.variable)
+    outputs = tuple(_with_parameters(each, target) for each in results)
+    operator = replace(call.operator, outputs=outputs)
     values = compute(replace(call, operator=operator, inputs=inputs))
     return [requantized(value, target, each) for value, each in zip(values, results, strict=True)]
 
 
 def _has_one_scale(tensor: Tensor) -> bool:
-    return is_stored(tensor) and tensor.quantization is not None and (
-        tensor.quantization.is_per_tensor
-    )  # fmt: skip
+    quantization = tensor.quantization
+    return is_quantized(tensor) and quantization is not None and quantization.is_per_tensor
 
 
-def _like(tensor: Tensor, target: Tensor) -> Tensor:
+def _with_parameters(tensor: Tensor, target: Tensor) -> Tensor:
     return replace(tensor, type=target.type, quantization=target.quantization)
-
-
-def _with_parameters(operand: Operand, target: Tensor, requantized: Requantize) -> Operand:
-    value = requantized(operand.value, operand.tensor, target)
-    return Operand(_like(operand.tensor, target), value, operand.variable)

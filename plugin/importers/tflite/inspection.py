@@ -1,8 +1,7 @@
-"""What a TensorFlow Lite model is made of, and what of it would be refused.
+"""Description of a TensorFlow Lite model, with the operators that would be refused.
 
-The program is written as a compilation would write it, operator by operator; where one is refused,
-its results are taken as zeros, so that all refusals are found at once. `describe` is called in a
-child process.
+The program is written as in a compilation, operator by operator. The results of a refused operator
+become zeros, so that one run finds all refusals. `served` is called in a child process.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from ...errors import SubquantError
 from ...isolation.child import ReportStep
 from ...numerics.element_types import AnyArray, ElementType
 from ..options import AS_IN_FILE
-from .call import Call, Complex
-from .input_shapes import unstated_extents
+from .call import Call, ComplexValue
+from .input_shapes import unset_dimensions_hint
 from .program import Program
 from .reading.model import Model, Operator, Tensor, read_tflite
 
@@ -29,7 +28,7 @@ __all__ = ["described", "served"]
 def served(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Describe a model, by request: of the path ``path``, named ``file``."""
+    """Describe the model in the file ``path``, named ``file``."""
     steps("inspect")
     return described(read_tflite(read_input(arguments["path"]), arguments["file"])), []
 
@@ -38,10 +37,10 @@ def described(model: Model) -> dict[str, Any]:
     """Describe a model.
 
     Returns:
-        As JSON: ``description``; ``signatures`` with the names of arguments and results;
-        ``graphs``, each a list of operators with their results, constants and, if they would be
-        refused, why; ``refused``: why the model would be, if that is no operator's; and
-        ``constant_bytes`` of all graphs.
+        JSON: ``description``; ``signatures`` with the names of arguments and results; ``graphs``,
+            each a list of operators with their results, constants and the reason for a refusal;
+            ``refused``: the reason for refusing the model, if no operator is the cause; and
+            ``constant_bytes`` of all graphs.
     """
     refusals = _refusals(model)
     graphs = []
@@ -65,7 +64,7 @@ def described(model: Model) -> dict[str, Any]:
             for each in model.signatures
         ],
         "graphs": graphs,
-        "refused": next((why for (_, number), why in refusals.items() if number < 0), None),
+        "refused": next((reason for (_, number), reason in refusals.items() if number < 0), None),
         "constant_bytes": sum(constants.values()),
     }  # fmt: skip
 
@@ -82,41 +81,44 @@ def _operator(operator: Operator) -> dict[str, Any]:
 
 
 def _tensor(tensor: Tensor) -> dict[str, Any]:
-    found = tensor.quantization
+    parameters = tensor.quantization
     quantized = None
-    if found is not None and not tensor.is_float:
+    if parameters is not None and not tensor.is_float:
         quantized = {
-            "axis": found.axis,
-            "block_size": found.block_size,
-            "scales": found.scales.size,
-            "scale_range": [float(found.scales.min()), float(found.scales.max())],
-            "zero_point_range": [int(found.zero_points.min()), int(found.zero_points.max())],
+            "axis": parameters.axis,
+            "block_size": parameters.block_size,
+            "scales": parameters.scales.size,
+            "scale_range": [float(parameters.scales.min()), float(parameters.scales.max())],
+            "zero_point_range": [
+                int(parameters.zero_points.min()),
+                int(parameters.zero_points.max()),
+            ],
         }
     return {
         "name": tensor.name,
         "type": tensor.type,
-        "shape": list(tensor.known_shape),
+        "shape": list(tensor.shape_signature),
         "quantization": quantized,
         "bytes": None if tensor.buffer is None else tensor.buffer.size,
     }
 
 
 def _refusals(model: Model) -> dict[tuple[int, int], str]:
-    """Why operators would be refused, by graph and operator."""
+    """Return the reasons for refusing operators, by graph and operator."""
     context = create_context()
     with context, ir.Location.unknown():
         module = ir.Module.create()
         try:
             trial = _Trial(model, module)
-        except SubquantError as error:  # in a graph that gives variables their first values
+        except SubquantError as error:  # in a graph that initializes variables
             return {(0, -1): error.message}
         for signature in model.signatures:
             try:
                 with ir.InsertionPoint(module.body):
                     trial.write_function(signature, signature.name)
-            except SubquantError as error:  # of no operator: of an argument, or a result
+            except SubquantError as error:  # of an argument or a result
                 trial.refused.setdefault((signature.subgraph, -1), error.message)
-            hint = unstated_extents(model.subgraphs[signature.subgraph], signature, AS_IN_FILE)
+            hint = unset_dimensions_hint(model.subgraphs[signature.subgraph], signature, AS_IN_FILE)
             if hint and trial.refused:
                 trial.refused.setdefault((signature.subgraph, -1), hint.removeprefix("; "))
         for index, operator, refusal in trial.uncomputed_refusals():
@@ -126,24 +128,24 @@ def _refusals(model: Model) -> dict[tuple[int, int], str]:
 
 
 class _Trial(Program):
-    """Writes a program, and goes on after what is refused."""
+    """Writes a program, and continues after refused operators."""
 
     def __init__(self, model: Model, module: ir.Module) -> None:
         super().__init__(model, module)
         self.refused: dict[tuple[int, int], str] = {}
 
-    def _compute_all(self, call: Call) -> list[AnyArray]:
+    def _compute_checked(self, call: Call) -> list[AnyArray]:
         try:
-            return super()._compute_all(call)
+            return super()._compute_checked(call)
         except SubquantError as error:
-            where = (self.running, call.operator.index)
-            self.refused.setdefault(where, error.message.removeprefix(f"{call.operator} "))
+            key = (self.current_graph, call.operator.index)
+            self.refused.setdefault(key, error.message.removeprefix(f"{call.operator} "))
             return [_zeros(tensor) for tensor in call.operator.outputs]
 
 
 def _zeros(tensor: Tensor) -> AnyArray:
     if tensor.type == "COMPLEX64":
-        return Complex(*(np.zeros(tensor.shape, np.float32) for _ in range(2)))
+        return ComplexValue(*(np.zeros(tensor.shape, np.float32) for _ in range(2)))
     try:
         dtype = ElementType.parse(tensor.element).dtype
     except KeyError:

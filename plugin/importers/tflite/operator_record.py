@@ -1,7 +1,6 @@
-"""Accounts for all that a file says of an operator: options, inputs, and fields of its table.
+"""Record of the options, inputs and fields of an operator that its importer reads.
 
-An importer reads options, inputs and intermediates through its `Call`, which records them. An
-item that is left after the operator has been computed is an error that names it, unless it is
+An item that is unread after the operator has been computed is an error that names it, unless it is
 listed here as an item that cannot change a result.
 """
 
@@ -19,17 +18,19 @@ from .reading.schema import TENSOR_TYPES
 
 __all__ = ["OperatorRecord"]
 
-_SUM_TYPES = tuple(TENSOR_TYPES.index(name) for name in ("INT32", "INT64"))
+_ACCUMULATOR_TYPES = tuple(TENSOR_TYPES.index(name) for name in ("INT32", "INT64"))
 _COMMON = (
     Irrelevant(
         "asymmetric_quantize_inputs",
-        "says how float activations are rounded to 8 bits, which only --activations int8 does",
+        "controls the 8-bit rounding of activations, which only --activations int8 applies",
     ),
-    Irrelevant("quantized_bias_type", "is the type of sums of 16-bit activations", _SUM_TYPES),
-    Irrelevant("proj_clip", "bounds a projection, which reads it"),
+    Irrelevant(
+        "quantized_bias_type", "is the accumulator type of 16-bit activations", _ACCUMULATOR_TYPES
+    ),
+    Irrelevant("proj_clip", "clips a projection, whose importer reads it"),
     Irrelevant("pot_scale_int16", "is a property of 16-bit operands alone"),
 )
-"""Options of several operators. Where they matter, the importer reads them."""
+"""Options of several operators. An importer reads them where they matter."""
 
 _OPTIONS = {
     "CAST": (Irrelevant("*_data_type", "repeats the types of the tensors"),),
@@ -38,10 +39,10 @@ _OPTIONS = {
     ),
     "RESIZE_BILINEAR": (Irrelevant("new_*", "was replaced by input 1"),),
     "SPARSE_TO_DENSE": (
-        Irrelevant("validate_indices", "asks for a check that positions are ordered"),
+        Irrelevant("validate_indices", "requests a check that indices are ordered"),
     ),
     "STABLEHLO_COMPOSITE": tuple(
-        Irrelevant(name, "describes the function that the decomposition computes")
+        Irrelevant(name, "describes the function of the decomposition")
         for name in ("name", "composite_attributes*", "version")
     ),
 }
@@ -72,21 +73,21 @@ UNIDIRECTIONAL_SEQUENCE_RNN:3 UNPACK:6
 """.split()  # noqa: SIM905  (a table)
     )
 }
-"""The greatest version of each operator that LiteRT 2.3.0 has kernels of; 1 of all others."""
+"""The greatest version of each operator in LiteRT 2.3.0; 1 for all others."""
 
 
 class OperatorRecord:
     """Records the options, inputs and fields of an operator that are read.
 
     Args:
-        operator: as the file describes it.
-        inputs: with their values.
-        place: of the file.
+        operator: the operator as the file describes it.
+        inputs: its inputs; None for an optional input that is absent.
+        place: the location of errors.
     """
 
-    def __init__(self, operator: Operator, inputs: Sequence[Any], place: Place) -> None:
-        self._operator, self._place = operator, place
-        self._record = ReadRecord(place, str(operator))
+    def __init__(self, operator: Operator, inputs: Sequence[Any], location: Place) -> None:
+        self._operator, self._location = operator, location
+        self._record = ReadRecord(location, str(operator))
         options = operator.options.stated()
         expected = expected_options(operator.name)
         name = type(operator.options).__name__
@@ -110,14 +111,14 @@ class OperatorRecord:
     def custom_options(
         self, options: Mapping[str, Any], irrelevant: Sequence[Irrelevant]
     ) -> Mapping[str, Any]:
-        """Return the options of a custom operator, whose lookups are recorded."""
+        """Return the options of a custom operator, and record which are read."""
         return self._record.track("option", options, irrelevant)
 
     def finish_uncomputed(self) -> None:
-        """Check an operator that no function computes: of a branch that is never taken.
+        """Check an operator that is never computed: of a branch that is never taken.
 
-        Its options and inputs cannot change a result. A field that the schema lacks, or a newer
-        version, means that the file is of a newer schema, and is refused as anywhere.
+        Its options and inputs cannot change a result. An unknown field or a newer version belongs
+        to a newer schema, and is refused as in computed operators.
 
         Raises:
             UnsupportedError: the operator has unknown fields, or is of a newer version.
@@ -130,13 +131,12 @@ class OperatorRecord:
         self.finish()
 
     def finish(self) -> None:
-        """Raise UnsupportedError for an item that was not read, and for a newer version."""
+        """Raise UnsupportedError for an item that was not read, or a newer version."""
         operator = self._operator
-        known = _VERSIONS.get(operator.name, 1)
-        if operator.version > known:
+        latest = _VERSIONS.get(operator.name, 1)
+        if operator.version > latest:
             raise UnsupportedError(
-                f"{operator} has the version {operator.version}, which may mean something else "
-                f"than the versions up to {known}",
-                self._place,
+                f"{operator} has the version {operator.version}, expected at most {latest}",
+                self._location,
             )
         self._record.finish()

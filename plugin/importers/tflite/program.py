@@ -1,12 +1,12 @@
-"""Write a TensorFlow Lite model as a module.
+"""Writer of a module for a TensorFlow Lite model.
 
-Each signature becomes a public function. Its arguments and results have the quantized types that
-the file gives them; in between there is integer arithmetic on storage, as LiteRT's reference
-kernels do it, bit by bit. Variables become globals that the loaded executable keeps between calls.
+Each signature becomes a public function. Arguments and results have the quantized types of the
+file. The function computes in integers on storage, bit for bit as LiteRT's reference kernels.
+Variables become globals, which the loaded executable keeps between calls.
 
-With exact semantics, operands are dequantized, the kernel computes floats, and results are
-quantized; ``legalize-qdq-to-quantized-op`` makes quantized StableHLO of that, which is lowered to
-exact integer arithmetic where the specification has the operation.
+With exact semantics, operands are dequantized, the operator importer computes floats, and results
+are quantized. ``legalize-qdq-to-quantized-op`` turns these into quantized StableHLO, which is
+lowered to exact integer arithmetic for the operations that its specification has.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from ...transforms.base import NAMES_ATTRIBUTES, SIGNATURE_ATTRIBUTE
 from ...transforms.quantization.legalize_qdq_to_quantized_op import LegalizeQdqToQuantizedOp
 from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
-from .call import Complex, Handle, parameters_of
-from .data_movement import is_stored
+from .call import ComplexValue, VariableHandle, quantization_parameters
+from .data_movement import is_quantized
+from .graph_evaluator import GraphEvaluator
 from .input_shapes import (
     batched_inputs,
-    check_extents,
-    check_input_values,
+    check_dimension_names,
+    check_input_value_names,
     constant_inputs,
     input_shapes,
-    unstated_extents,
+    unset_dimensions_hint,
 )
-from .interpreter import Graphs, Interpreter, first_value
+from .interpreter import Interpreter, initial_value
 from .reading.model import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
 
 __all__ = ["Program", "write_module"]
@@ -46,25 +47,25 @@ __all__ = ["Program", "write_module"]
 def write_module(
     model: Model, context: ir.Context, options: ImportOptions = AS_IN_FILE
 ) -> ir.Module:
-    """Write a module with a function for each signature: of its name, or ``main`` if it is alone.
+    """Write a module with a function for each signature; the only one is called ``main``.
 
     Args:
-        model: as read.
+        model: the model.
         context: of `subquant.dialects.create_context`.
-        options: how operators compute, and what functions take and return.
+        options: import options.
 
     Raises:
-        UnsupportedError, InputError: at an operator.
+        UnsupportedError, InputError: an operator is refused.
     """
     with context, ir.Location.file("-", 0, 0, context):  # see `subquant.compiler.reading`
         module = ir.Module.create()
         program = Program(model, module, options)
-        check_extents(model, options)
-        check_input_values(model, options)
-        is_alone = len(model.signatures) == 1
+        check_dimension_names(model, options)
+        check_input_value_names(model, options)
+        is_only = len(model.signatures) == 1
         for signature in model.signatures:
             with ir.InsertionPoint(module.body):
-                program.write_function(signature, "main" if is_alone else signature.name)
+                program.write_function(signature, "main" if is_only else signature.name)
         for index, _, error in program.uncomputed_refusals():
             raise type(error)(
                 f"graph {index}, which the program does not compute: {error.message}", error.place
@@ -74,120 +75,218 @@ def write_module(
         return module
 
 
-class Program(Graphs):
-    """Writes a program.
+class Program(GraphEvaluator):
+    """Writes the operations of a model's subgraphs.
 
     Args:
-        model: as read.
-        module: where to.
-        options: how operators compute.
+        model: the model.
+        module: the module that gets functions and globals.
+        options: import options.
     """
 
     def __init__(
         self, model: Model, module: ir.Module, options: ImportOptions = AS_IN_FILE
     ) -> None:
-        super().__init__(model, options, _located)
+        super().__init__(model, options, _operator_location)
         self._module = module
-        initialized = Interpreter(model, options)
-        self._first, self._kept_as = initialized.variables, initialized._kept_as
-        self._computed_operators |= initialized._computed_operators
-        self._defined: dict[str, ElementType] = {}
-
-    def lifted(self, value: AnyArray, like: Tensor) -> AnyArray:
-        """Write a constant."""
-        if isinstance(value, TracedArray):
-            return value
-        return _constant(value, ElementType.parse(like.element))
-
-    def read(self, variable: str, like: Tensor) -> AnyArray:
-        """Write a load of a global, which is defined if it is the first time."""
-        first = self._first.get(variable)
-        if first is None:
-            first = self._first[variable] = first_value(like)
-        element = ElementType.parse(like.element)
-        self._define(variable, first, element)
-        type_ = tensor_type(first.shape, mlir_type(element))
-        return traced(variables.load(_symbol(variable), type_), element)
-
-    def write(self, variable: str, value: AnyArray) -> None:
-        """Write a store to a global."""
-        if not isinstance(value, TracedArray):
-            value = _constant(value, ElementType.of_dtype(np.asarray(value).dtype))
-        first = self._first.get(variable)
-        if first is None:
-            first = self._first[variable] = np.zeros(value.shape, value.dtype)
-        if first.shape != value.shape or first.dtype != value.dtype:
-            raise UnsupportedError(
-                f"gives the variable {variable!r} {value.dtype.name} of shape "
-                f"{list(value.shape)}, which was {first.dtype.name} of shape {list(first.shape)}"
-            )
-        self._define(variable, first, value.element)
-        variables.store(_symbol(variable), value.value)
-
-    def _define(self, variable: str, first: Array, element: ElementType) -> None:
-        if variable not in self._defined:
-            self._defined[variable] = element
-            with ir.InsertionPoint.at_block_begin(self._module.body):
-                variables.define(_symbol(variable), dense(first, mlir_type(element)))
-
-    def results(
-        self, graph: Subgraph, inputs: Sequence[AnyArray]
-    ) -> list[tuple[Tensor, TracedArray]]:
-        """Compute a graph, and return what a function of it returns."""
-        computed: list[tuple[Tensor, AnyArray]] = []
-        outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
-        values = list(zip(graph.outputs, outputs, strict=True))
-        if self.options.every_tensor:
-            values = [each for each in computed if not isinstance(each[1], (Handle, Complex))]
-        for tensor, _ in values:
-            if tensor.type not in ELEMENTS:
-                raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.place)
-        return [
-            (tensor, v if isinstance(v, TracedArray) else
-             _constant(v, ElementType.parse(tensor.element)))
-            for tensor, v in values
-        ]  # fmt: skip
-
-    def write_function(self, signature: Signature, name: str) -> None:
-        """Write the function of a signature at the current place."""
-        try:
-            _write_function(self, signature, name)
-        except (UnsupportedError, InputError) as error:
-            graph = self.model.subgraphs[signature.subgraph]
-            hint = unstated_extents(graph, signature, self.options)
-            if not hint:
-                raise
-            raise type(error)(f"{error.message}{hint}", error.place) from None
+        interpreter = Interpreter(model, options)
+        self._initial_values = interpreter.variables
+        self._variable_tensors = interpreter._variable_tensors
+        self._computed_operators |= interpreter._computed_operators
+        self._globals: set[str] = set()
 
     @property
     def has_variables(self) -> bool:
-        """Whether the model keeps values from call to call."""
+        """The model keeps values from call to call."""
         return any(
             tensor.is_variable or tensor.type == "RESOURCE"
             for each in self.model.subgraphs
             for tensor in each.tensors
         )
 
-    def dequantized(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
+    # -- values -----------------------------------------------------------------------------------
+
+    def materialize(self, value: AnyArray, like: Tensor) -> AnyArray:
+        """Write a constant for a NumPy array."""
+        return _as_traced(value, ElementType.parse(like.element))
+
+    def read(self, variable: str, like: Tensor) -> AnyArray:
+        """Write a load of a global; the first use of a variable defines the global."""
+        initial = self._initial_values.get(variable)
+        if initial is None:
+            initial = self._initial_values[variable] = initial_value(like)
+        element = ElementType.parse(like.element)
+        self._define(variable, initial, element)
+        type_ = tensor_type(initial.shape, mlir_type(element))
+        return traced(variables.load(_symbol(variable), type_), element)
+
+    def write(self, variable: str, value: AnyArray) -> None:
+        """Write a store to a global."""
+        traced_value = _as_traced(value)
+        initial = self._initial_values.get(variable)
+        if initial is None:
+            initial = np.zeros(traced_value.shape, traced_value.dtype)
+            self._initial_values[variable] = initial
+        if initial.shape != traced_value.shape or initial.dtype != traced_value.dtype:
+            raise UnsupportedError(
+                f"assigns {traced_value.dtype.name} of shape {list(traced_value.shape)} to the "
+                f"variable {variable!r}, which has {initial.dtype.name} of shape "
+                f"{list(initial.shape)}"
+            )
+        self._define(variable, initial, traced_value.element)
+        variables.store(_symbol(variable), traced_value.value)
+
+    def _define(self, variable: str, initial: Array, element: ElementType) -> None:
+        if variable not in self._globals:
+            self._globals.add(variable)
+            with ir.InsertionPoint.at_block_begin(self._module.body):
+                variables.define(_symbol(variable), dense(initial, mlir_type(element)))
+
+    def dequantize(self, storage: AnyArray, tensor: Tensor) -> AnyArray:
         """Write a ``quant.dcast``."""
-        if not isinstance(storage, TracedArray):
-            storage = _constant(storage, ElementType.parse(tensor.element))
-        quantized = _quantized(storage.value, tensor)
+        traced_storage = _as_traced(storage, ElementType.parse(tensor.element))
+        quantized = _as_quantized(traced_storage.value, tensor)
         type_ = tensor_type(storage.shape, mlir_type(F32))
         return traced(value("quant.dcast", [quantized], type_), F32)
 
-    def quantized(self, real: AnyArray, tensor: Tensor) -> AnyArray:
+    def quantize(self, value_: AnyArray, tensor: Tensor) -> AnyArray:
         """Write a ``quant.qcast``."""
-        if not isinstance(real, TracedArray):
-            real = _constant(real, F32)
-        type_ = tensor_type(real.shape, type_of(parameters_of(tensor)))
-        quantized = value("quant.qcast", [real.value], type_)
+        floats = _as_traced(value_, F32)
+        type_ = tensor_type(floats.shape, type_of(quantization_parameters(tensor)))
+        quantized = value("quant.qcast", [floats.value], type_)
         return traced(casts.stored(quantized), ElementType.parse(tensor.element))
 
+    # -- functions --------------------------------------------------------------------------------
 
-def _quantized(storage: Value, tensor: Tensor) -> Value:
-    """A storage tensor as quantized; that which it is the storage of, if it is so."""
-    type_ = with_element(storage.type, type_of(parameters_of(tensor)))
+    def results(
+        self, graph: Subgraph, inputs: Sequence[AnyArray]
+    ) -> list[tuple[Tensor, TracedArray]]:
+        """Compute a subgraph, and return the results of its function: tensors and values."""
+        computed: list[tuple[Tensor, AnyArray]] = []
+        outputs = self.run(graph.index, inputs, lambda *each: computed.append(each))
+        results = list(zip(graph.outputs, outputs, strict=True))
+        if self.options.every_tensor:
+            results = [
+                each for each in computed if not isinstance(each[1], (VariableHandle, ComplexValue))
+            ]
+        for tensor, _ in results:
+            if tensor.type not in ELEMENTS:
+                raise UnsupportedError(f"{tensor} is of type {tensor.type}", self.location)
+        return [(tensor, self.materialize(each, tensor)) for tensor, each in results]
+
+    def write_function(self, signature: Signature, name: str) -> None:
+        """Write the function of a signature at the insertion point."""
+        try:
+            _FunctionWriter(self, signature, name).write()
+        except (UnsupportedError, InputError) as error:
+            graph = self.model.subgraphs[signature.subgraph]
+            hint = unset_dimensions_hint(graph, signature, self.options)
+            if not hint:
+                raise
+            raise type(error)(f"{error.message}{hint}", error.place) from None
+
+
+class _FunctionWriter:
+    """Writes the function of a signature; a dynamic batch loops over a function for one element.
+
+    Args:
+        program: the program.
+        signature: the signature.
+        name: the name of the function.
+    """
+
+    def __init__(self, program: Program, signature: Signature, name: str) -> None:
+        self.program, self.signature, self.name = program, signature, name
+        self.graph, self.location = program.model.subgraphs[signature.subgraph], program.location
+        options = program.options
+        self.constants = constant_inputs(self.graph, signature.inputs, options, self.location)
+        self.indices = [n for n in range(len(self.graph.inputs)) if n not in self.constants]
+        self.arguments = [self.graph.inputs[index] for index in self.indices]
+        self.results: list[Tensor] = []
+
+    def write(self) -> None:
+        """Write the function, and its attributes."""
+        options, signature = self.program.options, self.signature
+        shapes = input_shapes(self.graph, signature.inputs, options)
+        types = [
+            _argument_type(tensor, shapes[index], self.location)
+            for tensor, index in zip(self.arguments, self.indices, strict=True)
+        ]
+        if options.batch == "dynamic":
+            function = self._write_batch_loop(types)
+        else:
+            function = write_function(self.name, types, lambda values: self._cast(
+                values, self._body
+            ))  # fmt: skip
+        _record_unsigned(function, self.arguments, self.results)
+        result_names = [tensor.name for tensor in self.results]
+        if not options.every_tensor:
+            result_names = list(signature.outputs)
+        argument_names = [signature.inputs[index] for index in self.indices]
+        for attribute, names in zip(NAMES_ATTRIBUTES, (argument_names, result_names), strict=True):
+            texts = [ir.StringAttr.get(each) for each in names]
+            function.attributes[attribute] = ir.ArrayAttr.get(texts)
+
+    def _write_batch_loop(self, types: Sequence[ir.Type]) -> Operation:
+        if self.program.has_variables:
+            raise UnsupportedError(
+                "the model keeps variables from call to call, and a dynamic batch calls it for "
+                "each element; give --batch a number",
+                self.location,
+            )
+        item, has_batch = f"{self.name}.item", batched_inputs(self.graph)
+        batched = [has_batch[index] for index in self.indices]
+        storage_types = [
+            with_element(type_, mlir_type(ElementType.parse(tensor.element)))
+            for tensor, type_ in zip(self.arguments, types, strict=True)
+        ]
+        inner = write_function(item, storage_types, self._body, is_public=False)
+        results = list(inner.attributes["function_type"].value.results)
+        types = [
+            dynamic_type(type_) if is_batched else type_
+            for type_, is_batched in zip(types, batched, strict=True)
+        ]
+        return write_function(self.name, types, lambda values: self._cast(
+            values, lambda storage: write_loop(item, storage, batched, results, self.location)
+        ))  # fmt: skip
+
+    def _body(self, arguments: Sequence[Value]) -> list[Value]:
+        """Compute the subgraph on storage, and record the tensors of the results."""
+        inputs: dict[int, AnyArray] = {
+            index: traced(argument, ElementType.parse(tensor.element))
+            for index, tensor, argument in zip(self.indices, self.arguments, arguments, strict=True)
+        }
+        inputs |= self.constants
+        results = self.program.results(self.graph, [inputs[index] for index in sorted(inputs)])
+        self.results.extend(tensor for tensor, _ in results)
+        return [output.value for _, output in results]
+
+    def _cast(
+        self, arguments: Sequence[Value], body: Callable[[Sequence[Value]], list[Value]]
+    ) -> list[Value]:
+        """Write a body between casts from quantized arguments and to quantized results."""
+        storage = [
+            casts.stored(argument) if _has_quantized_type(tensor) else argument
+            for tensor, argument in zip(self.arguments, arguments, strict=True)
+        ]
+        results = body(storage)
+        return [
+            _as_quantized(result, tensor) if _has_quantized_type(tensor) else result
+            for tensor, result in zip(self.results, results, strict=True)
+        ]
+
+
+def _as_traced(array: AnyArray, element: ElementType | None = None) -> TracedArray:
+    """Return a traced value, or write a constant; by default of the array's dtype."""
+    if isinstance(array, TracedArray):
+        return array
+    element = element or ElementType.of_dtype(np.asarray(array).dtype)
+    return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
+
+
+def _as_quantized(storage: Value, tensor: Tensor) -> Value:
+    """Cast storage to the quantized type of a tensor, or undo the cast that it comes from."""
+    type_ = with_element(storage.type, type_of(quantization_parameters(tensor)))
     owner = storage.owner
     if not isinstance(owner, ir.Block) and owner.operation.name == "subquant.scast":
         source = owner.operation.operands[0]
@@ -200,119 +299,42 @@ def _symbol(variable: str) -> str:
     return f"variable.{variable}"
 
 
-def _located(operator: Operator) -> ir.Location:
+def _operator_location(operator: Operator) -> ir.Location:
     return ir.Location.name(str(operator), ir.Location.current)
 
 
-def _write_function(program: Program, signature: Signature, name: str) -> None:
-    """Write the function of a signature; with a dynamic batch, over one for an element of it."""
-    graph, options = program.model.subgraphs[signature.subgraph], program.options
-    place = program.place
-    is_dynamic = options.batch == "dynamic"
-    shapes = input_shapes(graph, signature.inputs, options)
-    constants = constant_inputs(graph, signature.inputs, options, place)
-    numbers = [number for number in range(len(graph.inputs)) if number not in constants]
-    tensors = [graph.inputs[number] for number in numbers]
-    types = [_type(graph.inputs[number], place, shapes[number]) for number in numbers]
-    wanted: list[Tensor] = []
-
-    def body(arguments: Sequence[Value]) -> list[Value]:
-        inputs: dict[int, AnyArray] = {
-            number: traced(argument, ElementType.parse(tensor.element))
-            for number, tensor, argument in zip(numbers, tensors, arguments, strict=True)
-        }
-        inputs |= constants
-        found = program.results(graph, [inputs[number] for number in sorted(inputs)])
-        wanted.extend(tensor for tensor, _ in found)
-        return [output.value for _, output in found]
-
-    def boundary(function: Callable[[Sequence[Value]], list[Value]]) -> _Body:
-        def of_types(arguments: Sequence[Value]) -> list[Value]:
-            stored = [
-                casts.stored(argument) if _is_typed(tensor) else argument
-                for tensor, argument in zip(tensors, arguments, strict=True)
-            ]
-            return [
-                _quantized(result, tensor) if _is_typed(tensor) else result
-                for tensor, result in zip(wanted, function(stored), strict=True)
-            ]
-
-        return of_types
-
-    if is_dynamic:
-        if program.has_variables:
-            raise UnsupportedError(
-                "the model keeps variables from call to call, and a dynamic batch calls it for "
-                "each element; give --batch a number",
-                place,
-            )
-        item, is_batched_input = f"{name}.item", batched_inputs(graph)
-        batched = [is_batched_input[number] for number in numbers]
-        plain = [
-            with_element(type_, mlir_type(ElementType.parse(tensor.element)))
-            for tensor, type_ in zip(tensors, types, strict=True)
-        ]
-        written = write_function(item, plain, body, is_public=False)
-        results = list(written.attributes["function_type"].value.results)
-        types = [
-            dynamic_type(type_) if is_batched else type_
-            for type_, is_batched in zip(types, batched, strict=True)
-        ]
-        outer = boundary(lambda given: write_loop(item, given, batched, results, place))
-    else:
-        outer = boundary(body)
-    function = write_function(name, types, outer)
-    _record_unsigned(function, tensors, wanted)
-    result_names = [tensor.name for tensor in wanted]
-    if not options.every_tensor:
-        result_names = list(signature.outputs)
-    for attribute, names in zip(
-        NAMES_ATTRIBUTES, ([signature.inputs[n] for n in numbers], result_names), strict=True
-    ):
-        texts = [ir.StringAttr.get(each) for each in names]
-        function.attributes[attribute] = ir.ArrayAttr.get(texts)
+# -- function types -------------------------------------------------------------------------------
 
 
 def _record_unsigned(
     function: Operation, inputs: Sequence[Tensor], results: Sequence[Tensor]
 ) -> None:
-    """Tell the runtime which plain integers are unsigned; the module has signless ones."""
-    inner = function.attributes["function_type"].value
-    sides = [
-        [_said(type_, tensor) for type_, tensor in zip(types, tensors, strict=True)]
-        for types, tensors in ((inner.inputs, inputs), (inner.results, results))
-    ]
-    outer = ir.FunctionType.get(*sides)
-    if outer != inner:
-        function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(outer)
+    """Record the unsigned integers of a signature for the runtime; the module has signless ones."""
+    signless = function.attributes["function_type"].value
+    pairs = ((signless.inputs, inputs), (signless.results, results))
+    signature = ir.FunctionType.get(*(
+        [_with_signedness(type_, tensor) for type_, tensor in zip(types, tensors, strict=True)]
+        for types, tensors in pairs
+    ))  # fmt: skip
+    if signature != signless:
+        function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(signature)
 
 
-def _said(type_: ir.Type, tensor: Tensor) -> ir.Type:
+def _with_signedness(type_: ir.Type, tensor: Tensor) -> ir.Type:
     element = ElementType.parse(tensor.element)
-    if _is_typed(tensor) or element.kind != "uint":
+    if _has_quantized_type(tensor) or element.kind != "uint":
         return type_
     return with_element(type_, ir.IntegerType.get_unsigned(element.bits))
 
 
-_Body = Callable[[Sequence[Value]], list[Value]]
+def _has_quantized_type(tensor: Tensor) -> bool:
+    """Return True if a function has a quantized type for a tensor; wider ones are accumulators."""
+    return is_quantized(tensor) and ElementType.parse(tensor.element).bits <= 16
 
 
-def _constant(array: Array, element: ElementType) -> TracedArray:
-    return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
-
-
-# -- types ----------------------------------------------------------------------------------------
-
-
-def _is_typed(tensor: Tensor) -> bool:
-    """A tensor of a quantized type at the boundary of a function; wider ones are sums."""
-    return is_stored(tensor) and ElementType.parse(tensor.element).bits <= 16
-
-
-def _type(tensor: Tensor, place: Place, shape: Sequence[int] | None = None) -> ir.Type:
+def _argument_type(tensor: Tensor, shape: Sequence[int], location: Place) -> ir.Type:
     if tensor.type not in ELEMENTS:
-        raise UnsupportedError(f"{tensor} is of type {tensor.type}", place)
-    extents = list(tensor.shape if shape is None else shape)
-    if not _is_typed(tensor):
-        return tensor_type(extents, mlir_type(ElementType.parse(tensor.element)))
-    return tensor_type(extents, type_of(parameters_of(tensor)))
+        raise UnsupportedError(f"{tensor} is of type {tensor.type}", location)
+    if _has_quantized_type(tensor):
+        return tensor_type(list(shape), type_of(quantization_parameters(tensor)))
+    return tensor_type(list(shape), mlir_type(ElementType.parse(tensor.element)))

@@ -1,82 +1,147 @@
-"""LiteRT's fixed-point logarithm, and the log-softmax of 8 bits that it computes by it.
+"""LiteRT's softmax and log-softmax of quantized tensors, along the last axis.
 
-Source: LiteRT, ``kernels/internal/common.h`` (``log_x_for_x_greater_than_or_equal_to_1``),
-``reference/integer_ops/log_softmax.h``, ``quantization_util.cc``.
+Sources: LiteRT, ``reference/softmax.h`` (``SoftmaxInt16`` for 16 bits),
+``reference/integer_ops/log_softmax.h``.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from ....numerics.array_functions import convert, lookup
-from ....numerics.element_types import I32, I64, AnyArray, DType
-from ....numerics.fixed_point import high_product
-from .requantization import (
-    below_greatest,
-    divided,
-    exponentials_of_differences,
+from ....numerics.element_types import I32, I64, AnyArray, Array, DType
+from ....numerics.fixed_point import apply_scale, divide_by_power, high_product
+from .fixed_point_functions import (
+    exponential_of_negatives,
     leading_zeros,
+    logarithm,
+    reciprocal,
+)
+from .lookup_tables import interpolate, interpolation_table
+from .requantization import (
     multiplier_and_exponent,
-    narrowed,
-    one_over_one_plus,
-    saturated_shift,
-    scaled_by,
+    rescale,
+    rescale_by,
+    rounding_right_shift,
+    saturating_cast,
 )
 
-__all__ = ["log_softmax", "logarithm"]
+__all__ = ["log_softmax", "softmax", "softmax_int16"]
 
-# With 31 fractional bits:
-_LOG_2, _SQRT_HALF, _FOURTH_ROOT_OF_HALF = 1488522236, 1518500250, 1805811301
-_ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
-_QUARTER = 1 << 23  # with 25
+_SUM_INTEGER_BITS = 12
 
 
-def logarithm(values: AnyArray) -> AnyArray:
-    """``log`` of numbers of 1 and more with 19 fractional bits, with 26.
-
-    ``value = r * 2**n`` with `r` about 1, for which ``log(r)`` is a quotient of polynomials of its
-    distance from the fourth root of a half.
+@dataclass(frozen=True)
+class _Exponentials:
+    """Table of ``exp`` of the differences of 8-bit storage values, from -255 to 0.
 
     Args:
-        values: int64, from ``2**19`` to ``2**31 - 1``.
+        multiplier, exponent: rescale differences to 26 fractional bits.
+        rescaled: the differences with 26 fractional bits.
+        values: their exponentials with 31 fractional bits.
+        min_difference: the exponentials of lesser differences count as zero.
     """
-    whole_bits = 12
-    zeros = leading_zeros(values)
-    first = saturated_shift(high_product(values << (zeros - 1), np.int64(_SQRT_HALF)), 1)
-    halved = high_product(values, np.int64(_SQRT_HALF))
-    headroom = leading_zeros(halved) - 1
-    second = np.minimum(values << headroom, (1 << 31) - 1)
-    r = np.minimum(first, second)
-    power = np.maximum(
-        ((whole_bits - zeros) << 25) + _QUARTER, ((whole_bits - headroom) << 25) - _QUARTER
-    )
-    total = r + _FOURTH_ROOT_OF_HALF
-    p = (total + 1) >> 1  # it is positive
-    q = (r - _FOURTH_ROOT_OF_HALF) * 2
-    square = high_product(q, q)
-    numerator = high_product(q, r) + high_product(high_product(q, square), np.int64(_ALPHA_N))
-    inner = _ALPHA_I + q + high_product(square, np.int64(_ALPHA_D))
-    denominator = high_product(p, inner) + high_product(q, np.int64(_ALPHA_F))
-    quotient = high_product(divided(numerator, 6), one_over_one_plus(denominator))
-    return saturated_shift(high_product(power, np.int64(_LOG_2)) + quotient, 1)
+
+    multiplier: int
+    exponent: int
+    rescaled: Array
+    values: Array
+    min_difference: int
+
+    @property
+    def is_nonzero(self) -> Array:
+        """Mask of the differences whose exponentials do not count as zero."""
+        return np.arange(-255, 1) >= self.min_difference
+
+    def sum_last_axis(self, index: AnyArray) -> AnyArray:
+        """Sum exponentials along the last axis: int64 with 19 fractional bits."""
+        shifted = divide_by_power(self.values, np.int64(_SUM_INTEGER_BITS))
+        addends = np.where(self.is_nonzero, shifted, 0)
+        return convert(lookup(addends.astype(np.int32), index), I64).sum(axis=-1, keepdims=True)
+
+
+def _exponentials(scale: float, beta: float) -> _Exponentials:
+    """Tabulate ``exp(beta * scale * difference)``."""
+    factor = min(float(beta) * float(scale) * (1 << 26), float((1 << 31) - 1))
+    multiplier, exponent = multiplier_and_exponent(factor)
+    min_difference = -int(np.floor(31.0 * (1 << 26) / (1 << max(int(exponent), 0))))
+    scaled = apply_scale(np.arange(-255, 1), multiplier, 31 - exponent, "gemmlowp")
+    rescaled = np.asarray(scaled, np.int64)
+    values = exponential_of_negatives(rescaled)
+    return _Exponentials(int(multiplier), int(exponent), rescaled, values, min_difference)
+
+
+def _index_below_greatest(values: AnyArray) -> AnyArray:
+    """Return each value less the greatest of its row, plus 255: an index of `_Exponentials`."""
+    wide = convert(values, I32)
+    return wide - wide.max(axis=-1, keepdims=True) + 255
+
+
+def softmax(values: AnyArray, scale: float, beta: float, dtype: DType) -> AnyArray:
+    """Compute the softmax of int8 or uint8 storage values.
+
+    Args:
+        values: int8 or uint8.
+        scale: scale of the input.
+        beta: additional factor of differences.
+        dtype: int8, uint8 or int16. The result's scale is 1/256 (1/65536 for int16), and its zero
+            point the least integer.
+    """
+    table = _exponentials(scale, beta)
+    index = _index_below_greatest(values)
+    nonzero = np.where(table.is_nonzero, table.values, 0).astype(np.int32)
+    exponentials = convert(lookup(nonzero, index), I64)
+    inverse, shift = reciprocal(table.sum_last_axis(index))
+    info = np.iinfo(dtype)
+    shift = shift + (_SUM_INTEGER_BITS - info.bits)
+    result = divide_by_power(high_product(inverse, exponentials), shift) + int(info.min)
+    return saturating_cast(result, int(info.min), int(info.max), dtype)
 
 
 def log_softmax(values: AnyArray, scale: float, dtype: DType) -> AnyArray:
-    """Log-softmax along the last axis of 8-bit storage values.
+    """Compute the log-softmax of int8 or uint8 storage values.
 
     Args:
         values: int8 or uint8, at most 4096 along the axis.
-        scale: of the input.
-        dtype: of the result, whose scale is 1/16, and its zero point the greatest integer.
+        scale: scale of the input.
+        dtype: int8 or uint8. The result's scale is 1/16, and its zero point the greatest integer.
     """
-    found = exponentials_of_differences(scale, 1.0)
-    index = below_greatest(values)
-    log_of_sum = logarithm(found.total(index))
-    inverse = (1 << (31 - found.exponent)) / np.float64(found.multiplier)
-    bound = scaled_by(log_of_sum - (1 << 31), *multiplier_and_exponent(inverse))
-    rescaled = convert(lookup(found.rescaled.astype(np.int32), index), I64)
+    table = _exponentials(scale, 1.0)
+    index = _index_below_greatest(values)
+    log_of_sum = logarithm(table.sum_last_axis(index))
+    inverse = (1 << (31 - table.exponent)) / np.float64(table.multiplier)
+    bound = rescale_by(log_of_sum - (1 << 31), *multiplier_and_exponent(inverse))
+    rescaled = convert(lookup(table.rescaled.astype(np.int32), index), I64)
     info = np.iinfo(dtype)
-    result = divided(rescaled - log_of_sum, 22) + int(info.max)
-    is_above = index - 255 > np.maximum(convert(bound, I32), found.least - 1)
+    result = rounding_right_shift(rescaled - log_of_sum, 22) + int(info.max)
+    is_above = index - 255 > np.maximum(convert(bound, I32), table.min_difference - 1)
     result = np.where(is_above, result, int(info.min))
-    return narrowed(result, int(info.min), int(info.max), dtype)
+    return saturating_cast(result, int(info.min), int(info.max), dtype)
+
+
+def softmax_int16(values: AnyArray, scale: np.float32, beta: float) -> AnyArray:
+    """Compute the softmax of int16 storage values: int16 with 15 fractional bits.
+
+    Args:
+        values: int16.
+        scale: scale of the input.
+        beta: additional factor of differences.
+    """
+    unit = np.float64(1.0 / 65535)
+    exponential_table = interpolation_table(np.exp, 10 * unit, 32767, 2 * unit, 0)
+    reciprocal_table = interpolation_table(lambda x: 1 / (1 + x), unit, -32768, 2 * unit, 0)
+    wide = convert(values, I32)
+    factor = np.float64(np.float32(scale) * np.float32(beta)) / (10.0 / 65535)
+    differences = rescale(wide - wide.max(axis=-1, keepdims=True), factor) + 32767
+    bounded = np.minimum(np.maximum(differences, -32768), 32767)
+    exponentials = interpolate(exponential_table, bounded)
+    total = exponentials.sum(axis=-1, dtype=np.int32, keepdims=True)
+    zeros = convert(leading_zeros(convert(total, I64)), I32)
+    shifted = ((convert(total, I64) << convert(zeros - 1, I64)) + (1 << 13)) >> 14
+    centered = convert(shifted, I32) - ((1 << 15) + (1 << 16))
+    inverse = interpolate(reciprocal_table, np.minimum(np.maximum(centered, -32768), 32767))
+    shift = 31 - zeros
+    result = (exponentials * inverse + (1 << (shift - 1))) >> shift
+    return np.minimum(np.maximum(result, 0), 32767).astype(np.int16)

@@ -1,55 +1,73 @@
-"""Functions of elements, as LiteRT's reference kernels compute them.
+"""Importers of elementwise arithmetic on two operands.
 
-Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``div.cc``, ``activations.cc``,
-``quantize.cc``, ``dequantize.cc``, ``reference/integer_ops/add.h``, ``mul.h``,
-``reference/div.h``, ``requantize.h``.
+Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``div.cc``, ``reference/integer_ops/add.h``,
+``mul.h``, ``reference/div.h``, ``squared_difference.cc``, ``pow.cc``, ``floor_div.cc``,
+``floor_mod.cc``, ``add_n.cc``, ``atan2.cc``, ``bitwise_xor.cc``, ``right_shift.cc``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convert, divide_truncated, lookup
-from ....numerics.element_types import I32, I64, AnyArray, Array
+from ....numerics.array_functions import convert, divide_truncated
+from ....numerics.element_types import I32, I64, AnyArray
 from ....numerics.fixed_point import divide_by_power, high_product
-from ..arithmetic import int16_functions, requantization
-from ..call import Call, Operand, kernel
+from ..arithmetic.fixed_point_functions import leading_zeros, reciprocal
+from ..arithmetic.requantization import (
+    checked_log2,
+    multiplier_and_exponent,
+    rescale,
+    rounding_right_shift,
+)
+from ..call import Call, Operand, importer
 
-__all__ = ["by_table"]
+__all__ = ["unquantized_operands"]
 
 
-@kernel("ADD", "SUB")
+def unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
+    """Return the values of two operands, checked to have no scale."""
+    left, right = call.input(0), call.input(1)
+    if left.is_quantized:
+        raise call.error(f"does not support {left.tensor} with a scale", UnsupportedError)
+    return left.value, right.value
+
+
+@importer("ADD", "SUB")
 def add(call: Call) -> AnyArray:
-    """Both operands in units of half the greater scale with 20 (or 15) more bits; rounded twice."""
+    """Import ADD and SUB.
+
+    Quantized operands are rescaled to half the greater scale with 20 (or 15) more bits, and the
+    result is rounded a second time.
+    """
     left, right = call.input(0), call.input(1)
     is_sum = call.operator.name == "ADD"
-    if left.is_float or left.tensor.quantization is None:
+    if not left.is_quantized:
         total = left.value + right.value if is_sum else left.value - right.value
         return call.activated(total)
     scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
     target = call.per_tensor(call.output)
-    is_short = call.output.type == "INT16"
-    exponents = [requantization.power_of_two(scale) for scale in (*scales, target.scale)]
-    if is_short and getattr(call.options, "pot_scale_int16", True) and None not in exponents:
-        return _add_powers(call, left, right, [e for e in exponents if e is not None])
-    bits = 15 if is_short else 20
+    is_int16 = call.output.type == "INT16"
+    exponents = [checked_log2(scale) for scale in (*scales, target.scale)]
+    if is_int16 and getattr(call.options, "pot_scale_int16", True) and None not in exponents:
+        return _add_powers_of_two(call, left, right, [e for e in exponents if e is not None])
+    bits = 15 if is_int16 else 20
     twice = np.float64(np.float32(2) * max(scales))
-    parts = [
-        requantization.scaled(
-            convert(call.centered(operand), I64) << bits, np.float64(scale) / twice
-        )
+    terms = [
+        rescale(convert(call.centered(operand), I64) << bits, np.float64(scale) / twice)
         for operand, scale in zip((left, right), scales, strict=True)
     ]
-    total = parts[0] + parts[1] if is_sum else parts[0] - parts[1]
+    total = terms[0] + terms[1] if is_sum else terms[0] - terms[1]
     factor = twice / (np.float64(1 << bits) * np.float64(target.scale))
-    return call.stored(requantization.scaled(total, factor))
+    return call.to_storage(rescale(total, factor))
 
 
-def _add_powers(call: Call, left: Operand, right: Operand, exponents: Sequence[int]) -> AnyArray:
-    """16 bits with scales that are powers of two: one operand is shifted to the result's."""
+def _add_powers_of_two(
+    call: Call, left: Operand, right: Operand, exponents: Sequence[int]
+) -> AnyArray:
+    """Add int16 operands whose scales are powers of two: one is shifted to the result's scale."""
     shifts = [exponents[2] - exponent for exponent in exponents[:2]]
     if 0 not in shifts or min(shifts) < 0:
         raise call.error(
@@ -57,43 +75,39 @@ def _add_powers(call: Call, left: Operand, right: Operand, exponents: Sequence[i
             f"2**{exponents[2]}; expected one of them to be that, and none to be greater"
         )
     x, y = (
-        requantization.divided(convert(operand.value, I32), shift)
+        rounding_right_shift(convert(operand.value, I32), shift)
         for operand, shift in zip((left, right), shifts, strict=True)
     )
-    return call.stored(x + y if call.operator.name == "ADD" else x - y)
+    return call.to_storage(x + y if call.operator.name == "ADD" else x - y)
 
 
-@kernel("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
-def of_storage(call: Call) -> AnyArray:
-    """Of elements as they are, which LiteRT has for floats and integers without a scale."""
-    left, right = call.input(0), call.input(1)
-    if left.tensor.quantization is not None and not left.is_float:
-        raise call.error(f"of {left.tensor} with a scale is not lowered", UnsupportedError)
-    x, y = left.value, right.value
+@importer("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
+def stablehlo_binary(call: Call) -> AnyArray:
+    """Import STABLEHLO_ADD, _MULTIPLY, _MAXIMUM and _MINIMUM, of unquantized operands."""
+    x, y = unquantized_operands(call)
     name = call.operator.name.removeprefix("STABLEHLO_")
     if name in ("MAXIMUM", "MINIMUM"):
         return np.maximum(x, y) if name == "MAXIMUM" else np.minimum(x, y)
     return x + y if name == "ADD" else x * y
 
 
-@kernel("MUL")
+@importer("MUL")
 def multiply(call: Call) -> AnyArray:
-    """The product of centered storage, times the factor of scales."""
+    """Import MUL: the product of centered storage, rescaled."""
     left, right = call.input(0), call.input(1)
-    if left.is_float or left.tensor.quantization is None:
-        product = left.value * right.value
-        return call.activated(product)
+    if not left.is_quantized:
+        return call.activated(left.value * right.value)
     x, y, z = (call.per_tensor(t) for t in (left.tensor, right.tensor, call.output))
     factor = np.float64(x.scale * y.scale / z.scale)
-    return call.stored(requantization.scaled(call.centered(left) * call.centered(right), factor))
+    return call.to_storage(rescale(call.centered(left) * call.centered(right), factor))
 
 
-@kernel("DIV")
+@importer("DIV")
 def divide(call: Call) -> AnyArray:
-    """Integers without a scale are divided towards zero; storage by a reciprocal of 31 bits.
+    """Import DIV: unquantized integers are divided toward zero, storage by a 31-bit reciprocal.
 
-    The dividend is shifted to all of its bits first, and the quotient back with the factor of
-    scales. LiteRT refuses divisors of 0 when it runs; here they are taken for 1.
+    The dividend is first shifted to 31 bits, and the quotient is rescaled and shifted back. LiteRT
+    refuses divisors of 0 at run time; here they count as 1.
     """
     left, right = call.input(0), call.input(1)
     if left.is_float:
@@ -106,125 +120,100 @@ def divide(call: Call) -> AnyArray:
     divisor = convert(call.centered(right), I64)
     dividend = convert(call.centered(left), I64)
     dividend = np.where(divisor < 0, -dividend, dividend)
-    inverse, shift = requantization.reciprocal(np.maximum(np.abs(divisor), 1))
+    inverse, shift = reciprocal(np.maximum(np.abs(divisor), 1))
     magnitude = np.where(dividend < 0, ~dividend, dividend)
-    headroom = requantization.leading_zeros(magnitude) - 1
+    headroom = leading_zeros(magnitude) - 1
     quotient = high_product(dividend << headroom, inverse)
-    multiplier, exponent = requantization.multiplier_and_exponent(
-        np.float64(x.scale / (y.scale * z.scale))
-    )
+    multiplier, exponent = multiplier_and_exponent(np.float64(x.scale / (y.scale * z.scale)))
     total = high_product(quotient, np.int64(multiplier))
     right_shift = shift + headroom - int(exponent)
-    small = divide_by_power(total, np.minimum(np.maximum(right_shift, 0), 31))
-    small = np.where(right_shift > 31, 0, small << np.minimum(np.maximum(-right_shift, 0), 31))
+    shifted = divide_by_power(total, np.minimum(np.maximum(right_shift, 0), 31))
+    left_shift = np.minimum(np.maximum(-right_shift, 0), 31)
+    shifted = np.where(right_shift > 31, 0, shifted << left_shift)
     limit = np.int64(1 << 20)  # beyond every storage value
-    return call.stored(convert(np.minimum(np.maximum(small, -limit), limit), I32))
+    return call.to_storage(convert(np.minimum(np.maximum(shifted, -limit), limit), I32))
 
 
-@kernel("QUANTIZE")
-def quantize(call: Call) -> AnyArray:
-    """Floats, or storage of other parameters, become storage."""
-    operand, target = call.input(0), call.per_tensor(call.output)
-    if not operand.is_float:
-        source = call.per_tensor(operand.tensor)
-        factor = np.float64(source.scale) / np.float64(target.scale)
-        return call.stored(requantization.scaled(call.centered(operand), factor))
-    info = np.iinfo(call.dtype(call.output))
-    return requantization.quantized(
-        operand.value, target.scale, target.zero_point, int(info.min), int(info.max)
-    ).astype(info.dtype)
-
-
-@kernel("DEQUANTIZE")
-def dequantize(call: Call) -> AnyArray:
-    """Storage becomes floats, and f16 becomes f32."""
-    operand = call.input(0)
-    if operand.is_float:
-        return operand.value.astype(np.float32)
-    return call.reals(operand, operand.value)
-
-
-# -- functions of one operand ---------------------------------------------------------------------
-
-
-def by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
-    """A function of reals, of 8-bit storage by the table of what it gives for all."""
-    operand = call.input(0)
-    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
-    dtype = call.dtype(operand.tensor)
-    if dtype.itemsize != 1:
-        raise call.error(f"of {operand.tensor.type} is not lowered", UnsupportedError)
-    table = requantization.function_table(
-        function, x.scale, x.zero_point, y.scale, y.zero_point, dtype
-    )  # fmt: skip
-    index = convert(operand.value, I32) - int(np.iinfo(dtype).min)
-    return lookup(table, index)
-
-
-@kernel("LOGISTIC")
-def logistic(call: Call) -> AnyArray:
-    """``1 / (1 + exp(-x))``; of integers by a table."""
-    operand, one = call.input(0), np.float32(1)
-    if operand.is_float:
-        return one / (one + np.exp(-operand.value))
-    if operand.tensor.type == "INT16":
-        return _by_short_table(call, int16_functions.logistic_by_table)
-    return by_table(call, lambda x: one / (one + requantization.in_double(np.exp)(-x)))
-
-
-@kernel("TANH")
-def tanh(call: Call) -> AnyArray:
-    """Of integers by a table."""
-    operand = call.input(0)
-    if operand.is_float:
-        return np.tanh(operand.value)
-    if operand.tensor.type == "INT16":
-        return _by_short_table(call, int16_functions.tanh_by_table)
-    return by_table(call, requantization.in_double(np.tanh))
-
-
-def _by_short_table(call: Call, function: Callable[[AnyArray, np.float32], AnyArray]) -> AnyArray:
-    """16 bits without zero points; the scale of the result is ``2**-15``."""
-    operand = call.input(0)
-    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
-    if x.zero_point or y.zero_point or requantization.power_of_two(y.scale) != -15:
-        raise call.error(
-            f"needs zero points of 0 and a result with the scale 2**-15, got {x.zero_point}, "
-            f"{y.zero_point} and {y.scale}"
-        )
-    return function(convert(operand.value, I32), x.scale).astype(np.int16)
-
-
-@kernel("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
-def relu(call: Call) -> AnyArray:
-    """The storage times the factor of scales, clamped to what the function leaves."""
-    operand = call.input(0)
-    bounds = {"RELU": (0.0, None), "RELU6": (0.0, 6.0), "RELU_N1_TO_1": (-1.0, 1.0),
-              "RELU_0_TO_1": (0.0, 1.0)}  # fmt: skip
-    low, high = bounds[call.operator.name]
-    if operand.is_float:
-        real = np.maximum(operand.value, np.float32(low))
-        return real if high is None else np.minimum(real, np.float32(high))
-    x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
-    total = requantization.scaled(call.centered(operand), np.float64(x.scale / y.scale))
-    info = np.iinfo(call.dtype(call.output))
-    range_ = requantization.activation_range(
-        call.operator.name, y.scale, y.zero_point, int(info.min), int(info.max)
+@importer("SQUARED_DIFFERENCE")
+def squared_difference(call: Call) -> AnyArray:
+    """Import SQUARED_DIFFERENCE; int8 operands get twice the greater scale with 7 more bits."""
+    left, right = call.input(0), call.input(1)
+    if not left.is_quantized:
+        difference = left.value - right.value
+        return difference * difference
+    if left.tensor.type != "INT8":
+        raise call.unsupported_type(left)
+    scales = [call.per_tensor(operand.tensor).scale for operand in (left, right)]
+    twice = np.float64(np.float32(2) * max(scales))
+    x, y = (
+        rescale(call.centered(operand) << 7, np.float64(scale) / twice)
+        for operand, scale in zip((left, right), scales, strict=True)
     )
-    return requantization.narrowed(total + y.zero_point, *range_, info.dtype)
+    factor = twice * twice / (np.float64(1 << 14) * np.float64(call.per_tensor(call.output).scale))
+    return call.to_storage(rescale((x - y) * (x - y), factor))
 
 
-@kernel("SOFTMAX")
-def softmax(call: Call) -> AnyArray:
-    """Along the last axis."""
-    operand, beta = call.input(0), call.options.beta
-    if operand.is_float:
-        shifted = operand.value - operand.value.max(axis=-1, keepdims=True)
-        exps = np.exp(shifted * np.float32(beta))
-        return exps / exps.sum(axis=-1, dtype=np.float32, keepdims=True)
-    x = call.per_tensor(operand.tensor)
-    if operand.tensor.type == "INT16":
-        return int16_functions.softmax(operand.value, x.scale, float(beta))
-    return requantization.softmax(
-        operand.value, float(x.scale), float(beta), call.dtype(call.output)
-    )
+@importer("POW")
+def power(call: Call) -> AnyArray:
+    """Import POW, for non-negative exponents of integers; LiteRT refuses negative ones."""
+    x, y = unquantized_operands(call)
+    if call.input(0).is_float:
+        return np.power(x, y)
+    # From exponent 32 on, only bases of -1, 0 and 1 matter: exponents 30 and 31 give the same.
+    exponent = np.where(y < 32, np.maximum(y, 0), (y & 1) + 30)
+    result: AnyArray = np.where((exponent & 1) != 0, x, x.dtype.type(1))
+    for bit in range(1, 5):
+        x = x * x
+        result = np.where((exponent >> bit & 1) != 0, result * x, result)
+    return result
+
+
+@importer("ATAN2")
+def atan2(call: Call) -> AnyArray:
+    """Import ATAN2."""
+    return np.arctan2(call.input(0).value, call.input(1).value)
+
+
+@importer("BITWISE_XOR")
+def bitwise_xor(call: Call) -> AnyArray:
+    """Import BITWISE_XOR."""
+    x, y = unquantized_operands(call)
+    return x ^ y
+
+
+@importer("RIGHT_SHIFT")
+def right_shift(call: Call) -> AnyArray:
+    """Import RIGHT_SHIFT; the shift is clamped to 0 and the bits of the type minus 1."""
+    x, y = unquantized_operands(call)
+    return x >> np.minimum(np.maximum(y, 0), x.dtype.itemsize * 8 - 1)
+
+
+@importer("FLOOR_DIV")
+def floor_div(call: Call) -> AnyArray:
+    """Import FLOOR_DIV."""
+    x, y = unquantized_operands(call)
+    if call.input(0).is_float:
+        return np.floor(x / y)
+    quotient = divide_truncated(np.where(y < 0, -x, x), np.abs(y))
+    rest = x - quotient * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
+
+
+@importer("FLOOR_MOD")
+def floor_mod(call: Call) -> AnyArray:
+    """Import FLOOR_MOD: the remainder of FLOOR_DIV, with the sign of the divisor."""
+    x, y = unquantized_operands(call)
+    if call.input(0).is_float:
+        rest = np.fmod(x, y)
+    else:
+        rest = x - divide_truncated(np.where(y < 0, -x, x), np.abs(y)) * y
+    return np.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
+
+
+@importer("ADD_N")
+def add_n(call: Call) -> AnyArray:
+    """Import ADD_N: the sum of all operands."""
+    total = unquantized_operands(call)[0]
+    for operand in call.all_inputs()[1:]:
+        total = total + operand.value
+    return total

@@ -1,6 +1,6 @@
-"""Complex tensors: pairs of real ones, which a Fourier transform computes.
+"""Importers of complex tensors: pairs of real ones, computed by a Fourier transform.
 
-Operators that move elements move both parts. Arguments, results and constants are real.
+Data movement operators move both components. Arguments, results and constants are real.
 
 Sources: LiteRT, ``rfft2d.cc``, ``complex_support.cc``.
 """
@@ -15,50 +15,49 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
 from ....numerics.fourier import fourier_transform
-from ..call import Call, Complex, Operand, kernel
-from ..data_movement import MOVERS
+from ..call import Call, ComplexValue, Operand, importer
+from ..data_movement import MOVED_INPUTS
 
-__all__ = ["by_parts", "has_complex_operands"]
+__all__ = ["compute_by_component", "has_complex_operands"]
 
-_OF_COMPLEX = frozenset(("COMPLEX_ABS", "IMAG", "REAL"))
+_COMPLEX_TO_REAL = frozenset(("COMPLEX_ABS", "IMAG", "REAL"))
 
 
 def has_complex_operands(call: Call) -> bool:
-    """Return True if an operand that is moved, or computed with, is complex."""
-    is_reader = call.operator.name in _OF_COMPLEX
-    return not is_reader and any(
-        operand is not None and isinstance(operand.value, Complex) for operand in call.inputs
+    """Return True if an operator, other than those of complex tensors, has a complex operand."""
+    return call.operator.name not in _COMPLEX_TO_REAL and any(
+        operand is not None and isinstance(operand.value, ComplexValue) for operand in call.inputs
     )
 
 
-def by_parts(call: Call, function: Callable[[Call], list[AnyArray]]) -> list[AnyArray]:
-    """Compute a mover of the real parts of its operands, and of the imaginary ones."""
-    if call.operator.name not in MOVERS:
-        raise call.error("of complex numbers is not lowered", UnsupportedError)
-    real, imaginary = (function(_part(call, number)) for number in range(2))
-    return [Complex(*pair) for pair in zip(real, imaginary, strict=True)]
+def compute_by_component(call: Call, compute: Callable[[Call], list[AnyArray]]) -> list[AnyArray]:
+    """Compute a data movement operator on the real and the imaginary components."""
+    if call.operator.name not in MOVED_INPUTS:
+        raise call.error("does not support complex operands", UnsupportedError)
 
-
-def _part(call: Call, number: int) -> Call:
-    def part(operand: Operand | None) -> Operand | None:
-        if operand is None or not isinstance(operand.value, Complex):
+    def component(operand: Operand | None, number: int) -> Operand | None:
+        if operand is None or not isinstance(operand.value, ComplexValue):
             return operand
-        return replace(operand, value=operand.value.parts[number])
+        return replace(operand, value=operand.value.components[number])
 
-    return replace(call, inputs=[part(operand) for operand in call.inputs])
+    real, imaginary = (
+        compute(replace(call, inputs=[component(each, number) for each in call.inputs]))
+        for number in range(2)
+    )
+    return [ComplexValue(*pair) for pair in zip(real, imaginary, strict=True)]
 
 
-def _complex(call: Call) -> Complex:
+def _complex(call: Call) -> ComplexValue:
     value = call.input(0).value
-    if not isinstance(value, Complex):
-        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
+    if not isinstance(value, ComplexValue):
+        raise call.unsupported_type(call.input(0))
     return value
 
 
-@kernel("RFFT2D")
-def rfft2d(call: Call) -> Complex:
-    """Along the last two axes, cut or zero-padded to input 1; half of the last one is kept."""
-    operand, lengths = call.input(0), [int(n) for n in call.constant(1).reshape(-1)]
+@importer("RFFT2D")
+def rfft2d(call: Call) -> ComplexValue:
+    """Import RFFT2D, over the last two axes, cut or zero-padded to the lengths in input 1."""
+    operand, lengths = call.input(0), call.constant_list(1)
     if len(operand.shape) < 2 or len(lengths) != 2 or min(lengths) < 1:
         raise call.error(f"has the lengths {lengths} for {list(operand.shape)}")
     value, rank = operand.value.astype(np.float32), len(operand.shape)
@@ -68,29 +67,32 @@ def rfft2d(call: Call) -> Complex:
         widths[axis] = (0, length - value.shape[axis])
         value = np.pad(value, widths) if any(widths[axis]) else value
     half = (..., slice(0, lengths[1] // 2 + 1))
-    real, imaginary = (part[half] for part in fourier_transform(value))
+    real, imaginary = (component[half] for component in fourier_transform(value))
     if lengths[0] == 1:
-        return Complex(real, imaginary)
+        return ComplexValue(real, imaginary)
     order = (*range(rank - 2), rank - 1, rank - 2)
     spectrum = fourier_transform(real.transpose(*order), imaginary.transpose(*order))
-    return Complex(*(part.transpose(*order) for part in spectrum))
+    return ComplexValue(*(component.transpose(*order) for component in spectrum))
 
 
-@kernel("REAL")
-def real_part(call: Call) -> AnyArray:
-    """The real part."""
+@importer("REAL")
+def real(call: Call) -> AnyArray:
+    """Import REAL."""
     return _complex(call).real
 
 
-@kernel("IMAG")
-def imaginary_part(call: Call) -> AnyArray:
-    """The imaginary part."""
+@importer("IMAG")
+def imaginary(call: Call) -> AnyArray:
+    """Import IMAG."""
     return _complex(call).imaginary
 
 
-@kernel("COMPLEX_ABS")
-def magnitude(call: Call) -> AnyArray:
-    """``sqrt(re**2 + im**2)``, in units of the greater part, whose square need not be a float."""
+@importer("COMPLEX_ABS")
+def complex_abs(call: Call) -> AnyArray:
+    """Import COMPLEX_ABS: ``sqrt(re**2 + im**2)``.
+
+    It is computed relative to the greater component, whose square may overflow.
+    """
     value = _complex(call)
     real, imaginary = np.abs(value.real), np.abs(value.imaginary)
     greater, lesser = np.maximum(real, imaginary), np.minimum(real, imaginary)

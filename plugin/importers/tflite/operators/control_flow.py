@@ -1,4 +1,4 @@
-"""Variables, and operators that compute other graphs.
+"""Importers of variables, subgraph calls, WHILE and IF.
 
 Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``, ``call_once.cc``,
 ``while.cc``, ``if.cc``, ``stablehlo_composite.cc``.
@@ -11,64 +11,62 @@ from typing import Any
 
 from ....numerics.array_functions import choose, repeat_while
 from ....numerics.element_types import AnyArray
-from ..call import Call, Handle, kernel
+from ..call import Call, VariableHandle, importer
 from ..reading.model import Tensor
 
 __all__: list[str] = []
 
 
-@kernel("VAR_HANDLE")
-def var_handle(call: Call) -> Handle:
-    """A variable by its container and name, which all graphs share."""
-    return Handle("/".join(filter(None, (call.options.container, call.options.shared_name))))
+@importer("VAR_HANDLE")
+def var_handle(call: Call) -> VariableHandle:
+    """Import VAR_HANDLE: a variable is identified by container and name in all subgraphs."""
+    names = (call.options.container, call.options.shared_name)
+    return VariableHandle("/".join(filter(None, names)))
 
 
 def _variable(call: Call) -> str:
     handle = call.input(0).value
-    if not isinstance(handle, Handle):
+    if not isinstance(handle, VariableHandle):
         raise call.error(f"needs a variable, and {call.input(0).tensor} is none")
     return handle.variable
 
 
-@kernel("READ_VARIABLE")
+@importer("READ_VARIABLE")
 def read_variable(call: Call) -> AnyArray:
-    """The value of a variable."""
-    variable, graphs = _variable(call), call.graphs
-    holder = graphs.kept_as(variable, call.output)
-    return graphs.passed(graphs.read(variable, holder), holder, call.output)
+    """Import READ_VARIABLE."""
+    variable, context = _variable(call), call.context
+    tensor = context.variable_tensor(variable, call.output)
+    return context.transfer(context.read(variable, tensor), tensor, call.output)
 
 
-@kernel("ASSIGN_VARIABLE")
+@importer("ASSIGN_VARIABLE")
 def assign_variable(call: Call) -> list[Any]:
-    """Give a variable a value."""
-    variable, graphs, operand = _variable(call), call.graphs, call.input(1)
-    holder = graphs.kept_as(variable, operand.tensor)
-    graphs.write(variable, graphs.passed(operand.value, operand.tensor, holder))
+    """Import ASSIGN_VARIABLE."""
+    variable, context, operand = _variable(call), call.context, call.input(1)
+    tensor = context.variable_tensor(variable, operand.tensor)
+    context.write(variable, context.transfer(operand.value, operand.tensor, tensor))
     return []
 
 
-@kernel("CALL_ONCE")
+@importer("CALL_ONCE")
 def call_once(call: Call) -> list[Any]:
-    """A graph that gives variables their first values: `Interpreter` has computed them."""
-    call.graphs.tensors_of(call.options.init_subgraph_index)
+    """Import CALL_ONCE: the constructor of `Interpreter` has computed the initial values."""
+    call.context.inputs_and_outputs(call.options.init_subgraph_index)
     return []
 
 
-def _tensors(call: Call, first: int = 0) -> list[Tensor]:
-    return [call.input(index).tensor for index in range(first, len(call.inputs))]
+def _operands(call: Call, first: int = 0) -> tuple[list[AnyArray], list[Tensor]]:
+    """Return the values and the tensors of the inputs from `first` on."""
+    operands = call.all_inputs()[first:]
+    return [each.value for each in operands], [each.tensor for each in operands]
 
 
-def _operands(call: Call, first: int = 0) -> list[AnyArray]:
-    return [call.input(index).value for index in range(first, len(call.inputs))]
-
-
-def _passed(
+def _transfer_all(
     call: Call, values: Sequence[AnyArray], sources: Sequence[Tensor], targets: Sequence[Tensor]
 ) -> list[AnyArray]:
     if not len(values) == len(sources) == len(targets):
         raise call.error(f"passes {len(values)} values on as {len(targets)}")
-    each = zip(values, sources, targets, strict=True)
-    return [call.graphs.passed(value, source, target) for value, source, target in each]
+    return list(map(call.context.transfer, values, sources, targets))
 
 
 def _run(
@@ -78,67 +76,64 @@ def _run(
     sources: Sequence[Tensor],
     targets: Sequence[Tensor] | None = None,
 ) -> list[AnyArray]:
-    """Compute a graph.
+    """Compute a subgraph.
 
     Args:
         call: the operator.
-        index: the number of the graph.
+        index: the index of the subgraph.
         values: the operands.
         sources: the tensors of the operands.
-        targets: the tensors of the results; None for the outputs of the graph.
+        targets: the tensors of the results; None for the outputs of the subgraph.
     """
-    inputs, outputs = call.graphs.tensors_of(index)
-    results = call.graphs.run(index, _passed(call, values, sources, inputs))
-    return results if targets is None else _passed(call, results, outputs, targets)
+    inputs, outputs = call.context.inputs_and_outputs(index)
+    results = call.context.run(index, _transfer_all(call, values, sources, inputs))
+    return results if targets is None else _transfer_all(call, results, outputs, targets)
 
 
-@kernel("CALL")
-def call_(call: Call) -> list[AnyArray]:
-    """Another graph."""
-    results = call.operator.outputs
-    return _run(call, call.options.subgraph, _operands(call), _tensors(call), results)
+@importer("CALL")
+def call_subgraph(call: Call) -> list[AnyArray]:
+    """Import CALL."""
+    return _run(call, call.options.subgraph, *_operands(call), call.operator.outputs)
 
 
-@kernel("STABLEHLO_COMPOSITE")
+@importer("STABLEHLO_COMPOSITE")
 def composite(call: Call) -> list[AnyArray]:
-    """A function that others may know by its name: the graph that computes it."""
-    index, results = call.options.decomposition_subgraph_index, call.operator.outputs
-    return _run(call, index, _operands(call), _tensors(call), results)
+    """Import STABLEHLO_COMPOSITE: the subgraph that decomposes it."""
+    index = call.options.decomposition_subgraph_index
+    return _run(call, index, *_operands(call), call.operator.outputs)
 
 
-@kernel("WHILE")
+@importer("WHILE")
 def while_(call: Call) -> list[AnyArray]:
-    """A graph again and again, while another says so; a loop in the program too."""
-    options, graphs, carried = call.options, call.graphs, _tensors(call)
-    values = [
-        graphs.lifted(value, tensor) for value, tensor in zip(_operands(call), carried, strict=True)
-    ]
+    """Import WHILE as a loop in the program."""
+    options, (operands, tensors) = call.options, _operands(call)
+    values = list(map(call.context.materialize, operands, tensors))
 
     def condition(*values: AnyArray) -> AnyArray:
-        results = _run(call, options.cond_subgraph_index, values, carried)
+        results = _run(call, options.cond_subgraph_index, values, tensors)
         if len(results) != 1:
             raise call.error(f"has a condition of {len(results)} results")
         return results[0].reshape(())
 
     def body(*values: AnyArray) -> list[AnyArray]:
-        return _run(call, options.body_subgraph_index, values, carried, carried)
+        return _run(call, options.body_subgraph_index, values, tensors, tensors)
 
     results = repeat_while(condition, body, values)
-    return _passed(call, results, carried, call.operator.outputs)
+    return _transfer_all(call, results, tensors, call.operator.outputs)
 
 
-@kernel("IF")
+@importer("IF")
 def if_(call: Call) -> list[AnyArray]:
-    """One graph or another; where the condition is known, only that one is in the program."""
-    options, values, sources = call.options, _operands(call, 1), _tensors(call, 1)
+    """Import IF; with a constant condition, the program has the selected branch only."""
+    options, operands = call.options, _operands(call, 1)
     condition, results = call.input(0).value.reshape(()), call.operator.outputs
-    yes, no = options.then_subgraph_index, options.else_subgraph_index
-    for index in (yes, no):
-        call.graphs.tensors_of(index)  # or it raises
+    then_index, else_index = options.then_subgraph_index, options.else_subgraph_index
+    for index in (then_index, else_index):
+        call.context.inputs_and_outputs(index)  # raises for a missing subgraph
     return list(
         choose(
             condition,
-            lambda: _run(call, yes, values, sources, results),
-            lambda: _run(call, no, values, sources, results),
+            lambda: _run(call, then_index, *operands, results),
+            lambda: _run(call, else_index, *operands, results),
         )
     )

@@ -1,7 +1,7 @@
-"""LSTMs, whose states are kept in tensors that are variables.
+"""Importers of LSTMs, whose states are variables.
 
-Time steps are a loop in the program; what does not depend on the state is computed before it, for
-all of them at once.
+Time steps are a loop in the program. Products that do not depend on the state are computed before
+the loop, for all time steps at once.
 
 Sources: LiteRT, ``lstm.cc``, ``unidirectional_sequence_lstm.cc``,
 ``bidirectional_sequence_lstm.cc``, ``lstm_eval.cc``, ``reference/portable_tensor_utils.cc``.
@@ -25,11 +25,21 @@ from ....numerics.array_functions import (
 )
 from ....numerics.element_types import I32, I64, AnyArray, Array
 from ....numerics.fixed_point import apply_scale
-from ..arithmetic import int16_functions, requantization
-from ..call import Call, Operand, kernel
-from ..reading.model import Tensor
+from ..arithmetic.fixed_point_functions import inverse_square_root
+from ..arithmetic.fixed_point_functions import logistic as fixed_point_logistic
+from ..arithmetic.fixed_point_functions import tanh as fixed_point_tanh
+from ..arithmetic.requantization import (
+    checked_log2,
+    multiplier_and_exponent,
+    rescale,
+    rescale_by,
+    rounding_right_shift,
+    saturating_cast,
+)
+from ..call import Call, Operand, importer
+from ..reading.model import Quantization
 from ..reading.schema import ACTIVATIONS
-from .recurrent import by_time, products, without_time
+from .recurrent import from_time_major, merge_directions, multiply_weights, to_time_major
 
 __all__: list[str] = []
 
@@ -38,14 +48,14 @@ _TANH = ACTIVATIONS.index("TANH")
 
 
 @dataclass(frozen=True)
-class _Inputs:
-    """The first input of each kind; the next ones are of the other gates.
+class _InputIndices:
+    """The inputs of an LSTM; of four consecutive ones, the first.
 
     Args:
-        weights, recurrent, peephole, bias: of each gate.
-        projection, projection_bias, state, cell_state: alone.
-        norm: of coefficients of layer normalization; None where there are none.
-        more: of the weights of other rows; None where there are none.
+        weights, recurrent, peephole, bias: the first of one input for each gate.
+        projection, projection_bias, state, cell_state: single inputs.
+        norm: the first of the layer normalization coefficients; None if the operator has none.
+        auxiliary: the first of the weights of an auxiliary sequence; None if it has none.
     """
 
     weights: int = 1
@@ -57,48 +67,49 @@ class _Inputs:
     state: int = 18
     cell_state: int = 19
     norm: int | None = 20
-    more: int | None = None
+    auxiliary: int | None = None
 
 
-_ONE = _Inputs()
-_FORWARD = _Inputs(state=35, cell_state=36, norm=None, more=40)
-_BACKWARD = _Inputs(18, 22, 26, 29, 33, 34, 37, 38, None, 44)
+_UNIDIRECTIONAL = _InputIndices()
+_FORWARD = _InputIndices(state=35, cell_state=36, norm=None, auxiliary=40)
+_BACKWARD = _InputIndices(18, 22, 26, 29, 33, 34, 37, 38, None, 44)
 
 
-@kernel("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
+@importer("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM")
 def unidirectional_sequence_lstm(call: Call) -> AnyArray:
-    """``[B, T, I]``, or ``[T, B, I]`` where the operator says so; both states are variables."""
+    """Import LSTM and UNIDIRECTIONAL_SEQUENCE_LSTM, on ``[B, T, I]`` or ``[T, B, I]``."""
     if getattr(call.options, "kernel_type", 0):
         raise call.error("has the basic kernel, with one matrix of weights", UnsupportedError)
     time_major = bool(getattr(call.options, "time_major", False))
-    rows = by_time(call, 0, time_major=time_major)
-    results = _passed(call, _ONE, rows)
-    return without_time(results, len(call.input(0).shape), time_major=time_major)
+    sequence = to_time_major(call, 0, time_major=time_major)
+    results = _run_lstm(call, _UNIDIRECTIONAL, sequence)
+    return from_time_major(results, len(call.input(0).shape), time_major=time_major)
 
 
-@kernel("BIDIRECTIONAL_SEQUENCE_LSTM")
+@importer("BIDIRECTIONAL_SEQUENCE_LSTM")
 def bidirectional_sequence_lstm(call: Call) -> list[AnyArray]:
-    """Two of them, of which one goes backwards; in two outputs, or side by side in one.
+    """Import BIDIRECTIONAL_SEQUENCE_LSTM: two layers, one of them backward in time.
 
-    Other rows (input 39) are of both with weights of their own, or else what the second one has.
+    Both layers add the auxiliary sequence (input 39) if it has weights. Without weights, it is the
+    input of the backward layer.
     """
     time_major = bool(call.options.time_major)
-    if not call.input(0).is_float:
-        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
-    rows = by_time(call, 0, time_major=time_major)
-    more = by_time(call, 39, time_major=time_major) if call.optional(39) is not None else None
+    call.require_float(call.input(0))
+    sequence = to_time_major(call, 0, time_major=time_major)
+    has_auxiliary = call.optional(39) is not None
+    auxiliary = to_time_major(call, 39, time_major=time_major) if has_auxiliary else None
     is_crossed = call.optional(41) is not None
-    forward = _passed(call, _FORWARD, rows, more if is_crossed else None)
-    other = rows if is_crossed or more is None else more
-    turned = None if more is None or not is_crossed else np.flip(more, (0,))
-    backward = np.flip(_passed(call, _BACKWARD, np.flip(other, (0,)), turned), (0,))
-    found = [forward, backward]
-    merged = [np.concatenate(found, axis=-1)] if call.options.merge_outputs else found
-    return [without_time(each, 3, time_major=time_major) for each in merged]
+    forward = _run_lstm(call, _FORWARD, sequence, auxiliary if is_crossed else None)
+    source = sequence if is_crossed or auxiliary is None else auxiliary
+    reversed_auxiliary = None if auxiliary is None or not is_crossed else np.flip(auxiliary, (0,))
+    backward = _run_lstm(call, _BACKWARD, np.flip(source, (0,)), reversed_auxiliary)
+    return merge_directions(call, [forward, np.flip(backward, (0,))], time_major=time_major)
 
 
-def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None = None) -> AnyArray:
-    """The outputs after each step of ``[T, B, I]``; the states are kept."""
+def _run_lstm(
+    call: Call, indices: _InputIndices, sequence: AnyArray, auxiliary: AnyArray | None = None
+) -> AnyArray:
+    """Return the outputs after each time step of ``[T, B, I]``, and assign the states."""
     options = call.options
     for name in ("cell_clip", "proj_clip"):
         if not getattr(options, name) >= 0:
@@ -109,32 +120,33 @@ def _passed(call: Call, inputs: _Inputs, rows: AnyArray, more: AnyArray | None =
             f"{call.activation}",
             UnsupportedError,
         )
-    lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, inputs)
+    lstm = (_FloatLstm if call.input(0).is_float else _IntegerLstm)(call, indices)
     lstm.check_shapes()
-    states = [call.input(inputs.state).value, call.input(inputs.cell_state).value]
-    (after, cells), results = over_time(lstm.step, states, lstm.before(rows, more))
-    call.assign(inputs.state, after)
-    call.assign(inputs.cell_state, cells)
+    states = [call.input(indices.state).value, call.input(indices.cell_state).value]
+    weighted = [lstm.weighted_input(gate, sequence, auxiliary) for gate in lstm.gates]
+    (state, cell_state), results = over_time(lstm.step, states, weighted)
+    call.assign(indices.state, state)
+    call.assign(indices.cell_state, cell_state)
     return results
 
 
 @dataclass(frozen=True, eq=False)
 class _Lstm(ABC):
-    """What the two arithmetics have in common."""
+    """Base of the float and the integer LSTM."""
 
     call: Call
-    inputs: _Inputs
+    indices: _InputIndices
 
     @property
     def gates(self) -> list[int]:
-        """Those that are computed: without weights, the input gate is one less the forget gate."""
-        first = _INPUT if self.call.optional(self.inputs.weights + _INPUT) is not None else _FORGET
-        return list(range(first, 4))
+        """The computed gates; without weights, the input gate is 1 minus the forget gate."""
+        has_input_gate = self.call.optional(self.indices.weights + _INPUT) is not None
+        return list(range(_INPUT if has_input_gate else _FORGET, 4))
 
     def check_shapes(self) -> None:
         """Check that weights and biases have an element for each cell and each output."""
-        call, inputs = self.call, self.inputs
-        outputs, cells = (call.input(n).shape[-1] for n in (inputs.state, inputs.cell_state))
+        call, indices = self.call, self.indices
+        outputs, cells = (call.input(n).shape[-1] for n in (indices.state, indices.cell_state))
         is_diagonal = getattr(call.options, "diagonal_recurrent_tensors", None)
         recurrent = (cells,) if is_diagonal else (cells, outputs)
         reason = "" if is_diagonal is None else f" (diagonal_recurrent_tensors = {is_diagonal})"
@@ -142,14 +154,14 @@ class _Lstm(ABC):
         for gate in self.gates:
             norm = self.norm(gate)
             shapes += [
-                (call.input(inputs.recurrent + gate), recurrent),
-                (call.input(inputs.bias + gate), (cells,)),
+                (call.input(indices.recurrent + gate), recurrent),
+                (call.input(indices.bias + gate), (cells,)),
                 (self.peephole(gate), (cells,)),
                 (None if norm is None else call.input(norm), (cells,)),
             ]
-        if call.optional(inputs.projection) is not None:
-            shapes.append((call.input(inputs.projection), (outputs, cells)))
-            shapes.append((call.optional(inputs.projection_bias), (outputs,)))
+        if call.optional(indices.projection) is not None:
+            shapes.append((call.input(indices.projection), (outputs, cells)))
+            shapes.append((call.optional(indices.projection_bias), (outputs,)))
         for operand, shape in shapes:
             if operand is not None and operand.shape != shape:
                 raise call.error(
@@ -157,49 +169,52 @@ class _Lstm(ABC):
                 )
 
     def peephole(self, gate: int) -> Operand | None:
-        """The weights of the cell's state in a gate."""
+        """Return the weights of the cell state in a gate."""
         if gate == _CELL:
             return None
-        return self.call.optional(self.inputs.peephole + {_INPUT: 0, _FORGET: 1, _OUTPUT: 2}[gate])
+        offset = {_INPUT: 0, _FORGET: 1, _OUTPUT: 2}[gate]
+        return self.call.optional(self.indices.peephole + offset)
 
     def norm(self, gate: int) -> int | None:
-        """The input that is a gate's coefficients of layer normalization, if it has them."""
-        place = self.inputs.norm
-        if place is None or self.call.optional(place + gate) is None:
+        """Return the input with a gate's layer normalization coefficients, if it is present."""
+        first = self.indices.norm
+        if first is None or self.call.optional(first + gate) is None:
             return None
-        return place + gate
-
-    def before(self, rows: AnyArray, more: AnyArray | None) -> list[AnyArray]:
-        """What each gate has of the input, and of other rows, ``[T, B, cells]``."""
-        return [self.weighted(gate, rows, more) for gate in self.gates]
+        return first + gate
 
     @abstractmethod
-    def weighted(self, gate: int, rows: AnyArray, more: AnyArray | None) -> AnyArray:
-        """The same of one gate."""
+    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+        """Return the terms ``[T, B, cells]`` of a gate that do not depend on the state."""
+
+    @abstractmethod
+    def step(
+        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
+    ) -> Sequence[AnyArray]:
+        """Return the state and the cell state after a time step."""
 
 
 class _FloatLstm(_Lstm):
-    """Floats; integer weights are their reals."""
+    """LSTM in f32; integer weights are dequantized."""
 
-    def weighted(self, gate: int, rows: AnyArray, more: AnyArray | None) -> AnyArray:
-        call, inputs = self.call, self.inputs
-        total = products(call, rows, inputs.weights + gate)
+    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+        call, indices = self.call, self.indices
+        total = multiply_weights(call, sequence, indices.weights + gate)
         if self.norm(gate) is None:
-            total = call.input(inputs.bias + gate).value + total
-        if more is not None and inputs.more is not None:
-            total = total + products(call, more, inputs.more + gate)
+            total = call.input(indices.bias + gate).value + total
+        if auxiliary is not None and indices.auxiliary is not None:
+            total = total + multiply_weights(call, auxiliary, indices.auxiliary + gate)
         return total
 
-    def _recurrent(self, state: AnyArray, gate: int) -> AnyArray:
-        """Products of the state; weights of one axis are a diagonal."""
-        index = self.inputs.recurrent + gate
+    def _weighted_state(self, state: AnyArray, gate: int) -> AnyArray:
+        """Multiply the state by the recurrent weights; one-dimensional ones are a diagonal."""
+        index = self.indices.recurrent + gate
         weights = self.call.input(index)
         if len(weights.shape) == 1:
-            return rounded_product(state, self.call.reals(weights, state))
-        return products(self.call, state, index)
+            return rounded_product(state, self.call.expressed(weights, state))
+        return multiply_weights(self.call, state, index)
 
     def _normalized(self, total: AnyArray, gate: int) -> AnyArray:
-        """Each row less its mean, by its deviation, times coefficients, and the bias."""
+        """Apply layer normalization, and add the bias."""
         norm = self.norm(gate)
         if norm is None:
             return total
@@ -207,32 +222,35 @@ class _FloatLstm(_Lstm):
         centered = total - total.sum(axis=-1, dtype=np.float32, keepdims=True) / count
         square = (centered * centered).sum(axis=-1, dtype=np.float32, keepdims=True) / count
         scaled = centered * (one / np.sqrt(square + np.float32(1e-8)))
-        coefficients = self.call.reals(self.call.input(norm), total)
-        return scaled * coefficients + self.call.input(self.inputs.bias + gate).value
+        coefficients = self.call.expressed(self.call.input(norm), total)
+        return scaled * coefficients + self.call.input(self.indices.bias + gate).value
 
-    def step(self, state: AnyArray, cell: AnyArray, *before: AnyArray) -> Sequence[AnyArray]:
-        call = self.call
-        of_input = dict(zip(self.gates, before, strict=True))
+    def step(
+        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
+    ) -> Sequence[AnyArray]:
+        call, indices = self.call, self.indices
+        by_gate = dict(zip(self.gates, weighted_inputs, strict=True))
 
         def gate(number: int, cell: AnyArray) -> AnyArray:
-            total = of_input[number] + self._recurrent(state, number)
+            total = by_gate[number] + self._weighted_state(state, number)
             peephole = self.peephole(number)
             if peephole is not None:
-                total = total + rounded_product(cell, call.reals(peephole, state))
+                total = total + rounded_product(cell, call.expressed(peephole, state))
             total = self._normalized(total, number)
             return self._activated(total) if number == _CELL else _logistic(total)
 
-        forget = gate(_FORGET, cell)
-        given = gate(_INPUT, cell) if _INPUT in of_input else np.float32(1) - forget
-        cells = forget * cell + gate(_CELL, cell) * given
-        cells = _clipped(cells, call.options.cell_clip)
-        result = gate(_OUTPUT, cells) * self._activated(cells)
-        if call.optional(self.inputs.projection) is not None:
-            result = products(call, result, self.inputs.projection)
-            bias = call.optional(self.inputs.projection_bias)
+        forget_gate = gate(_FORGET, cell)
+        one = np.float32(1)
+        input_gate = gate(_INPUT, cell) if _INPUT in by_gate else one - forget_gate
+        cell_state = forget_gate * cell + gate(_CELL, cell) * input_gate
+        cell_state = _clipped(cell_state, call.options.cell_clip)
+        result = gate(_OUTPUT, cell_state) * self._activated(cell_state)
+        if call.optional(indices.projection) is not None:
+            result = multiply_weights(call, result, indices.projection)
+            bias = call.optional(indices.projection_bias)
             result = result if bias is None else result + bias.value
             result = _clipped(result, call.options.proj_clip)
-        return [result, cells]
+        return [result, cell_state]
 
     def _activated(self, values: AnyArray) -> AnyArray:
         number = self.call.options.fused_activation_function
@@ -255,50 +273,50 @@ def _clipped(values: AnyArray, bound: float) -> AnyArray:
 
 
 class _IntegerLstm(_Lstm):
-    """8-bit activations and weights, 16-bit gates with 12 fractional bits: LiteRT's ``8x8_16``.
+    """LSTM with 8-bit activations and weights and 16-bit gates: LiteRT's ``8x8_16``.
 
-    A gate's sums of products are scaled, each apart, and added with saturation. Factors are
-    products and quotients of f32.
+    Gates have 12 fractional bits. The accumulators of a gate are rescaled separately, and added
+    with saturation. Factors are products and quotients of f32.
     """
 
     def _scale(self, index: int) -> np.float32:
-        """The scale of weights, of coefficients, or of the cell's state."""
+        """Return the scale of weights, of coefficients, or of the cell state."""
         return self.call.symmetric_scale(self.call.input(index))
 
-    @property
-    def cell_exponent(self) -> int:
-        """The scale of the cell's state is this power of two."""
-        scale = self._scale(self.inputs.cell_state)
-        exponent = requantization.power_of_two(scale)
+    def _cell_exponent(self) -> int:
+        """Return the log2 of the cell state's scale."""
+        scale = self._scale(self.indices.cell_state)
+        exponent = checked_log2(scale)
         if exponent is None or not -15 <= exponent <= -9:
             raise self.call.error(
-                f"needs a scale of the cell's state that is a power of two from 2**-15 to 2**-9, "
+                "needs a scale of the cell's state that is a power of two from 2**-15 to 2**-9, "
                 f"got {scale}"
             )
         return exponent
 
     def _gate_scale(self, gate: int) -> np.float32:
-        """Of the sums of a gate: 12 fractional bits, or what intermediates say before a norm."""
+        """Return the scale of a gate's accumulators: ``2**-12``, or the one before its norm."""
         if self.norm(gate) is None:
             return np.float32(2.0**-12)
-        return self.call.per_tensor(self._intermediate(gate, "a gate before its norm")).scale
+        return self._intermediate(gate, "a gate before its norm").scale
 
-    def _intermediate(self, index: int, what: str) -> Tensor:
-        found = self.call.operator.intermediates
-        if index >= len(found) or found[index] is None:
+    def _intermediate(self, index: int, what: str) -> Quantization:
+        intermediates = self.call.operator.intermediates
+        tensor = intermediates[index] if index < len(intermediates) else None
+        if tensor is None:
             raise self.call.error(f"has no scale of {what} (intermediate {index})")
-        return found[index]  # type: ignore[return-value]
+        return self.call.per_tensor(tensor)
 
     def _factor(self, weights: int, activations: int, gate: int) -> np.float64:
-        """Of a product in units of a gate."""
+        """Return the scale of a product in units of a gate."""
         operand = self.call.input(activations).tensor
         product = self._scale(weights) * self.call.per_tensor(operand).scale
         return np.float64(product / self._gate_scale(gate))
 
-    def _products(
+    def _accumulate(
         self, values: AnyArray, weights: int, zero_point: int, bias: Array | None = None
     ) -> AnyArray:
-        """Sums of centered products in 32 bits, and the bias."""
+        """Multiply centered values by weights in 32 bits, and add the bias."""
         matrix = self.call.constant(weights)
         offset = -zero_point * matrix.astype(np.int64).sum(axis=1)
         if bias is not None:
@@ -306,105 +324,102 @@ class _IntegerLstm(_Lstm):
         product = contract(values, matrix, ((values.ndim - 1,), (1,)), dtype=np.int32)
         return product + offset.astype(np.int32) if offset.any() else product
 
-    def weighted(self, gate: int, rows: AnyArray, more: AnyArray | None) -> AnyArray:
-        call, weights = self.call, self.inputs.weights + gate
+    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+        call, weights = self.call, self.indices.weights + gate
         zero_point = call.per_tensor(call.input(0).tensor).zero_point
-        bias = call.constant(self.inputs.bias + gate) if self.norm(gate) is None else None
-        total = self._products(rows, weights, zero_point, bias)
-        return _short(requantization.scaled(total, self._factor(weights, 0, gate)))
+        bias = call.constant(self.indices.bias + gate) if self.norm(gate) is None else None
+        total = self._accumulate(sequence, weights, zero_point, bias)
+        return _clamp_int16(rescale(total, self._factor(weights, 0, gate)))
 
     def _normalized(self, total: AnyArray, gate: int) -> AnyArray:
-        """Layer normalization with 10 more bits; the variance has a bound in place of 0."""
+        """Apply layer normalization with 10 more bits; a zero variance is replaced by a bound."""
         norm = self.norm(gate)
         if norm is None:
             return total
         scale, wide, count = self._scale(norm), convert(total, I64), total.shape[-1]
-        mean = _cut(wide.sum(axis=-1, dtype=np.int64, keepdims=True) * 1024, count)
+        mean = _divide(wide.sum(axis=-1, dtype=np.int64, keepdims=True) * 1024, count)
         squares = (wide * wide).sum(axis=-1, dtype=np.int64, keepdims=True)
-        variance = _cut(squares * ((1 << 20) // count) - mean * mean, 1 << 20)
-        least = max(1, int(np.float32(10000) * scale))
-        variance = np.where(variance < 1, np.int64(least), variance)
-        inverse, shift = requantization.inverse_square_root(variance)
+        variance = _divide(squares * ((1 << 20) // count) - mean * mean, 1 << 20)
+        min_variance = max(1, int(np.float32(10000) * scale))
+        variance = np.where(variance < 1, np.int64(min_variance), variance)
+        inverse, shift = inverse_square_root(variance)
         rescaled = apply_scale(wide * 1024 - mean, inverse, shift + 31, "gemmlowp")
         coefficients = self.call.constant(norm).astype(np.int64)
-        bias = self.call.constant(self.inputs.bias + gate).astype(np.int64)
+        bias = self.call.constant(self.indices.bias + gate).astype(np.int64)
         value = rescaled * coefficients + bias
-        value = _cut(np.where(value > 0, value + 512, value - 512), 1024)
-        multiplier, exponent = requantization.multiplier_and_exponent(np.float64(scale))
-        return convert(_short(requantization.scaled_by(value, multiplier, exponent + 12)), I32)
+        value = _divide(np.where(value > 0, value + 512, value - 512), 1024)
+        multiplier, exponent = multiplier_and_exponent(np.float64(scale))
+        return convert(_clamp_int16(rescale_by(value, multiplier, exponent + 12)), I32)
 
-    def step(self, state: AnyArray, cell: AnyArray, *before: AnyArray) -> Sequence[AnyArray]:
-        call, exponent = self.call, self.cell_exponent
-        of_input = dict(zip(self.gates, before, strict=True))
+    def step(
+        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
+    ) -> Sequence[AnyArray]:
+        call, indices, exponent = self.call, self.indices, self._cell_exponent()
+        by_gate = dict(zip(self.gates, weighted_inputs, strict=True))
         wide = convert(cell, I32)
 
         def gate(number: int, cell: AnyArray) -> AnyArray:
-            weights = self.inputs.recurrent + number
+            weights = indices.recurrent + number
             if len(call.input(weights).shape) != 2:
                 raise call.error("has diagonal recurrent weights", UnsupportedError)
-            zero_point = call.per_tensor(call.input(self.inputs.state).tensor).zero_point
-            total = self._products(state, weights, zero_point)
-            factor = self._factor(weights, self.inputs.state, number)
-            total = _short(of_input[number] + requantization.scaled(total, factor))
+            zero_point = call.per_tensor(call.input(indices.state).tensor).zero_point
+            total = self._accumulate(state, weights, zero_point)
+            factor = self._factor(weights, indices.state, number)
+            total = _clamp_int16(by_gate[number] + rescale(total, factor))
             peephole = self.peephole(number)
             if peephole is not None:
                 unit = np.float64(self._gate_scale(number))
-                scale = np.float32(2.0**exponent * np.float64(self._scale_of(peephole)) / unit)
+                peephole_scale = np.float64(call.symmetric_scale(peephole))
+                scale = np.float32(2.0**exponent * peephole_scale / unit)
                 product = cell * convert(peephole.value, I32)
-                total = _short(total + requantization.scaled(product, np.float64(scale)))
+                total = _clamp_int16(total + rescale(product, np.float64(scale)))
             total = self._normalized(total, number)
-            return (
-                int16_functions.tanh(total, 3)
-                if number == _CELL
-                else int16_functions.logistic(total)
-            )
+            return fixed_point_tanh(total, 3) if number == _CELL else fixed_point_logistic(total)
 
-        forget = gate(_FORGET, wide)
-        given = gate(_INPUT, wide) if _INPUT in of_input else 32767 - forget
-        kept = requantization.divided(forget * wide, 15)
-        cells = _short(
-            kept + _short(requantization.divided(given * gate(_CELL, wide), 30 + exponent))
-        )
-        clip = _quantized_clip(call.options.cell_clip, self._scale(self.inputs.cell_state), 32767)
-        cells = np.minimum(np.maximum(cells, -clip), clip) if clip else cells
-        result = self._result(gate(_OUTPUT, cells) * int16_functions.tanh(cells, 15 + exponent))
-        return [result, cells.astype(np.int16)]
-
-    def _scale_of(self, operand: Operand) -> np.float32:
-        return self.call.symmetric_scale(operand)
+        forget_gate = gate(_FORGET, wide)
+        input_gate = gate(_INPUT, wide) if _INPUT in by_gate else 32767 - forget_gate
+        remembered = rounding_right_shift(forget_gate * wide, 15)
+        update = rounding_right_shift(input_gate * gate(_CELL, wide), 30 + exponent)
+        cell_state = _clamp_int16(remembered + _clamp_int16(update))
+        clip = _storage_clip(call.options.cell_clip, self._scale(indices.cell_state), 32767)
+        if clip:
+            cell_state = np.minimum(np.maximum(cell_state, -clip), clip)
+        output_gate = gate(_OUTPUT, cell_state)
+        result = self._result(output_gate * fixed_point_tanh(cell_state, 15 + exponent))
+        return [result, cell_state.astype(np.int16)]
 
     def _result(self, products: AnyArray) -> AnyArray:
-        """The new state, of products with 30 fractional bits; projected where there are weights."""
-        call = self.call
-        found = call.per_tensor(self._intermediate(4, "its hidden state"))
-        factor = np.float32(2.0**-15 / np.float64(found.scale) * 2.0**-15)
-        total = requantization.scaled(products, np.float64(factor))
-        if call.optional(self.inputs.projection) is None:
-            return requantization.narrowed(total + found.zero_point, -128, 127, np.dtype(np.int8))
-        # LiteRT takes the zero point with the other sign, twice.
-        values = requantization.narrowed(total - found.zero_point, -128, 127, np.dtype(np.int8))
+        """Return the new state of products with 30 fractional bits, projected if configured."""
+        call, indices = self.call, self.indices
+        hidden = self._intermediate(4, "its hidden state")
+        int8 = np.dtype(np.int8)
+        factor = np.float32(2.0**-15 / np.float64(hidden.scale) * 2.0**-15)
+        total = rescale(products, np.float64(factor))
+        if call.optional(indices.projection) is None:
+            return saturating_cast(total + hidden.zero_point, -128, 127, int8)
+        # LiteRT uses the zero point with the opposite sign, twice.
+        values = saturating_cast(total - hidden.zero_point, -128, 127, int8)
         bias = None
-        if call.optional(self.inputs.projection_bias) is not None:
-            bias = call.constant(self.inputs.projection_bias)
-        total = self._products(values, self.inputs.projection, -found.zero_point, bias)
-        state = call.per_tensor(call.input(self.inputs.state).tensor)
-        factor = np.float32(self._scale(self.inputs.projection) * found.scale / state.scale)
-        total = requantization.scaled(total, np.float64(factor)) + state.zero_point
-        result = requantization.narrowed(total, -128, 127, np.dtype(np.int8))
-        clip = _quantized_clip(call.options.proj_clip, call.per_tensor(call.output).scale, 127)
+        if call.optional(indices.projection_bias) is not None:
+            bias = call.constant(indices.projection_bias)
+        total = self._accumulate(values, indices.projection, -hidden.zero_point, bias)
+        state = call.per_tensor(call.input(indices.state).tensor)
+        factor = np.float32(self._scale(indices.projection) * hidden.scale / state.scale)
+        total = rescale(total, np.float64(factor)) + state.zero_point
+        result = saturating_cast(total, -128, 127, int8)
+        clip = _storage_clip(call.options.proj_clip, call.per_tensor(call.output).scale, 127)
         return np.minimum(np.maximum(result, -clip), clip) if clip else result
 
 
-def _cut(dividend: AnyArray, divisor: int) -> AnyArray:
-    """Divided towards zero."""
+def _divide(dividend: AnyArray, divisor: int) -> AnyArray:
+    """Divide toward zero."""
     return divide_truncated(dividend, np.int64(divisor))
 
 
-def _short(values: AnyArray) -> AnyArray:
+def _clamp_int16(values: AnyArray) -> AnyArray:
     return np.minimum(np.maximum(values, -32768), 32767)
 
 
-def _quantized_clip(clip: float, scale: np.float32, most: int) -> int:
-    if clip <= 0:
-        return 0
-    return int(min(np.float32(clip) / scale, np.float32(most)))
+def _storage_clip(clip: float, scale: np.float32, greatest: int) -> int:
+    """Return a clipping bound in units of a scale; 0 without clipping."""
+    return 0 if clip <= 0 else int(min(np.float32(clip) / scale, np.float32(greatest)))

@@ -1,4 +1,4 @@
-"""Recurrent operators without gates, and SVDF, whose state is kept in tensors that are variables.
+"""Importers of recurrent operators without gates, and of SVDF; their states are variables.
 
 Sources: LiteRT, ``basic_rnn.cc``, ``unidirectional_sequence_rnn.cc``,
 ``bidirectional_sequence_rnn.cc``, ``RnnBatchStep`` of ``internal/kernel_utils.cc``, ``svdf.cc``,
@@ -14,120 +14,125 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import contract, convert, over_time
 from ....numerics.element_types import I32, AnyArray
-from ..arithmetic import requantization
-from ..call import Call, kernel
+from ..arithmetic.requantization import rescale, saturating_cast
+from ..call import Call, importer
 from . import dynamic_range
 
-__all__ = ["by_time", "products", "without_time"]
+__all__ = ["from_time_major", "merge_directions", "multiply_weights", "to_time_major"]
 
 
-# -- what recurrent operators have in common ------------------------------------------------------
+# -- layouts and products of all recurrent operators ----------------------------------------------
 
 
-def products(call: Call, values: AnyArray, index: int) -> AnyArray:
-    """Products of values ``[..., depth]`` with the weights ``[features, depth]`` of an input."""
+def multiply_weights(call: Call, values: AnyArray, index: int) -> AnyArray:
+    """Multiply ``[..., I]`` by the weights ``[units, I]`` that are an input."""
     weights = call.input(index)
     if values.shape[-1:] != weights.shape[1:]:
         raise call.error(f"has weights of shape {list(weights.shape)} for {list(values.shape)}")
-    if dynamic_range.is_hybrid(call, weights):
-        return dynamic_range.of_rows(call, values, weights)
-    return contract(values, call.reals(weights, values), ((len(values.shape) - 1,), (1,)))
+    if dynamic_range.applies(call, weights):
+        return dynamic_range.multiply_rows(call, values, weights)
+    return contract(values, call.expressed(weights, values), ((len(values.shape) - 1,), (1,)))
 
 
-def by_time(call: Call, index: int, *, time_major: bool) -> AnyArray:
-    """An input ``[B, T, I]``, or one step ``[B, I]``, as ``[T, B, I]``."""
+def to_time_major(call: Call, index: int, *, time_major: bool) -> AnyArray:
+    """Return an input ``[B, T, I]``, or one time step ``[B, I]``, as ``[T, B, I]``."""
     value = call.input(index).value
     if value.ndim not in (2, 3):
         raise call.error(f"has an input of shape {list(value.shape)}")
     if value.ndim == 2:
         return value[None]
-    rows = value if time_major else value.transpose(1, 0, 2)
-    if not rows.shape[0]:
+    sequence = value if time_major else value.transpose(1, 0, 2)
+    if not sequence.shape[0]:
         raise call.error("has no time steps")
-    return rows
+    return sequence
 
 
-def without_time(results: AnyArray, rank: int, *, time_major: bool) -> AnyArray:
-    """``[T, B, O]`` as the input of a rank was."""
+def from_time_major(results: AnyArray, rank: int, *, time_major: bool) -> AnyArray:
+    """Return ``[T, B, O]`` in the layout of an input of a rank."""
     if rank == 2:
         return results.reshape(results.shape[1:])
     return results if time_major else results.transpose(1, 0, 2)
 
 
+def merge_directions(call: Call, results: list[AnyArray], *, time_major: bool) -> list[AnyArray]:
+    """Return the results of both directions, concatenated if the options say so."""
+    if call.options.merge_outputs:
+        results = [np.concatenate(results, axis=-1)]
+    return [from_time_major(each, 3, time_major=time_major) for each in results]
+
+
 # -- RNN ------------------------------------------------------------------------------------------
 
 
-@kernel("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
+@importer("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")
 def rnn(call: Call) -> AnyArray:
-    """``state = activation(bias + weights * input + recurrent * state)``."""
+    """Import RNN: ``state = activation(bias + weights * input + recurrent * state)``."""
     time_major = bool(getattr(call.options, "time_major", False))
-    rows = by_time(call, 0, time_major=time_major)
-    results = _passed(call, rows, 1, 4)
-    return without_time(results, len(call.input(0).shape), time_major=time_major)
+    sequence = to_time_major(call, 0, time_major=time_major)
+    results = _run_rnn(call, sequence, 1, 4)
+    return from_time_major(results, len(call.input(0).shape), time_major=time_major)
 
 
-@kernel("BIDIRECTIONAL_SEQUENCE_RNN")
+@importer("BIDIRECTIONAL_SEQUENCE_RNN")
 def bidirectional_rnn(call: Call) -> list[AnyArray]:
-    """Two of them, of which one goes backwards; in two outputs, or side by side in one."""
-    time_major, has_more = bool(call.options.time_major), call.optional(9) is not None
-    rows = by_time(call, 0, time_major=time_major)
-    more = by_time(call, 9, time_major=time_major) if has_more else None
-    crossed = call.optional(10) is not None
-    found = []
-    for first, state, extra in ((1, 4, 10), (5, 8, 11)):
-        backwards = first == 5
-        given = more if backwards and more is not None and not crossed else rows
-        beside = (extra, more) if crossed and more is not None else None
-        found.append(_passed(call, given, first, state, beside, backwards=backwards))
-    merged = [np.concatenate(found, axis=-1)] if call.options.merge_outputs else found
-    return [without_time(each, 3, time_major=time_major) for each in merged]
+    """Import BIDIRECTIONAL_SEQUENCE_RNN: two layers, one of them backward in time."""
+    time_major, has_auxiliary = bool(call.options.time_major), call.optional(9) is not None
+    sequence = to_time_major(call, 0, time_major=time_major)
+    auxiliary = to_time_major(call, 9, time_major=time_major) if has_auxiliary else None
+    is_crossed = call.optional(10) is not None
+    results = []
+    for first, state, weights in ((1, 4, 10), (5, 8, 11)):
+        backward = first == 5
+        source = auxiliary if backward and auxiliary is not None and not is_crossed else sequence
+        extra = (weights, auxiliary) if is_crossed and auxiliary is not None else None
+        results.append(_run_rnn(call, source, first, state, extra, backward=backward))
+    return merge_directions(call, results, time_major=time_major)
 
 
-def _passed(
+def _run_rnn(
     call: Call,
-    rows: AnyArray,
+    sequence: AnyArray,
     first: int,
     state: int,
-    more: tuple[int, AnyArray] | None = None,
+    auxiliary: tuple[int, AnyArray] | None = None,
     *,
-    backwards: bool = False,
+    backward: bool = False,
 ) -> AnyArray:
-    """The states after each step.
+    """Return the states after each time step.
 
     Args:
         call: the operator.
-        rows: ``[T, B, I]``.
-        first: the input that is the weights; the recurrent ones and the bias follow.
-        state: the input that is the state, a variable.
-        more: the input that is weights of other rows, and these.
-        backwards: from the last step to the first.
+        sequence: ``[T, B, I]``.
+        first: the input with the weights; the recurrent weights and the bias follow.
+        state: the input with the state, a variable.
+        auxiliary: the input with the weights of an auxiliary sequence, and this sequence.
+        backward: run from the last time step to the first.
     """
-    if not call.input(0).is_float:
-        raise call.error(f"of {call.input(0).tensor.type} is not lowered", UnsupportedError)
+    call.require_float(call.input(0))
     bias, units = call.input(first + 2), call.input(first).shape[:1]
     if bias.shape != units:
         raise call.error(f"adds {bias} of shape {list(bias.shape)} to {list(units)} units")
-    before = bias.value + products(call, rows, first)
-    if more is not None:
-        before = before + products(call, more[1], more[0])
+    weighted = bias.value + multiply_weights(call, sequence, first)
+    if auxiliary is not None:
+        weighted = weighted + multiply_weights(call, auxiliary[1], auxiliary[0])
 
-    def step(last: AnyArray, given: AnyArray) -> Sequence[AnyArray]:
-        return [call.activated(given + products(call, last, first + 1))]
+    def step(previous: AnyArray, weighted_input: AnyArray) -> Sequence[AnyArray]:
+        return [call.activated(weighted_input + multiply_weights(call, previous, first + 1))]
 
-    steps = np.flip(before, (0,)) if backwards else before
-    (after,), results = over_time(step, [call.input(state).value], [steps])
-    call.assign(state, after)
-    return np.flip(results, (0,)) if backwards else results
+    steps = np.flip(weighted, (0,)) if backward else weighted
+    (last,), results = over_time(step, [call.input(state).value], [steps])
+    call.assign(state, last)
+    return np.flip(results, (0,)) if backward else results
 
 
 # -- SVDF -----------------------------------------------------------------------------------------
 
 
-@kernel("SVDF")
+@importer("SVDF")
 def svdf(call: Call) -> AnyArray:
-    """A filter over features, and one over the last steps, of which each call adds one.
+    """Import SVDF: a filter over features, and one over the last time steps.
 
-    The state is ``[B, filters * memory]``; each call drops its oldest column.
+    The state is ``[B, filters * memory]``. Each call appends a time step and drops the oldest.
     """
     operand, features, times = call.input(0), call.input(1), call.input(2)
     bias, state = call.optional(3), call.input(4)
@@ -138,20 +143,21 @@ def svdf(call: Call) -> AnyArray:
     if bias is not None and bias.shape != (filters // rank,):
         raise call.error(f"has a bias of shape {list(bias.shape)} for {filters // rank} units")
     batch = operand.shape[0]
-    columns = state.value.reshape((batch, filters, memory))
+    history = state.value.reshape((batch, filters, memory))
 
-    def moved(latest: AnyArray) -> AnyArray:
-        return np.concatenate([columns[:, :, 1:], latest.reshape((batch, filters, 1))], axis=2)
+    def append(latest: AnyArray) -> AnyArray:
+        return np.concatenate([history[:, :, 1:], latest.reshape((batch, filters, 1))], axis=2)
 
     if operand.is_float:
-        if dynamic_range.is_hybrid(call, features):
-            latest = dynamic_range.of_rows(call, operand.value, features)
+        if dynamic_range.applies(call, features):
+            latest = dynamic_range.multiply_rows(call, operand.value, features)
         else:
-            latest = contract(operand.value, call.reals(features, operand.value), ((1,), (1,)))
-        kept = moved(latest)
-        by_filter = (kept * call.reals(times, kept)).sum(axis=2, dtype=np.float32)
+            weights = call.expressed(features, operand.value)
+            latest = contract(operand.value, weights, ((1,), (1,)))
+        history = append(latest)
+        by_filter = (history * call.expressed(times, history)).sum(axis=2, dtype=np.float32)
         total = by_filter.reshape((batch, filters // rank, rank)).sum(axis=2, dtype=np.float32)
-        call.assign(4, kept)
+        call.assign(4, history)
         return call.activated(total if bias is None else total + bias.value)
     if call.activation != "RELU":
         raise call.error(
@@ -163,13 +169,13 @@ def svdf(call: Call) -> AnyArray:
     product = contract(operand.value, matrix, ((1,), (1,)), dtype=np.int32)
     offset = -x.zero_point * matrix.astype(np.int64).sum(axis=1)
     product = product + offset.astype(np.int32)
-    latest = requantization.scaled(product, np.float64(x.scale * scales[0] / scales[2]))
-    kept = moved(requantization.narrowed(latest, -32768, 32767, np.dtype(np.int16)))
+    latest = rescale(product, np.float64(x.scale * scales[0] / scales[2]))
+    history = append(saturating_cast(latest, -32768, 32767, np.dtype(np.int16)))
     weights = call.constant(2).astype(np.int32)
-    by_filter = (convert(kept, I32) * weights).sum(axis=2, dtype=np.int32)
+    by_filter = (convert(history, I32) * weights).sum(axis=2, dtype=np.int32)
     total = by_filter.reshape((batch, filters // rank, rank)).sum(axis=2, dtype=np.int32)
     if bias is not None:
         total = total + bias.value
-    call.assign(4, kept)
-    total = requantization.scaled(total, np.float64(scales[2] * scales[1] / y.scale)) + y.zero_point
-    return requantization.narrowed(total, -128, 127, np.dtype(np.int8))
+    call.assign(4, history)
+    total = rescale(total, np.float64(scales[2] * scales[1] / y.scale)) + y.zero_point
+    return saturating_cast(total, -128, 127, np.dtype(np.int8))

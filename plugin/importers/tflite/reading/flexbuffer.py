@@ -1,13 +1,13 @@
-"""Read the options of custom operators: maps of numbers by name, as flexbuffers have them.
+"""Reader of the options of custom operators: FlexBuffer maps from names to numbers.
 
-A value is as wide as its surroundings say: 1, 2, 4 or 8 bytes. The last byte of a buffer is the
-width of its root, the one before says what the root is, and the root is before that. A map is at a
-distance before the place that holds it, and is a vector of values with a byte for each that says
-what it is; before it lie the number of values, and where its vector of names is.
+A value is 1, 2, 4 or 8 bytes wide, as its container states. The last byte of a buffer is the width
+of its root, the byte before it the type of the root, and the root lies before these. A map is
+stored as a backward offset to a vector of values, followed by a type byte for each value. Before
+the vector lie the number of values, and the offset of the vector of keys.
 
-Each distance is checked against the buffer, as `subquant.importers.flatbuffer` does.
+Each offset is checked against the buffer, as in `subquant.importers.flatbuffer`.
 
-Source: "FlexBuffers", of FlatBuffers' documentation; ``flexbuffers.h``.
+Sources: "FlexBuffers", of FlatBuffers' documentation; ``flexbuffers.h``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _FORMATS = {
     _FLOAT: {4: "f", 8: "d"},
     _BOOL: {1: "B", 2: "H", 4: "I", 8: "Q"},
 }
-_MOST = 1 << 12
+_MAX_ENTRIES = 1 << 12
 
 
 def read_map(data: bytes) -> dict[str, Any]:
-    """Return the values of a map by name: numbers and booleans, and `UNKNOWN` for all others.
+    """Return the values of a map by name: numbers and booleans, `UNKNOWN` for all others.
 
     Raises:
         InputError: the buffer is damaged, or is no map.
@@ -50,32 +50,33 @@ def _map(data: bytes) -> dict[str, Any]:
     start = _target(data, len(data) - 2 - width, width)
     width = 1 << (kind & 3)
     count, key_width = (_number(data, start - n * width, _UINT, width) for n in (1, 2))
-    if not 0 <= count <= _MOST:
+    if not 0 <= count <= _MAX_ENTRIES:
         raise KeyError(count)
     keys = _target(data, start - 3 * width, width)
     values: dict[str, Any] = {}
     for index in range(int(count)):
-        place = _target(data, keys + index * int(key_width), int(key_width))
-        name = data[place : data.index(b"\0", place)] if b"\0" in data[place:] else b""
+        key = _target(data, keys + index * int(key_width), int(key_width))
+        name = data[key : data.index(b"\0", key)] if b"\0" in data[key:] else b""
         kind = data[start + int(count) * width + index]
-        where, size, type_ = start + index * width, width, kind >> 2
+        position, size, type_ = start + index * width, width, kind >> 2
         if type_ in _INDIRECT:
-            where, size, type_ = _target(data, where, width), 1 << (kind & 3), _INDIRECT[type_]
+            position, size = _target(data, position, width), 1 << (kind & 3)
+            type_ = _INDIRECT[type_]
         is_number = type_ in _FORMATS
-        values[name.decode()] = _number(data, where, type_, size) if is_number else UNKNOWN
+        values[name.decode()] = _number(data, position, type_, size) if is_number else UNKNOWN
     return values
 
 
-def _number(data: bytes, place: int, kind: int, width: int) -> float:
-    if place < 0:
-        raise IndexError(place)
-    value: float = struct.unpack_from(f"<{_FORMATS[kind][width]}", data, place)[0]
+def _number(data: bytes, position: int, kind: int, width: int) -> float:
+    if position < 0:
+        raise IndexError(position)
+    value: float = struct.unpack_from(f"<{_FORMATS[kind][width]}", data, position)[0]
     return value
 
 
-def _target(data: bytes, place: int, width: int) -> int:
-    """What a distance at a place points back to."""
-    found = place - int(_number(data, place, _UINT, width))
-    if not 0 <= found < len(data):
-        raise IndexError(found)
-    return found
+def _target(data: bytes, position: int, width: int) -> int:
+    """Return the position that a backward offset points to."""
+    target = position - int(_number(data, position, _UINT, width))
+    if not 0 <= target < len(data):
+        raise IndexError(target)
+    return target

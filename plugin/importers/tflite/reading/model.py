@@ -1,9 +1,9 @@
-"""Read TensorFlow Lite models: checked tensors, operators and signatures, and nothing computed.
+"""Reader of TensorFlow Lite models: checked tensors, operators and signatures.
 
-`read_tflite` looks at everything that later steps rely on: numbers of tensors and buffers, sizes of
-constants, scales, the order of operators. What is wrong is said with the operator's number and name
-and the tensor's name. A field that may change a result, and that is not read, is an error that
-names it: at once for tensors, graphs and the model, and for an operator when it is computed.
+`read_tflite` checks everything that later steps rely on: numbers of tensors and buffers, sizes of
+constants, scales, the order of operators. Errors name the operator and the tensor. An unread field
+that may change a result is an error that names it: at once for tensors, subgraphs and the model,
+and for an operator when it is computed.
 
 Source: ``schema.fbs`` of LiteRT, version 3d.
 """
@@ -41,14 +41,14 @@ _MODEL = (
     Irrelevant("external_buffers", "matters to tensors with an external buffer, which are refused"),
     Irrelevant("external_buffer_groups", "names files of external buffers"),
 )
-_DEBUG = Irrelevant("debug_metadata_index", "says where in a program something was written")
+_DEBUG = Irrelevant("debug_metadata_index", "is the source location of an operator or a graph")
 _SIGNATURE = (Irrelevant("deprecated_tag", "was another name of the signature"),)
 _OPERATOR = (
     _DEBUG,
     Irrelevant("mutating_variable_inputs", "repeats which tensors are variables"),
     Irrelevant("builtin_options_type", "is the kind of the options"),
     Irrelevant("builtin_options_2_type", "is the kind of the options"),
-    Irrelevant("large_custom_options_*", "is no place after the flatbuffer", (0, 1)),
+    Irrelevant("large_custom_options_*", "is no offset after the flatbuffer", (0, 1)),
 )
 _EMPTY = Table()
 _OF_SECOND_UNION = frozenset(
@@ -93,12 +93,12 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph: operators in the order of execution.
+    """A subgraph: operators in the order of execution.
 
     Args:
-        index: its number in the model.
-        name: as the file says, or "".
-        tensors, inputs, outputs, operators: what it is made of.
+        index: its position in the model.
+        name: the name in the file, or "".
+        tensors, inputs, outputs, operators: its contents.
     """
 
     index: int
@@ -111,12 +111,12 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function that the model offers: the names of a graph's inputs and outputs.
+    """A function of the model.
 
     Args:
-        name: of the function.
-        subgraph: the number of the graph.
-        inputs, outputs: the name of each input and output of the graph, in its order.
+        name: the name of the function.
+        subgraph: the index of the subgraph.
+        inputs, outputs: the name of each input and output of the subgraph, in its order.
     """
 
     name: str
@@ -130,10 +130,10 @@ class Model:
     """A model.
 
     Args:
-        file: its name, for errors.
-        description: as the file says.
-        subgraphs: its graphs; the first is the main one.
-        signatures: the functions that it offers; of a file without any, ``main``.
+        file: the file name, for errors.
+        description: the description in the file.
+        subgraphs: the subgraphs; the first is the main one.
+        signatures: the functions of the model; ``main`` in a file without signatures.
     """
 
     file: str
@@ -146,12 +146,12 @@ def read_tflite(data: bytes, file: str = "-") -> Model:
     """Read a model.
 
     Args:
-        data: the whole file.
-        file: its name, for errors.
+        data: the contents of the file.
+        file: the file name, for errors.
 
     Raises:
         InputError: the file is damaged, or contradicts itself.
-        UnsupportedError: it is of another version of the schema, or keeps weights in other files.
+        UnsupportedError: the file has another schema version, or weights in other files.
     """
     if data[4:8] != schema.MAGIC:
         raise InputError("is no TensorFlow Lite model: bytes 4 to 7 are not 'TFL3'", Place(file))
@@ -159,7 +159,7 @@ def read_tflite(data: bytes, file: str = "-") -> Model:
 
 
 class _ModelReader:
-    """Checks what a file says against itself."""
+    """Reads a model, and checks its tables against each other."""
 
     def __init__(self, reader: Reader) -> None:
         self.reader = reader
@@ -206,8 +206,8 @@ class _ModelReader:
             ("input", table.inputs, graph.inputs),
             ("output", table.outputs, graph.outputs),
         ):
-            named = [tracked(each, record) for each in maps]
-            names = {each.tensor_index: each.name for each in named}
+            entries = [tracked(each, record) for each in maps]
+            names = {each.tensor_index: each.name for each in entries}
             for tensor in tensors:
                 if tensor.index not in names:
                     raise self.wrong(f"{what} has no name for the {kind} {tensor}")
@@ -225,34 +225,37 @@ class _ModelReader:
         what = f"graph {index}"
         record = ReadRecord(Place(self.reader.file), what)
         table = tracked(table, record, (_DEBUG,))
-        tensors: list[Tensor] = []
-        for number, entry in enumerate(table.tensors):
-            tensors.append(self.tensor_reader.tensor(number, entry, table.tensors))
+        tensors = [
+            self.tensor_reader.tensor(number, entry, table.tensors)
+            for number, entry in enumerate(table.tensors)
+        ]
         self.complete_empty_constants(table, tensors)
-        known = {tensor.index for tensor in tensors if tensor.is_constant or tensor.is_variable}
+        defined = {tensor.index for tensor in tensors if tensor.is_constant or tensor.is_variable}
         inputs = self.tensors(table.inputs, tensors, f"an input of {what}")
         for tensor in inputs:
             if tensor.is_constant:
                 raise self.wrong(f"{tensor}, an input of {what}, is a constant", UnsupportedError)
-            if tensor.is_variable:  # which LiteRT sets to zero when it begins
+            if tensor.is_variable:  # LiteRT sets it to zero at the start
                 raise self.wrong(f"{tensor}, an input of {what}, is a variable", UnsupportedError)
         if len({tensor.index for tensor in inputs}) != len(inputs):
             raise self.wrong(f"{what} has an input twice", UnsupportedError)
-        known |= {tensor.index for tensor in inputs}
+        defined |= {tensor.index for tensor in inputs}
         operators = []
         for number, code in enumerate(table.operators):
-            made = self.operator(number, code, tensors)
-            for given in made.inputs:
-                if given is not None and given.index not in known:
-                    raise self.wrong(f"{made} of {what} uses {given}, which nothing has computed")
-            for tensor in made.outputs:
-                if tensor.is_constant or (tensor.index in known and not tensor.is_variable):
-                    raise self.wrong(f"{made} of {what} computes {tensor}, which has a value")
-            known |= {tensor.index for tensor in made.outputs}
-            operators.append(made)
+            operator = self.operator(number, code, tensors)
+            for operand in operator.inputs:
+                if operand is not None and operand.index not in defined:
+                    raise self.wrong(
+                        f"{operator} of {what} uses {operand}, which nothing has computed"
+                    )
+            for tensor in operator.outputs:
+                if tensor.is_constant or (tensor.index in defined and not tensor.is_variable):
+                    raise self.wrong(f"{operator} of {what} computes {tensor}, which has a value")
+            defined |= {tensor.index for tensor in operator.outputs}
+            operators.append(operator)
         outputs = self.tensors(table.outputs, tensors, f"an output of {what}")
         for tensor in outputs:
-            if tensor.index not in known:
+            if tensor.index not in defined:
                 raise self.wrong(f"nothing computes {tensor}, an output of {what}")
         name = table.name
         record.finish()
@@ -270,20 +273,20 @@ class _ModelReader:
     def tensors(
         self, numbers: Iterable[int], tensors: list[Tensor], what: str
     ) -> tuple[Tensor, ...]:
-        found = self.optional_tensors(numbers, tensors, what)
-        if None in found:
+        optional = self.optional_tensors(numbers, tensors, what)
+        if None in optional:
             raise self.wrong(f"{what} is missing (-1)")
-        return tuple(tensor for tensor in found if tensor is not None)
+        return tuple(tensor for tensor in optional if tensor is not None)
 
     def optional_tensors(
         self, numbers: Iterable[int], tensors: list[Tensor], what: str
     ) -> tuple[Tensor | None, ...]:
-        found: list[Tensor | None] = []
+        selected: list[Tensor | None] = []
         for number in map(int, numbers):
             if not -1 <= number < len(tensors):
                 raise self.wrong(f"{what} is tensor {number}, and the graph has {len(tensors)}")
-            found.append(None if number < 0 else tensors[number])
-        return tuple(found)
+            selected.append(None if number < 0 else tensors[number])
+        return tuple(selected)
 
     def operator(self, index: int, table: schema.OperatorTable, tensors: list[Tensor]) -> Operator:
         codes, record = self.table.operator_codes, ReadRecord(None)

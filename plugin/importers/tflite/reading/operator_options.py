@@ -1,8 +1,8 @@
-"""The options of TensorFlow Lite's operators: a table on each line, its fields in their order.
+"""Options of TensorFlow Lite's operators: a table on each line, its fields in their order.
 
 A field is ``name:kind`` or ``name:kind=default``. Kinds are those of Python's ``struct`` (``?`` is
-a boolean), ``str``, a vector ``[i4]`` of a type of NumPy's, or ``*`` for a table or a vector of
-tables that no importer reads.
+a boolean), ``str``, a vector ``[i4]`` of a NumPy type, or ``*`` for a table or a vector of tables
+that no importer reads.
 
 Source: ``schema.fbs`` of LiteRT, version 3d.
 """
@@ -157,7 +157,7 @@ BitcastOptions
 BitwiseXorOptions
 RightShiftOptions
 """
-"""The union ``BuiltinOptions``: the number of a table is its place."""
+"""The union ``BuiltinOptions``: the number of a table is its position."""
 
 _SECOND = """
 NONE

@@ -1,4 +1,4 @@
-"""Tables of a TensorFlow Lite model, as `subquant.importers.flatbuffer` reads them.
+"""Tables of a TensorFlow Lite model, for `subquant.importers.flatbuffer`.
 
 Fields are in the order of the schema, with its names, numbers and defaults. A test compares them
 with the schema that LiteRT generates.
@@ -18,7 +18,7 @@ from .operator_options import OPTIONS, OPTIONS_2
 __all__ = ["ACTIVATIONS", "MAGIC", "OPERATORS", "PADDINGS", "TENSOR_TYPES", "ModelTable"]
 
 MAGIC = b"TFL3"
-"""What bytes 4 to 7 of a model are."""
+"""Bytes 4 to 7 of a model."""
 
 TENSOR_TYPES = (
     "FLOAT32", "FLOAT16", "INT32", "UINT8", "INT64", "STRING", "BOOL", "INT16", "COMPLEX64",
@@ -62,7 +62,7 @@ STABLEHLO_TRANSPOSE DILATE STABLEHLO_RNG_BIT_GENERATOR REDUCE_WINDOW STABLEHLO_C
 STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT STABLEHLO_CASE
 """.split()  # noqa: SIM905  (210 names)
 )
-"""The names of operators; the number of each is its place."""
+"""The names of operators, by their numbers in the schema."""
 
 
 # -- quantization ---------------------------------------------------------------------------------
@@ -70,7 +70,7 @@ STABLEHLO_SHIFT_LEFT STABLEHLO_CBRT STABLEHLO_CASE
 
 @dataclass(frozen=True)
 class BlockwiseQuantization(Table):
-    """Scales and zero points in tensors of their own, by their numbers; -1 for none."""
+    """Scales and zero points in other tensors, by their numbers; -1 for none."""
 
     scales: int = scalar("i")
     zero_points: int = scalar("i")
@@ -95,21 +95,21 @@ class QuantizationTable(Table):
 
 @dataclass(frozen=True)
 class Int32Vector(Table):
-    """Numbers of 32 bits."""
+    """A vector of int32."""
 
     values: Array = vector("i4")
 
 
 @dataclass(frozen=True)
 class Uint16Vector(Table):
-    """Numbers of 16 bits."""
+    """A vector of uint16."""
 
     values: Array = vector("u2")
 
 
 @dataclass(frozen=True)
 class Uint8Vector(Table):
-    """Numbers of 8 bits."""
+    """A vector of uint8."""
 
     values: Array = vector("u1")
 
@@ -119,7 +119,7 @@ _VECTORS = {1: Int32Vector, 2: Uint16Vector, 3: Uint8Vector}
 
 @dataclass(frozen=True)
 class DimensionTable(Table):
-    """A dimension of a sparse tensor: dense (0), or in compressed rows (1)."""
+    """A level of a sparse tensor: dense (0), or compressed sparse rows (1)."""
 
     format: int = scalar("b")
     dense_size: int = scalar("i")
@@ -131,7 +131,7 @@ class DimensionTable(Table):
 
 @dataclass(frozen=True)
 class SparsityTable(Table):
-    """The order in which a sparse tensor's elements are stored, and where they belong."""
+    """The order and the positions of the stored elements of a sparse tensor."""
 
     traversal_order: Array = vector("i4")
     block_map: Array = vector("i4")
@@ -140,7 +140,7 @@ class SparsityTable(Table):
 
 @dataclass(frozen=True)
 class TensorTable(Table):
-    """A tensor: of a buffer, or computed."""
+    """A tensor: a constant in a buffer, or computed."""
 
     shape: Array = vector("i4")
     type: int = scalar("b")
@@ -160,7 +160,7 @@ class TensorTable(Table):
 
 @dataclass(frozen=True)
 class OperatorCodeTable(Table):
-    """What operator is meant: by the greater of two numbers, the first of 8 bits."""
+    """The kind of an operator: the greater of two numbers, of which the first has 8 bits."""
 
     deprecated_builtin_code: int = scalar("b")
     custom_code: str = string()
@@ -190,7 +190,7 @@ class OperatorTable(Table):
 
 @dataclass(frozen=True)
 class SubgraphTable(Table):
-    """A graph: operators in the order of execution."""
+    """A subgraph: operators in the order of execution."""
 
     tensors: tuple[TensorTable, ...] = tables(lambda: TensorTable)
     inputs: Array = vector("i4")
@@ -202,7 +202,7 @@ class SubgraphTable(Table):
 
 @dataclass(frozen=True)
 class BufferTable(Table):
-    """The bytes of constant tensors; in the file after the flatbuffer if `offset` is above 1."""
+    """The bytes of constant tensors; after the flatbuffer if `offset` is above 1."""
 
     data: Array = vector("u1")
     offset: int = scalar("Q")
@@ -227,7 +227,7 @@ class MetadataTable(Table):
 
 @dataclass(frozen=True)
 class SignatureTable(Table):
-    """A function of the model by name."""
+    """A function of the model, with the names of its arguments and results."""
 
     inputs: tuple[TensorMapTable, ...] = tables(lambda: TensorMapTable)
     outputs: tuple[TensorMapTable, ...] = tables(lambda: TensorMapTable)
@@ -238,7 +238,7 @@ class SignatureTable(Table):
 
 @dataclass(frozen=True)
 class ModelTable(Table):
-    """The root."""
+    """The root of the file."""
 
     version: int = scalar("I")
     operator_codes: tuple[OperatorCodeTable, ...] = tables(lambda: OperatorCodeTable)

@@ -1,12 +1,12 @@
-"""Densify the sparse constants of TensorFlow Lite models.
+"""Densification of the sparse constants of TensorFlow Lite models.
 
-A sparse tensor of N dimensions, of which K are cut in blocks, has N + K levels. Each level is a
-dimension, in the order of `traversal_order`: numbers from N on are dimensions inside of blocks,
-which `block_map` maps to the dimensions that are cut. A dense level has `dense_size` entries below
-each entry of the level before; a sparse level has those between two `segments`, at the positions
-`indices` (compressed sparse rows). The buffer has an element for each entry of the last level.
+A sparse tensor of N dimensions, K of them blocked, has N + K levels. Each level is a dimension, in
+the order of `traversal_order`. Numbers from N on are dimensions inside blocks, which `block_map`
+maps to the blocked dimensions. A dense level has `dense_size` entries below each entry of the
+previous level. A sparse level has the entries between two `segments`, at the `indices` (compressed
+sparse rows). The buffer has an element for each entry of the last level.
 
-Source: ``schema.fbs``, ``SparsityParameters``; LiteRT, ``sparsity/format_converter.h``.
+Sources: ``schema.fbs``, ``SparsityParameters``; LiteRT, ``sparsity/format_converter.h``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _DENSE, _SPARSE = 0, 1
 
 
 def dense_positions(table: schema.SparsityTable, shape: Sequence[int]) -> Array:
-    """Return the position in the dense tensor of each element that a buffer has.
+    """Return the flat index in the dense tensor of each element of a buffer.
 
     Args:
         table: the sparsity parameters.
-        shape: of the dense tensor.
+        shape: the shape of the dense tensor.
 
     Raises:
         InputError: the parameters contradict themselves, or the shape.
@@ -47,14 +47,14 @@ def dense_positions(table: schema.SparsityTable, shape: Sequence[int]) -> Array:
             f"has the traversal order {order[:16]} and the block map {blocked[:16]} of "
             f"{len(levels)} levels for {rank} dimensions"
         )
-    extents = _extents(levels, order, blocked, shape)
+    sizes = _dimension_sizes(levels, order, blocked, shape)
     limit = max(math.prod(shape), 1)
     entries = np.zeros(1, np.int64)
     coordinates: dict[int, Array] = {}
     for dimension, level in zip(order, levels, strict=True):
-        parents, positions, entries = _below(level, entries, limit)
-        if positions.size and not 0 <= positions.min() <= positions.max() < extents[dimension]:
-            raise InputError(f"has a position outside of dimension {dimension}")
+        parents, positions, entries = _child_entries(level, entries, limit)
+        if positions.size and not 0 <= positions.min() <= positions.max() < sizes[dimension]:
+            raise InputError(f"has an index outside of dimension {dimension}")
         coordinates = {axis: each[parents] for axis, each in coordinates.items()}
         coordinates[dimension] = positions
     linear = np.zeros(entries.size, np.int64)
@@ -62,40 +62,45 @@ def dense_positions(table: schema.SparsityTable, shape: Sequence[int]) -> Array:
         position = coordinates[axis]
         if axis in blocked:
             inner = rank + blocked.index(axis)
-            position = position * extents[inner] + coordinates[inner]
+            position = position * sizes[inner] + coordinates[inner]
         linear = linear * shape[axis] + position
     return linear
 
 
-def _extents(
+def _dimension_sizes(
     levels: Sequence[schema.DimensionTable],
     order: Sequence[int],
     blocked: Sequence[int],
     shape: Sequence[int],
 ) -> dict[int, int]:
-    """The extent of each dimension: of blocks, as dense levels say it; of the others, in blocks."""
+    """Return the size of each dimension.
+
+    Inner dimensions have the size of a block; a blocked dimension counts blocks.
+    """
     rank = len(shape)
-    sizes = {
+    block_sizes = {
         dimension: level.dense_size
         for dimension, level in zip(order, levels, strict=True)
         if dimension >= rank
     }
-    extents = dict(enumerate(map(int, shape)))
+    sizes = dict(enumerate(map(int, shape)))
     for number, axis in enumerate(blocked):
-        size = sizes[rank + number]
+        size = block_sizes[rank + number]
         if size < 1 or shape[axis] % size:
             raise InputError(f"has blocks of {size} along dimension {axis} of {list(shape)}")
-        extents[rank + number], extents[axis] = size, shape[axis] // size
+        sizes[rank + number], sizes[axis] = size, shape[axis] // size
     for dimension, level in zip(order, levels, strict=True):
-        if level.format == _DENSE and level.dense_size != extents[dimension]:
+        if level.format == _DENSE and level.dense_size != sizes[dimension]:
             raise InputError(
                 f"has {level.dense_size} entries along dimension {dimension} of {list(shape)}"
             )
-    return extents
+    return sizes
 
 
-def _below(level: schema.DimensionTable, entries: Array, limit: int) -> tuple[Array, Array, Array]:
-    """Return the parent (an index of `entries`), the position and the number of each entry."""
+def _child_entries(
+    level: schema.DimensionTable, entries: Array, limit: int
+) -> tuple[Array, Array, Array]:
+    """Return the parent (an index of `entries`), the index and the number of each entry."""
     entry_numbers = np.arange(entries.size)
     if level.format == _DENSE:
         if entries.size * level.dense_size > limit:
@@ -104,7 +109,7 @@ def _below(level: schema.DimensionTable, entries: Array, limit: int) -> tuple[Ar
         positions = np.tile(np.arange(level.dense_size), entries.size)
         return parents, positions, entries[parents] * level.dense_size + positions
     if level.format != _SPARSE or level.array_segments is None or level.array_indices is None:
-        raise InputError(f"has a level of the format {level.format} without positions")
+        raise InputError(f"has a level of the format {level.format} without indices")
     segments = level.array_segments.values.astype(np.int64)
     indices = level.array_indices.values.astype(np.int64)
     if entries.size and entries.max() + 1 >= segments.size:
@@ -114,7 +119,7 @@ def _below(level: schema.DimensionTable, entries: Array, limit: int) -> tuple[Ar
     if (counts < 0).any() or (starts < 0).any() or total > limit:
         raise InputError("has segments that are not ordered")
     if total and (starts + counts).max() > indices.size:
-        raise InputError(f"has segments beyond its {indices.size} positions")
+        raise InputError(f"has segments beyond its {indices.size} indices")
     parents = np.repeat(entry_numbers, counts)
     offsets = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
     numbers = starts[parents] + offsets

@@ -1,9 +1,9 @@
-"""The tensors of TensorFlow Lite models: their types, parameters and constants.
+"""Tensors of TensorFlow Lite models: their types, quantization parameters and constants.
 
-Constants are views of the file, but for those of 2 and 4 bits, which are unpacked when they are
-asked for, and sparse ones, which are densified.
+Constants are views of the file, except 2-bit and 4-bit ones, which are unpacked at the first use,
+and sparse ones, which are densified.
 
-Source: ``schema.fbs`` of LiteRT, version 3d; "TensorFlow Lite 8-bit quantization specification".
+Sources: ``schema.fbs`` of LiteRT, version 3d; "TensorFlow Lite 8-bit quantization specification".
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from .sparsity import dense_positions
 __all__ = ["ELEMENTS", "Quantization", "Tensor", "TensorReader"]
 
 ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
-"""The types of tensors that programs have, as `subquant.numerics.element_types` names them."""
+"""The element types of programs (`subquant.numerics.element_types`), by tensor type."""
 
-_MOST_ELEMENTS = (1 << 31) - 1
-_HIGHEST_RANK = 8
+_MAX_ELEMENTS = (1 << 31) - 1
+_MAX_RANK = 8
 _NO_SHAPE = np.zeros(0, np.int32)
 
-_IRRELEVANT = (Irrelevant("has_rank", "says that a shape without dimensions is one of a scalar"),)
+_IRRELEVANT = (Irrelevant("has_rank", "distinguishes scalars from tensors of unknown rank"),)
 _IRRELEVANT_QUANTIZATION = (
     Irrelevant("min", "is the range that the scale was computed from"),
     Irrelevant("max", "is the range that the scale was computed from"),
@@ -39,14 +39,14 @@ _IRRELEVANT_QUANTIZATION = (
 
 @dataclass(frozen=True, eq=False)
 class Quantization:
-    """``real = scale * (storage - zero_point)``.
+    """Quantization parameters: ``real = scale * (storage - zero_point)``.
 
     Args:
         scales: f32, positive and finite: one, or one for each index of `axis`, or of the shape of
             the tensor divided by its blocks.
         zero_points: int64, of the shape of `scales`.
-        axis: the quantized dimension, if there are several scales along one.
-        block_size: the length of a block of the last dimension; 0 where there are no blocks.
+        axis: the quantized dimension of a per-axis tensor.
+        block_size: the length of a block of the last dimension; 0 without blocks.
     """
 
     scales: Array
@@ -66,42 +66,42 @@ class Quantization:
 
     @property
     def is_per_tensor(self) -> bool:
-        """There is one scale."""
+        """The tensor has one scale."""
         return self.scales.size == 1 and not self.block_size
 
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of a graph.
+    """A tensor of a subgraph.
 
     Args:
-        index: its number in the graph.
-        name: as the file says; it need not be unique.
+        index: its position in the subgraph.
+        name: the name in the file, which need not be unique.
         type: a name of `subquant.importers.tflite.reading.schema.TENSOR_TYPES`.
-        shape: extents, as the file says them for one call.
-        known_shape: the same with -1 for those that may be others.
-        quantization: how integers stand for reals, or None.
+        shape: the shape in the file, for one call.
+        shape_signature: the shape with -1 for dynamic dimensions.
+        quantization: quantization parameters, or None.
         buffer: the bytes of a constant, or None.
-        is_variable: it keeps its value from call to call.
+        is_variable: the tensor keeps its value from call to call.
     """
 
     index: int
     name: str
     type: str
     shape: tuple[int, ...]
-    known_shape: tuple[int, ...]
+    shape_signature: tuple[int, ...]
     quantization: Quantization | None = None
     buffer: Array | None = None
     is_variable: bool = False
 
     @property
     def is_constant(self) -> bool:
-        """Its elements are in the file."""
+        """The elements are in the file."""
         return self.buffer is not None
 
     @property
     def is_float(self) -> bool:
-        """Its elements are floats."""
+        """The elements are floats."""
         return self.type.startswith(("FLOAT", "BFLOAT"))
 
     @property
@@ -111,7 +111,7 @@ class Tensor:
 
     @functools.cached_property
     def data(self) -> Array:
-        """The elements of a constant: of 2 and 4 bits as int8 or uint8."""
+        """The elements of a constant; 2-bit and 4-bit ones are unpacked to int8 or uint8."""
         assert self.buffer is not None  # is_constant
         bits = _narrow_bits(self.type)
         if bits:
@@ -129,8 +129,8 @@ class TensorReader:
     """Checks the tensors of a model.
 
     Args:
-        reader: of the file.
-        buffers: of the model.
+        reader: the flatbuffer.
+        buffers: the buffers of the model.
     """
 
     def __init__(self, reader: Reader, buffers: tuple[schema.BufferTable, ...]) -> None:
@@ -146,9 +146,9 @@ class TensorReader:
         """Read a tensor.
 
         Args:
-            index: its number in the graph.
-            table: the tensor.
-            tables: all tensors of the graph: some have the scales of others.
+            index: its position in the subgraph.
+            table: the tensor's table.
+            tables: all tensors of the subgraph; some hold the scales of others.
 
         Raises:
             InputError, UnsupportedError: with the number and name of the tensor.
@@ -159,21 +159,26 @@ class TensorReader:
         if not 0 <= table.type < len(schema.TENSOR_TYPES):
             raise self.wrong(f"{what} has the unknown type {table.type}", UnsupportedError)
         type_ = schema.TENSOR_TYPES[table.type]
-        shape = tuple(int(extent) for extent in table.shape)
-        if len(shape) > _HIGHEST_RANK or any(extent < 0 for extent in shape):
+        shape = tuple(int(size) for size in table.shape)
+        if len(shape) > _MAX_RANK or any(size < 0 for size in shape):
             raise self.wrong(f"{what} has the shape {list(shape)}")
         count = math.prod(shape)
-        if count > _MOST_ELEMENTS:
-            raise self.wrong(f"{what} has {count:,} elements, more than {_MOST_ELEMENTS:,}")
-        known = tuple(int(extent) for extent in table.shape_signature) or shape
-        if len(known) != len(shape) or any(
-            own not in (-1, extent) for own, extent in zip(known, shape, strict=True)
+        if count > _MAX_ELEMENTS:
+            raise self.wrong(f"{what} has {count:,} elements, more than {_MAX_ELEMENTS:,}")
+        signature = tuple(int(size) for size in table.shape_signature) or shape
+        if len(signature) != len(shape) or any(
+            stated not in (-1, size) for stated, size in zip(signature, shape, strict=True)
         ):
-            raise self.wrong(f"{what} has the shape {list(shape)} and the signature {list(known)}")
+            raise self.wrong(
+                f"{what} has the shape {list(shape)} and the signature {list(signature)}"
+            )
         quantization = self.quantization(table.quantization, type_, shape, what, tables, record)
         buffer = self.buffer(table, type_, shape, what, record)
-        is_sparse = table.sparsity is not None
-        if is_sparse and quantization is not None and quantization.zero_points.any():
+        if (
+            table.sparsity is not None
+            and quantization is not None
+            and quantization.zero_points.any()
+        ):
             raise self.wrong(
                 f"{what} is stored sparse with zero points other than 0", UnsupportedError
             )
@@ -181,7 +186,7 @@ class TensorReader:
         if is_variable and buffer is not None:
             raise self.wrong(f"{what} is a variable with elements in the file", UnsupportedError)
         record.finish()
-        return Tensor(index, name, type_, shape, known, quantization, buffer, is_variable)
+        return Tensor(index, name, type_, shape, signature, quantization, buffer, is_variable)
 
     def buffer(
         self,
@@ -191,7 +196,7 @@ class TensorReader:
         what: str,
         record: ReadRecord,
     ) -> Array | None:
-        """Return the bytes of a constant, dense; None for a tensor that is computed."""
+        """Return the bytes of a constant, dense; None for a computed tensor."""
         if table.external_buffer:
             raise self.wrong(
                 f"{what} is kept in another file (external buffer {table.external_buffer})",
@@ -233,10 +238,12 @@ class TensorReader:
         record.finish()
         if offset <= 1:
             if size > 1:
-                raise self.wrong(f"{what} is in buffer {number} of {size:,} bytes that are nowhere")
+                raise self.wrong(
+                    f"{what} is in buffer {number} of {size:,} bytes that does not exist"
+                )
             return data
         if data.size:
-            raise self.wrong(f"{what} is in buffer {number}, which has bytes at two places")
+            raise self.wrong(f"{what} is in buffer {number}, which has bytes at two offsets")
         if offset + size > len(self.reader.data):
             raise self.wrong(f"{what} ends at byte {offset + size:,} of {len(self.reader.data):,}")
         return np.frombuffer(self.reader.data, np.uint8, size, offset)
@@ -244,12 +251,12 @@ class TensorReader:
     def positions(
         self, table: schema.SparsityTable, shape: tuple[int, ...], what: str, record: ReadRecord
     ) -> Array:
-        """Return the position of each element of a sparse constant in the dense one."""
+        """Return the index of each element of a sparse constant in the dense one."""
         tables = [each for level in table.dim_metadata
                   for each in (level, level.array_segments, level.array_indices)]  # fmt: skip
-        for part in (table, *tables):
-            if part is not None:  # all other fields are read
-                record.track("field", Table(unknown_slots=part.unknown_slots).stated())
+        for each in (table, *tables):
+            if each is not None:  # all other fields are read
+                record.track("field", Table(unknown_slots=each.unknown_slots).stated())
         try:
             return dense_positions(table, shape)
         except InputError as error:
@@ -264,7 +271,7 @@ class TensorReader:
         tables: tuple[schema.TensorTable, ...],
         record: ReadRecord,
     ) -> Quantization | None:
-        """Return how the integers of a tensor stand for reals; None for plain numbers."""
+        """Return the quantization parameters of a tensor; None for plain numbers."""
         if table is None:
             return None
         table = tracked(table, record, _IRRELEVANT_QUANTIZATION)
@@ -288,7 +295,7 @@ class TensorReader:
             zero_points = np.broadcast_to(zero_points, scales.shape)
         if scales.size == 1:
             return self.checked(Quantization(scales, zero_points), type_, what)
-        # Converters give a bias the dimension of its weight; LiteRT does not look at it.
+        # Converters give a bias the dimension of its weight; LiteRT ignores it.
         axis = 0 if len(shape) == 1 else axis
         if not 0 <= axis < len(shape) or shape[axis] != scales.size:
             raise self.wrong(
@@ -303,7 +310,7 @@ class TensorReader:
         what: str,
         tables: tuple[schema.TensorTable, ...],
     ) -> Quantization:
-        """Return the scales of blocks, which other tensors have."""
+        """Return the parameters of a blockwise tensor; its scales are other tensors."""
         size = details.block_size
         if size < 1 or not shape or shape[-1] % size:
             raise self.wrong(f"{what} of shape {list(shape)} has blocks of {size}")
@@ -329,7 +336,7 @@ class TensorReader:
         return self.checked(Quantization(scales, zero_points, None, size), "", what)
 
     def checked(self, quantization: Quantization, type_: str, what: str) -> Quantization:
-        """Return the quantization if its scales and zero points make sense."""
+        """Return the parameters after a check of their shapes and ranges."""
         if quantization.scales.shape != quantization.zero_points.shape:
             raise self.wrong(
                 f"{what} has {quantization.scales.size} scales and "
@@ -353,7 +360,7 @@ class TensorReader:
 
 
 def _narrow_bits(type_: str) -> int:
-    """The bits of a type that several elements share a byte in, else 0."""
+    """Return the bits of a type with several elements in a byte, else 0."""
     return {"INT4": 4, "UINT4": 4, "INT2": 2}.get(type_, 0)
 
 
@@ -362,7 +369,7 @@ def _dtype(type_: str) -> DType:
 
 
 def _unpacked(buffer: Array, bits: int, type_: str) -> Array:
-    """Integers of a few bits, the lowest bits of a byte first; what pads the last byte stays."""
+    """Unpack integers, the lowest bits of a byte first; the padding of the last byte remains."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     values = ((buffer[:, None] >> shifts) & ((1 << bits) - 1)).reshape(-1)
     if type_.startswith("U"):

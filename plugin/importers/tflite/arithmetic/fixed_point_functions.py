@@ -1,0 +1,229 @@
+"""Functions of fixed-point numbers in LiteRT and gemmlowp: ``exp``, ``log``, reciprocals, roots.
+
+Functions with 31 fractional bits compute in 64-bit integers. `logistic` and `tanh` have 15
+fractional bits, and all their products fit 32 bits.
+
+Sources: gemmlowp, ``fixedpoint.h``; LiteRT, ``kernels/internal/common.h``
+(``log_x_for_x_greater_than_or_equal_to_1``, ``GetReciprocal``), ``quantization_util.cc``
+(``GetInvSqrtQuantizedMultiplierExp``), ``reference/portable_tensor_utils.cc``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....numerics.element_types import AnyArray, Array
+from ....numerics.fixed_point import divide_by_power, high_product
+from .requantization import INT32_MAX, INT32_MIN, rounding_right_shift
+
+__all__ = [
+    "exponential_of_negatives",
+    "inverse_square_root",
+    "leading_zeros",
+    "logarithm",
+    "logistic",
+    "one_over_one_plus",
+    "reciprocal",
+    "saturating_shift",
+    "tanh",
+]
+
+# -- 31 fractional bits ---------------------------------------------------------------------------
+
+_EXPONENTIALS = (
+    (-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
+    (3, 720401), (4, 242),
+)  # fmt: skip
+"""``exp(-2**n)`` with 31 fractional bits."""
+
+_EXP_EIGHTH, _THIRD = 1895147668, 715827883  # exp(-1/8), 1/3
+_SQRT_HALF, _LOG_2, _FOURTH_ROOT_OF_HALF = 1518500250, 1488522236, 1805811301
+_ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
+_RECIPROCAL_START, _RECIPROCAL_SLOPE = 1515870810, -1010580540  # 48/17, -32/17, with 29 bits
+_QUARTER_25 = 1 << 23  # 1/4 with 25 fractional bits
+
+
+def saturating_shift(values: AnyArray, bits: int) -> AnyArray:
+    """Multiply by a power of two, and saturate to 32 bits."""
+    return np.minimum(np.maximum(values << bits, INT32_MIN), INT32_MAX)
+
+
+def exponential_of_negatives(values: Array) -> Array:
+    """Compute ``exp`` with 31 fractional bits: gemmlowp's ``exp_on_negative_values``.
+
+    Args:
+        values: int64 from ``-2**31`` to 0, with 26 fractional bits.
+    """
+    quarter = 1 << 24
+    rest = (values & (quarter - 1)) - quarter
+    x = saturating_shift(rest, 5) + (1 << 28)
+    x2 = high_product(x, x)
+    x3, x4 = high_product(x2, x), high_product(x2, x2)
+    tail = high_product(divide_by_power(x4, np.int64(2)) + x3, np.int64(_THIRD)) + x2
+    start = np.int64(_EXP_EIGHTH)
+    result = start + high_product(x + divide_by_power(tail, np.int64(1)), start)
+    remainder = rest - values
+    for exponent, factor in _EXPONENTIALS:
+        is_set = (remainder & (1 << (26 + exponent))) != 0
+        result = np.where(is_set, high_product(result, np.int64(factor)), result)
+    return np.where(values == 0, INT32_MAX, result)
+
+
+def one_over_one_plus(values: AnyArray) -> AnyArray:
+    """Compute ``1 / (1 + x)`` for x in [0, 1], with 31 fractional bits, by Newton's method."""
+    half_denominator = (values + INT32_MAX + 1) >> 1  # both terms are positive
+    x = _RECIPROCAL_START + high_product(half_denominator, np.int64(_RECIPROCAL_SLOPE))
+    for _ in range(3):
+        rest = (1 << 29) - high_product(half_denominator, x)
+        x = x + saturating_shift(high_product(x, rest), 2)
+    return saturating_shift(x, 1)
+
+
+def inverse_square_root(values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Compute ``1 / sqrt(x)`` as ``multiplier * 2**(-shift - 31)``, by Newton's method.
+
+    Args:
+        values: int64 from 0 (treated as 1) to ``2**31 - 1``.
+
+    Returns:
+        Two int64 arrays: multipliers of at most 31 bits, and non-negative shifts.
+    """
+    is_large = values >= 1 << 29
+    bounded = np.maximum(np.where(is_large, values >> 2, values), 2)
+    pairs = ((leading_zeros(bounded) - 1) >> 1) - 1
+    shift = np.where(is_large, 12, 11) - pairs
+    number = (bounded << (pairs * 2)) >> 1
+    half = (number + 1) >> 1
+    x: AnyArray = np.int64(1 << 28)
+    for _ in range(5):
+        cube = saturating_shift(high_product(high_product(x, x), x), 6)
+        rest = high_product(x, np.int64((1 << 28) + (1 << 27))) - high_product(half, cube)
+        x = saturating_shift(rest, 3)
+    x = high_product(x, np.int64(_SQRT_HALF)) << np.maximum(-shift, 0)
+    is_one = values <= 1
+    return np.where(is_one, np.int64(INT32_MAX), x), np.where(is_one, 0, np.maximum(shift, 0))
+
+
+def leading_zeros(values: AnyArray, width: int = 32) -> AnyArray:
+    """Count the leading zero bits of int64 values of 1 to `width` bits; ``width - 1`` for 0."""
+    count: AnyArray = 0
+    for step in (32, 16, 8, 4, 2, 1)[width == 32 :]:
+        is_small = values < np.int64(1) << (width - step)
+        count = count + np.where(is_small, step, 0)
+        values = np.where(is_small, values << step, values)
+    return count
+
+
+def reciprocal(values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Compute ``1 / x`` as ``multiplier * 2**(-31 - shift)``: LiteRT's ``GetReciprocal``.
+
+    Args:
+        values: int64 from 1 to ``2**31 - 1``.
+
+    Returns:
+        Two int64 arrays: 31-bit multipliers, and shifts.
+    """
+    headroom = leading_zeros(values)
+    return one_over_one_plus((values << headroom) - (1 << 31)), 31 - headroom
+
+
+def logarithm(values: AnyArray) -> AnyArray:
+    """Compute ``log`` with 26 fractional bits for numbers from 1 on with 19 fractional bits.
+
+    ``value = r * 2**n`` with `r` about 1. ``log(r)`` is a quotient of polynomials in the distance
+    of `r` from the fourth root of a half.
+
+    Args:
+        values: int64 from ``2**19`` to ``2**31 - 1``.
+    """
+    whole_bits = 12
+    zeros = leading_zeros(values)
+    first = saturating_shift(high_product(values << (zeros - 1), np.int64(_SQRT_HALF)), 1)
+    halved = high_product(values, np.int64(_SQRT_HALF))
+    headroom = leading_zeros(halved) - 1
+    second = np.minimum(values << headroom, (1 << 31) - 1)
+    r = np.minimum(first, second)
+    power = np.maximum(
+        ((whole_bits - zeros) << 25) + _QUARTER_25, ((whole_bits - headroom) << 25) - _QUARTER_25
+    )
+    total = r + _FOURTH_ROOT_OF_HALF
+    p = (total + 1) >> 1  # total is positive
+    q = (r - _FOURTH_ROOT_OF_HALF) * 2
+    square = high_product(q, q)
+    numerator = high_product(q, r) + high_product(high_product(q, square), np.int64(_ALPHA_N))
+    inner = _ALPHA_I + q + high_product(square, np.int64(_ALPHA_D))
+    denominator = high_product(p, inner) + high_product(q, np.int64(_ALPHA_F))
+    inverse = one_over_one_plus(denominator)
+    quotient = high_product(rounding_right_shift(numerator, 6), inverse)
+    return saturating_shift(high_product(power, np.int64(_LOG_2)) + quotient, 1)
+
+
+# -- 15 fractional bits ---------------------------------------------------------------------------
+
+_ONE_15 = (1 << 15) - 1
+
+
+def _constant_15(number: int) -> int:
+    """Round a constant with 31 fractional bits to 15."""
+    return int(divide_by_power(np.int64(number), np.int64(16)))
+
+
+def _product_15(left: AnyArray, right: AnyArray) -> AnyArray:
+    return high_product(left, right, 15)
+
+
+def _exponential_15(values: AnyArray, integer_bits: int) -> AnyArray:
+    """Compute ``exp`` of numbers from ``-2**15`` to 0, with `integer_bits` before the point."""
+    fraction = 15 - integer_bits
+    quarter = 1 << (fraction - 2)
+    rest = (values & (quarter - 1)) - quarter
+    x = (rest << integer_bits) + (1 << 12)
+    x2 = _product_15(x, x)
+    x3, x4 = _product_15(x2, x), _product_15(x2, x2)
+    tail = _product_15(rounding_right_shift(x4, 2) + x3, _constant_15(_THIRD)) + x2
+    start = _constant_15(_EXP_EIGHTH)
+    result = _product_15(x + rounding_right_shift(tail, 1), start) + start
+    result = np.minimum(result, _ONE_15)
+    remainder = rest - values
+    for exponent, factor in _EXPONENTIALS:
+        if exponent < integer_bits:
+            is_set = (remainder & (1 << (fraction + exponent))) != 0
+            result = np.where(is_set, _product_15(result, _constant_15(factor)), result)
+    if integer_bits > 5:
+        result = np.where(values < -(32 << fraction), 0, result)
+    return np.where(values == 0, _ONE_15, result)
+
+
+def _two_over_one_plus_15(values: AnyArray) -> AnyArray:
+    """Compute ``2 / (1 + x)`` with 13 fractional bits, for x in [0, 1] with 15."""
+    half_denominator = (values + _ONE_15 + 1) >> 1
+    start = _constant_15(_RECIPROCAL_START)
+    x = _product_15(half_denominator, _constant_15(_RECIPROCAL_SLOPE)) + start
+    for _ in range(3):
+        rest = (1 << 13) - _product_15(half_denominator, x)
+        x = x + (_product_15(x, rest) << 2)
+    return x
+
+
+def logistic(values: AnyArray) -> AnyArray:
+    """Compute ``1 / (1 + exp(-x))`` with 15 fractional bits: gemmlowp's ``logistic``.
+
+    Args:
+        values: 16-bit integers as int32, with 12 fractional bits.
+    """
+    x = _two_over_one_plus_15(_exponential_15(-np.abs(values), 3))
+    positive = np.minimum(x << 1, _ONE_15)
+    result = np.where(values > 0, positive, _ONE_15 - positive)
+    return np.where(values == 0, 1 << 14, result)
+
+
+def tanh(values: AnyArray, integer_bits: int) -> AnyArray:
+    """Compute ``tanh`` with 15 fractional bits: gemmlowp's ``tanh``.
+
+    Args:
+        values: 16-bit integers as int32.
+        integer_bits: 0 to 6 bits of them before the point, without the sign.
+    """
+    x = _two_over_one_plus_15(_exponential_15(-np.abs(values), integer_bits + 1))
+    positive = np.minimum((x - (1 << 13)) << 2, _ONE_15)
+    return np.where(values == 0, 0, np.where(values < 0, -positive, positive))

@@ -1,0 +1,118 @@
+"""Importers of slices.
+
+Sources: LiteRT, ``slice.cc``, ``strided_slice.cc``, ``dynamic_update_slice.cc``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ....errors import UnsupportedError
+from ....numerics.array_functions import convert, put_slice, take_slice
+from ....numerics.element_types import I32, AnyArray
+from ..call import Call, importer
+
+__all__: list[str] = []
+
+
+@importer("SLICE")
+def slice_(call: Call) -> AnyArray:
+    """Import SLICE, from the starts in input 1, of the sizes in input 2 (-1 for the rest).
+
+    Computed starts are clamped so that the slice is inside; LiteRT refuses others.
+    """
+    operand = call.input(0)
+    if not call.input(1).is_constant:
+        sizes = call.constant_list(2)
+        if len(sizes) != len(operand.shape) or any(
+            not 0 <= n <= size for n, size in zip(sizes, operand.shape, strict=True)
+        ):
+            raise call.error(f"takes {sizes} of {list(operand.shape)} from computed starts")
+        max_starts = np.array(operand.shape, np.int32) - np.array(sizes, np.int32)
+        starts = np.minimum(np.maximum(convert(call.input(1).value, I32), 0), max_starts)
+        return take_slice(operand.value, starts.reshape(-1), sizes)
+    index = []
+    for size, start, count in zip(
+        operand.shape, call.constant_list(1), call.constant_list(2), strict=True
+    ):
+        stop = size if count < 0 else start + count
+        if not 0 <= start <= stop <= size:
+            raise call.error(f"takes elements {start} to {stop} of {size}")
+        index.append(slice(start, stop))
+    return operand.value[tuple(index)]
+
+
+@importer("DYNAMIC_UPDATE_SLICE")
+def dynamic_update_slice(call: Call) -> AnyArray:
+    """Import DYNAMIC_UPDATE_SLICE; starts are clamped so that the update is inside."""
+    operand, update, starts = call.input(0), call.input(1), call.input(2)
+    if starts.shape != (len(operand.shape),):
+        raise call.error(
+            f"has starts of shape {list(starts.shape)}, expected [{len(operand.shape)}]"
+        )
+    max_starts = np.array(
+        [n - m for n, m in zip(operand.shape, update.shape, strict=True)], starts.value.dtype
+    )
+    clamped = np.minimum(np.maximum(starts.value, 0), max_starts)
+    return put_slice(operand.value, update.value, convert(clamped, I32))
+
+
+@importer("STRIDED_SLICE")
+def strided_slice(call: Call) -> AnyArray:
+    """Import STRIDED_SLICE: Python's slices, with masks of full, new and removed dimensions."""
+    operand, options = call.input(0), call.options
+    offset = options.offset
+    starts, stops, steps = (call.constant_list(index) for index in (1, 2, 3))
+    # All masks are read, even those that another mask overrides.
+    begin_mask, end_mask = options.begin_mask, options.end_mask
+    ellipsis_mask, new_axis_mask = options.ellipsis_mask, options.new_axis_mask
+    shrink_axis_mask = options.shrink_axis_mask
+
+    def has(mask: int, entry: int) -> bool:
+        return bool(mask >> entry & 1)
+
+    rank = len(operand.shape)
+    used = sum(not has(ellipsis_mask | new_axis_mask, entry) for entry in range(len(starts)))
+    ellipses = sum(has(ellipsis_mask, entry) for entry in range(len(starts)))
+    masks = f"(ellipsis_mask = {ellipsis_mask}, new_axis_mask = {new_axis_mask})"
+    if ellipses > 1:
+        raise call.error(f"has {ellipses} ellipses in its ellipsis_mask, expected one at most")
+    if ellipses and used == rank:
+        raise call.error(
+            f"has {used} slices beside the ellipsis for {used} dimensions {masks}; LiteRT takes "
+            "one of them for the ellipsis",
+            UnsupportedError,
+        )
+    if used > rank:
+        raise call.error(f"has {used} slices of {rank} dimensions {masks}")
+    index: list[slice | int | None] = []
+    reversed_axes: list[int] = []
+    dimensions = iter(enumerate(operand.shape))
+    for entry, (start, stop, step) in enumerate(zip(starts, stops, steps, strict=True)):
+        if has(ellipsis_mask, entry):
+            index += [slice(None) for _ in range(rank - used)]
+            for _ in range(rank - used):
+                next(dimensions)
+            continue
+        if has(new_axis_mask, entry):
+            index.append(None)
+            continue
+        if not step:
+            raise call.error("has the stride 0")
+        axis, size = next(dimensions)
+        first = None if has(begin_mask, entry) else start
+        if has(shrink_axis_mask, entry):
+            if not -size <= (first or 0) < size:
+                raise call.error(f"takes element {first} of {size}")
+            index.append(first or 0)
+            continue
+        last = None if has(end_mask, entry) else stop + (start * offset)
+        elements = range(*slice(first, last, step).indices(size))
+        if step > 0:
+            index.append(slice(elements.start, max(elements.stop, elements.start), step))
+            continue
+        reversed_axes.append(axis)
+        low, high = (size - 1 - elements[0], size - elements[-1]) if len(elements) else (0, 0)
+        index.append(slice(low, high, -step))
+    value = np.flip(operand.value, tuple(reversed_axes)) if reversed_axes else operand.value
+    return value[tuple(index)]
