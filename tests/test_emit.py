@@ -18,7 +18,15 @@ import pytest
 import subquant
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
-from subquant.emit import TracedValue, linalg, operation, scalar, stablehlo, tensor
+from subquant.emit import (
+    TracedValue,
+    linalg,
+    operation,
+    scalar,
+    stablehlo,
+    stablehlo_reductions,
+    tensor,
+)
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
 from subquant.interpreter.interpreter_client import evaluate_apart
@@ -621,9 +629,9 @@ OPERATIONS: dict[str, tuple[Function, list[np.ndarray], np.ndarray]] = {
         lambda x, n: stablehlo.take(x, n, 1), [BOX, np.array([[2, 0], [1, 1]], np.int32)],
         np.take(BOX, np.array([[2, 0], [1, 1]]), 1),
     ),
-    "reduce": (lambda x: stablehlo.reduce(x, [0, 2]), [BOX], BOX.sum((0, 2), np.int32)),
+    "reduce": (lambda x: stablehlo_reductions.reduce(x, [0, 2]), [BOX], BOX.sum((0, 2), np.int32)),
     "greatest": (
-        lambda x: stablehlo.reduce(
+        lambda x: stablehlo_reductions.reduce(
             x, [1], "maximum", stablehlo.constant(np.int32(-1), x.type.element_type)
         ),
         [BOX], BOX.max(1),

@@ -22,13 +22,13 @@ from subquant.layouts import (
     TensorScaledLayout,
 )
 from subquant.numerics.array_functions import (
-    contract,
     divide_truncated,
     lookup,
     over_time,
     repeat_while,
     rounded_product,
 )
+from subquant.numerics.convolutions import contract
 from subquant.runtime import Device
 from together import Together
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 from ..core._mlir import Value, ir
 from ..dialects.quant import any_type_of
 from ..errors import UnsupportedError, UsageError
-from ..numerics import array_functions, attention, block_form, packed_integers
+from ..numerics import array_functions, attention, block_form, convolutions, packed_integers
 from ..numerics.element_types import AnyArray, ElementType
 from ..numerics.parameters import ExpressedType, StorageType
-from . import stablehlo, subquant
+from . import stablehlo, stablehlo_reductions, subquant
 from .operation import create, integers, like, mlir_type, tensor_type
 from .traced_arrays import (
     FUNCTIONS,
@@ -183,7 +183,7 @@ def _pool(
         window[axis], steps[axis] = size, step
         shape[axis] = (shape[axis] - size) // step + 1
     return operand._with(
-        stablehlo.reduce_window(operand.value, shape, window, steps, function, start)
+        stablehlo_reductions.reduce_window(operand.value, shape, window, steps, function, start)
     )
 
 
@@ -390,15 +390,15 @@ FUNCTIONS.update(
             traced_array(array) if element is None else traced_constant(array, element)
         ),
         array_functions.choose: _choose,
-        array_functions.contract: _contract,
-        array_functions.convolve: _convolve,
-        array_functions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
-        array_functions.dilate: _dilate,
+        convolutions.contract: _contract,
+        convolutions.convolve: _convolve,
+        convolutions.convolve_last: functools.partial(_convolve, layout=_CHANNELS_LAST),
+        convolutions.dilate: _dilate,
         array_functions.divide_truncated: _divide_truncated,
         array_functions.erf: _erf,
         array_functions.lookup: _take,
         array_functions.over_time: _over_time,
-        array_functions.pool: _pool,
+        convolutions.pool: _pool,
         array_functions.put_slice: _put_slice,
         array_functions.repeat_while: _repeat_while,
         block_form.dequantize: _dequantize,

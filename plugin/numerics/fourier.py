@@ -19,7 +19,7 @@ import math
 
 import numpy as np
 
-from .array_functions import contract
+from .convolutions import contract
 from .element_types import AnyArray, Array, DType
 
 __all__ = ["fourier_transform"]

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import UsageError
-from ..numerics.array_functions import convolve
+from ..numerics.convolutions import convolve
 from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Op, Operand, real

@@ -27,7 +27,8 @@ import numpy as np
 
 from ..errors import UsageError
 from ..layouts import BlockLayout, QuantizedLayout
-from ..numerics.array_functions import contract, is_known
+from ..numerics.array_functions import is_known
+from ..numerics.convolutions import contract
 from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Argument, Op, Operand, operands, real

@@ -29,7 +29,7 @@ import numpy as np
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...dialects.quant import element_type
-from ...emit import ArrayLike
+from ...emit import ArrayLike, stablehlo_reductions
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.arctangents import angle_of
 from ...emit.operation import create
@@ -167,7 +167,7 @@ def _long_division(dividend: ArrayLike, divisor: ArrayLike) -> ArrayLike:
     def is_unfinished(*arguments: Value) -> list[Value]:
         remainder, by = traced(arguments)
         axes = range(len(types[0].shape))
-        return [emit_stablehlo.reduce((remainder >= by).value, axes, "or")]
+        return [stablehlo_reductions.reduce((remainder >= by).value, axes, "or")]
 
     def subtract(*arguments: Value) -> list[Value]:
         remainder, by = traced(arguments)

@@ -29,7 +29,7 @@ import numpy as np
 from ...core._mlir import Operation, ir
 from ...dialects import subquant
 from ...dialects.attention import check_attention
-from ...dialects.block_contraction import check_block_contraction, check_unpack
+from ...dialects.block_contraction_checks import check_block_contraction, check_unpack
 from ...dialects.integer_steps import check_requantize, check_saturate, check_subtract_zero_point
 from ...dialects.quant import (
     described_type,

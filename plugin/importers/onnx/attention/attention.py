@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import beside, contract, convert, tanh
+from ....numerics.array_functions import beside, convert, tanh
+from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, F64, I32, AnyArray, ElementType
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, computing_type, float_operand

@@ -13,7 +13,6 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.array_functions import (
-    contract,
     convert,
     divide_truncated,
     is_known,
@@ -21,6 +20,7 @@ from ....numerics.array_functions import (
     put_slice,
     take,
 )
+from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, Typed, importer
 from ..elementwise.activations import sigmoid

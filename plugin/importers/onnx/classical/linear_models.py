@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert, take
+from ....numerics.array_functions import convert, take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
 from ..call import Call, Typed, importer
 from ..reading.model import Tensor

@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert, repeat_while, take
+from ....numerics.array_functions import convert, repeat_while, take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
 from ..call import Call, importer
 from .scores import feature_rows, first_greatest, floats, integer_labels, logistic, post_transformed

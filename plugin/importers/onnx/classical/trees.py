@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, repeat_while, take
+from ....numerics.array_functions import repeat_while, take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, DType
 from ..call import Call, Typed, importer
 from ..reading.model import Tensor

@@ -10,8 +10,9 @@ import math
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, unpack_bits
+from ....numerics.array_functions import unpack_bits
 from ....numerics.block_form import BlockForm
+from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, Array
 from ....numerics.parameters import ExpressedType, StorageType
 from ..call import Call, importer

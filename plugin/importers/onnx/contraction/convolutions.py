@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convert, convolve
+from ....numerics.array_functions import convert
+from ....numerics.convolutions import convolve
 from ....numerics.element_types import AnyArray, DType, ElementType
 from ..call import Call, Operand, Typed, importer
 from ..quantization.expressed import Quantized, ScaledSum, accumulator_type

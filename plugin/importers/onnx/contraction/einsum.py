@@ -14,7 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert, take
+from ....numerics.array_functions import convert, take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, I64, AnyArray, DType, ElementType
 from ..call import Call, Typed, importer
 from ..movement.padding import pad_constant

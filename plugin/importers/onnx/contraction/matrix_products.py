@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert
+from ....numerics.array_functions import convert
+from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType, ElementType
 from ..call import Call, Typed, importer
 from ..elementwise.arithmetic import broadcast_shapes

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convolve, dilate
+from ....numerics.convolutions import convolve, dilate
 from ....numerics.element_types import AnyArray
 from ..call import Call, Typed, importer
 from .convolutions import bias_of

@@ -18,7 +18,8 @@ from fractions import Fraction
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convert, is_known, pool
+from ....numerics.array_functions import convert, is_known
+from ....numerics.convolutions import pool
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
 from ..call import Call, Typed, importer
 from ..contraction.convolutions import padding

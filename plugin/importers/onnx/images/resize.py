@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, take
+from ....numerics.array_functions import take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Typed, importer
 from ..movement.padding import take_constant

@@ -15,7 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert
+from ....numerics.array_functions import convert
+from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I16, I32, AnyArray
 from ..call import Call, importer
 from ..quantization.quantize_linear import dynamically_quantized

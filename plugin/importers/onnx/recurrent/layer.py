@@ -20,7 +20,8 @@ from typing import Protocol
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert, is_known, over_time, take
+from ....numerics.array_functions import convert, is_known, over_time, take
+from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray, ElementType
 from ..call import Call
 from .activations import Function, functions_of

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....numerics.array_functions import convolve_last
+from ....numerics.convolutions import convolve_last
 from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, importer
 from . import dynamic_range

@@ -11,7 +11,7 @@ import numpy as np
 
 from ....core.read_record import Irrelevant
 from ....errors import UnsupportedError
-from ....numerics.array_functions import convolve_last
+from ....numerics.convolutions import convolve_last
 from ....numerics.element_types import AnyArray
 from ..call import Call, custom_importer
 from .convolutions import spread_images

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from ....numerics.array_functions import contract, convert, rounded_product
+from ....numerics.array_functions import convert, rounded_product
+from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, F64, I32, AnyArray, Array
 from ..call import Call, Operand
 

@@ -16,13 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import (
-    contract,
-    convert,
-    divide_truncated,
-    over_time,
-    rounded_product,
-)
+from ....numerics.array_functions import convert, divide_truncated, over_time, rounded_product
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, I64, AnyArray, Array
 from ....numerics.fixed_point import apply_scale
 from ..arithmetic.fixed_point_functions import inverse_square_root

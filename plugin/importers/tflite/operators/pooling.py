@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....numerics.array_functions import convert, divide_truncated, pool
+from ....numerics.array_functions import convert, divide_truncated
+from ....numerics.convolutions import pool
 from ....numerics.element_types import I32, AnyArray, Array
 from ..arithmetic.requantization import saturating_cast
 from ..call import Call, importer

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert, over_time
+from ....numerics.array_functions import convert, over_time
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray
 from ..arithmetic.requantization import rescale, saturating_cast
 from ..call import Call, importer

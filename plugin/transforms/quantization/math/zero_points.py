@@ -27,7 +27,7 @@ from ....dialects.dense import CONSTANTS, array_of_dense
 from ....dialects.grids import zero_point_grid
 from ....dialects.quant import parameters_of
 from ....dialects.windows import edge_padding, window_padding, window_steps
-from ....emit import ArrayLike, Tensors, tensor
+from ....emit import ArrayLike, Tensors, stablehlo_reductions, tensor
 from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ....numerics.array_functions import convert
@@ -189,7 +189,7 @@ class _Correction:
                 shape[targets[axis]] = sums.shape[axis]
             return sums.transpose(order).reshape(shape)
         wide = convert(factor.narrow, self.accumulator)
-        sums = emit_stablehlo.reduce(wide.value, sorted(side.contracted))
+        sums = stablehlo_reductions.reduce(wide.value, sorted(side.contracted))
         places = [targets[axis] for axis in order]
         return form.emitted(form.broadcast(emit_stablehlo.transpose(sums, order), places))
 
