@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...core._mlir import Value, ir
-from ...emit import linalg
-from ...emit import stablehlo as emit_stablehlo
+from ...emit import linalg, stablehlo_reductions
 from ...emit.linalg import Extent
 from ...emit.operation import mlir_type, tensor_type
 from ...numerics.casts import Cast
@@ -84,7 +83,7 @@ def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Va
     type_ = tensor_type([m, *split, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), [*weight.operands, *operands], [type_], rows)
     if split:
-        value = emit_stablehlo.reduce(value, [1])
+        value = stablehlo_reductions.reduce(value, [1])
     return result_tensor(match, value, extents, result)
 
 
