@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from ....errors import UnsupportedError
-from ....numerics.array_functions import contract, convert
+from ....numerics.array_functions import convert
+from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray
 from ..arithmetic.requantization import rescale, rescale_int64
 from ..call import Call, Operand, importer
