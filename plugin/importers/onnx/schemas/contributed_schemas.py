@@ -1,9 +1,9 @@
-"""Schemas of the operators of ONNX Runtime that are lowered: inputs, types and attributes.
+"""Schemas of the lowered operators of ONNX Runtime: inputs, types and attributes.
 
-ONNX Runtime has operators of its own: those of the domain ``com.microsoft``, and one in ONNX's
+ONNX Runtime has its own operators: those of the domain ``com.microsoft``, and one in ONNX's
 domain that ONNX lacks. Some have the name of an ONNX operator, and other inputs and attributes:
 ``com.microsoft.QuantizeLinear`` has no ``block_size``. The package `onnx` knows none of them, so
-that `onnx.checker` lets every node of the domain pass; `problem_of` checks it.
+`onnx.checker` lets every node of the domain pass; `problem_of` checks it.
 
 Source: ONNX Runtime 1.32, ``docs/ContribOperators.md``.
 """
@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CONTRIBUTED", "ContributedInput", "ContributedSchema", "problem_of"]
+__all__ = ["CONTRIBUTED", "ContributedSchema", "SchemaInput", "problem_of"]
 
 _DOMAIN = "com.microsoft."
 _IN_ONNX_DOMAIN = frozenset(("SimplifiedLayerNormalization",))
@@ -128,14 +128,16 @@ node must have. The kinds of attributes are those of `_KINDS`.
 
 
 @dataclass(frozen=True)
-class ContributedInput:
+class SchemaInput:
     """An input of a schema.
 
     Args:
-        name: as in the schema.
+        name: the name in the schema.
         types: the element types that it can have.
         type_parameter: inputs of one type parameter have one type.
-        is_optional, is_variadic: as in the schema.
+        is_optional: it can be absent.
+        is_variadic: it is the last input, which is repeated.
+        is_homogeneous: inputs of its type parameter, and repeated ones, have one type.
     """
 
     name: str
@@ -143,40 +145,40 @@ class ContributedInput:
     type_parameter: str
     is_optional: bool
     is_variadic: bool
+    is_homogeneous: bool
 
 
 @dataclass(frozen=True)
 class ContributedSchema:
-    """The schema of an operator.
+    """The schema of an operator of ONNX Runtime.
 
     Args:
-        inputs: in order.
-        max_outputs: the number of outputs at most.
+        inputs: the inputs in order.
+        max_outputs: the greatest number of outputs.
         attributes: the kind of each attribute.
         required: the attributes that a node must have.
     """
 
-    inputs: tuple[ContributedInput, ...]
+    inputs: tuple[SchemaInput, ...]
     max_outputs: int
     attributes: Mapping[str, str]
     required: frozenset[str]
 
 
 def _schema(inputs: Sequence[str], outputs: str, attributes: Sequence[str]) -> ContributedSchema:
-    formals = []
+    schema_inputs = []
     for text in inputs:
         name, _, types = text.partition(":")
-        plain = name.rstrip("?*")
-        formals.append(
-            ContributedInput(
-                plain, frozenset(_TYPES[types[0]].split()), types, name != plain and "?" in name,
-                "*" in name,
+        is_variadic, admitted = "*" in name, frozenset(_TYPES[types[0]].split())
+        schema_inputs.append(
+            SchemaInput(
+                name.rstrip("?*"), admitted, types, "?" in name, is_variadic, not is_variadic
             )
-        )  # fmt: skip
+        )
     pairs = [text.split(":") for text in attributes]
     kinds = {name.rstrip("!"): _KINDS[kind] for name, kind in pairs}
     required = frozenset(name[:-1] for name, _ in pairs if name.endswith("!"))
-    return ContributedSchema(tuple(formals), int(outputs), kinds, required)
+    return ContributedSchema(tuple(schema_inputs), int(outputs), kinds, required)
 
 
 def _schemas() -> dict[str, ContributedSchema]:

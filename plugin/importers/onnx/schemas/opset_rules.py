@@ -1,0 +1,250 @@
+"""Rules that convert nodes of older operator sets, by `opset_converter`.
+
+The first rules turn attributes into inputs, further ones change names and defaults, and the last
+ones replace a node whose meaning has changed.
+
+Source: ONNX, "Operator Changelog", and the operators' schemas of the package `onnx`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ....numerics.element_types import Array
+from ..call import Operand, Typed, type_of_dtype
+from .older_node import OlderNode, Results, before
+
+_FLOAT = 1
+"""The number of the element type FLOAT."""
+
+
+@before(10, "TopK")
+def _k(node: OlderNode) -> OlderNode:
+    return node.with_input(1, np.asarray([node.attributes["k"]], np.int64)).without("k")
+
+
+@before(10, "Slice")
+def _slice_bounds(node: OlderNode) -> OlderNode:
+    for index, name in enumerate(("starts", "ends", "axes"), start=1):
+        node = node.attribute_to_input(name, index)
+    return node
+
+
+@before(11, "Clip")
+def _clip_bounds(node: OlderNode) -> OlderNode:
+    if node.dtype().kind in "iub":
+        raise node.error(
+            f"is of {node.operand(0).type} in operator set {node.opset}, expected floats"
+        )
+    most = float(np.finfo(np.float32).max)
+    node = node.with_default("min", -most).with_default("max", most)
+    with np.errstate(over="ignore"):  # f16: infinite, which bounds nothing
+        for index, name in ((1, "min"), (2, "max")):
+            node = node.attribute_to_input(name, index, node.dtype())
+    return node
+
+
+@before(11, "Pad")
+def _pad_widths(node: OlderNode) -> OlderNode:
+    value = node.attributes.get("value", 0.0)
+    padded = node.attribute_to_input("pads", 1).without("value")
+    if node.attributes.get("mode", "constant") != "constant":
+        return padded  # the value is for constant padding
+    return padded.with_input(2, np.asarray(value, node.dtype()))
+
+
+@before(13, "Squeeze", "Unsqueeze", "ReduceSum")
+@before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+        "ReduceMin", "ReduceProd", "ReduceSumSquare")  # fmt: skip
+def _axes(node: OlderNode) -> OlderNode:
+    return node.attribute_to_input("axes", 1)
+
+
+@before(13, "Split")
+def _split_sizes(node: OlderNode) -> OlderNode:
+    return node.attribute_to_input("split", 1)
+
+
+@before(18, "Split")
+def _split_count(node: OlderNode) -> OlderNode:
+    """Without sizes, there is an equal part for each output."""
+    if len(node.inputs) > 1 and node.inputs[1] is not None:
+        return node
+    return node.having(num_outputs=len(node.call.node.outputs))
+
+
+@before(12, "Dropout")
+def _dropout_without_training(node: OlderNode) -> OlderNode | Results:
+    """The ratio matters in training only, which operator sets before 12 do not have.
+
+    These operator sets do not define the mask of inference: it is 0 everywhere, as in ONNX Runtime.
+    Before operator set 10 it has the type of the operand.
+    """
+    outputs = node.call.node.outputs
+    if len(outputs) < 2 or not outputs[1]:
+        return node.without("ratio")
+    operand = node.operand(0)
+    is_boolean = node.opset >= 10
+    mask = np.zeros(operand.shape, np.bool_ if is_boolean else node.dtype())
+    mask_type = "BOOL" if is_boolean else operand.type
+    return [Typed(operand.type, operand.value), Typed(mask_type, mask)]
+
+
+@before(20, "DFT")
+def _dft_axis(node: OlderNode) -> OlderNode:
+    return node.with_default("axis", 1).attribute_to_input("axis", 2)
+
+
+@before(11, "Scatter")
+def _scatter(node: OlderNode) -> OlderNode:
+    return replace(node, operator="ScatterElements")
+
+
+@before(16, "RoiAlign")
+def _roi_align(node: OlderNode) -> OlderNode:
+    return node.with_default("coordinate_transformation_mode", "output_half_pixel")
+
+
+@before(20, "GridSample")
+def _grid_sample_mode(node: OlderNode) -> OlderNode:
+    mode = node.attributes.get("mode", "bilinear")
+    return node.having(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
+
+
+@before(23, "QuantizeLinear")
+def _divided_in_f32(node: OlderNode) -> OlderNode:
+    """Quotients of f16 and bf16 were those of f32: the operator had no ``precision``."""
+    is_narrow = node.dtype(1).itemsize == 2
+    return node.with_default("precision", _FLOAT) if is_narrow else node
+
+
+@before(28, "Mod")
+def _remainder_of_reals(node: OlderNode) -> OlderNode:
+    if node.dtype().kind not in "iu" and not node.attributes.get("fmod", 0):
+        raise node.error(
+            f"has fmod = 0 and floats in operator set {node.opset}, expected 1; convert the model "
+            "to operator set 28"
+        )
+    return node
+
+
+@before(9, "BatchNormalization")
+def _spatial(node: OlderNode) -> OlderNode:
+    if node.attributes.get("spatial", 1) != 1:
+        raise node.error("has spatial = 0, statistics for each pixel, which is not lowered")
+    return node.without("spatial")
+
+
+@before(14, "BatchNormalization")
+def _statistics(node: OlderNode) -> OlderNode:
+    """Outputs of statistics meant training."""
+    if any(node.call.node.outputs[1:]):
+        raise node.error("has the statistics of training as results; export it for inference")
+    return node.without("momentum")
+
+
+@before(21, "GroupNormalization")
+def _group_parameters(node: OlderNode) -> OlderNode:
+    """``scale`` and ``bias`` of each group become those of each channel."""
+    channels, groups = node.shape()[1], int(node.attributes["num_groups"])
+    inputs = list(node.inputs)
+    for index in (1, 2):
+        operand = inputs[index]
+        if operand is None or operand.shape != (groups,) or channels % max(groups, 1):
+            raise node.error(f"has {groups} groups of {channels} channels and {operand}")
+        spread = np.repeat(operand.value, channels // groups, 0)
+        inputs[index] = Operand(operand.name, operand.type, spread)
+    return replace(node, inputs=inputs)
+
+
+@before(13, "Softmax", "LogSoftmax", "Hardmax")
+def _softmax_of_matrix(node: OlderNode) -> OlderNode | Results:
+    """The axes from ``axis`` on were one axis: the tensor is reshaped to a matrix."""
+    shape = node.shape()
+    rank = len(shape)
+    axis = node.attributes.get("axis", 1)
+    if not -rank <= axis <= max(rank - 1, 0):
+        raise node.error(f"has the axis {axis} of a tensor of {rank} dimensions")
+    axis = axis % max(rank, 1)
+    if axis == rank - 1 or 0 in shape:
+        return node.having(axis=-1)
+    call = node.call
+    flat = np.array([math.prod(shape[:axis]), math.prod(shape[axis:])], np.int64)
+    (matrix,) = call.apply("Reshape", [node.inputs[0], _constant(flat)])
+    (result,) = call.apply(node.operator, [matrix], axis=-1)
+    whole = _constant(np.array(shape, np.int64))
+    return [Typed(each.type, each.value) for each in call.apply("Reshape", [result, whole])]
+
+
+def _constant(array: Array) -> Operand:
+    return Operand("constant", type_of_dtype(array.dtype), array)
+
+
+@before(9, "Upsample")
+def _upsample_scales(node: OlderNode) -> OlderNode:
+    return node.attribute_to_input("scales", 1, np.float32)
+
+
+@before(10, "Upsample")
+def _upsample(node: OlderNode) -> OlderNode:
+    return replace(node, operator="Resize")
+
+
+@before(11, "Resize")
+def _resize_of_ten(node: OlderNode) -> OlderNode | Results:
+    """``x_original = x_resized / scale``, rounded down, or up where an axis shrinks."""
+    scales = node.inputs[1]
+    mode = node.attributes.get("mode", "nearest")
+    if scales is None or not scales.is_constant:
+        raise node.error("has scales that are computed, expected constants")
+    values = np.asarray(scales.value, np.float32).reshape(-1)
+
+    def resized(part: Array, **options: str) -> OlderNode:
+        inputs = [node.inputs[0], None, _constant(part)]
+        options = {"coordinate_transformation_mode": "asymmetric", "mode": mode, **options}
+        return replace(node, operator="Resize", attributes=options, inputs=inputs)
+
+    if mode != "nearest":
+        return resized(values)
+    grown = np.where(values >= 1, values, np.float32(1))
+    shrunk = np.where(values < 1, values, np.float32(1))
+    if (shrunk == 1).all():
+        return resized(grown, nearest_mode="floor")
+    if (grown == 1).all():
+        return resized(shrunk, nearest_mode="ceil")
+    operand = node.operand(0)
+    for part, rounding in ((grown, "floor"), (shrunk, "ceil")):
+        step = resized(part, nearest_mode=rounding)
+        inputs: Sequence[Operand | None] = [operand, *step.inputs[1:]]
+        (operand,) = node.call.apply("Resize", inputs, **step.attributes)
+    return [Typed(operand.type, operand.value)]
+
+
+@before(9, "Scan")
+def _scan_of_a_batch(node: OlderNode) -> Results:
+    """The first axis of all inputs was a batch: each element becomes a separate Scan."""
+    if node.inputs[0] is not None:
+        raise node.error("has sequence_lens, which is not lowered; export with operator set 9")
+    operands = [each for each in node.inputs[1:] if each is not None]
+    batches = {each.shape[:1] for each in operands}
+    if len(batches) != 1 or batches & {(), (0,)}:
+        raise node.error(f"has operands of shapes {[list(each.shape) for each in operands]}, "
+                         "expected a batch in the first dimension of each")  # fmt: skip
+    directions = node.attributes.get("directions")
+    options = {
+        "body": node.attributes["body"], "num_scan_inputs": node.attributes["num_scan_inputs"],
+    }  # fmt: skip
+    if directions is not None:
+        options["scan_input_directions"] = directions
+    computed = []
+    for index in range(operands[0].shape[0]):
+        items = [Operand(each.name, each.type, each.value[index]) for each in operands]
+        computed.append(node.call.apply_node("Scan", items, options, node.call.node.outputs))
+    return [
+        Typed(each[0].type, np.stack([part.value for part in each]))
+        for each in zip(*computed, strict=True)
+    ]
