@@ -1,11 +1,11 @@
-"""The kernel of a formula: what is computed of each position, or folded along the last axis.
+"""Elementwise kernel: an expression of each element, or its reduction along the last axis.
 
-A formula is operations, each of which reads those before it (`Steps`). An operand is read at an
-offset and a stride of each axis of the positions: what is broadcast, reshaped or reversed is read
-where it lies. Elements of the last axis are computed side by side in a vector where operands lie so
-too. A sum is of four vectors of partial sums, which are added in pairs.
+An expression is a list of operations, each of which reads those before it (`ExpressionBody`). An
+operand is read at an offset, and with a stride for each axis: broadcasts, reshapes and reversals
+are not materialized. Elements of the last axis are vectorized where operands are contiguous along
+it. A reduction has four vectors of partial results, which are combined in pairs.
 
-`subquant.kernels.fusion.elementwise_fusion` says which operations become one.
+`subquant.kernels.fusion.elementwise_fusion` chooses the operations of an expression.
 """
 
 from __future__ import annotations
@@ -37,60 +37,61 @@ from ..kernel import Binding, Kernel
 
 __all__ = [
     "BITCAST",
+    "BITWISE_OPS",
     "CONVERT",
-    "FOLDS",
-    "FUNCTIONS",
-    "OF_BITS",
-    "OF_FLOATS",
-    "RULES",
+    "ELEMENT_OPS",
+    "FLOAT_OPS",
+    "REDUCTIONS",
     "SELECT",
     "SHIFTS",
-    "Apply",
+    "TRANSCENDENTALS",
     "ElementwiseKernel",
+    "ExpressionBody",
+    "ExpressionStep",
     "Node",
-    "Number",
-    "Read",
-    "Result",
-    "Steps",
+    "OperandRead",
+    "StepResult",
 ]
 
-_AS_LONG, _AS_LONG_OF_FUNCTIONS = 8, 64
-"""How many products of bytes take as long as one element of an operation, about."""
-_AT_ONCE = 4
-"""Vectors of partial results: a sum takes four cycles, and one begins in each."""
+_INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
+"""An operation on an element takes about as long as this many int8 MACs."""
+_PARTIAL_RESULTS = 4
+"""An addition has a latency of four cycles: four independent ones keep the unit busy."""
 
-OF_FLOATS = (
+FLOAT_OPS = (
     *("stablehlo.divide", "stablehlo.exponential", "stablehlo.floor", "stablehlo.logistic"),
     *("stablehlo.round_nearest_even", "stablehlo.sqrt", "stablehlo.tanh"),
 )
-_OF_NUMBERS = (
+_NUMBER_OPS = (
     *("stablehlo.abs", "stablehlo.add", "stablehlo.maximum", "stablehlo.minimum"),
     *("stablehlo.multiply", "stablehlo.negate", "stablehlo.subtract"),
 )
-OF_BITS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
+BITWISE_OPS = ("stablehlo.and", "stablehlo.or", "stablehlo.xor")
 SHIFTS = ("stablehlo.shift_left", "stablehlo.shift_right_arithmetic")
 BITCAST, CONVERT = "stablehlo.bitcast_convert", "stablehlo.convert"
 SELECT = "stablehlo.select"
-RULES: dict[str, Callable[..., ArrayLike]] = {
-    **{name: ELEMENTWISE[name] for name in (*OF_FLOATS, *_OF_NUMBERS, *OF_BITS, *SHIFTS, SELECT)},
+ELEMENT_OPS: dict[str, Callable[..., ArrayLike]] = {
+    **{
+        name: ELEMENTWISE[name]
+        for name in (*FLOAT_OPS, *_NUMBER_OPS, *BITWISE_OPS, *SHIFTS, SELECT)
+    },
     **COMPARISONS,
 }
-"""Operations, comparisons by their direction, and how formulas compute them; `_applied` has those
-that say what element they compute."""
-FUNCTIONS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
-FOLDS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
+"""Functions of operations, and of comparisons by their direction; `_apply` has the casts."""
+TRANSCENDENTALS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
+REDUCTIONS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
     "stablehlo.add": ("sum", np.add, "add", 0.0),
     "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
     "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
 }
-"""What reductions compute: the name, of two elements, of those of a vector, and of none."""
+"""Reductions: kernel name, function, kind of ``vector.reduction``, and neutral element."""
 
 
-# -- formulas -------------------------------------------------------------------------------------
+# -- expressions ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Read:
+class OperandRead:
     """An operand, read at ``offset + sum_i strides[i] * position[i]``."""
 
     operand: int
@@ -99,66 +100,70 @@ class Read:
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number, as `float.hex` or `int` writes it: -0.0 is not 0.0."""
+class ConstantNode:
+    """A constant, as text of `float.hex` or `int`: -0.0 is not 0.0."""
 
     text: str
     element: ElementType
 
 
 @dataclass(frozen=True)
-class Result:
-    """What an operation of a formula computes, by its number."""
+class StepResult:
+    """The result of a step, by its number."""
 
     number: int
 
 
-Node: TypeAlias = "Read | Number | Result"
-"""An element of what is computed."""
+Node: TypeAlias = "OperandRead | ConstantNode | StepResult"
+"""An element that a step reads."""
 
 
 @dataclass(frozen=True)
-class Apply:
-    """An operation: of `RULES`, or what makes another element type of one."""
+class ExpressionStep:
+    """An operation of `ELEMENT_OPS`, or a cast, with the element type of its result."""
 
     name: str
-    given: tuple[Node, ...]
+    operands: tuple[Node, ...]
     element: ElementType
 
 
 @dataclass(frozen=True)
-class Steps:
-    """Operations, in an order in which each reads those before it, and what is wanted of them."""
+class ExpressionBody:
+    """Steps, each after those that it reads, and the node of the result."""
 
-    steps: tuple[Apply, ...]
-    last: Node
+    steps: tuple[ExpressionStep, ...]
+    result: Node
 
-    def reads(self) -> list[Read]:
-        """The operands, as often as they are read."""
-        given = [node for step in self.steps for node in step.given]
-        return [node for node in (*given, self.last) if isinstance(node, Read)]
+    def reads(self) -> list[OperandRead]:
+        """The reads of operands, with repetitions."""
+        nodes = [node for step in self.steps for node in step.operands]
+        return [node for node in (*nodes, self.result) if isinstance(node, OperandRead)]
 
-    def moved(self, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Steps:
-        """The same, with operands that are read with other strides."""
+    def with_strides(self, strides: Callable[[tuple[int, ...]], tuple[int, ...]]) -> ExpressionBody:
+        """Return the expression with a function applied to the strides of each read."""
 
-        def of_node(node: Node) -> Node:
-            return replace(node, strides=strides(node.strides)) if isinstance(node, Read) else node
+        def replaced(node: Node) -> Node:
+            if not isinstance(node, OperandRead):
+                return node
+            return replace(node, strides=strides(node.strides))
 
-        steps = [replace(each, given=tuple(map(of_node, each.given))) for each in self.steps]
-        return Steps(tuple(steps), of_node(self.last))
+        steps = [replace(step, operands=tuple(map(replaced, step.operands))) for step in self.steps]
+        return ExpressionBody(tuple(steps), replaced(self.result))
 
     def cost(self) -> int:
-        """How many products of bytes take as long as an element."""
-        names = [step.name for step in self.steps]
-        return sum(_AS_LONG_OF_FUNCTIONS if name in FUNCTIONS else _AS_LONG for name in names)
+        """The int8 MACs that take about as long as an element."""
+        return sum(
+            _INT8_MACS_PER_TRANSCENDENTAL if step.name in TRANSCENDENTALS else _INT8_MACS_PER_OP
+            for step in self.steps
+        )
 
 
-def _applied(step: Apply, given: Sequence[ArrayLike]) -> ArrayLike:
+def _apply(step: ExpressionStep, operands: Sequence[ArrayLike]) -> ArrayLike:
     if step.name == CONVERT:
-        return convert(given[0], step.element)
+        return convert(operands[0], step.element)
     if step.name == BITCAST:
-        return bits_of(given[0], step.element)
-    return RULES[step.name](*given)
+        return bits_of(operands[0], step.element)
+    return ELEMENT_OPS[step.name](*operands)
 
 
 # -- the kernel -----------------------------------------------------------------------------------
@@ -166,127 +171,130 @@ def _applied(step: Apply, given: Sequence[ArrayLike]) -> ArrayLike:
 
 @dataclass(frozen=True)
 class ElementwiseKernel:
-    """A formula of each position, or what is folded of it along the last axis.
+    """An expression of each element, or its reduction along the last axis.
 
     Attributes:
-        shape: the positions.
-        formula: what is computed.
-        sizes, elements: how many elements operands have, and their types.
-        count: how many elements the result has.
-        result: their type.
-        fold: what is folded along the last axis, a name in `FOLDS`.
-        lanes: of f32 in a vector.
+        shape: the shape that the expression is evaluated on.
+        expression: the expression.
+        operand_sizes, operand_elements: the number of elements, and the element type, of each
+            operand.
+        result_size, result_element: the same of the result.
+        reduction: a name in `REDUCTIONS`; None for none.
+        lanes: the f32 lanes of a vector.
     """
 
     shape: tuple[int, ...]
-    formula: Steps
-    sizes: tuple[int, ...]
-    elements: tuple[ElementType, ...]
-    count: int
-    result: ElementType
-    fold: str | None
+    expression: ExpressionBody
+    operand_sizes: tuple[int, ...]
+    operand_elements: tuple[ElementType, ...]
+    result_size: int
+    result_element: ElementType
+    reduction: str | None
     lanes: int
 
     def kernel(self) -> Kernel:
-        """The kernel: bindings are the operands and the result, with one axis each."""
-        given = zip(self.sizes, self.elements, strict=True)
-        bindings = [Binding((size,), element) for size, element in given]
-        bindings.append(Binding((self.count,), self.result))
-        cost = self.formula.cost() + _AS_LONG * (self.fold is not None)
-        name = FOLDS[self.fold][0] if self.fold else "formula"
-        products = math.prod(self.shape) * cost
-        return Kernel(name, bindings, 1, self._body, 0, macs=products)
+        """Build the kernel: bindings are the operands and the result, flattened."""
+        operands = zip(self.operand_sizes, self.operand_elements, strict=True)
+        bindings = [Binding((size,), element) for size, element in operands]
+        bindings.append(Binding((self.result_size,), self.result_element))
+        cost = self.expression.cost() + _INT8_MACS_PER_OP * (self.reduction is not None)
+        name = REDUCTIONS[self.reduction][0] if self.reduction else "formula"
+        return Kernel(name, bindings, 1, self._body, 0, macs=math.prod(self.shape) * cost)
 
     @property
-    def _together(self) -> int:
-        """How many elements of the last axis are computed together."""
-        if any(each.strides and each.strides[-1] not in (0, 1) for each in self.formula.reads()):
+    def _vector_lanes(self) -> int:
+        """The lanes of the vectors along the last axis; 1 for scalars."""
+        reads = self.expression.reads()
+        if any(read.strides and read.strides[-1] not in (0, 1) for read in reads):
             return 1
         last = self.shape[-1] if self.shape else 1
         return next((n for n in (self.lanes, 8, 4) if last % n == 0), 1)
 
     @property
-    def _is_of_magnitudes(self) -> bool:
-        """True for the greatest of magnitudes, whose bits are in their order, and NaN's above all.
+    def _is_max_of_magnitudes(self) -> bool:
+        """True for a maximum of f32 magnitudes, which are ordered as their bits, NaN above all.
 
-        One instruction of a cycle in place of four, one after another as often as a vector has
-        halves.
+        An integer maximum is one instruction; that of floats is four, one after the other.
         """
-        last = self.formula.last
-        if self.fold != "stablehlo.maximum" or not isinstance(last, Result):
+        result = self.expression.result
+        if self.reduction != "stablehlo.maximum" or not isinstance(result, StepResult):
             return False
-        step = self.formula.steps[last.number]
+        step = self.expression.steps[result.number]
         return step.name == "stablehlo.abs" and step.element == F32
 
     def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
         *operands, result = memories
         outer, last = self.shape[:-1], self.shape[-1] if self.shape else 1
-        lanes = self._together
+        lanes = self._vector_lanes
         strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
 
-        def at(positions: Sequence[ArrayLike]) -> ArrayLike:
-            """Where the elements begin that are computed at a position of the outer axes."""
-            return _sum(0, zip(positions, strides, strict=True))
+        def row_of(positions: Sequence[ArrayLike]) -> ArrayLike:
+            """The number of a position of the outer axes."""
+            return _linear_index(0, zip(positions, strides, strict=True))
 
-        def element(positions: Sequence[ArrayLike], place: ArrayLike) -> ArrayLike:
-            return _Element(operands, self.elements, lanes, positions, place).of(self.formula)
+        def element(positions: Sequence[ArrayLike], index: ArrayLike) -> ArrayLike:
+            evaluation = _Evaluation(operands, self.operand_elements, lanes, positions, index)
+            return evaluation.result(self.expression)
 
-        def folded(positions: Sequence[ArrayLike], fold: str) -> None:
-            _, combined, kind, none = FOLDS[fold]
-            many = _AT_ONCE if last % (_AT_ONCE * lanes) == 0 else 1
-            is_of_magnitudes = self._is_of_magnitudes
+        def reduce_row(positions: Sequence[ArrayLike], reduction: str) -> None:
+            _, function, kind, neutral = REDUCTIONS[reduction]
+            count = _PARTIAL_RESULTS if last % (_PARTIAL_RESULTS * lanes) == 0 else 1
+            uses_bits = self._is_max_of_magnitudes
 
-            def more(place: Value, *so_far: ArrayLike) -> list[ArrayLike]:
-                places = [scalar(place) + n * lanes for n in range(len(so_far))]
-                given = [element(positions, each) for each in places]
-                if is_of_magnitudes:
-                    given = [bits_of(each, U32) for each in given]
-                return list(map(combined, so_far, given))
+            def accumulate(index: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                indices = [scalar(index) + n * lanes for n in range(len(carried))]
+                elements = [element(positions, each) for each in indices]
+                if uses_bits:
+                    elements = [bits_of(each, U32) for each in elements]
+                return list(map(function, carried, elements))
 
-            start = _form(lanes).known(none, F32)
-            if is_of_magnitudes:
-                start, kind = _form(lanes).known(0, U32), "maxui"
-            totals = loop(0, last, many * lanes, more, [start] * many)
-            while len(totals) > 1:
-                totals = [combined(*pair) for pair in zip(*[iter(totals)] * 2, strict=True)]
-            total = reduce_lanes(kind, totals[0]) if lanes > 1 else totals[0]
-            store_element(bits_of(total, F32), result, [at(positions).value])
+            initial = _form(lanes).known(neutral, F32)
+            if uses_bits:
+                initial, kind = _form(lanes).known(0, U32), "maxui"
+            partial = loop(0, last, count * lanes, accumulate, [initial] * count)
+            while len(partial) > 1:
+                partial = [function(*pair) for pair in zip(*[iter(partial)] * 2, strict=True)]
+            total = reduce_lanes(kind, partial[0]) if lanes > 1 else partial[0]
+            store_element(bits_of(total, F32), result, [row_of(positions).value])
 
-        def computed(positions: Sequence[ArrayLike]) -> None:
-            first = at(positions) * last
+        def compute_row(positions: Sequence[ArrayLike]) -> None:
+            first = row_of(positions) * last
 
-            def of_place(place: Value) -> None:
-                made = element(positions, scalar(place))
-                index = [(first + scalar(place)).value]
+            def compute(index: Value) -> None:
+                elements = element(positions, scalar(index))
+                target = [(first + scalar(index)).value]
                 if lanes > 1:
-                    store(made, result, index)
+                    store(elements, result, target)
                 else:
-                    store_element(made, result, index)
+                    store_element(elements, result, target)
 
-            loop(0, last, lanes, of_place)
+            loop(0, last, lanes, compute)
 
-        fold = self.fold
-        _nested(outer, computed if fold is None else lambda positions: folded(positions, fold))
+        reduction = self.reduction
+        if reduction is None:
+            _loop_nest(outer, compute_row)
+        else:
+            _loop_nest(outer, lambda positions: reduce_row(positions, reduction))
 
 
-def _nested(
-    extents: Sequence[int],
+def _loop_nest(
+    sizes: Sequence[int],
     body: Callable[[Sequence[ArrayLike]], None],
-    before: Sequence[ArrayLike] = (),
+    outer: Sequence[ArrayLike] = (),
 ) -> None:
-    """A loop for each axis; the body is called with the positions."""
-    if not extents:
-        body(before)
+    """Emit a loop for each axis; the body gets the positions."""
+    if not sizes:
+        body(outer)
         return
-    loop(0, extents[0], 1, lambda place: _nested(extents[1:], body, [*before, scalar(place)]))
+    loop(0, sizes[0], 1, lambda index: _loop_nest(sizes[1:], body, [*outer, scalar(index)]))
 
 
 def _form(lanes: int) -> Scalars:
     return Vectors(lanes) if lanes > 1 else Scalars()
 
 
-def _sum(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
-    """``offset`` and positions times their strides."""
+def _linear_index(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
+    """``offset`` plus positions times strides."""
     total = scalar(constant_index(offset))
     for position, stride in terms:
         if stride:
@@ -295,15 +303,15 @@ def _sum(offset: int, terms: Iterable[tuple[ArrayLike, int]]) -> ArrayLike:
 
 
 @dataclass(frozen=True)
-class _Element:
-    """A position, or as many from there on as are computed together.
+class _Evaluation:
+    """The evaluation of an expression at a position, or at ``lanes`` positions of the last axis.
 
     Attributes:
         operands: memrefs.
-        elements: of them.
-        lanes: how many.
-        outer: the position along the axes before the last.
-        last: along the last one.
+        elements: their element types.
+        lanes: the number of positions.
+        outer: the position along the outer axes.
+        last: the first position along the last axis.
     """
 
     operands: Sequence[Value]
@@ -312,22 +320,22 @@ class _Element:
     outer: Sequence[ArrayLike]
     last: ArrayLike
 
-    def of(self, formula: Steps) -> ArrayLike:
-        """What a formula is there."""
+    def result(self, expression: ExpressionBody) -> ArrayLike:
+        """Evaluate an expression."""
         results: list[ArrayLike] = []
-        for step in formula.steps:
-            results.append(_applied(step, [self._node(each, results) for each in step.given]))
-        return self._node(formula.last, results)
+        for step in expression.steps:
+            results.append(_apply(step, [self._node(each, results) for each in step.operands]))
+        return self._node(expression.result, results)
 
     def _node(self, node: Node, results: Sequence[ArrayLike]) -> ArrayLike:
-        if isinstance(node, Result):
+        if isinstance(node, StepResult):
             return results[node.number]
-        if isinstance(node, Number):
+        if isinstance(node, ConstantNode):
             is_float = node.element.is_float
             number = float.fromhex(node.text) if is_float else int(node.text)
             return _form(self.lanes).known(number, node.element)
         positions = [*self.outer, self.last][-len(node.strides) :] if node.strides else []
-        index = _sum(node.offset, zip(positions, node.strides, strict=True)).value
+        index = _linear_index(node.offset, zip(positions, node.strides, strict=True)).value
         memory, element = self.operands[node.operand], self.elements[node.operand]
         if self.lanes == 1:
             return load_element(memory, [index])

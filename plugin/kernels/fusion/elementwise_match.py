@@ -17,21 +17,21 @@ from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, Element
 from ..constant_values import is_invariant
 from ..cpu.elementwise import (
     BITCAST,
+    BITWISE_OPS,
     CONVERT,
-    FOLDS,
-    FUNCTIONS,
-    OF_BITS,
-    OF_FLOATS,
-    RULES,
+    ELEMENT_OPS,
+    FLOAT_OPS,
+    REDUCTIONS,
     SELECT,
     SHIFTS,
-    Apply,
+    TRANSCENDENTALS,
+    ConstantNode,
     ElementwiseKernel,
+    ExpressionBody,
+    ExpressionStep,
     Node,
-    Number,
-    Read,
-    Result,
-    Steps,
+    OperandRead,
+    StepResult,
 )
 from ..pack.parameters import ModuleGlobals
 
@@ -52,13 +52,13 @@ _MAX_ELEMENTS = 1 << 13
 """Results with more elements are worth IREE's threads."""
 _MAX_OPERATIONS = 32
 
-_EXPENSIVE = (*FUNCTIONS, "stablehlo.divide", "stablehlo.sqrt")
+_EXPENSIVE = (*TRANSCENDENTALS, "stablehlo.divide", "stablehlo.sqrt")
 """Operations that are not recomputed for each element that reads a result."""
 _COMPARE, CONSTANT = "stablehlo.compare", "stablehlo.constant"
 _BROADCAST, _RESHAPE, _SLICE = "stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.slice"
 VIEWS = (_BROADCAST, _RESHAPE, "stablehlo.reverse", _SLICE)
 """Operations that become accesses, in the forms that `_Access` has."""
-FUSED_OPERATIONS = (*RULES, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT)
+FUSED_OPERATIONS = (*ELEMENT_OPS, *VIEWS, BITCAST, _COMPARE, CONVERT, CONSTANT)
 """Operations that are erased when an expression has replaced their users."""
 
 _INTEGERS = (I8, I16, I32, I64)
@@ -114,7 +114,7 @@ class _Access:
         is_reversed = tuple(flag ^ (i in axes) for i, flag in enumerate(self.is_reversed))
         return replace(self, is_reversed=is_reversed)
 
-    def read(self, operand: int, shape: Sequence[int], rank: int) -> Read:
+    def read(self, operand: int, shape: Sequence[int], rank: int) -> OperandRead:
         """The read of an operand, by its number and shape, for positions of a rank."""
         offset, strides, stride = 0, [0] * rank, math.prod(shape)
         for axis, is_reversed, size in zip(self.axes, self.is_reversed, shape, strict=True):
@@ -123,7 +123,7 @@ class _Access:
                 continue
             strides[axis] += -stride if is_reversed else stride
             offset += (size - 1) * stride if is_reversed else 0
-        return Read(operand, offset, tuple(strides))
+        return OperandRead(operand, offset, tuple(strides))
 
 
 def _viewed(value: Value, access: _Access | None = None) -> tuple[Value, _Access]:
@@ -157,7 +157,7 @@ def small_element(value: Value) -> ElementType | None:
 
 def is_elementwise(op: Operation) -> bool:
     """True for an elementwise operation that a kernel can compute."""
-    if op.name not in (*RULES, BITCAST, _COMPARE, CONVERT):
+    if op.name not in (*ELEMENT_OPS, BITCAST, _COMPARE, CONVERT):
         return False
     values = (*op.operands, *op.results)
     *operands, result = elements = [small_element(value) for value in values]
@@ -172,12 +172,12 @@ def is_elementwise(op: Operation) -> bool:
         return operands[0] in LOADED_ELEMENTS and _is_signed_or_float(op)
     if op.name == SELECT:
         return result in LOADED_ELEMENTS
-    if op.name in OF_BITS:
+    if op.name in BITWISE_OPS:
         return result in (*_INTEGERS, BOOL)
     if op.name in SHIFTS:
         count = _uniform_number(_viewed(op.operands[1])[0])
         return result in _INTEGERS and count is not None and 0 <= int(count.text) < result.bits
-    return result == F32 if op.name in OF_FLOATS else result in LOADED_ELEMENTS
+    return result == F32 if op.name in FLOAT_OPS else result in LOADED_ELEMENTS
 
 
 def _is_signed_or_float(op: Operation) -> bool:
@@ -199,10 +199,10 @@ def fold_of(op: Operation) -> str | None:
     body = op.regions[0].blocks[0]
     inner = [each.operation for each in body.operations]
     names = [each.name for each in inner]
-    if len(names) != 2 or names[0] not in FOLDS or names[1] != "stablehlo.return":
+    if len(names) != 2 or names[0] not in REDUCTIONS or names[1] != "stablehlo.return":
         return None
     start = _uniform_number(op.operands[1])
-    if start is None or float.fromhex(start.text) != FOLDS[names[0]][-1]:
+    if start is None or float.fromhex(start.text) != REDUCTIONS[names[0]][-1]:
         return None
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     rank = op.operands[0].type.rank
@@ -211,7 +211,7 @@ def fold_of(op: Operation) -> str | None:
     return names[0] if has_both and is_last else None
 
 
-def _uniform_number(value: Value) -> Number | None:
+def _uniform_number(value: Value) -> ConstantNode | None:
     """The number of all elements of a constant; None for other values."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name != CONSTANT:
@@ -222,7 +222,7 @@ def _uniform_number(value: Value) -> Number | None:
     if small_element(value) not in LOADED_ELEMENTS:
         return None
     element, number = element_of(value.type), attribute.get_splat_value().value
-    return Number(float(number).hex() if element.is_float else str(int(number)), element)
+    return ConstantNode(float(number).hex() if element.is_float else str(int(number)), element)
 
 
 def _reads(value: Value) -> int:
@@ -297,17 +297,17 @@ class ExpressionBuilder:
         order = sorted(self._accesses, key=self._order.__getitem__)
         indices = {each: index for index, each in enumerate(order)}
         steps = tuple(self._step(each, indices) for each in order)
-        last = self._node(roots[0], identity, indices) if self._fold else Result(len(steps) - 1)
+        last = self._node(roots[0], identity, indices) if self._fold else StepResult(len(steps) - 1)
         if any(small_element(each) not in LOADED_ELEMENTS for each in self._operands):
             return None
-        expression = Steps(steps, last)
+        expression = ExpressionBody(steps, last)
         result_shape = _shape(op.results[0])
         groups = _merged_axes(self._shape, expression.reads(), len(result_shape))
         if self._fold and len([group for group in groups if group[0] >= len(result_shape)]) != 1:
             return None
         kernel = ElementwiseKernel(
             tuple(math.prod(self._shape[axis] for axis in group) for group in groups),
-            expression.moved(lambda strides: tuple(strides[group[-1]] for group in groups)),
+            expression.with_strides(lambda strides: tuple(strides[group[-1]] for group in groups)),
             tuple(math.prod(_shape(each)) for each in self._operands),
             tuple(element_of(each.type) for each in self._operands),
             math.prod(result_shape),
@@ -351,10 +351,10 @@ class ExpressionBuilder:
         is_cheap = is_read_once or op.name not in _EXPENSIVE
         return is_cheap and _reads(result) == len(accesses)
 
-    def _step(self, op: Operation, indices: Mapping[Operation, int]) -> Apply:
+    def _step(self, op: Operation, indices: Mapping[Operation, int]) -> ExpressionStep:
         nodes = tuple(self._node(operand, self._accesses[op], indices) for operand in op.operands)
         name = comparison_direction(op) if op.name == _COMPARE else op.name
-        return Apply(name, nodes, element_of(op.results[0].type))
+        return ExpressionStep(name, nodes, element_of(op.results[0].type))
 
     def _node(self, value: Value, access: _Access, indices: Mapping[Operation, int]) -> Node:
         """The node of a value that is read by an access."""
@@ -363,14 +363,14 @@ class ExpressionBuilder:
         if number is not None:
             return number
         if not isinstance(value.owner, ir.Block) and value.owner.operation in indices:
-            return Result(indices[value.owner.operation])
+            return StepResult(indices[value.owner.operation])
         buffer = buffer_of(value)
         if buffer not in self._operands:
             self._operands.append(buffer)
         return access.read(self._operands.index(buffer), _shape(value), len(self._shape))
 
 
-def _merged_axes(shape: Sequence[int], reads: Sequence[Read], end: int) -> list[list[int]]:
+def _merged_axes(shape: Sequence[int], reads: Sequence[OperandRead], end: int) -> list[list[int]]:
     """Groups of axes that every read treats as one axis.
 
     Args:
