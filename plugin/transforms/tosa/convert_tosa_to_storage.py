@@ -1,17 +1,17 @@
-"""``convert-tosa-to-storage``: TOSA computes with the signless integers that store its values.
+"""``convert-tosa-to-storage``: give TOSA's values their signless storage types.
 
-TOSA's operations are defined on integers, with zero points as operands: a quantized type on them
-says what the integers stand for, and an unsigned type (``ui8``) how ``tosa.rescale`` reads them.
-Upstream's lowerings take neither. This pass gives TOSA's values the signless storage type, with
-``quant.scast`` where another dialect gives or takes a quantized one, and refuses an operation whose
-result would not be what its types say:
+TOSA's operations are defined on integers, with zero points as operands: a quantized type adds the
+values that the integers express, and an unsigned type (``ui8``) how ``tosa.rescale`` reads them.
+Upstream's lowerings accept neither. This pass gives TOSA's values the signless storage type, with
+``quant.scast`` at operations of other dialects, and refuses an operation whose result would
+contradict its types:
 
-* operations that move data, or compare (``clamp``, ``max_pool2d``), need one and the same type, of
-  one scale if elements change their place; those that compare need signed storage;
+* operations that move data, or compare (``clamp``, ``max_pool2d``), need one type, per-tensor if
+  elements move; those that compare need signed storage;
 * operations with zero points need those of their types, and signed storage; ``tosa.rescale`` takes
-  unsigned storage where its flags say so;
+  unsigned storage if its flags agree;
 * ``tosa.table`` is a map of storage values;
-* every other operation would compute with storage values as if they were the real ones.
+* every other operation would compute with storage values instead of expressed values.
 
 Before::
 
@@ -44,63 +44,34 @@ from ...dialects.quant import element_type, is_quantized, parameters_of, storage
 from ...emit.operation import number_of, with_element
 from ...errors import Remark, UnsupportedError
 from ...numerics.parameters import StorageType
-from ..base import UNCHANGED, ModulePass, TypePredicate, convert_signature, walk
+from ..base import UNCHANGED, ModulePass, TypePredicate, convert_signature, producer_of, walk
 
 __all__ = ["ConvertTosaToStorage"]
 
 _CASTS = ("builtin.unrealized_conversion_cast",)
 _MOVES = frozenset(
-    (
-        "tosa.concat",
-        "tosa.cond_if",
-        "tosa.const",
-        "tosa.gather",
-        "tosa.identity",
-        "tosa.reshape",
-        "tosa.reverse",
-        "tosa.scatter",
-        "tosa.select",
-        "tosa.slice",
-        "tosa.tile",
-        "tosa.transpose",
-        "tosa.variable",
-        "tosa.variable_read",
-        "tosa.variable_write",
-        "tosa.while_loop",
-        "tosa.yield",
+    f"tosa.{name}"
+    for name in (
+        *("concat", "cond_if", "const", "gather", "identity", "reshape", "reverse"),
+        *("scatter", "select", "slice", "tile", "transpose", "variable", "variable_read"),
+        *("variable_write", "while_loop", "yield"),
     )
 )
 _COMPARES = frozenset(
-    (
-        "tosa.argmax",
-        "tosa.clamp",
-        "tosa.equal",
-        "tosa.greater",
-        "tosa.greater_equal",
-        "tosa.max_pool2d",
-        "tosa.maximum",
-        "tosa.minimum",
-        "tosa.reduce_max",
-        "tosa.reduce_min",
+    f"tosa.{name}"
+    for name in (
+        *("argmax", "clamp", "equal", "greater", "greater_equal", "max_pool2d", "maximum"),
+        *("minimum", "reduce_max", "reduce_min"),
     )
 )
-_KEEPS_PLACES = frozenset(
-    (
-        "tosa.clamp",
-        "tosa.const",
-        "tosa.equal",
-        "tosa.greater",
-        "tosa.greater_equal",
-        "tosa.identity",
-        "tosa.maximum",
-        "tosa.minimum",
-        "tosa.select",
-        "tosa.variable",
-        "tosa.variable_read",
-        "tosa.variable_write",
+_ELEMENTWISE = frozenset(
+    f"tosa.{name}"
+    for name in (
+        *("clamp", "const", "equal", "greater", "greater_equal", "identity", "maximum"),
+        *("minimum", "select", "variable", "variable_read", "variable_write"),
     )
 )
-"""Operations for which a per-axis type will do."""
+"""Operations that accept a per-axis type, because no element moves."""
 _ZERO_POINTS: dict[str, dict[int, int]] = {
     "tosa.avg_pool2d": {1: 0, 2: -1},
     "tosa.conv2d": {3: 0, 4: 1},
@@ -111,9 +82,9 @@ _ZERO_POINTS: dict[str, dict[int, int]] = {
     "tosa.rescale": {3: 0, 4: -1},
     "tosa.transpose_conv2d": {3: 0, 4: 1},
 }
-"""The operands that are zero points, and of which operand (-1: the result)."""
+"""Numbers of the operands that are zero points, and of their operands (-1: the result)."""
 _FILLS_STORAGE = ("tosa.negate", "tosa.rescale", "tosa.table")
-"""Operations whose results may be any integer of their width, beyond a narrow storage range."""
+"""Operations whose results may exceed a narrowed storage range."""
 _CARRIES_UNSIGNED = ("builtin.", "cf.", "func.", "scf.", "tosa.")
 
 
@@ -127,7 +98,7 @@ class ConvertTosaToStorage(ModulePass):
         """Convert `module`, if it has an operation of TOSA.
 
         Raises:
-            UnsupportedError: an operation whose result would not be what its types say.
+            UnsupportedError: an operation whose result would contradict its types.
         """
         operations = walk(module)
         tosa = [op for op in operations if op.name.startswith("tosa.") or op.name in _CASTS]
@@ -146,9 +117,6 @@ class ConvertTosaToStorage(ModulePass):
         return None
 
 
-# -- what the types say ---------------------------------------------------------------------------
-
-
 def _is_special(type_: ir.Type) -> bool:
     return is_quantized(type_) or _is_unsigned(type_)
 
@@ -160,13 +128,13 @@ def _is_unsigned(type_: ir.Type) -> bool:
 
 def _check(op: Operation) -> None:
     values = [*op.operands, *op.results]
-    found = [parameters_of(value.type, op) for value in values]
+    all_parameters = [parameters_of(value.type, op) for value in values]
     if op.name in _CASTS or op.name == "tosa.table":
         return
     if op.name in _MOVES or op.name in _COMPARES:
         _check_same(op, [value.type for value in values if is_quantized(value.type)])
     if op.name in _COMPARES or (op.name in _ZERO_POINTS and op.name != "tosa.rescale"):
-        for value, parameters in zip(values, found, strict=True):
+        for value, parameters in zip(values, all_parameters, strict=True):
             if _is_unsigned(value.type) or (parameters and not parameters.storage.signed):
                 raise UnsupportedError(
                     f"computes with the unsigned storage of '{value.type}', and TOSA's integers "
@@ -187,14 +155,14 @@ def _check(op: Operation) -> None:
 def _check_same(op: Operation, types: list[ir.Type]) -> None:
     for type_ in types:
         parameters = parameters_of(type_, op)
-        assert parameters is not None  # the caller gives quantized types
-        if parameters.granularity != "per-tensor" and op.name not in _KEEPS_PLACES:
+        assert parameters is not None  # callers pass quantized types only
+        if parameters.granularity != "per-tensor" and op.name not in _ELEMENTWISE:
             raise UnsupportedError(
                 f"may move elements to other blocks of a {parameters.granularity} type, whose "
                 "scales stay where they are; use a per-tensor type",
                 op,
             )
-        if element_type(type_) != element_type(types[0]):  # for most upstream's verifier says so
+        if element_type(type_) != element_type(types[0]):  # upstream's verifier misses some
             raise UnsupportedError(
                 f"has values of different quantized types, '{element_type(types[0])}' and "
                 f"'{element_type(type_)}'; rescale one of them first (tosa.rescale)",
@@ -219,25 +187,22 @@ def _check_zero_points(op: Operation) -> None:
                 )
         if parameters is None:
             continue
-        given = _zero_point(op.operands[position], unsigned)
-        wanted = np.unique(parameters.zero_points)
-        if given is None or wanted.size != 1 or int(wanted[0]) != given:
+        operand = _zero_point(op.operands[position], unsigned)
+        expected = np.unique(parameters.zero_points)
+        if operand is None or expected.size != 1 or int(expected[0]) != operand:
             raise UnsupportedError(
-                f"has the zero point {'of a variable' if given is None else given} for a value of "
-                f"type '{value.type}'; expected the constant {', '.join(map(str, wanted))}",
+                f"has the zero point {'of a variable' if operand is None else operand} for a value "
+                f"of type '{value.type}'; expected the constant {', '.join(map(str, expected))}",
                 op,
             )
 
 
 def _zero_point(value: Value, unsigned: bool) -> int | None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
+    producer = producer_of(value)
+    if producer is None or producer.name != "tosa.const":
         return None
-    number = int(array_of_dense(owner.operation.attributes["values"])[0])
+    number = int(array_of_dense(producer.attributes["values"])[0])
     return number & ((1 << element_type(value.type).width) - 1) if unsigned else number
-
-
-# -- conversion -----------------------------------------------------------------------------------
 
 
 def _convert_quantized(op: Operation) -> None:
@@ -256,16 +221,15 @@ def _convert_quantized(op: Operation) -> None:
 
 
 def _storage_of(value: Value, op: Operation) -> Value:
-    type_ = _storage_type(value.type, op)
-    if not isinstance(value.owner, ir.Block) and value.owner.operation.name == "quant.scast":
-        source = value.owner.operation.operands[0]
-        if source.type == type_:
-            return source
+    type_, producer = _storage_type(value.type, op), producer_of(value)
+    is_cast = producer is not None and producer.name == "quant.scast"
+    if is_cast and producer.operands[0].type == type_:
+        return producer.operands[0]
     return emit.value("quant.scast", [value], type_)
 
 
 def _convert_value(value: Value, op: Operation) -> None:
-    """Give a value its storage type; its users take a cast back, until they are converted too."""
+    """Give a value its storage type; its users read a cast of it until they are converted."""
     old, uses = value.type, [(use.owner, use.operand_number) for use in value.uses]
     value.set_type(_storage_type(old, op))
     if op.name in _FILLS_STORAGE:
@@ -279,7 +243,7 @@ def _convert_value(value: Value, op: Operation) -> None:
 def _clamp(value: Value, type_: ir.Type, op: Operation) -> Value:
     """Clamp a value to the storage range of its type, if that is narrower than its integers."""
     parameters = parameters_of(type_, op)
-    assert parameters is not None  # the caller gives quantized types
+    assert parameters is not None  # callers pass quantized types only
     storage = parameters.storage
     if storage == StorageType(storage.width, storage.signed):
         return value
@@ -297,14 +261,14 @@ def _clamp(value: Value, type_: ir.Type, op: Operation) -> Value:
 
 def _storage_type(type_: ir.Type, op: Operation) -> ir.Type:
     parameters = parameters_of(type_, op)
-    assert parameters is not None  # callers ask only for quantized types
+    assert parameters is not None  # callers pass quantized types only
     if not isinstance(type_, ir.RankedTensorType):
         raise UnsupportedError(f"has the type '{type_}'; expected a ranked tensor", op)
     return with_element(type_, storage_mlir_type(parameters.storage))
 
 
 def _convert_variable(op: Operation) -> None:
-    """A variable of a quantized type without a first value starts at what stands for 0."""
+    """Convert a variable; without an initial value it starts at its zero point."""
     type_ = op.attributes["type"].value
     parameters = parameters_of(type_, op)
     if parameters is None:
@@ -314,8 +278,8 @@ def _convert_variable(op: Operation) -> None:
         op.attributes["type"] = ir.TypeAttr.get(storage)
         zero_points = np.unique(parameters.zero_points)
         if "initial_value" not in op.attributes and zero_points.size == 1:
-            shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
-            if all(extent >= 0 for extent in shape):
+            shape = [int(size) for size in np.array(op.attributes["var_shape"]).reshape(-1)]
+            if all(size >= 0 for size in shape):
                 values = np.full(shape, int(zero_points[0]))
                 op.attributes["initial_value"] = dense_of_array(values, storage)
 

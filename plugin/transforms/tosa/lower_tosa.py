@@ -1,10 +1,10 @@
-"""``lower-tosa``: what is left of TOSA becomes linalg, tensor, arith and scf.
+"""``lower-tosa``: lower the remaining TOSA to linalg, tensor, arith and scf.
 
 IREE 3.13 does not parse the TOSA of newer MLIR (``tosa.const_shape``, the attributes of
-``tosa.conv2d`` and others), so upstream's own lowerings are run here, on the bindings' side of the
-hand-over. Casts between equal types, which converters leave around variables, go away. Casts of the
-dialect ``quant`` are written as those of ``subquant`` meanwhile: upstream's canonicalization makes
-``dcast(qcast(x))`` the ``x`` that was not rounded, in every function of the module.
+``tosa.conv2d`` and others), so this pass runs upstream's own lowerings before the hand-over. Casts
+between equal types, which converters leave around variables, are erased. Casts of the dialect
+``quant`` are written as those of ``subquant`` meanwhile: upstream's canonicalization folds
+``dcast(qcast(x))`` to the unrounded ``x``, in every function of the module.
 
 Before::
 
@@ -37,14 +37,14 @@ _PASSES = (
 )
 _FOLDED = ("qcast", "dcast")
 _RENAMED = "of_quant"
-"""On a cast that is the other dialect's."""
+"""Attribute of a cast that is renamed to the other dialect."""
 
 
 @dataclass(frozen=True)
 class LowerTosa(ModulePass):
-    """Run upstream's lowerings of TOSA; fail if one of its operations is left.
+    """Run upstream's lowerings of TOSA; fail if a TOSA operation remains.
 
-    Upstream lowers no ``tosa.transpose_conv2d``: it becomes a ``tosa.conv2d`` before
+    Upstream does not lower ``tosa.transpose_conv2d``: it becomes a ``tosa.conv2d`` first
     (`transposed_convolution`).
     """
 
@@ -54,7 +54,7 @@ class LowerTosa(ModulePass):
         """Rewrite `module`, if it has an operation of TOSA.
 
         Raises:
-            UnsupportedError: an operation that upstream does not lower, with its place.
+            UnsupportedError: an operation that upstream does not lower.
         """
         operations = walk(module)
         if not any(op.name.startswith("tosa.") for op in operations):

@@ -1,4 +1,4 @@
-"""``lower-tosa-rescale``: ``tosa.rescale`` as integer arithmetic, element by element.
+"""``lower-tosa-rescale``: lower ``tosa.rescale`` to elementwise integer arithmetic.
 
 IREE 3.13 does not parse the ``tosa.rescale`` of newer MLIR, and upstream's lowering refuses
 ``scale32 = false`` with DOUBLE_ROUND or INEXACT_ROUND. Here every form is one ``linalg.generic``
@@ -8,8 +8,8 @@ with the formula of `subquant.numerics.fixed_point.rescale`::
     scaled = apply_scale(value, multiplier[c], shift[c])
     y      = clamp(scaled + extend(output_zp, output_unsigned), lowest, greatest of y's type)
 
-in 64-bit words: a value has up to 32 bits with multipliers of 31 (``scale32 = true``), or 48 with
-15. TOSA leaves open what happens when the scaled value has more than 32 bits; here it saturates.
+in 64-bit words: a value has up to 32 bits with multipliers of 31 bits (``scale32 = true``), or 48
+with 15. TOSA does not define scaled values of more than 32 bits; here they saturate.
 
 Before::
 
@@ -41,7 +41,7 @@ from ...errors import Remark, UnsupportedError, VerificationError
 from ...numerics.element_types import I32, Array, ElementType
 from ...numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ...numerics.parameters import StorageType
-from ..base import ModulePass, NoMatch, apply_patterns
+from ..base import ModulePass, NoMatch, apply_patterns, producer_of
 
 __all__ = ["LowerTosaRescale"]
 
@@ -85,23 +85,23 @@ def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     loop = _Loop(source, result_type.rank)
     axis = source.type.rank - 1 if flag["per_channel"] else None
     m, s = loop.parameter(multiplier, axis), loop.parameter(shift, axis)
-    before = loop.parameter(input_zp, unsigned=flag["input_unsigned"])
-    after = loop.parameter(output_zp, unsigned=flag["output_unsigned"])
+    input_zero = loop.parameter(input_zp, unsigned=flag["input_unsigned"])
+    output_zero = loop.parameter(output_zp, unsigned=flag["output_unsigned"])
     storage = StorageType(result_type.element_type.width, not flag["output_unsigned"])
     element = _element(source.type, flag["input_unsigned"])
 
     def body(x: Value, *parameters: Value) -> Value:
         form = Scalars()
         number = form.emitted(x, element)
-        known = [parameter(form, parameters) for parameter in (m, s, before, after)]
-        scaled = rescale(number, known[0], known[1], (known[2], known[3]), rounding)
+        scale = [parameter(form, parameters) for parameter in (m, s, input_zero, output_zero)]
+        scaled = rescale(number, scale[0], scale[1], (scale[2], scale[3]), rounding)
         return saturate(scaled, storage).value
 
-    extents = [
+    sizes = [
         linalg.dim(source, a) if result_type.is_dynamic_dim(a) else int(n)
         for a, n in enumerate(result_type.shape)
     ]
-    output = linalg.empty(extents, result_type.element_type)
+    output = linalg.empty(sizes, result_type.element_type)
     maps = [*loop.maps, loop.maps[0]]
     result = linalg.generic(loop.inputs, output, maps, body)
     rewriter.replace_op(op, [linalg.cast(result, result_type)])
@@ -122,11 +122,11 @@ def _element(type_: ir.RankedTensorType, unsigned: bool) -> ElementType:
 
 
 Parameter = Callable[[Scalars, tuple[Value, ...]], int | ArrayLike]
-"""Gives, in the body, a number that is known, or the value of a further input."""
+"""A function that returns, in the body, a constant or the value of a further input."""
 
 
 class _Loop:
-    """The inputs of a parallel loop over one tensor: itself, and parameters that are not known."""
+    """The inputs of a parallel loop over one tensor: itself, and its variable parameters."""
 
     def __init__(self, source: Value, rank: int) -> None:
         self.inputs = [source]
@@ -135,7 +135,7 @@ class _Loop:
     def parameter(
         self, vector: Value, axis: int | None = None, unsigned: bool = False
     ) -> Parameter:
-        """Return what gives a vector's element at the index of `axis`, or its first one."""
+        """A vector's element at the index of `axis`, or its first element."""
         constant, element = _constant(vector), _element(vector.type, unsigned)
         if constant is not None:
             if unsigned:
@@ -143,7 +143,7 @@ class _Loop:
             if constant.size == 1:
                 number = int(constant[0])
                 return lambda form, parameters: number
-            # 32 bits for all: a load of i8 costs Vulkan devices a conversion of its own
+            # In 32 bits: a load of i8 costs Vulkan devices a conversion.
             vector, element = linalg.constant(dense(constant, mlir_type(I32))), I32
         index = ir.AffineConstantExpr.get(0)
         if axis is not None and int(vector.type.shape[0]) != 1:
@@ -155,9 +155,9 @@ class _Loop:
 
 
 def _constant(vector: Value) -> Array | None:
-    if isinstance(vector.owner, ir.Block):
+    producer = producer_of(vector)
+    if producer is None:
         return None
-    owner = vector.owner.operation
-    name = {"tosa.const": "values", "arith.constant": "value"}.get(owner.name)
-    attribute = owner.attributes[name] if name else None
+    name = {"tosa.const": "values", "arith.constant": "value"}.get(producer.name)
+    attribute = producer.attributes[name] if name else None
     return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None

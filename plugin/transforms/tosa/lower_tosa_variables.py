@@ -1,8 +1,8 @@
-"""``lower-tosa-variables``: ``tosa.variable`` becomes a global that IREE keeps between calls.
+"""``lower-tosa-variables``: lower ``tosa.variable`` to a global that persists between calls.
 
-IREE 3.13 does not parse newer MLIR's ``tosa.variable``, and has mutable globals of its own: one
-for each variable, with its initial value, that belongs to the loaded executable. A variable
-without one starts with zeros (TOSA leaves its first value open).
+IREE 3.13 does not parse newer MLIR's ``tosa.variable``, and has mutable globals: one for each
+variable, with its initial value, which belongs to the loaded executable. A variable without an
+initial value starts with zeros (TOSA does not define it).
 
 Before::
 
@@ -49,10 +49,10 @@ class LowerTosaVariables(ModulePass):
         Raises:
             UnsupportedError: a variable of a dynamic, unsigned or quantized type.
         """
-        found = [op for op in walk(module) if op.name in _LOWERED]
-        for op in found:
+        operations = [op for op in walk(module) if op.name in _LOWERED]
+        for op in operations:
             _LOWERED[op.name](op)
-        return None if found else UNCHANGED
+        return None if operations else UNCHANGED
 
 
 def _define(op: Operation) -> None:
@@ -61,8 +61,8 @@ def _define(op: Operation) -> None:
         raise UnsupportedError(
             f"has elements of type '{element}'; run convert-tosa-to-storage first", op
         )
-    shape = [int(extent) for extent in np.array(op.attributes["var_shape"]).reshape(-1)]
-    if any(extent < 0 for extent in shape):
+    shape = [int(size) for size in np.array(op.attributes["var_shape"]).reshape(-1)]
+    if any(size < 0 for size in shape):
         raise UnsupportedError(
             "has a dynamic shape, and a variable is kept between calls in a buffer of one size; "
             "give it a static shape",
@@ -70,9 +70,8 @@ def _define(op: Operation) -> None:
         )
     with ir.InsertionPoint(op), op.location:
         type_ = tensor_type(shape, element)
-        initial = splat(0, type_)
-        if "initial_value" in op.attributes:
-            initial = op.attributes["initial_value"]
+        has_initial = "initial_value" in op.attributes
+        initial = op.attributes["initial_value"] if has_initial else splat(0, type_)
         variables.define(op.attributes["sym_name"].value, initial)
     op.erase()
 
@@ -84,7 +83,7 @@ def _is_stored(element: ir.Type) -> bool:
 
 
 def _access(op: Operation) -> None:
-    """Replace a read or a write; upstream's verifier has looked for the variable."""
+    """Replace a read or a write; upstream's verifier has checked that the variable exists."""
     with ir.InsertionPoint(op), op.location:
         name = op.attributes["name"].value
         if op.name == "tosa.variable_write":

@@ -1,7 +1,7 @@
-"""``tosa-rescale-legalize-to-stablehlo``: ``tosa.rescale`` as StableHLO's integer operations.
+"""``tosa-rescale-legalize-to-stablehlo``: lower ``tosa.rescale`` to StableHLO's integers.
 
-So a program that mixes StableHLO with TOSA's rescales can be evaluated by StableHLO's reference
-interpreter, and compiled by what takes StableHLO. In 64-bit words::
+StableHLO's reference interpreter, and compilers of StableHLO, can then run a program that mixes
+StableHLO with TOSA's rescales. In 64-bit words::
 
     value  = convert(x) - input_zp
     total  = value * multiplier + 2**(shift - 1)      (DOUBLE_ROUND: + sign(value) * 2**30 if
@@ -10,11 +10,11 @@ interpreter, and compiled by what takes StableHLO. In 64-bit words::
 
 * Multipliers, shifts and zero points may be constants or values. Per channel, they are broadcast
   along the last axis.
-* ``scale32 = false`` differs only in that multipliers have 15 bits and TOSA knows no double
-  rounding. INEXACT_ROUND leaves the rounding open; here it is SINGLE_ROUND.
-* Bits are read as unsigned where the flags, an unsigned type or an unsigned quantized type say so.
-* The result is clamped to its type, and to the range of a quantized type that has a narrower one.
-  TOSA leaves a scaled value of more than 32 bits open; here nothing wraps.
+* With ``scale32 = false`` multipliers have 15 bits, and TOSA has no double rounding.
+  INEXACT_ROUND does not define the rounding; here it is SINGLE_ROUND.
+* Bits are read as unsigned by the flags, an unsigned type or an unsigned quantized type.
+* The result is clamped to its type, and to the range of a narrowed quantized type. TOSA does not
+  define scaled values of more than 32 bits; here nothing wraps.
 * Quantized values and their storage are connected by ``subquant.scast``.
 
 Overflow: a signed value of 32 bits, for which TOSA allows the zero point 0 only, times a multiplier
@@ -52,7 +52,7 @@ from ...errors import UnsupportedError
 from ...numerics import fixed_point
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, AnyArray, Array
-from ..base import ModulePass, walk
+from ..base import ModulePass, producer_of, walk
 
 __all__ = ["TosaRescaleLegalizeToStablehlo"]
 
@@ -66,7 +66,7 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
     name: ClassVar[str] = "tosa-rescale-legalize-to-stablehlo"
 
     def run(self, module: ir.Operation) -> None:
-        """Rewrite `module`; constants of TOSA that nobody uses any more go away.
+        """Rewrite `module`; unused constants of TOSA are erased.
 
         Raises:
             UnsupportedError: a tensor that is unranked, or of integers that StableHLO lacks.
@@ -93,7 +93,7 @@ def _lower(op: Operation, rescale: RescaleView) -> Value:
             op,
         )
     value = stored(op.operands[0]) if source.is_quantized else op.operands[0]
-    if source.is_unsigned_type:  # which StableHLO's conversions read as such
+    if source.is_unsigned_type:  # StableHLO's conversions zero-extend it
         number = tensor(stablehlo.convert(value, mlir_type(I64)))
     else:
         number = tensor(value, source.storage.element)
@@ -117,7 +117,7 @@ def _lower(op: Operation, rescale: RescaleView) -> Value:
 
 
 def _parameter(form: Tensors, parameter: int | Array | Value, signed: bool) -> AnyArray:
-    """A number or an array that is known, or 64-bit integers of the form's shape.
+    """A constant number or array, or 64-bit integers of the form's shape.
 
     A vector has one element, or one for each index of the last axis.
     """
@@ -140,8 +140,6 @@ def _check_width(tensor: RescaleTensor, op: Operation) -> None:
 
 
 def _erase_if_unused(value: Value) -> None:
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "tosa.const":
-        return
-    if not is_used(value):
-        owner.operation.erase()
+    producer = producer_of(value)
+    if producer is not None and producer.name == "tosa.const" and not is_used(value):
+        producer.erase()

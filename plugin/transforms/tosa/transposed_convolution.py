@@ -1,18 +1,18 @@
 """``tosa.transpose_conv2d`` as one convolution for all phases of its strides.
 
-Input pixel ``i`` adds ``x[i] * w[k]`` to output pixel ``i * stride + pad + k``. With
-``k = stride * q + phase``, the output pixels of one phase are a convolution of stride 1 with the
-kernel taps of that phase, in reverse order. The kernel is padded to a multiple of the stride with
-its zero point, and the phases are output channels of one convolution (OC * SY * SX), which are
-interleaved afterwards::
+Input pixel ``i`` adds ``x[i] * w[k]`` to output pixel ``i * stride + pad + k``. With ``k = stride *
+q + phase``, the output pixels of one phase are a convolution of stride 1 with the kernel taps of
+that phase, in reverse order. The kernel is padded to a multiple of the stride with its zero point,
+and the phases are output channels of one convolution (OC * SY * SX), which are interleaved
+afterwards::
 
     kernel [OC, KH, KW, C] -> [OC, QH, SY, QW, SX, C] -> [SY * SX * OC, QH, QW, C]   (q reversed)
     result [N, H, W, SY * SX * OC] -> [N, H * SY, W * SX, OC]
 
 The input is padded with its zero point, so that output pixels without an input pixel are the bias.
-What is not part of the result, as ``out_pad`` of either sign has it, is cut off.
+Pixels outside of the result, which ``out_pad`` of either sign moves, are cut off.
 
-Upstream's pass ``tosa-optional-decompositions`` does so too, but not where the weight has another
+Upstream's pass ``tosa-optional-decompositions`` does this too, but not if the weight has another
 element type than the input (i16 and i8, i8 and i4), and it breaks depthwise convolutions that pad.
 
 Source: TOSA specification, ``TRANSPOSE_CONV2D``.
@@ -30,20 +30,20 @@ __all__ = ["lower_transpose_conv2d"]
 
 
 def lower_transpose_conv2d(op: Operation, rewriter: Rewriter) -> None:
-    """Write a transposed convolution as a convolution, in operations of TOSA.
+    """Rewrite a transposed convolution as a convolution, in operations of TOSA.
 
     Raises:
-        UnsupportedError: an extent other than the batch's is not static.
+        UnsupportedError: a dynamic size other than the batch's.
     """
     x, weight, bias, input_zp, weight_zp = op.operands
-    if any(is_dynamic(int(extent)) for extent in (*list(x.type.shape)[1:], *weight.type.shape)):
+    if any(is_dynamic(int(size)) for size in (*list(x.type.shape)[1:], *weight.type.shape)):
         raise UnsupportedError(
             "has images or a kernel of dynamic shape; only the batch may be dynamic", op
         )
     strides = [int(step) for step in op.attributes["stride"]]
     top, bottom, left, right = (int(pad) for pad in op.attributes["out_pad"])
-    batch, *sizes, channels = (int(extent) for extent in x.type.shape)
-    outputs, *kernel, _ = (int(extent) for extent in weight.type.shape)
+    batch, *sizes, channels = map(int, x.type.shape)
+    outputs, *kernel, _ = map(int, weight.type.shape)
     taps = [-(-size // step) for size, step in zip(kernel, strides, strict=True)]
 
     missing = [n * step - size for n, step, size in zip(taps, strides, kernel, strict=True)]
@@ -89,8 +89,8 @@ def lower_transpose_conv2d(op: Operation, rewriter: Rewriter) -> None:
     )
     whole = tosa.reshape(whole, [batch, *positions, *strides, outputs])
     whole = tosa.transpose(whole, [0, 1, 3, 2, 4, 5])
-    extents = [n * step for n, step in zip(positions, strides, strict=True)]
-    whole = tosa.reshape(whole, [batch, *extents, outputs])
+    interleaved = [n * step for n, step in zip(positions, strides, strict=True)]
+    whole = tosa.reshape(whole, [batch, *interleaved, outputs])
     first = [
         low * step - before for (low, _), step, (before, _) in zip(more, strides, pads, strict=True)
     ]

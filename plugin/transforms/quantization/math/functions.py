@@ -1,9 +1,9 @@
-"""Functions that are not linear: tables where operands have few values, else reals.
+"""Rules of nonlinear functions: tables for operands of few values, else the expressed type.
 
 A table has at most 65,536 entries (`subquant.numerics.function_tables`). Other operands are
 dequantized, and results quantized, as the specification defines it ("dequantize_op_quantize"); f16
-and bf16 are computed in f32 from end to end: a result rounded to 8 bits on the way would be several
-steps off.
+and bf16 are computed in f32 throughout: intermediate results of f16 or bf16 would be several steps
+off.
 
 Source: StableHLO specification, the functions' own sections.
 """
@@ -30,7 +30,7 @@ from .rules import QuantizedOperation, Results, lowers
 
 __all__: list[str] = []
 
-_F16_OVERFLOW = 65520.0  # what rounds to infinity in f16
+_F16_OVERFLOW = 65520.0  # the least f32 that rounds to infinity in f16
 _HALVES = (ExpressedType.F16, ExpressedType.BF16)
 _LARGEST_ANGLE = 1000.0
 _PI = Fraction(
@@ -38,12 +38,9 @@ _PI = Fraction(
 )
 
 
-# -- tables ---------------------------------------------------------------------------------------
-
-
 @lowers(*(f"stablehlo.{name}" for name in function_tables.UNARY_FUNCTIONS))
 def unary(op: QuantizedOperation) -> Results:
-    """``q2 = table[q1]``, or ``f(x)`` on the reals."""
+    """``q2 = table[q1]``, or ``f(x)`` in the expressed type."""
     (operand,) = op.operands
     if not _takes_table(op):
         return through_float(op)
@@ -52,7 +49,7 @@ def unary(op: QuantizedOperation) -> Results:
 
 @lowers(*(f"stablehlo.{name}" for name in function_tables.BINARY_FUNCTIONS))
 def binary(op: QuantizedOperation) -> Results:
-    """``q3 = table[q1, q2]``, or ``f(x, y)`` on the reals."""
+    """``q3 = table[q1, q2]``, or ``f(x, y)`` in the expressed type."""
     left, right = op.operands
     if not _takes_table(op):
         return through_float(op)
@@ -62,12 +59,12 @@ def binary(op: QuantizedOperation) -> Results:
 
 @lowers("stablehlo.reduce_precision")
 def reduce_precision(op: QuantizedOperation) -> Results:
-    """``q2 = table[q1]`` for the numbers of bits that attributes say."""
+    """``q2 = table[q1]`` for the numbers of bits in the attributes."""
     (operand,) = op.operands
     if not _takes_table(op):
         return through_float(op)
     exponent, mantissa = (
-        int(op.op.attributes[f"{part}_bits"].value) for part in ("exponent", "mantissa")
+        int(op.op.attributes[f"{field}_bits"].value) for field in ("exponent", "mantissa")
     )
     table = function_tables.reduce_precision_table(
         exponent, mantissa, operand.parameters, op.target
@@ -87,7 +84,7 @@ def _takes_table(op: QuantizedOperation) -> bool:
 
 
 def _look_up(op: QuantizedOperation, table: Array) -> Value:
-    """The entries at the operands' storage values, counted from the least of their types."""
+    """The entries at the operands' storage values, counted from the minimum of their types."""
     index: ArrayLike = None
     for operand in op.operands:
         storage = operand.parameters.storage
@@ -95,9 +92,6 @@ def _look_up(op: QuantizedOperation, table: Array) -> Value:
         index = position if index is None else (index << storage.width) + position
     container = ElementType.parse(f"i{op.target.storage.container_width}")
     return op.holding(index.form.look_up(table, index, container))
-
-
-# -- reals ----------------------------------------------------------------------------------------
 
 
 @lowers(*of_category("normalization", "linear-algebra"))
@@ -108,14 +102,13 @@ def through_float(op: QuantizedOperation) -> list[Value]:
         operands = [_angle(op.operand(0), operands[0])]
     types = [_single_type(result.type) for result in op.op.results]
     created = like(op.op, [operand.value for operand in operands], types)
-    values = list(created.results)
     results = []
-    for real, result in zip(values, op.op.results, strict=True):
+    for value, result in zip(created.results, op.op.results, strict=True):
         target = parameters_of(result.type, op.op)
         if target is None:
-            results.append(emit_stablehlo.convert(real, result.type.element_type))
+            results.append(emit_stablehlo.convert(value, result.type.element_type))
         else:
-            results.append(op.quantized(tensor(real), _with_single(target), result.type))
+            results.append(op.quantized(tensor(value), _with_single(target), result.type))
     return results
 
 
@@ -130,10 +123,10 @@ def is_finite(op: QuantizedOperation) -> Value:
 
 
 def _in_single(op: QuantizedOperation, number: int) -> ArrayLike:
-    """An operand's reals, with f32 for f16 and bf16."""
-    given = op.op.operands[number]
-    if not is_quantized(given.type):
-        return tensor(emit_stablehlo.convert(given, _single_type(given.type).element_type))
+    """An operand's expressed values, with f32 for f16 and bf16."""
+    value = op.op.operands[number]
+    if not is_quantized(value.type):
+        return tensor(emit_stablehlo.convert(value, _single_type(value.type).element_type))
     operand = op.operand(number)
     single = Operand(operand.quantized, _with_single(operand.parameters))
     return _overflowing(operand, dequantize(single, op.op, op.division))
@@ -149,15 +142,15 @@ def _with_single(parameters: QuantizationParameters) -> QuantizationParameters:
 
 
 def _single_type(type_: ir.Type) -> ir.Type:
-    """A tensor type of reals, quantized or not, with f32 for f16 and bf16."""
-    real: ir.Type = float_type(type_) if is_quantized(type_) else type_
-    if not isinstance(real.element_type, (ir.F16Type, ir.BF16Type)):
-        return real
-    return with_element(real, ir.F32Type.get())
+    """The expressed or float tensor type of a tensor, with f32 for f16 and bf16."""
+    expressed: ir.Type = float_type(type_) if is_quantized(type_) else type_
+    if not isinstance(expressed.element_type, (ir.F16Type, ir.BF16Type)):
+        return expressed
+    return with_element(expressed, ir.F32Type.get())
 
 
 def _overflowing(operand: Operand, real: ArrayLike) -> ArrayLike:
-    """The f32 value of an f16 operand, infinite where f16 is: at the half beyond its greatest."""
+    """The f32 value of an f16 operand, infinite where f16 is: half a step beyond its maximum."""
     parameters = operand.parameters
     largest = max(operand.scales().reshape(-1), default=Fraction(0))
     if parameters.expressed is not ExpressedType.F16 or operand.bound * largest < _F16_OVERFLOW:
@@ -166,10 +159,10 @@ def _overflowing(operand: Operand, real: ArrayLike) -> ArrayLike:
 
 
 def _angle(operand: Operand, real: ArrayLike) -> ArrayLike:
-    """The angle of a large real, less whole turns.
+    """A large angle without whole turns.
 
     A device's sine of 10**9 is garbage. The number of turns is ``d * s / (2 pi)``; its fraction, in
-    units of ``2**-64`` of a turn, is what a product of 64-bit integers leaves.
+    units of ``2**-64`` of a turn, is a wrapping product of 64-bit integers.
     """
     parameters = operand.parameters
     largest = operand.bound * float(parameters.scales.max(initial=0))

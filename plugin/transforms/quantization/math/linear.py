@@ -1,7 +1,7 @@
-"""What is linear in the reals: computed exactly on integers, and requantized once.
+"""Rules of operations that are linear in the expressed values: exact integers, requantized once.
 
-With a quantized value ``q`` of scale ``s`` and zero point ``z`` standing for ``s * (q - z)``, and
-``s3`` and ``z3`` those of the result.
+A quantized value ``q`` of scale ``s`` and zero point ``z`` expresses ``s * (q - z)``; ``s3`` and
+``z3`` are those of the result.
 
 Source: StableHLO specification, "Quantization computations", and the operations' own sections.
 """
@@ -64,7 +64,7 @@ def sign(op: QuantizedOperation) -> Value:
     """-1, 0 or 1 by the sign of ``q1 - z1``; each has one storage value in the result."""
     (x,) = op.operands
     difference = x.difference
-    minus, zero, one = (_storage_of(real, op.target, x.rank) for real in (-1, 0, 1))
+    minus, zero, one = (_storage_of(number, op.target, x.rank) for number in (-1, 0, 1))
     storage = difference.form.known
     element = op.target.storage.element
     below, above = difference < 0, difference > 0
@@ -72,11 +72,11 @@ def sign(op: QuantizedOperation) -> Value:
     return op.holding(np.where(below, storage(minus, element), positive))
 
 
-def _storage_of(real: int, target: QuantizationParameters, rank: int) -> Array:
-    """``clamp(round(real / s + z))``, exactly."""
+def _storage_of(number: int, target: QuantizationParameters, rank: int) -> Array:
+    """``clamp(round(number / s + z))``, exactly."""
     scales, zero_points = scale_grid(target, rank), zero_point_grid(target, rank)
     numbers = [
-        round(real / Fraction(scale) + int(zero_point))
+        round(number / Fraction(scale) + int(zero_point))
         for scale, zero_point in zip(scales.reshape(-1), zero_points.reshape(-1), strict=True)
     ]
     clamped = np.clip(np.array(numbers, object), target.storage.minimum, target.storage.maximum)
@@ -89,6 +89,6 @@ def iota(op: QuantizedOperation) -> Value:
     type_ = op.op.results[0].type
     position = like(op.op, results=[with_element(type_, mlir_type(I32))]).results[0]
     axis = int(op.op.attributes["iota_dimension"].value)
-    extent = (1 << 31) - 1 if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
-    total = ScaledSum((Scaled(tensor(position), extent, (np.array(1.0),)),))
+    bound = (1 << 31) - 1 if type_.is_dynamic_dim(axis) else int(type_.shape[axis])
+    total = ScaledSum((Scaled(tensor(position), bound, (np.array(1.0),)),))
     return as_quantized(requantize(total, op.target), type_)

@@ -1,4 +1,4 @@
-"""What moves elements: the operation stays, and moved operands get the result's parameters.
+"""Rules of data movement: the operation stays, and its operands get the result's parameters.
 
 ``convert-quantized-to-storage`` gives it storage types.
 
@@ -42,12 +42,12 @@ def move(op: QuantizedOperation) -> None:
                 "with stablehlo.uniform_quantize first"
             )
         changed = Operand.of(value, op.op).in_parameters(target)
-        wanted = with_element(value.type, element_type(results[0]))
-        op.op.operands[number] = as_quantized(changed.value, wanted)
+        type_ = with_element(value.type, element_type(results[0]))
+        op.op.operands[number] = as_quantized(changed.value, type_)
 
 
 def _moved(op: Operation) -> range | list[int]:
-    """The numbers of the operands whose elements are in the result."""
+    """The numbers of the operands whose elements the result has."""
     count = len(op.operands)
     if op.name in DEPRECATED_MOVEMENT:
         return range(DEPRECATED_MOVEMENT[op.name])
@@ -67,7 +67,7 @@ def _is_one_block(source: QuantizationParameters, target: QuantizationParameters
 
 @lowers("stablehlo.composite")
 def composite(op: QuantizedOperation) -> list[Value]:
-    """A call of the function that says what it computes."""
+    """A call of the function that defines the composite."""
     callee = {"callee": op.op.attributes["decomposition"]}
     types = [result.type for result in op.op.results]
     return list(create("func.call", list(op.op.operands), types, callee).results)
@@ -87,5 +87,5 @@ _REFUSED = {
 
 @lowers(*_REFUSED)
 def refuse(op: QuantizedOperation) -> NoReturn:
-    """Raise for an operation that has no meaning here."""
+    """Raise for an operation without a quantized form."""
     raise UnsupportedError(_REFUSED[op.op.name], op.op)

@@ -1,4 +1,4 @@
-"""Quantized values as the rules see them: storage, exact scales, differences, reals.
+"""Quantized operands of rules: storage, exact scales, differences, expressed values.
 
 Scales are exact rationals (`fractions.Fraction`) until they are written into the program.
 """
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
-    """True if the same storage values stand for the same reals, whatever axis is quantized."""
+    """True if equal storage values express equal values, whatever axis is quantized."""
     return (
         left.storage == right.storage
         and left.expressed == right.expressed
@@ -48,44 +48,41 @@ def same_values(left: QuantizationParameters, right: QuantizationParameters) -> 
     )
 
 
-# -- operands -------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Operand:
     """A quantized operand of a formula.
 
     Args:
         quantized: the value.
-        parameters: of its type.
-        known_bound: a bound on its differences that is less than the storage's.
+        parameters: the parameters of its type.
+        implied_bound: a bound on its differences below the storage's.
     """
 
     quantized: Value
     parameters: QuantizationParameters
-    known_bound: int | None = None
+    implied_bound: int | None = None
 
     @staticmethod
     def of(
-        value_: Value, op: Operation, known_bound: int | None = None, *, blocks: bool = False
+        value_: Value, op: Operation, implied_bound: int | None = None, *, blocks: bool = False
     ) -> Operand:
         """The operand for a quantized value; UnsupportedError for sub-channel types.
 
         Args:
             value_: the quantized value.
-            op: the operation that errors name.
-            known_bound: see above.
-            blocks: accept sub-channel types (of blocks that divide a static shape).
+            op: the operation in errors.
+            implied_bound: see the class.
+            blocks: accept sub-channel types (with blocks that divide a static shape).
         """
         parameters = parameters_of(value_.type, op)
-        assert parameters is not None  # callers have looked
+        assert parameters is not None  # checked by callers
         if parameters.granularity == "sub-channel" and not blocks:
             raise UnsupportedError(
                 f"has an operand or result of the sub-channel type '{element_type(value_.type)}', "
                 "which StableHLO does not have; dequantize it first (quant.dcast)",
                 op,
             )
-        return Operand(value_, parameters, known_bound)
+        return Operand(value_, parameters, implied_bound)
 
     @property
     def rank(self) -> int:
@@ -96,17 +93,17 @@ class Operand:
     def bound(self) -> int:
         """The greatest magnitude of storage value minus zero point."""
         bound = self.parameters.greatest_difference
-        return bound if self.known_bound is None else min(bound, self.known_bound)
+        return bound if self.implied_bound is None else min(bound, self.implied_bound)
 
     @cached_property
     def stored(self) -> ArrayLike:
         """The storage values."""
         return tensor(stored(self.quantized), self.parameters.storage.element)
 
-    def widened(self, least: ElementType = I32) -> ArrayLike:
-        """The storage values as signed integers of at least some width."""
+    def widened(self, min_element: ElementType = I32) -> ArrayLike:
+        """The storage values as signed integers of at least the width of `min_element`."""
         storage = self.parameters.storage
-        wide = I64 if storage.width == 32 and not storage.signed else least
+        wide = I64 if storage.width == 32 and not storage.signed else min_element
         converted: ArrayLike = convert(self.stored, wide)
         return converted
 
@@ -135,14 +132,14 @@ class Operand:
         return scale_grid(self.parameters, self.rank)
 
     def in_parameters(self, target: QuantizationParameters) -> ArrayLike:
-        """Storage values of other parameters that are nearest to the same reals."""
+        """The storage values of other parameters that are nearest to the expressed values."""
         if self.parameters == target:
             return self.stored
         return tensor(requantize(self.real, target), target.storage.element)
 
 
 def difference_of_blocks(operand: Operand) -> ArrayLike:
-    """What ``subquant.subtract_zero_point`` stands for, of any granularity with whole blocks."""
+    """Lower ``subquant.subtract_zero_point`` of any granularity with whole blocks."""
     wide = operand.widened(operand.difference_element)
     assert isinstance(wide.form, Tensors)
     _, zero_points = grids_of(operand.parameters, wide.form.shape)
@@ -150,28 +147,25 @@ def difference_of_blocks(operand: Operand) -> ArrayLike:
     return result
 
 
-# -- reals ----------------------------------------------------------------------------------------
-
-
 def dequantize(operand: Operand, op: Operation, division: Division) -> ArrayLike:
-    """The reals of an operand, in the expressed type."""
+    """The expressed values of an operand."""
     parameters = operand.parameters
     cast = _checked_cast(parameters, op, division)
     return cast.dequantize(operand.stored, *_grids(parameters, operand.rank))
 
 
 def quantize(
-    reals: ArrayLike, target: QuantizationParameters, op: Operation, division: Division
+    expressed: ArrayLike, target: QuantizationParameters, op: Operation, division: Division
 ) -> ArrayLike:
-    """The storage values of a tensor of reals of the target's expressed type."""
-    rank = len(reals.value.type.shape)
-    return _checked_cast(target, op, division).quantize(reals, *_grids(target, rank))
+    """The storage values of a tensor of the target's expressed type."""
+    rank = len(expressed.value.type.shape)
+    return _checked_cast(target, op, division).quantize(expressed, *_grids(target, rank))
 
 
 def dequantize_blocks(
     split: ArrayLike, parameters: QuantizationParameters, op: Operation, division: Division
 ) -> ArrayLike:
-    """As `dequantize`, for storage that `split_blocks` has split."""
+    """Dequantize storage that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
     return cast.dequantize(split, *_split_grids(parameters, split))
 
@@ -179,7 +173,7 @@ def dequantize_blocks(
 def quantize_blocks(
     split: ArrayLike, parameters: QuantizationParameters, op: Operation, division: Division
 ) -> ArrayLike:
-    """As `quantize`, for reals that `split_blocks` has split."""
+    """Quantize expressed values that `split_blocks` has split."""
     cast = _checked_cast(parameters, op, division)
     return cast.quantize(split, *_split_grids(parameters, split))
 
@@ -190,7 +184,7 @@ def _checked_cast(parameters: QuantizationParameters, op: Operation, division: D
 
 
 def _grids(parameters: QuantizationParameters, rank: int) -> tuple[Array, Array]:
-    """Scales, as they are rounded to the expressed type, and zero points."""
+    """Scales, rounded to the expressed type, and zero points."""
     return axis_grid(parameters, parameters.scales, rank), zero_point_grid(parameters, rank)
 
 
@@ -200,8 +194,7 @@ def split_blocks(
     """Split each axis of a tensor into (block number, position in block).
 
     Returns:
-        The reshaped tensor of twice the rank, and what gives a tensor of its shape the first shape
-        back.
+        The reshaped tensor of twice the rank, and the inverse reshape of results.
 
     Raises:
         UnsupportedError: a shape that is not static, or a ragged last block.
@@ -215,18 +208,18 @@ def split_blocks(
         )
     shape = [int(n) for n in type_.shape]
     split: list[int] = []
-    for extent, block in zip(shape, parameters.block_shape(shape), strict=True):
-        if block and extent % block:
+    for size, block in zip(shape, parameters.block_shape(shape), strict=True):
+        if block and size % block:
             raise UnsupportedError(
-                f"has a ragged last block ({extent} elements in blocks of {block}); leave it to "
+                f"has a ragged last block ({size} elements in blocks of {block}); leave it to "
                 "lower-quant-casts",
                 op,
             )
-        split += [extent // block, block] if block else [1, extent]
+        split += [size // block, block] if block else [1, size]
 
     def restore(result: Value) -> Value:
-        back = ir.RankedTensorType.get(shape, result.type.element_type, type_.encoding)
-        return value("stablehlo.reshape", [result], back)
+        original = ir.RankedTensorType.get(shape, result.type.element_type, type_.encoding)
+        return value("stablehlo.reshape", [result], original)
 
     return emit_stablehlo.reshape(value_, split), restore
 
@@ -242,14 +235,14 @@ def _split_grids(parameters: QuantizationParameters, split: ArrayLike) -> tuple[
 
 
 def float_type(type_: ir.Type) -> ir.Type:
-    """A quantized tensor type with its expressed type in place of the quantized one."""
+    """A quantized tensor type with its expressed element type."""
     parameters = parameters_of(type_)
-    assert parameters is not None  # callers have looked
+    assert parameters is not None  # checked by callers
     return with_element(type_, expressed_mlir_type(parameters.expressed))
 
 
 def check_scales(parameters: QuantizationParameters, op: Operation) -> None:
-    """Refuse scales that IREE's runtimes, which flush subnormal floats to zero, would get wrong.
+    """Refuse scales that IREE's runtimes get wrong, as they flush subnormal floats to zero.
 
     With a scale of more than twice the least normal number, no product is subnormal, and a
     subnormal value quantizes as zero does. f16 is computed from f32 values and is not flushed.
@@ -257,9 +250,9 @@ def check_scales(parameters: QuantizationParameters, op: Operation) -> None:
     expressed = parameters.expressed
     least = 2 * expressed.smallest_normal
     if expressed is not ExpressedType.F16 and (parameters.scales <= least).any():
-        found = float(parameters.scales.min())
         raise UnsupportedError(
-            f"has the scale {found:g}, expected more than {least:g}: IREE's runtimes flush "
-            f"subnormal {expressed.value} values to zero; use a wider expressed type",
+            f"has the scale {float(parameters.scales.min()):g}, expected more than {least:g}: "
+            f"IREE's runtimes flush subnormal {expressed.value} values to zero; use a wider "
+            "expressed type",
             op,
         )

@@ -1,6 +1,6 @@
-"""What compares values, or chooses between them: done on storage, in the result's parameters.
+"""Rules of comparisons and selections: on storage, in the result's parameters.
 
-A change of parameters does not reverse the order of two reals, so it may come first.
+A change of parameters is monotone, so it may come first.
 
 Source: StableHLO specification, the operations' own sections, and "dequantize_compare".
 """
@@ -40,7 +40,7 @@ def clamp(op: QuantizedOperation) -> Value:
 
 
 def _comparable(op: QuantizedOperation, operand: Operand) -> ArrayLike:
-    """Storage in the result's parameters, widened where the storage is unsigned."""
+    """Storage in the result's parameters, widened if it is unsigned."""
     storage = operand.in_parameters(op.target)
     target = op.target.storage
     if target.signed:
@@ -59,7 +59,7 @@ def select(op: QuantizedOperation) -> Value:
 
 @lowers("stablehlo.compare")
 def compare(op: QuantizedOperation) -> Value:
-    """``q1 < q2`` where both have one scale and zero point, else ``x1 < x2`` on the reals."""
+    """``q1 < q2`` if both have one scale and zero point, else ``x1 < x2`` of expressed values."""
     left, right = op.operands
     if left.parameters == right.parameters:
         kind, values = "SIGNED", [left.widened(), right.widened()]

@@ -1,14 +1,13 @@
-"""Reductions of quantized values that add: integers are summed, and the sum is saturated once.
+"""Additive reductions of quantized values: integer accumulators that are saturated once.
 
 For one quantized type with scale ``s`` and zero point ``z`` in operands, init values, body and
-results (``canonicalize-reductions`` sees to that), ``add`` of the reals is::
+results (as ``canonicalize-reductions`` makes it), ``add`` of the expressed values is::
 
     s * ((x - z) + (y - z)) = s * (r - z)    so    r = z + sum_k (q_k - z)
 
-The differences are summed in i32, or in i64 where as many of them as there can be (or an unknown
-number) could overflow i32: no order of the additions saturates or wraps on the way. A maximum or
-minimum of one type is that of the storage; other bodies keep their operations, each legalized where
-it stands, on storage values.
+The differences are accumulated in i32, or in i64 if their maximum (or a dynamic) number could
+overflow i32: no order of the additions saturates or wraps. A maximum or minimum of one type is that
+of the storage; other bodies keep their operations, which are legalized in place, on storage values.
 
 Sources: RFC "StableHLO quantization for reduction ops"; StableHLO specification, ``reduce``,
 ``reduce_window``, ``select_and_scatter``, ``scatter``, ``all_reduce``, ``reduce_scatter``.
@@ -31,6 +30,7 @@ from ....emit.operation import mlir_type, tensor_type, with_element
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, I64
 from ....numerics.parameters import QuantizationParameters
+from ...base import producer_of, replace_uses
 from .operands import Operand
 
 __all__ = ["REDUCTIONS", "legalize_reductions"]
@@ -40,7 +40,7 @@ _WITH_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stable
 
 
 def legalize_reductions(operations: list[Operation]) -> None:
-    """Write the additive reductions among `operations` as sums of integers, in place.
+    """Rewrite the additive reductions among `operations` with integer accumulators, in place.
 
     Raises:
         UnsupportedError: a sub-channel type.
@@ -84,14 +84,14 @@ def _addition(body: ir.Block, number: int, results: int) -> Operation | None:
     if len(arguments) != 2 * results:
         return None  # all_reduce has one body for all its operands
     value = list(body.operations)[-1].operation.operands[number]
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.add":
+    addition = producer_of(value)
+    if addition is None or addition.name != "stablehlo.add":
         return None
     pair = [arguments[number], arguments[number + results]]
-    if list(owner.operation.operands) not in (pair, pair[::-1]):
+    if list(addition.operands) not in (pair, pair[::-1]):
         return None
     used_elsewhere = any(len(list(argument.uses)) != 1 for argument in (*pair, value))
-    return None if used_elsewhere else owner.operation
+    return None if used_elsewhere else addition
 
 
 def _sum_differences(
@@ -104,7 +104,7 @@ def _sum_differences(
     """Give one result's operands, arguments and addition an integer type."""
     with ir.InsertionPoint(op):
         operands = [Operand.of(op.operands[n], op, _bound_of_change(op.operands[n])) for n in group]
-    count = _most_addends(op)
+    count = _max_addends(op)
     bound = None if count is None else max(operand.bound for operand in operands) * count
     accumulator = I32 if bound is not None and bound < 1 << 31 else I64
     with ir.InsertionPoint(op):
@@ -117,23 +117,21 @@ def _sum_differences(
     if op.name == "stablehlo.select_and_scatter":
         _restore_arguments(op.regions[0].blocks[0], operands[0], scalar)
     result = op.results[number]
-    written = result.type
-    users = [(use.owner, use.operand_number) for use in result.uses]
-    result.set_type(with_element(written, mlir_type(accumulator)))
+    type_ = result.type
+    result.set_type(with_element(type_, mlir_type(accumulator)))
     with ir.InsertionPoint.after(op):
-        quantized = as_quantized(_saturated(tensor(result), bound, parameters), written)
-    for owner, operand_number in users:
-        owner.operands[operand_number] = quantized
+        replace_uses(
+            result,
+            lambda total: as_quantized(_saturated(tensor(total), bound, parameters), type_),
+        )
 
 
 def _saturated(total: ArrayLike, bound: int | None, parameters: QuantizationParameters) -> Value:
-    """``z + total`` in the storage range; what `bound` leaves out wraps in nothing on the way."""
+    """``z + total`` in the storage range, without overflow if ``|total| <= bound``."""
     storage = parameters.storage
     zero_points = zero_point_grid(parameters, len(total.value.type.shape))
     if zero_points.any():
-        # Room for the zero point of a sum that just fits.
-        reach = (bound or 1 << 40) + int(np.abs(zero_points).max())
-        if reach >= 1 << 31:
+        if (bound or 1 << 40) + int(np.abs(zero_points).max()) >= 1 << 31:
             total = convert(total, I64)
         total = total + zero_points
     elif storage.width == 32 and not storage.signed:
@@ -144,11 +142,11 @@ def _saturated(total: ArrayLike, bound: int | None, parameters: QuantizationPara
 
 
 def _bound_of_change(value: Value) -> int | None:
-    """The greatest difference that a change of parameters can give, from its source's."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.uniform_quantize":
+    """The greatest difference after a change of parameters, from its source's bound."""
+    producer = producer_of(value)
+    if producer is None or producer.name != "stablehlo.uniform_quantize":
         return None
-    source, target = owner.operation.operands[0].type, value.type
+    source, target = producer.operands[0].type, value.type
     if not is_quantized(source):
         return None
     before, after = parameters_of(source), parameters_of(target)
@@ -162,21 +160,21 @@ def _bound_of_change(value: Value) -> int | None:
 
 
 def _restore_arguments(block: ir.Block, operand: Operand, scalar: ir.Type) -> None:
-    """Let a body that compares quantized values see them, from differences."""
+    """Recompute quantized values from differences, for a body that compares them."""
+    parameters, written = operand.parameters, block.arguments[0].type
+
+    def quantized(argument: Value) -> Value:
+        total = tensor(argument) + int(parameters.zero_points)
+        return as_quantized(convert(total, parameters.storage.element).value, written)
+
     with ir.InsertionPoint.at_block_begin(block):
         for argument in block.arguments:
-            written = argument.type
-            users = [(use.owner, use.operand_number) for use in argument.uses]
             argument.set_type(scalar)
-            total = tensor(argument) + int(operand.parameters.zero_points)
-            narrow = convert(total, operand.parameters.storage.element)
-            value = as_quantized(narrow.value, written)
-            for owner, number in users:
-                owner.operands[number] = value
+            replace_uses(argument, quantized)
 
 
-def _most_addends(op: Operation) -> int | None:
-    """The greatest number of values that one sum can have, the init value included."""
+def _max_addends(op: Operation) -> int | None:
+    """The maximum number of addends of one accumulator, including the init value."""
     if op.name == "stablehlo.reduce":
         type_ = op.operands[0].type
         axes = [int(axis) for axis in op.attributes["dimensions"]]

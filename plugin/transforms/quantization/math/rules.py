@@ -1,8 +1,8 @@
-"""The rules of ``legalize-quant-to-math``: how they are registered, and what they see.
+"""Registry of the rules of ``legalize-quant-to-math``, and their view of an operation.
 
-A rule is a function of a `QuantizedOperation`, with the formula that it stands for as its text. It
-gives the new results, or None where the operation keeps its quantized types. `lowers` registers it
-for the operations that it takes; that is all that makes them roots of the pass. Every row of
+A rule is a function of a `QuantizedOperation`, with its formula as its docstring. It returns the
+new results, or None if the operation keeps its quantized types. `lowers` registers it for
+operations, which makes them roots of the pass. Every row of
 `subquant.dialects.stablehlo.OPERATIONS` has a rule or a reason here.
 """
 
@@ -36,16 +36,16 @@ __all__ = [
 ]
 
 Results: TypeAlias = Value | Sequence[Value] | None
-"""A value, several, or None where the operation stays as it is."""
+"""A value, several, or None if the operation stays."""
 
 
 @dataclass(frozen=True)
 class QuantizedOperation:
-    """An operation of StableHLO that touches quantized values, as rules see it.
+    """An operation of StableHLO on quantized values, as rules read it.
 
     Args:
         op: the operation.
-        division: of ``lower-quant-casts``.
+        division: see ``lower-quant-casts``.
     """
 
     op: Operation
@@ -97,7 +97,7 @@ class QuantizedOperation:
 
     @cached_property
     def form(self) -> Tensors:
-        """The shape of the operand that has the fewest dynamic extents."""
+        """The shape of the operand that has the fewest dynamic sizes."""
         ranked = [v for v in self.op.operands if isinstance(v.type, ir.RankedTensorType)]
         if len(ranked) != len(self.op.operands):
             raise UnsupportedError("has an unranked operand; expected ranked tensors", self.op)
@@ -106,28 +106,30 @@ class QuantizedOperation:
     # -- results ----------------------------------------------------------------------------------
 
     def nearest(self, total: ScaledSum) -> Value:
-        """The result whose storage values are nearest to an exact sum."""
+        """The result with the storage values nearest to an exact sum."""
         return as_quantized(requantize(total, self.target), self.op.results[0].type)
 
     def holding(self, storage: ArrayLike) -> Value:
-        """The result of these storage values, which fit its storage type."""
+        """The result of storage values that fit its storage type."""
         narrow = convert(storage, self.target.storage.element)
         return as_quantized(narrow.value, self.op.results[0].type)
 
     def dequantized(self, number: int) -> ArrayLike:
-        """The reals of an operand, in its expressed type."""
+        """The expressed values of an operand."""
         return dequantize(self.operand(number), self.op, self.division)
 
-    def quantized(self, reals: ArrayLike, target: QuantizationParameters, type_: ir.Type) -> Value:
-        """A result of reals in the target's expressed type."""
-        return as_quantized(quantize(reals, target, self.op, self.division).value, type_)
+    def quantized(
+        self, expressed: ArrayLike, target: QuantizationParameters, type_: ir.Type
+    ) -> Value:
+        """A result of values in the target's expressed type."""
+        return as_quantized(quantize(expressed, target, self.op, self.division).value, type_)
 
-    def real(self, reals: ArrayLike) -> Value:
-        """The result of these reals, of a compatible shape."""
-        return linalg.cast(reals.value, self.op.results[0].type)
+    def real(self, expressed: ArrayLike) -> Value:
+        """The float result of expressed values of a compatible shape."""
+        return linalg.cast(expressed.value, self.op.results[0].type)
 
     def refuse(self, reason: str) -> UnsupportedError:
-        """The error that says why this operation cannot be lowered."""
+        """The error that the operation cannot be lowered, for a reason."""
         return UnsupportedError(reason, self.op)
 
 
@@ -171,7 +173,7 @@ NO_RULE: dict[str, str] = {
     ),
     "stablehlo.sort": "moves each operand to a result of the same type; its comparator has rules",
 }
-"""Why operations of the table have no rule."""
+"""Reasons why operations of the table have no rule."""
 
 
 def element_names(values: Sequence[Value]) -> list[str]:

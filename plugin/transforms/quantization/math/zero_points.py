@@ -1,17 +1,18 @@
-"""Contractions of differences, written as contractions of storage values.
+"""Zero-point correction: contractions of differences as contractions of storage values.
 
 With storage ``q``, zero points ``z`` and sums over the contracted elements ``k``::
 
     sum_k (q1[k] - z1) * (q2[k] - z2)
         = dot(q1, q2) - z2 * sum_k q1 - z1 * sum_k q2 + K * z1 * z2
 
-The dot is 8 bits wide where the storage has at most 8. The sums of a constant are computed here and
-now. With style ``inside`` the differences themselves are contracted instead; with ``mixed`` where
-that leaves the right operand, which is the larger one where it matters, in its storage type.
+The dot is 8 bits wide if the storage has at most 8 bits. The sums of a constant are computed at
+compile time. With style ``inside`` the differences are contracted instead; with ``mixed``, if that
+keeps the right operand, usually the larger one, in its storage type.
 
-Two's complement wraps and unwraps, so only the whole has to fit the accumulator. A convolution pads
-its left operand with ``z1``, which stands for 0; each window is then whole, and ``sum_k q2`` is a
-constant of the output feature. A right zero point of a convolution is subtracted before.
+Two's complement wraps and unwraps, so only the corrected result has to fit the accumulator. A
+convolution pads its left operand with ``z1``, which expresses 0; each window is then whole, and
+``sum_k q2`` is a constant of the output feature. A right zero point of a convolution is subtracted
+first.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ....emit import stablehlo as emit_stablehlo
 from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_type
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, AnyArray, Array, ElementType
+from ...base import producer_of
 from .contraction import MOST_AT_ONCE, Contraction, Side
 from .operands import Operand, difference_of_blocks
 
@@ -43,19 +45,18 @@ def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
 
     Args:
         op: a StableHLO contraction of integers.
-        style: where to subtract.
+        style: the place of the subtraction.
 
     Returns:
         The accumulator, or None for another operation.
     """
-    sources = [value.owner for value in list(op.operands)[:2]]
-    for source in sources:
-        if isinstance(source, ir.Block) or source.operation.name != "subquant.subtract_zero_point":
-            return None
-    quantized = [source.operation.operands[0] for source in sources]
+    subtractions = [producer_of(value) for value in list(op.operands)[:2]]
+    if any(s is None or s.name != "subquant.subtract_zero_point" for s in subtractions):
+        return None
+    quantized = [subtraction.operands[0] for subtraction in subtractions]
     if any(_has_blocks(value) for value in quantized):
         return None
-    left, right = (_Factor(Operand.of(value, op)) for value in quantized)
+    left, right = (_Multiplicand(Operand.of(value, op)) for value in quantized)
     if max(left.operand.bound, right.operand.bound) >= MOST_AT_ONCE:
         return None
     correction = _Correction(Contraction.of(op), left, right, element_of(op.results[0].type))
@@ -71,7 +72,7 @@ def _has_blocks(value: Value) -> bool:
 
 
 @dataclass(frozen=True)
-class _Factor:
+class _Multiplicand:
     """An operand of a contraction as signed integers of 8, 16 or 32 bits.
 
     Unsigned storage that fills its container is shifted: half of its range is subtracted.
@@ -81,7 +82,7 @@ class _Factor:
 
     @property
     def shift(self) -> int:
-        """What is subtracted from storage values."""
+        """The constant that is subtracted from storage values."""
         storage = self.operand.parameters.storage
         if storage.signed or storage.width < storage.container_width:
             return 0
@@ -92,28 +93,25 @@ class _Factor:
         """The storage values less the shift."""
         storage = self.operand.parameters.storage
         container = ElementType.parse(f"i{storage.container_width}")
-        if not self.shift:
-            narrow: ArrayLike = convert(self.operand.stored, container)
-            return narrow
-        signed: ArrayLike = convert(self.operand.stored, container)
-        return signed ^ -self.shift
+        narrow: ArrayLike = convert(self.operand.stored, container)
+        return narrow ^ -self.shift if self.shift else narrow
 
     @property
     def zero_points(self) -> Array:
-        """The zero points that are left."""
+        """The zero points less the shift."""
         return self.operand.parameters.zero_points - self.shift
 
     def zero_point_grid(self, rank: int, side: Side) -> Array:
-        """The zero points that are left, as a grid of the result."""
+        """The zero points less the shift, as a grid of the result."""
         return zero_point_grid(self.operand.parameters, rank, side.to_result) - self.shift
 
     @property
-    def known(self) -> Array | None:
+    def constant(self) -> Array | None:
         """The storage values of a constant operand, less the shift."""
-        owner = self.operand.stored.value.owner
-        if isinstance(owner, ir.Block) or owner.operation.name not in CONSTANTS:
+        producer = producer_of(self.operand.stored.value)
+        if producer is None or producer.name not in CONSTANTS:
             return None
-        attribute = owner.operation.attributes["value"]
+        attribute = producer.attributes["value"]
         if not isinstance(attribute, ir.DenseElementsAttr):
             return None
         values, storage = array_of_dense(attribute), self.operand.parameters.storage
@@ -121,7 +119,7 @@ class _Factor:
 
     @property
     def difference(self) -> ArrayLike:
-        """What is to be contracted where the zero point is subtracted before."""
+        """The operand with its zero point subtracted."""
         return difference_of_blocks(self.operand) if self.zero_points.any() else self.narrow
 
 
@@ -130,27 +128,27 @@ class _Correction:
     """One contraction, written on storage values."""
 
     contraction: Contraction
-    left: _Factor
-    right: _Factor
+    left: _Multiplicand
+    right: _Multiplicand
     accumulator: ElementType
 
     def of_differences(self) -> Value:
-        """``sum_k (q1[k] - z1) * (q2[k] - z2)`` as it stands."""
+        """``sum_k (q1[k] - z1) * (q2[k] - z2)`` of differences."""
         return self._contract(self.left.difference, self.right.difference)
 
     def of_dot(self) -> Value:
-        """A dot of the storage, corrected by the sums of rows and columns."""
+        """A dot of the storage, corrected by the sums of both operands over K."""
         contraction = self.contraction
         acc: ArrayLike = tensor(self._contract(self.left.narrow, self.right.narrow))
         form = acc.form
         zero_left = self.left.zero_point_grid(form.rank, contraction.left)
         zero_right = self.right.zero_point_grid(form.rank, contraction.right)
-        for side, factor, zero in (
+        for side, multiplicand, zero in (
             (contraction.left, self.left, zero_right),
             (contraction.right, self.right, zero_left),
         ):
             if zero.any():
-                acc = acc - self._sums(form, side, factor) * zero
+                acc = acc - self._sums(form, side, multiplicand) * zero
         both = zero_left * zero_right
         if both.any():
             acc = acc + self._products(form) * both
@@ -169,32 +167,32 @@ class _Correction:
         padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
         type_ = mlir_type(self.accumulator)
         acc: ArrayLike = tensor(self.contraction.create(padded, y.value, type_, changed))
-        sums = self._sums(acc.form, self.contraction.right, self.right)
-        return (acc - sums * zero.reshape(-1)[0]).value
+        weight_sums = self._sums(acc.form, self.contraction.right, self.right)
+        return (acc - weight_sums * zero.reshape(-1)[0]).value
 
     def _contract(self, left: ArrayLike, right: ArrayLike) -> Value:
         x, y = _common_width(left, right)
         return self.contraction.create(x.value, y.value, mlir_type(self.accumulator))
 
-    def _sums(self, form: Tensors, side: Side, factor: _Factor) -> AnyArray:
+    def _sums(self, form: Tensors, side: Side, multiplicand: _Multiplicand) -> AnyArray:
         """Sums of an operand over its contracted axes, in the result's shape."""
         rank = len(side.value.type.shape)
         targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
         order = sorted(range(len(targets)), key=targets.__getitem__)
-        known = factor.known
-        if known is not None:
-            sums = known.sum(axis=side.contracted, dtype=np.int64)
+        constant = multiplicand.constant
+        if constant is not None:
+            totals = constant.sum(axis=side.contracted, dtype=np.int64)
             shape = [1] * form.rank
             for axis in order:
-                shape[targets[axis]] = sums.shape[axis]
-            return sums.transpose(order).reshape(shape)
-        wide = convert(factor.narrow, self.accumulator)
-        sums = stablehlo_reductions.reduce(wide.value, sorted(side.contracted))
-        places = [targets[axis] for axis in order]
-        return form.emitted(form.broadcast(emit_stablehlo.transpose(sums, order), places))
+                shape[targets[axis]] = totals.shape[axis]
+            return totals.transpose(order).reshape(shape)
+        wide = convert(multiplicand.narrow, self.accumulator)
+        reduced = stablehlo_reductions.reduce(wide.value, sorted(side.contracted))
+        transposed = emit_stablehlo.transpose(reduced, order)
+        return form.emitted(form.broadcast(transposed, [targets[axis] for axis in order]))
 
     def _products(self, form: Tensors) -> AnyArray:
-        """The number of contracted elements, which may be known at run time only."""
+        """The number of contracted elements, which may be dynamic."""
         if self.contraction.products is not None:
             return np.int64(self.contraction.products)
         side = self.contraction.left
@@ -221,7 +219,7 @@ def _pad(op: Operation, value: Value, zero: int) -> tuple[Value, dict[str, ir.At
     dilation = window_steps(op, "lhs_dilation", len(spatial))
     if not padding.any() and all(step == 1 for step in dilation):
         return value, {}
-    shape = [int(extent) for extent in value.type.shape]
+    shape = [int(size) for size in value.type.shape]
     low, high, interior = ([0] * len(shape) for _ in range(3))
     for axis, (before, after), step in zip(spatial, padding, dilation, strict=True):
         low[axis], high[axis], interior[axis] = int(before), int(after), step - 1
