@@ -76,7 +76,7 @@ def _evaluated_producer(value: Value) -> Operation | None:
     if isinstance(value.owner, ir.Block):
         return None
     op = value.owner.operation
-    if op.name not in (*_EVALUATED, LOAD):
+    if op.name not in _EVALUATED and op.name != LOAD:
         return None
     if op.name == _GATHER:
         gather = AxisGather.of(op)
