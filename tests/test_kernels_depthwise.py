@@ -15,7 +15,7 @@ from integer_programs import convolution, convolved, drawn
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.kernels.conv_geometry import ConvAxis
-from subquant.kernels.pack.k_groups import TapGroups
+from subquant.kernels.pack.tap_packs import TapPacks
 
 
 def lowered_text(text, **options):
@@ -165,29 +165,29 @@ def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
-def test_groups_have_each_tap_of_each_window_once(size):
+def test_packs_have_each_tap_of_each_output_once(size):
     random = np.random.default_rng(size)
     for taps, step, apart in itertools.product(range(1, 8), range(1, 6), range(1, 4)):
-        groups = TapGroups(ConvAxis(100, taps, step, apart, 0, 0), size, 2)
+        groups = TapPacks(ConvAxis(100, taps, step, apart, 0, 0), size, 2)
         weight = random.integers(-9, 9, (2, taps, 3))
         x = random.integers(-9, 9, (100, 3))
         packed = groups.pack(weight).reshape((-1, 2, 3, size))
-        firsts = np.cumsum([0, *(len(groups.of_window(n)) for n in range(groups.period))])
+        firsts = np.cumsum([0, *(len(groups.of_output(n)) for n in range(groups.period))])
         for window in range(8):
             expected = sum(x[window * step + tap * apart] * weight[:, tap] for tap in range(taps))
             found, begin = 0, window % groups.period
-            for number, (group, *_) in enumerate(groups.of_window(window)):
-                read = x[group * groups.every + np.arange(size) * apart]
+            for number, (group, *_) in enumerate(groups.of_output(window)):
+                read = x[group * groups.spacing + np.arange(size) * apart]
                 found = found + (packed[firsts[begin] + number] * read.T).sum(-1)
             np.testing.assert_array_equal(found, expected)
 
 
-def test_windows_that_lie_side_by_side_share_groups():
-    of_three = TapGroups(ConvAxis(56, 3, 1, 1, 1, 1), 4, 3)
-    assert (of_three.every, of_three.period) == (2, 2)
-    assert of_three.of_window(0) == [(0, 0, range(3))]
-    assert of_three.of_window(1) == [(0, 1, range(3))]
-    assert of_three.of_window(2) == [(1, 0, range(3))]
+def test_adjacent_outputs_share_packs():
+    of_three = TapPacks(ConvAxis(56, 3, 1, 1, 1, 1), 4, 3)
+    assert (of_three.spacing, of_three.period) == (2, 2)
+    assert of_three.of_output(0) == [(0, 0, range(3))]
+    assert of_three.of_output(1) == [(0, 1, range(3))]
+    assert of_three.of_output(2) == [(1, 0, range(3))]
 
 
 ASSEMBLY = {

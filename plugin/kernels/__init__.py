@@ -1,1 +1,1 @@
-"""Kernels: loops over vectors, written for a target's features where they beat what IREE writes."""
+"""Kernels of contractions, where instructions that IREE does not use make them faster."""

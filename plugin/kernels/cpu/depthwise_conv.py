@@ -6,7 +6,7 @@
                                             * weight[r, t, c]
 
 A vector holds channels, with several taps of each where an instruction multiplies several
-(`TapGroups`). These are gathered once for each line of the picture, into memory that stays in the
+(`TapPacks`). These are gathered once for each line of the picture, into memory that stays in the
 cache, from which all windows of all lines read them: as many lines as a window spans are there, in
 a ring. So what is outside of the picture is put in on the way, and the picture is read as it is.
 """
@@ -44,7 +44,7 @@ from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
-from ..pack.k_groups import TapGroups
+from ..pack.tap_packs import TapPacks
 from ..workgroups import workgroup_range
 
 __all__ = ["DepthwiseConv"]
@@ -90,9 +90,9 @@ class DepthwiseConv:
         return INSTRUCTION_SETS[self.instructions]
 
     @cached_property
-    def groups(self) -> TapGroups:
+    def groups(self) -> TapPacks:
         """How the taps of a line of a window are multiplied."""
-        return TapGroups(self.horizontal, self.target.k_pack, self.vertical.taps)
+        return TapPacks(self.horizontal, self.target.k_pack, self.vertical.taps)
 
     @property
     def fits_scratch(self) -> bool:
@@ -119,7 +119,7 @@ class DepthwiseConv:
         Its bindings are the weight, what sums begin with, activations, tables of `epilogue` and the
         result.
         """
-        read = sum(len(self.groups.of_window(window)) for window in range(self.groups.period))
+        read = sum(len(self.groups.of_output(window)) for window in range(self.groups.period))
         positions = self.images * self.vertical.size * self.horizontal.size
         shape = self.images * self.vertical.outputs, self.horizontal.outputs, self.channels
         bindings = [
@@ -325,7 +325,7 @@ class _Task:
             self.product.horizontal,
             self.plan,
             self.target,
-            self.groups.every,
+            self.groups.spacing,
         )
         channel = self._channel(scalar(vector))
         first = (self.image * self.product.vertical.size + source) * axis.size
@@ -385,7 +385,7 @@ class _Task:
         which = [
             (window, place)
             for window in range(groups.period)
-            for place in range(len(groups.of_window(window)))
+            for place in range(len(groups.of_output(window)))
         ]
         is_loop = len(which) * lines.taps > _MOST_WRITTEN_OUT
 
@@ -405,7 +405,7 @@ class _Task:
         ) -> list[ArrayLike]:
             slot, read, totals = self._slot(line, tap), {}, list(sums)
             for window in range(len(sums)):
-                for number, (group, *_) in enumerate(groups.of_window(window)):
+                for number, (group, *_) in enumerate(groups.of_output(window)):
                     if group not in read:
                         at = [slot.value, vector.value, (place + group).value, constant_index(0)]
                         read[group] = load(
@@ -420,7 +420,7 @@ class _Task:
         first = load(self.first, [channel.value], lanes, I32)
 
         def of_windows(unit: ArrayLike, count: int) -> None:
-            place = unit * (self.plan.at_once * product.horizontal.stride // groups.every)
+            place = unit * (self.plan.at_once * product.horizontal.stride // groups.spacing)
             sums = [first] * count
             if is_loop:
                 sums = loop(

@@ -1,11 +1,4 @@
-"""SDOT of AArch64: s8 x s8 dot products of four bytes, added to i32.
-
-===================  =====  ==  =========  =======  ============
-instruction set      lanes  MR  NR blocks  NR int8  accumulators
-===================  =====  ==  =========  =======  ============
-NEON dotprod         4      4   1 x 4      2 x 4    8
-===================  =====  ==  =========  =======  ============
-"""
+"""SDOT of AArch64: s8 x s8 dot products of four bytes, added to i32."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""VPMADDUBSW and VPMADDWD of AVX2: u8 x s8 products, added in pairs in 16 and in 32 bits.
-
-===================  =====  ==  =========  =======  ============  ======
-instruction set      lanes  MR  NR blocks  NR int8  accumulators  k-pack
-===================  =====  ==  =========  =======  ============  ======
-AVX2                 8      4   1 x 8      2 x 8    8             2 (i16)
-===================  =====  ==  =========  =======  ============  ======
-"""
+"""VPMADDUBSW and VPMADDWD of AVX2: u8 x s8 products, added in pairs in 16 and in 32 bits."""
 
 from __future__ import annotations
 

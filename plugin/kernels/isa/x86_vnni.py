@@ -2,13 +2,6 @@
 
 VPDPBUSD has no intermediate result that saturates. Signed activations are biased by +128 to make
 them unsigned, and ``-128 * sum_k(w)`` is folded into the initial accumulator.
-
-===================  ========  ====  =========  =========  ============  =====================
-instruction set      lanes     MR    NR blocks  NR int8    accumulators  vectors per narrowing
-===================  ========  ====  =========  =========  ============  =====================
-AVX512-VNNI          16        8     2 x 16     4 x 16     24            4
-AVX-VNNI             8         4     2 x 8      2 x 8      12            4
-===================  ========  ====  =========  =========  ============  =====================
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Packing of weights into the order in which kernels read them."""

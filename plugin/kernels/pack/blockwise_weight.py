@@ -69,7 +69,7 @@ class BlockwiseWeight:
 
     @property
     def loop_sizes(self) -> dict[int, int]:
-        """Sizes of these loops."""
+        """Sizes of `loops`."""
         return dict(zip(self.loops, self.contraction.storage_shape, strict=True))
 
     @property

@@ -2,7 +2,7 @@
 
 VPDPBUSD multiplies u8 by s8: activations get a sign offset of +128, and ``-128 * sum_k(w)`` is
 folded into the initial accumulators, with the bias that the epilogue would add. Where a kernel
-skips taps in the padding, the products of these taps are folded in, too.
+skips taps in the padding, their products are folded in, too.
 """
 
 from __future__ import annotations
@@ -151,14 +151,14 @@ def initial_accumulators(
 
 
 def sums_with_bias(
-    sums: AnyArray, target: InstructionSet, epilogue: FusedEpilogue | None
+    weight_sums: AnyArray, target: InstructionSet, epilogue: FusedEpilogue | None
 ) -> AnyArray:
     """Return the bias of an epilogue minus the sums of the weight times the sign offset."""
-    initial = sums * np.int32(-target.sign_offset)
+    initial = weight_sums * np.int32(-target.sign_offset)
     bias = () if epilogue is None else epilogue.initial_accumulators
     if not np.any(bias):
         return initial
-    return initial + np.pad(bias, [(0, sums.shape[0] - len(bias))])
+    return initial + np.pad(bias, [(0, weight_sums.shape[0] - len(bias))])
 
 
 def bias_key(epilogue: FusedEpilogue | None) -> list[str]:

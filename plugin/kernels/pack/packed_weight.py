@@ -18,13 +18,13 @@ zeros.
 **Block records.** A constant weight is one stream of bytes per tile, as a core reads one stream
 faster than several: a 4096 x 4096 int4 GEMV takes 0.28 ms where scales are interleaved with the
 integers and 0.33 where they are planar, of Q6_K 0.42 and 0.50 (Zen 4, one thread, from memory). A
-*record* has the steps of a block, or the blocks of a step if that is longer, and after them the
-fields of each block, for all columns::
+*record* has the steps of a block, or the blocks of a longer step. Their fields follow, for all
+columns::
 
     record = steps | scale, zero point, offset | those of the next block | ...
 
-Outer scales, which several blocks share, precede the records of these blocks. A *superblock* has as
-many records as are whole for the outer scales of scales and of offsets::
+Outer scales, which several blocks share, precede the records of the blocks. A *superblock* is the
+least number of records that have whole outer scales, and whole outer scales of offsets::
 
     superblock = outer scales | outer offsets | record | record | ...
 

@@ -134,7 +134,7 @@ class _Global:
 
 
 class ModuleGlobals:
-    """The globals of a module, and the elements of those that are parameters.
+    """The globals of a module, and the elements of parameters among them.
 
     Each global is looked up once: the module may get further globals, but may change none.
 
@@ -190,19 +190,22 @@ class ModuleGlobals:
             op = value.owner.operation
             key = hash(op)
             if key not in digests:
-                lines = [op.name, *(str(result.type) for result in op.results)]
+                description = [op.name, *(str(result.type) for result in op.results)]
                 parameter = self.source_parameter(op) if op.name == LOAD else None
                 if parameter is not None:
                     names.append(parameter.name)
-                    lines += [parameter.scope, parameter.name]
+                    description += [parameter.scope, parameter.name]
                 else:
-                    lines += sorted(f"{name} = {op.attributes[name]}" for name in op.attributes)
-                lines += [digest(operand) for operand in op.operands]
-                digests[key] = _digest("\n".join(lines))
+                    description += sorted(
+                        f"{name} = {op.attributes[name]}" for name in op.attributes
+                    )
+                description += [digest(operand) for operand in op.operands]
+                digests[key] = _digest("\n".join(description))
             return digests[key]
 
-        lines = [digest(value) for value in sources]
-        return f"{names[0]}@{label}.{_digest(' '.join([*lines, repr(_plain(layout))]))}"
+        parts = [digest(value) for value in sources]
+        parts.append(repr(_plain(layout)))
+        return f"{names[0]}@{label}.{_digest(' '.join(parts))}"
 
     def _loaded(self, load: Operation) -> _Global | None:
         """Return the global that is loaded; None if there is none: no verifier has looked."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Matchers of contractions, and calls of their kernels."""

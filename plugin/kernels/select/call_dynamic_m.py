@@ -42,10 +42,10 @@ def call_dynamic_m(
         return np.pad(weight, [(0, 0), (0, k_padding)]) if k_padding else weight
 
     def initial_accumulators() -> AnyArray:
-        sums = convert(matrix(), I32).sum(1, dtype=np.int32) * np.int32(-target.sign_offset)
+        initial = convert(matrix(), I32).sum(1, dtype=np.int32) * np.int32(-target.sign_offset)
         if tiles.count * tiles.nr != n:
-            sums = np.pad(sums, [(0, tiles.count * tiles.nr - n)])
-        return sums.reshape((tiles.count, tiles.nr))
+            initial = np.pad(initial, [(0, tiles.count * tiles.nr - n)])
+        return initial.reshape((tiles.count, tiles.nr))
 
     activations = target.multiplicands(tensor(match.activations)).value
     activations = emit_stablehlo.transpose(activations, match.activation_axes)

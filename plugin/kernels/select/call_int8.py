@@ -200,7 +200,7 @@ class _Int8Call:
         taps = weight.depthwise(
             kernels.module_globals, (vertical.taps, horizontal.taps), channel_padding
         )
-        sums = convert(taps, I32).sum((0, 1), dtype=np.int32)
+        weight_sums = convert(taps, I32).sum((0, 1), dtype=np.int32)
         activations = emit_stablehlo.transpose(match.activations, match.activation_axes)
         rank, multiplier = len(match.activation_axes), n // match.groups
         if multiplier > 1:
@@ -217,7 +217,7 @@ class _Int8Call:
             weight.prepacked(
                 kernels,
                 (kernel.groups, channel_padding, target.sign_offset, *bias_key(self.epilogue)),
-                lambda: sums_with_bias(sums, target, self.epilogue),
+                lambda: sums_with_bias(weight_sums, target, self.epilogue),
                 I32,
             ),
             emit_stablehlo.reshape(activations, [pixels, kernel.channels]),
@@ -323,7 +323,7 @@ class _Int8Call:
 
 
 def _has_one_use(value: Value) -> bool:
-    """True if a computed value has one reader: the producing kernel may write what that reads."""
+    """True if a computed value has one reader, whose operand the producing kernel may write."""
     if isinstance(value.owner, ir.Block) or value.owner.operation.name == "stablehlo.reshape":
         return False
     if value.owner.operation.name in _VIEW_CASTS:

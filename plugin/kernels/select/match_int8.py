@@ -340,13 +340,13 @@ class Int8Match:
 
     def _max_accumulators(self, module_globals: ModuleGlobals) -> Array:
         """Return the bound ``128 * sum_k |w|`` of each output channel's accumulators."""
-        n, *others = self.weight_shape
+        n, *taps_and_channels = self.weight_shape
         weight = constant_elements(self.weight, module_globals)
         if weight is None:
-            return np.full(n, math.prod(others) << 14, np.int64)
+            return np.full(n, math.prod(taps_and_channels) << 14, np.int64)
         matrix = weight.transpose(self.weight_axes).reshape((n, -1))
-        sums: Array = np.abs(matrix, dtype=np.int32).sum(1, dtype=np.int64)
-        return sums << 7
+        magnitudes: Array = np.abs(matrix, dtype=np.int32).sum(1, dtype=np.int64)
+        return magnitudes << 7
 
 
 def has_elements(op: Operation, *elements: str) -> bool:

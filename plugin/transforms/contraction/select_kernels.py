@@ -171,7 +171,7 @@ class _Selection:
         if not self._is_gpu:
             self._replace_gathers([op for op in candidates if op.name == BLOCK_CONTRACTION])
         cloned = [each.clone.regions[0].blocks[0] for each in clones]
-        # Consumers first: the kernel that computes activations may do what a consumer's match adds.
+        # Consumers first: their calls convert activations, which the producing kernel may absorb.
         for op in reversed(candidates):
             self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
@@ -325,12 +325,12 @@ def _with_fusion(
     remark: Remark, calls: Sequence[KernelCall], fused: Mapping[KernelCall, int]
 ) -> Remark:
     """Append the number of other calls in the same dispatch to a remark."""
-    others = max((fused.get(call, 0) for call in calls), default=0)
-    if not others:
+    count = max((fused.get(call, 0) for call in calls), default=0)
+    if not count:
         return remark
-    noun = "call" if others == 1 else "calls"
+    noun = "call" if count == 1 else "calls"
     return replace(
-        remark, message=f"{remark.message}, in one dispatch with {others} other {noun} of kernels"
+        remark, message=f"{remark.message}, in one dispatch with {count} other {noun} of kernels"
     )
 
 
