@@ -315,7 +315,7 @@ def test_the_clock_tells_steps_apart(monkeypatch: pytest.MonkeyPatch) -> None:
             "'a.vmfb' is named like a file, and several",
         ),
         (("a.mlir", "b.mlir", "-o", "a.mlir"), "'a.mlir' is a file, and several models need"),
-        (("a.mlir", "b.mlir", "-o", "out", "--weights", "m=w.gguf"), "--weights are those of one"),
+        (("a.mlir", "b.mlir", "-o", "out", "--weights", "m=w.gguf"), "--weights applies to one"),
         (("@empty.txt", "-o", "out"), "the list names no model"),
         (("none/*.mlir", "-o", "out"), "no file matches 'none/[*].mlir'"),
         (("a.mlir", "-o", "out/", "--jobs", "0"), "Invalid value for '--jobs'"),

@@ -19,13 +19,8 @@ from matplotlib.figure import Figure
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, grid_argument, inspect, show
 from subquant.cli import main
 from subquant.commands import plots
-from subquant.commands.plots import (
-    errors_figure,
-    render_errors,
-    render_scales,
-    scales_figure,
-    write_plot,
-)
+from subquant.commands.plots import errors_figure, render_errors, write_plot
+from subquant.commands.scale_plots import render_scales, scales_figure
 from subquant.commands.tables import render_table
 from subquant.compiler.tensor_inspection import InspectedTensor
 from subquant.errors import EnvironmentProblem, InputError, UsageError
@@ -327,7 +322,7 @@ def test_png_of_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_png_of_many_layers_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The side of a PNG is limited, since matplotlib refuses 65,536 pixels."""
-    monkeypatch.setattr(plots, "_MOST_PIXELS", 300)
+    monkeypatch.setattr(plots, "_MAX_PIXELS", 300)
     write_errors(ERRORS * 3, tmp_path / "a.png")
     data = (tmp_path / "a.png").read_bytes()
     sides = [int.from_bytes(data[at : at + 4], "big") for at in (16, 20)]

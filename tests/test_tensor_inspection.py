@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, inspect, show
-from subquant.commands.plots import render_scales
+from subquant.commands.scale_plots import render_scales
 from subquant.commands.tables import render_table
 from subquant.compiler import mlir_client
 from subquant.compiler.inspected_tensors import to_json

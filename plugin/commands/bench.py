@@ -9,36 +9,25 @@ from typing import Any
 
 import click
 
-from ..errors import Remark, SubquantError, counted
+from ..compiler.compile_options import CompileOptions
+from ..errors import counted
 from ..isolation.client import start_child
+from ..isolation.limits import Limits
+from . import shared_options as shared
 from .bench_task import Bench, bench_on_cluster
-from .console import reproducer_of, say, show_progress, shown_name, source_of
-from .options import (
-    compile_options,
-    device_option,
-    drawn_input_option,
-    function_option,
-    limit_options,
-    make_compile_options,
-    parameters_option,
-    parse_parameters,
-    pop_compile_options,
-    pop_limits,
-    seed_option,
-    threads_option,
-)
+from .console import progress_on, remark_printer, reproducer_of, say, source_of
 
 __all__ = ["command"]
 
 
 @click.command("bench")
 @click.argument("model")
-@device_option()
-@threads_option
-@function_option
-@drawn_input_option
-@seed_option
-@parameters_option
+@shared.device_option()
+@shared.threads_option
+@shared.function_option
+@shared.drawn_input_option
+@shared.seed_option
+@shared.parameters_option
 @click.option(
     "--seconds",
     type=float,
@@ -57,18 +46,12 @@ __all__ = ["command"]
     "CPU or device.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the machine's description.")
-@compile_options
-@limit_options
+@shared.compile_options
+@shared.limit_options
 def command(
     model: str,
     device: str | None,
-    threads: int | None,
-    function: str | None,
-    inputs: tuple[str, ...],
-    seed: int,
     parameters: tuple[str, ...],
-    seconds: float,
-    repeat: int | None,
     cluster: str | None,
     as_json: bool,
     **options: Any,
@@ -85,42 +68,30 @@ def command(
     """
     from ..runtime.timing import check_duration
 
-    check_duration(seconds, repeat)
-    limits = pop_limits(options)
-    choices = pop_compile_options(options)
-    is_for_device = choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto")
+    check_duration(options["seconds"], options["repeat"])
+    limits = Limits(**shared.pop_values(Limits, options))
+    choices = shared.pop_values(CompileOptions, options)
+    is_for_device = shared.chooses_device(choices)
     if is_for_device:
         choices["vulkan_target"] = None
     bench = Bench(
-        model,
-        device or choices["target"],
-        threads,
-        function,
-        inputs,
-        seed,
-        parse_parameters(parameters),
-        seconds,
-        repeat,
-        asdict(make_compile_options(**choices)),
-        is_for_device,
-        asdict(limits),
+        model=model,
+        device=device or choices["target"],
+        parameters=shared.parse_parameters(parameters),
+        options=asdict(shared.make_compile_options(**choices)),
+        is_for_device=is_for_device,
+        limits=asdict(limits),
+        **options,
     )
-
-    def on_remark(remark: Remark) -> None:
-        say(str(remark.in_file(shown_name(model))), err=True)
-
-    reproducer = reproducer_of(model)
-    with show_progress(f"bench {model}") as progress:
-        try:
-            if cluster is not None:
-                result = bench_on_cluster(bench, cluster, reproducer, progress, on_remark)
-            elif bench.is_executable:
-                result = bench.run(model, reproducer, progress, on_remark)
-            else:
-                start_child()
-                result = bench.run(source_of(model), reproducer, progress, on_remark)
-        except SubquantError as error:
-            raise error.in_file(shown_name(model)) from None
+    reproducer, on_remark = reproducer_of(model), remark_printer(model)
+    with progress_on("bench", model) as progress:
+        if cluster is not None:
+            result = bench_on_cluster(bench, cluster, reproducer, progress, on_remark)
+        elif bench.is_executable:
+            result = bench.run(model, reproducer, progress, on_remark)
+        else:
+            start_child()
+            result = bench.run(source_of(model), reproducer, progress, on_remark)
     if as_json:
         from ..runtime.machine import describe_machine
 

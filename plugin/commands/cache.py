@@ -18,6 +18,7 @@ from ..compiler.store_files import Record, StoredFile
 from ..core.reports import plain_table
 from ..errors import InputError, UsageError, counted, printable, quoted
 from .console import say, show_progress
+from .shared_options import json_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -51,7 +52,7 @@ def command() -> None:
 
 @command.command("show")
 @_folder
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("the entries")
 def show(folder: str | None, as_json: bool) -> None:
     """List the entries with size, time since the last use, and number of hits."""
     cache = _open(folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -11,25 +12,16 @@ import click
 
 from ..batch.models import is_list, is_pattern
 from ..compiler.compile_options import CompileOptions, Emit
-from ..errors import SubquantError, UsageError, quoted
+from ..errors import UsageError, quoted
 from ..isolation.client import start_child
 from ..isolation.limits import Limits
-from .console import reproducer_of, say, show_progress, shown_name, source_of, write_output
-from .options import (
-    compile_options,
-    limit_options,
-    make_compile_options,
-    parse_parameters,
-    pop_limits,
-)
+from . import shared_options as shared
+from .console import progress_on, remark_printer, reproducer_of, say, source_of, write_output
 
 if TYPE_CHECKING:
     from ..signature import Signature
 
 __all__ = ["command", "compile_model", "prepare_compiler"]
-
-
-_MAX_JOBS = 1024
 
 
 @click.command("compile")
@@ -63,33 +55,9 @@ _MAX_JOBS = 1024
     help="Prepack the weights of a parameter scope for the kernels, from a file that 'subquant "
     "import' reads or writes, into the file of --parameters; may be repeated.",
 )
-@compile_options
-@click.option(
-    "--jobs",
-    type=click.IntRange(1, _MAX_JOBS),
-    metavar="N",
-    help="Number of models to compile in parallel.  [default: one a core]",
-)
-@click.option(
-    "--cluster",
-    metavar="ADDRESS",
-    help="Compile several models on the workers of a Dask scheduler (tcp://HOST:PORT).",
-)
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Skip outputs that are up to date, by the contents of model and output, options and "
-    "versions.",
-)
-@click.option(
-    "--base",
-    metavar="FOLDER",
-    help="Folder that output paths of several models are relative to.  [default: the current "
-    "folder, or the models' common parent]",
-)
-@click.option("--json", metavar="FILE", help="Write a JSON report about several models.")
-@click.option("--junit", metavar="FILE", help="Write a JUnit XML report about several models.")
-@limit_options
+@shared.compile_options
+@shared.batch_options
+@shared.limit_options
 def command(
     models: tuple[str, ...],
     output: str | None,
@@ -121,10 +89,21 @@ def command(
     subquant compile "models/**/*.onnx" -o out/ --cluster tcp://scheduler:8786
     """
     prepare_compiler()
-    limits = pop_limits(options)
-    many = {name: options.pop(name) for name in _BATCH_OPTIONS}
-    if _is_batch(models, output, many):
-        status = _compile_many(models, output, emit, parameters, weights, limits, many, options)
+    limits = Limits(**shared.pop_values(Limits, options))
+    batch = shared.BatchOptions(**shared.pop_values(shared.BatchOptions, options))
+    if _is_batch(models, output, batch):
+        _check_batch(output, emit, weights, batch)
+        from .compile_many import compile_models
+
+        status = compile_models(
+            models,
+            str(output),
+            shared.make_compile_options(**options),
+            batch,
+            emit=emit,
+            parameters=parameters,
+            limits=limits,
+        )
         click.get_current_context().exit(status)
     (model,) = models
     if output is None:
@@ -136,12 +115,12 @@ def command(
         os.path.realpath, (model, output)
     ):
         raise UsageError(f"the parameters '{parameters}' are the input or the output too")
-    weight_files = parse_parameters(weights, "--weights")
+    weight_files = shared.parse_parameters(weights, "--weights")
     if weight_files and parameters is None:
         raise UsageError("--weights needs --parameters FILE, the file to write them to")
     data = compile_model(
         model,
-        make_compile_options(**options),
+        shared.make_compile_options(**options),
         emit=emit,
         output=output,
         parameters=parameters,
@@ -155,37 +134,23 @@ def command(
         say(f"wrote {output} ({len(data):,} bytes)", err=True)
 
 
-_BATCH_OPTIONS = ("base", "jobs", "cluster", "resume", "json", "junit")
-"""The options that only apply to several models."""
-
-
-def _is_batch(models: tuple[str, ...], output: str | None, many: Mapping[str, object]) -> bool:
+def _is_batch(models: tuple[str, ...], output: str | None, batch: shared.BatchOptions) -> bool:
     """Return whether the outputs go to a folder."""
-    if len(models) > 1 or any(many.values()):
+    if len(models) > 1 or batch != shared.BatchOptions():
         return True
     if output is not None and (output.endswith(("/", os.sep)) or os.path.isdir(output)):
         return True
     return is_list(models[0]) or is_pattern(models[0])
 
 
-def _compile_many(
-    patterns: tuple[str, ...],
-    output: str | None,
-    emit: Emit,
-    parameters: str | None,
-    weights: tuple[str, ...],
-    limits: Limits,
-    many: dict[str, Any],
-    options: dict[str, Any],
-) -> int:
-    """Compile several models; return the exit status."""
-    from .compile_many import ManyOptions, compile_models
-
+def _check_batch(
+    output: str | None, emit: Emit, weights: tuple[str, ...], batch: shared.BatchOptions
+) -> None:
+    """Raise UsageError if several models have no output folder, or options of one model."""
     if output is None or output == "-":
-        named = next(
-            (f"--{name} needs" for name in _BATCH_OPTIONS if many[name]), "several models need"
-        )
-        raise UsageError(f"{named} a folder for the outputs; give it with -o FOLDER/")
+        options = [f"--{name} needs" for name, value in asdict(batch).items() if value]
+        subject = options[0] if options else "several models need"
+        raise UsageError(f"{subject} a folder for the outputs; give it with -o FOLDER/")
     if output.endswith(f".{emit}") and not os.path.isdir(output):
         raise UsageError(
             f"{quoted(output)} is named like a file, and several models, and --json, --junit, "
@@ -193,15 +158,6 @@ def _compile_many(
         )
     if weights:
         raise UsageError("--weights applies to one model; compile it alone")
-    return compile_models(
-        patterns,
-        output,
-        make_compile_options(**options),
-        ManyOptions(**many),
-        emit=emit,
-        parameters=parameters,
-        limits=limits,
-    )
 
 
 def prepare_compiler() -> None:
@@ -236,19 +192,16 @@ def compile_model(
     reproducer = reproducer_of(model)
     if output is not None and output != "-":
         reproducer = reproducer_of(output, Path(output).parent)
-    with show_progress(f"compile {model}") as progress:
-        try:
-            return compile_to_bytes(
-                source_of(model) if source is None else source,
-                options,
-                emit=emit,
-                reproducer=reproducer,
-                progress=progress,
-                check=check,
-                on_remark=lambda remark: say(str(remark.in_file(shown_name(model))), err=True),
-                parameters=parameters,
-                weights=weights,
-                limits=limits,
-            )
-        except SubquantError as error:
-            raise error.in_file(shown_name(model)) from None
+    with progress_on("compile", model) as progress:
+        return compile_to_bytes(
+            source_of(model) if source is None else source,
+            options,
+            emit=emit,
+            reproducer=reproducer,
+            progress=progress,
+            check=check,
+            on_remark=remark_printer(model),
+            parameters=parameters,
+            weights=weights,
+            limits=limits,
+        )

@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from .. import __version__
 from ..batch import report
@@ -24,35 +23,16 @@ from ..errors import UsageError, printable, quoted
 from ..isolation.command import exit_on_signals
 from ..isolation.limits import Limits
 from .console import read_model, report_error, say
+from .shared_options import BatchOptions
 
-__all__ = ["ManyOptions", "compile_models"]
-
-
-@dataclass(frozen=True)
-class ManyOptions:
-    """Options of the compilation of several models.
-
-    Args:
-        base: the folder that output paths are relative to.
-        jobs: the number of models to compile in parallel.
-        cluster: the address of a Dask scheduler.
-        resume: skip outputs that are up to date.
-        json, junit: files of the reports.
-    """
-
-    base: str | None = None
-    jobs: int | None = None
-    cluster: str | None = None
-    resume: bool = False
-    json: str | None = None
-    junit: str | None = None
+__all__ = ["compile_models"]
 
 
 def compile_models(
     patterns: Sequence[str],
     output: str,
     options: CompileOptions,
-    many: ManyOptions,
+    many: BatchOptions,
     *,
     emit: Emit = "vmfb",
     parameters: str | None = None,
@@ -78,13 +58,7 @@ def compile_models(
         raise UsageError("the list names no model")
     models = name_outputs(paths, output, emit, many.base)
     batch = Batch(
-        models,
-        output,
-        options,
-        emit=emit,
-        parameters=parameters,
-        resume=many.resume,
-        limits=limits,
+        models, output, options, emit=emit, parameters=parameters, resume=many.resume, limits=limits
     )
     check_places(many.json, many.junit)
     start = time.monotonic()
@@ -109,7 +83,7 @@ def _report(
     results: Sequence[CompiledModel],
     options: CompileOptions,
     emit: Emit,
-    many: ManyOptions,
+    many: BatchOptions,
     seconds: float,
 ) -> None:
     if any(result.status != "not-run" for result in results):

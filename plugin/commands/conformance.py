@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from ..conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
-from .options import options_of
+from .shared_options import options_of
 
 __all__ = ["command"]
 

@@ -16,11 +16,13 @@ from pathlib import Path
 import click
 
 from ..core.files import read_input, read_stream, reproducer_name, write_whole
-from ..errors import InputError, SubquantError, printable
+from ..errors import InputError, Remark, SubquantError, printable
 
 __all__ = [
     "open_standard_streams",
+    "progress_on",
     "read_model",
+    "remark_printer",
     "report_error",
     "reproducer_of",
     "say",
@@ -91,6 +93,21 @@ def show_progress(title: str) -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(printable(title))
         yield lambda step: progress.update(task, description=printable(f"{title}: {step}"))
+
+
+@contextlib.contextmanager
+def progress_on(command: str, model: str) -> Iterator[Callable[[str], None]]:
+    """Show the progress of a command on a model; errors get the model's name."""
+    with show_progress(f"{command} {model}") as progress:
+        try:
+            yield progress
+        except SubquantError as error:
+            raise error.in_file(shown_name(model)) from None
+
+
+def remark_printer(model: str) -> Callable[[Remark], None]:
+    """Return a function that prints a remark with the model's name."""
+    return lambda remark: say(str(remark.in_file(shown_name(model))), err=True)
 
 
 def shown_name(path: str) -> str:

@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..errors import SubquantError
+from ..compiler.compile_options import CompileOptions
+from ..isolation.limits import Limits
+from . import shared_options as shared
 from .compile import compile_model, prepare_compiler
-from .console import reproducer_of, shown_name, source_of
-from .options import (
-    compile_options,
-    device_option,
-    limit_options,
-    make_compile_options,
-    parse_parameters,
-    pop_compile_options,
-    pop_limits,
-    run_options,
-)
+from .console import progress_on, reproducer_of, source_of
 
 if TYPE_CHECKING:
     from ..signature import Signature
@@ -29,7 +21,7 @@ __all__ = ["command"]
 
 @click.command("exec")
 @click.argument("model")
-@device_option()
+@shared.device_option()
 @click.option(
     "--interpret",
     is_flag=True,
@@ -40,9 +32,9 @@ __all__ = ["command"]
     is_flag=True,
     help="Evaluate with StableHLO's reference interpreter instead of IREE.",
 )
-@compile_options
-@run_options
-@limit_options
+@shared.compile_options
+@shared.run_options
+@shared.limit_options
 def command(
     model: str,
     device: str | None,
@@ -63,30 +55,28 @@ def command(
     from ..runtime import Device, Executable
     from .function_call import Call
 
-    limits = pop_limits(options)
+    limits = Limits(**shared.pop_values(Limits, options))
+    choices = shared.pop_values(CompileOptions, options)
     source = source_of(model)
-    choices = pop_compile_options(options)
     call = Call(**options)
     interpreted = None
     if interpret or interpret_only:
         from ..interpreter.interpreted_module import InterpretedModule
 
-        try:
+        with progress_on("interpret", model):
             interpreted = InterpretedModule(source, reproducer=reproducer_of(model), limits=limits)
-        except SubquantError as error:
-            raise error.in_file(shown_name(model)) from None
         if interpret_only:
             call.run(interpreted)
             return
-    where = Device(device or choices["target"], threads=threads)
-    if choices["target"] == "vulkan" and choices["vulkan_target"] in (None, "auto"):
-        choices["vulkan_target"] = where.vulkan_target
+    opened = Device(device or choices["target"], threads=threads)
+    if shared.chooses_device(choices):
+        choices["vulkan_target"] = opened.vulkan_target
 
     def check(signatures: Mapping[str, Signature]) -> None:
         if signatures:  # none are known if IREE's own operations define the functions
             call.check(signatures)
 
     data = compile_model(
-        model, make_compile_options(**choices), source=source, limits=limits, check=check
+        model, shared.make_compile_options(**choices), source=source, limits=limits, check=check
     )
-    call.run(Executable(data, where, parse_parameters(parameters)), reference=interpreted)
+    call.run(Executable(data, opened, shared.parse_parameters(parameters)), reference=interpreted)

@@ -191,10 +191,7 @@ class Call:
         return name
 
     def _invoke(
-        self,
-        function: Invocable,
-        arguments: Sequence[Array],
-        progress: Callable[[str], None],
+        self, function: Invocable, arguments: Sequence[Array], progress: Callable[[str], None]
     ) -> list[Array]:
         if not self.as_stream:
             return function.invoke(arguments, quantized_io=self.quantized_io)

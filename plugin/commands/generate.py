@@ -15,7 +15,7 @@ from ..errors import UsageError, counted
 from ..models.sampling import Sampling
 from .console import say, show_progress
 from .language_model import find_model, load_model, model_options, read_text
-from .options import options_of
+from .shared_options import json_option, options_of
 
 if TYPE_CHECKING:
     from ..models.generation import Generation
@@ -49,7 +49,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
     metavar="FOLDER",
     help="Write model.mlir and model.irpa to a folder, for compile and run, instead of text.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the text and the statistics as JSON.")
+@json_option("the text and the statistics")
 def command(
     model: str,
     prompt: str | None,

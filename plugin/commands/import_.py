@@ -9,6 +9,7 @@ import click
 
 from ..errors import counted
 from .console import say, show_progress
+from .shared_options import json_option
 
 __all__ = ["command"]
 
@@ -22,7 +23,7 @@ __all__ = ["command"]
     metavar="FILE.irpa",
     help="The output.  [default: the name of SOURCE with .irpa]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
+@json_option("the summary")
 def command(source: str, output: str | None, as_json: bool) -> None:
     """Convert weights of SOURCE to IREE parameters (.irpa), quantized tensors included.
 

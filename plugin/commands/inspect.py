@@ -9,20 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..core.files import kind_of, open_input
-from ..errors import (
-    CompilerError,
-    InputError,
-    Place,
-    SubquantError,
-    UsageError,
-    expected_name,
-    near_names,
-    quoted,
-)
+from ..errors import CompilerError, InputError, Place, UsageError, expected_name, near_names, quoted
 from ..isolation.client import ChildEnded, call, start_child
 from ..isolation.limits import Limits
-from .console import read_model, reproducer_of, say, show_progress, shown_name
-from .options import limit_options, plot_option, pop_limits
+from .console import progress_on, read_model, reproducer_of, say, show_progress
+from .shared_options import json_option, limit_options, plot_option
 
 if TYPE_CHECKING:
     from ..compiler.inspected_tensors import InspectedTensor
@@ -40,7 +31,7 @@ __all__ = ["command"]
     help="Plot the scales of one tensor, by name or number.",
 )
 @plot_option("scales of --scales")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option("the result")
 @limit_options
 def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **limits: Any) -> None:
     """List the quantized tensors of FILE with their types, scales and sizes.
@@ -72,9 +63,9 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
     if kind is not None:
         if tensor is not None:
             raise UsageError("--scales shows tensors of .mlir files only")
-        _inspect_model(file, kind, as_json, pop_limits(limits))
+        _inspect_model(file, kind, as_json, Limits(**limits))
     else:
-        _inspect_module(file, tensor, plot, as_json, pop_limits(limits))
+        _inspect_module(file, tensor, plot, as_json, Limits(**limits))
 
 
 def _model_kind(path: str) -> str | None:
@@ -132,13 +123,10 @@ def _inspect_module(
     """List the quantized tensors of a module, or plot the scales of one."""
     from ..compiler import inspected_tensors, mlir_client
 
-    with show_progress(f"inspect {file}") as progress:
-        try:
-            tensors = mlir_client.inspect(
-                read_model(file), reproducer=reproducer_of(file), progress=progress, limits=limits
-            )
-        except SubquantError as error:
-            raise error.in_file(shown_name(file)) from None
+    with progress_on("inspect", file) as progress:
+        tensors = mlir_client.inspect(
+            read_model(file), reproducer=reproducer_of(file), progress=progress, limits=limits
+        )
     if name is not None:
         _show_scales(_choose(tensors, name), plot)
     elif as_json:
@@ -156,12 +144,12 @@ def _inspect_module(
 def _show_scales(tensor: InspectedTensor, plot: str | None) -> None:
     from rich.console import Console
 
-    from . import plots
+    from . import plots, scale_plots
 
     if plot is None:
-        Console().print(plots.render_scales(tensor))
+        Console().print(scale_plots.render_scales(tensor))
         return
-    plots.write_plot(plot, lambda: plots.scales_figure(tensor))
+    plots.write_plot(plot, lambda: scale_plots.scales_figure(tensor))
     say(f"wrote {plot}", err=True)
 
 

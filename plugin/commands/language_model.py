@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -11,7 +11,7 @@ from ..core.option_fields import Activations
 from ..errors import InputError
 from ..isolation.command import exit_on_signals
 from .console import read_model, shown_name
-from .options import device_option, stacked, threads_option
+from .shared_options import device_option, stacked, threads_option
 
 if TYPE_CHECKING:
     from ..models.loading import Model
@@ -60,14 +60,7 @@ def find_model(model: str, progress: Callable[[str], None]) -> str:
 
 
 def load_model(
-    model: str,
-    progress: Callable[[str], None],
-    check: Callable[[Model], object],
-    *,
-    device: str,
-    threads: int | None,
-    context: int | None,
-    activations: Activations,
+    model: str, progress: Callable[[str], None], check: Callable[[Model], object], **options: Any
 ) -> Model:
     """Load a model by the values of `model_options`.
 
@@ -75,7 +68,7 @@ def load_model(
         model: a path or name.
         progress: called with each step.
         check: as for `subquant.models.load`: finds errors before the compilation.
-        device, threads, context, activations: as for `subquant.models.load`.
+        **options: the values of `model_options`.
 
     Raises:
         SubquantError: as `subquant.models.load` and `find_model`.
@@ -83,15 +76,7 @@ def load_model(
     from ..models import load
 
     with exit_on_signals():
-        return load(
-            find_model(model, progress),
-            device=device,
-            threads=threads,
-            context=context,
-            activations=activations,
-            progress=progress,
-            check=check,
-        )
+        return load(find_model(model, progress), progress=progress, check=check, **options)
 
 
 def read_text(path: str) -> str:

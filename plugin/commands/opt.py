@@ -8,6 +8,7 @@ import click
 
 from ..errors import UsageError
 from ..isolation.client import start_child
+from ..isolation.limits import Limits
 from .console import (
     read_model,
     report_error,
@@ -17,7 +18,7 @@ from .console import (
     shown_name,
     write_output,
 )
-from .options import limit_options, pop_limits
+from .shared_options import limit_options
 
 __all__ = ["command"]
 
@@ -82,7 +83,7 @@ def command(
             verify_diagnostics=verify_diagnostics,
             reproducer=reproducer_of(model),
             progress=progress,
-            limits=pop_limits(limits),
+            limits=Limits(**limits),
         )
     if result.text is not None:
         write_output(output, result.text.encode())

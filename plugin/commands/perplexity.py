@@ -11,6 +11,7 @@ import click
 from ..errors import counted
 from .console import show_progress
 from .language_model import load_model, model_options, read_text
+from .shared_options import json_option
 
 __all__ = ["command"]
 
@@ -30,7 +31,7 @@ __all__ = ["command"]
     metavar="N",
     help="Chunk length in tokens; the second half is scored.  [default: 512]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option("the result")
 def command(model: str, path: str, chunk: int | None, as_json: bool, **options: Any) -> None:
     """Compute the perplexity of a text under a language model (.gguf).
 

@@ -12,7 +12,7 @@ from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_weights
 from .console import say, show_progress
-from .options import options_of, plot_option
+from .shared_options import json_option, options_of, plot_option
 
 __all__ = ["command"]
 
@@ -33,14 +33,9 @@ __all__ = ["command"]
 )
 @click.option("--select", default="", metavar="REGEX", help="Only tensors whose name matches.")
 @plot_option("errors")
-@click.option("--json", "as_json", is_flag=True, help="Print the errors as JSON.")
+@json_option("the errors")
 def command(
-    source: str,
-    output: str | None,
-    select: str,
-    plot: str | None,
-    as_json: bool,
-    **options: Any,
+    source: str, output: str | None, select: str, plot: str | None, as_json: bool, **options: Any
 ) -> None:
     """Quantize the float weights of SOURCE and write them as IREE parameters.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .options import stacked
+from .shared_options import stacked
 
 __all__ = ["command"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from .options import device_option, parse_parameters, run_options
+from .shared_options import device_option, parse_parameters, run_options
 
 __all__ = ["command"]
 
@@ -16,11 +16,7 @@ __all__ = ["command"]
 @device_option("llvm-cpu")
 @run_options
 def command(
-    executable: str,
-    device: str,
-    parameters: tuple[str, ...],
-    threads: int | None,
-    **options: Any,
+    executable: str, device: str, parameters: tuple[str, ...], threads: int | None, **options: Any
 ) -> None:
     """Run a function of EXECUTABLE (.vmfb) on arrays.
 

@@ -173,12 +173,7 @@ def _weights_total_row(kind: str, tensors: list[WeightTensor], style: str) -> li
     ]
 
 
-_OPERATOR_COLUMNS = (
-    ("operator", "constants"),
-    ("result", ""),
-    ("quantized", ""),
-    ("bytes", ""),
-)
+_OPERATOR_COLUMNS = (("operator", "constants"), ("result", ""), ("quantized", ""), ("bytes", ""))
 
 
 def render_model(model: Mapping[str, Any]) -> RenderableType:

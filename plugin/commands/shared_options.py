@@ -3,31 +3,34 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import Field, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
 from typing import Any, get_args
 
 import click
 
 from ..compiler.compile_options import CompileOptions
-from ..core.option_fields import Options, annotations_of, choices_of
+from ..core.option_fields import Options, annotations_of, choices_of, option
 from ..errors import UsageError
 from ..isolation.limits import Limits
 
 __all__ = [
     "AliasedOption",
+    "BatchOptions",
+    "batch_options",
+    "chooses_device",
     "compile_options",
     "device_option",
     "drawn_input_option",
     "function_option",
+    "json_option",
     "limit_options",
     "make_compile_options",
     "options_of",
     "parameters_option",
     "parse_parameters",
     "plot_option",
-    "pop_compile_options",
-    "pop_limits",
+    "pop_values",
     "run_options",
     "seed_option",
     "stacked",
@@ -41,8 +44,8 @@ def stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
     """Return one decorator for several options, in the order of ``--help``."""
 
     def decorate(command: Command) -> Command:
-        for option in reversed(options):
-            command = option(command)
+        for add_option in reversed(options):
+            command = add_option(command)
         return command
 
     return decorate
@@ -110,12 +113,12 @@ def _type_of(options: type[Options], name: str) -> Any:
 
 
 limit_options = options_of(Limits)
-"""The limits of the process that runs MLIR, for `pop_limits`."""
+"""The limits of the process that runs MLIR, as fields of `Limits`."""
 
 
-def pop_limits(options: dict[str, Any]) -> Limits:
-    """Remove the values of `limit_options` from a command's options, and return them."""
-    return Limits(**{declared.name: options.pop(declared.name) for declared in fields(Limits)})
+def pop_values(declaration: type[Options], options: dict[str, Any]) -> dict[str, Any]:
+    """Remove the fields of a dataclass from a command's options, and return them."""
+    return {declared.name: options.pop(declared.name) for declared in fields(declaration)}
 
 
 _VULKAN_TARGET = CompileOptions.__dataclass_fields__["vulkan_target"]
@@ -131,9 +134,9 @@ compile_options = options_of(
 """The options of a compilation, for `make_compile_options`."""
 
 
-def pop_compile_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the values of `compile_options` from a command's options, and return them."""
-    return {declared.name: options.pop(declared.name) for declared in fields(CompileOptions)}
+def chooses_device(values: Mapping[str, Any]) -> bool:
+    """Return whether the Vulkan target is that of the device."""
+    return values["target"] == "vulkan" and values["vulkan_target"] in (None, "auto")
 
 
 def make_compile_options(**options: Any) -> CompileOptions:
@@ -147,6 +150,35 @@ def make_compile_options(**options: Any) -> CompileOptions:
     if options["vulkan_target"] is None:
         del options["vulkan_target"]
     return CompileOptions(**options)
+
+
+@dataclass(frozen=True)
+class BatchOptions:
+    """Options of the compilation of several models."""
+
+    jobs: int | None = option(
+        None, "Number of models to compile in parallel.  [default: one a core]", "N"
+    )
+    cluster: str | None = option(
+        None,
+        "Compile several models on the workers of a Dask scheduler (tcp://HOST:PORT).",
+        "ADDRESS",
+    )
+    resume: bool = option(
+        False, "Skip outputs that are up to date, by contents, options and versions."
+    )
+    base: str | None = option(
+        None,
+        "Folder that output paths of several models are relative to.  [default: the current "
+        "folder, or the models' common parent]",
+        "FOLDER",
+    )
+    json: str | None = option(None, "Write a JSON report about several models.", "FILE")
+    junit: str | None = option(None, "Write a JUnit XML report about several models.", "FILE")
+
+
+batch_options = options_of(BatchOptions, jobs={"type": click.IntRange(1, 1024)})
+"""The options of several models, as fields of `BatchOptions`."""
 
 
 def device_option(default: str | None = None, further: str = "") -> Callable[[Command], Command]:
@@ -186,6 +218,11 @@ drawn_input_option = click.option(
 seed_option = click.option(
     "--seed", type=click.IntRange(0), default=0, metavar="N", help="Seed of random arguments."
 )
+
+
+def json_option(content: str) -> Callable[[Command], Command]:
+    """Return the flag ``--json``, as the parameter ``as_json``."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print {content} as JSON.")
 
 
 def plot_option(content: str) -> Callable[[Command], Command]:
@@ -261,7 +298,7 @@ run_options = stacked(
         ),
         parameters_option,
         threads_option,
-        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
+        json_option("the results"),
     ]
 )
 """The options of a call, for `subquant.commands.function_call`."""
