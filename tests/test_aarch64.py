@@ -17,8 +17,9 @@ import pytest
 
 import block_programs
 import test_fused_epilogue as epilogues
-import test_kernels as kernels
+import test_kernels_blockwise as blockwise
 import test_kernels_depthwise as windows
+import test_kernels_int8 as int8
 from integer_programs import convolution, drawn, product
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -64,7 +65,7 @@ INSTRUCTIONS = pytest.mark.parametrize("instructions", CPUS)
 
 
 @INSTRUCTIONS
-@pytest.mark.parametrize("case", kernels.CASES, ids=str)
+@pytest.mark.parametrize("case", blockwise.CASES, ids=str)
 @pytest.mark.parametrize("extra", ["", "zeros", "offsets"])
 def test_blocks(case, extra, instructions, run):
     if extra and len(case) < 5:
@@ -91,9 +92,9 @@ def test_nothing_saturates_at_the_extremes(storage, instructions, run):
 
 
 @INSTRUCTIONS
-@pytest.mark.parametrize("case", sorted(kernels.WINDOWS.keys() - {"one window"}))  # has no kernel
+@pytest.mark.parametrize("case", sorted(int8.CONVOLUTIONS.keys() - {"one window"}))  # has no kernel
 def test_convolutions(case, instructions, run):
-    x_shape, w_shape, options = kernels.WINDOWS[case]
+    x_shape, w_shape, options = int8.CONVOLUTIONS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
     np.testing.assert_array_equal(run(text, instructions, x, w), expected)

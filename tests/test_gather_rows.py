@@ -25,7 +25,7 @@ from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.packed_integers import PLANE_BITS, pack_planes
 from subquant.ops import embedding_lookup
 from subquant.runtime import Device, Executable
-from test_given_parameters import KERNELS, WEIGHTS, compiled, plain, program, some_types
+from test_packed_parameters import KERNELS, WEIGHTS, compiled, plain, program, some_types
 
 ROWS = np.array([0, 39, -7, 1000, 17], np.int32)
 """Those that the table of 40 does not have are the nearest that it has."""
