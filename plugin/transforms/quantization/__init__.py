@@ -1,1 +1,1 @@
-"""TODO."""
+"""Passes that verify, fuse, expand and lower quantized operations and casts."""

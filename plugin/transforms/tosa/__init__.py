@@ -1,1 +1,1 @@
-"""TODO."""
+"""Passes that lower TOSA, and passes from and to ``tosa.rescale``."""
