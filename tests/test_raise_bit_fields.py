@@ -17,8 +17,8 @@ from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.numerics.parameters import ExpressedType
 from subquant.numerics.views import View
-from subquant.transforms.raising.binary_format import Grain
-from subquant.transforms.raising.bit_fields import Field, Shifts, joined
+from subquant.transforms.raising.binary_format import BinaryFormat
+from subquant.transforms.raising.bit_fields import Field, Shifts, concatenated
 
 TYPES = ("i8", "ui8", "i16", "ui16", "i32", "ui32")
 WORDS = 3
@@ -175,9 +175,9 @@ def test_what_stands_for_no_number_is_none() -> None:
     assert part is not None
     assert part.is_narrow
     assert part.packed() is None  # its words hold no other at bit 6
-    assert joined([nibble, part], 0) is not None  # from bits 0 and 2
-    assert joined([nibble, nibble], 0) is None
-    assert joined([nibble, field], 0) is None
+    assert concatenated([nibble, part], 0) is not None  # from bits 0 and 2
+    assert concatenated([nibble, nibble], 0) is None
+    assert concatenated([nibble, field], 0) is None
 
 
 @given(st.data())
@@ -215,14 +215,14 @@ def test_products_that_fit_are_exact(data: st.DataObject) -> None:
                for _ in range(count)]  # fmt: skip
     array = np.array(numbers, np.float16)
     q = data.draw(st.integers(-300, 300))
-    grain = Grain.of_numbers(array)
+    grain = BinaryFormat.of_numbers(array)
     assert grain is not None
     assert grain.fits(ExpressedType.F16)
     for each in numbers:
         fraction = Fraction(each)
         assert (fraction / Fraction(2) ** grain.smallest).denominator == 1
         assert abs(fraction) < Fraction(2) ** grain.largest or not fraction
-    product = Grain.of_integers(min(q, 0), max(q, 0)) * grain * Grain.of_type(ExpressedType.F16)
+    product = BinaryFormat.of_integers(min(q, 0), max(q, 0)) * grain * BinaryFormat.of_type(ExpressedType.F16)
     if product.fits(ExpressedType(name)):
         other = data.draw(st.floats(width=16, allow_nan=False, allow_infinity=False))
         for each in array:
@@ -231,14 +231,14 @@ def test_products_that_fit_are_exact(data: st.DataObject) -> None:
 
 
 def test_grains_of_constants() -> None:
-    assert Grain.of_numbers(np.array([1.0, np.inf])) is None
-    assert Grain.of_numbers(np.array([np.nan])) is None
-    assert Grain.of_numbers(np.array([0.0, -0.0])) == Grain(0, 0, 0)
-    assert Grain.of_numbers(np.array([6.0, -0.25])) == Grain(2, -2, 3)
-    assert Grain.of_integers(-128, 127) == Grain(8, 0, 8)
+    assert BinaryFormat.of_numbers(np.array([1.0, np.inf])) is None
+    assert BinaryFormat.of_numbers(np.array([np.nan])) is None
+    assert BinaryFormat.of_numbers(np.array([0.0, -0.0])) == BinaryFormat(0, 0, 0)
+    assert BinaryFormat.of_numbers(np.array([6.0, -0.25])) == BinaryFormat(2, -2, 3)
+    assert BinaryFormat.of_integers(-128, 127) == BinaryFormat(8, 0, 8)
     for expressed in ExpressedType:
-        assert Grain.of_type(expressed).fits(expressed)
-    assert Grain.of_type(ExpressedType.F16).fits(ExpressedType.F32)
-    assert Grain.of_type(ExpressedType.BF16).fits(ExpressedType.F32)
-    assert not Grain.of_type(ExpressedType.F16).fits(ExpressedType.BF16)
-    assert not Grain.of_type(ExpressedType.BF16).fits(ExpressedType.F16)
+        assert BinaryFormat.of_type(expressed).fits(expressed)
+    assert BinaryFormat.of_type(ExpressedType.F16).fits(ExpressedType.F32)
+    assert BinaryFormat.of_type(ExpressedType.BF16).fits(ExpressedType.F32)
+    assert not BinaryFormat.of_type(ExpressedType.F16).fits(ExpressedType.BF16)
+    assert not BinaryFormat.of_type(ExpressedType.BF16).fits(ExpressedType.F16)

@@ -1,1 +1,1 @@
-"""Arithmetic in which a program has written what one of our operations does."""
+"""Raising of dequantizing arithmetic to ``subquant.dequantize``."""

@@ -1,7 +1,7 @@
-"""How fine and how large the numbers of a tensor are: which products are never rounded.
+"""Binary formats of numbers: significand bits and exponents, which tell where products are exact.
 
-A product of two floats has at most as many bits as both together. Where these are known, from the
-type that was converted or from a constant, and fit the float type, the product is exact.
+A product of two floats has at most as many significand bits as both factors together. Where a
+converted type or a constant bounds them, and they fit the float type, the product is not rounded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType
 
-__all__ = ["PRECISION", "Grain"]
+__all__ = ["PRECISION", "BinaryFormat"]
 
 PRECISION = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 """Bits of the significand."""
@@ -22,13 +22,13 @@ _LARGEST = {"f16": 16, "bf16": 128, "f32": 128, "f64": 1024}
 
 
 @dataclass(frozen=True)
-class Grain:
-    """Of numbers ``m * 2**e``, finite ones; what is infinite or NaN stays so in any order.
+class BinaryFormat:
+    """Format of finite numbers ``m * 2**e``; infinities and NaN stay so in any order.
 
     Attributes:
         bits: ``|m| < 2**bits``.
-        smallest: every number is a multiple of ``2**smallest``.
-        largest: every number is less than ``2**largest``.
+        smallest: all numbers are multiples of ``2**smallest``.
+        largest: all magnitudes are less than ``2**largest``.
     """
 
     bits: int
@@ -36,20 +36,20 @@ class Grain:
     largest: int
 
     @classmethod
-    def of_type(cls, expressed: ExpressedType) -> Grain:
-        """All numbers of a float type."""
+    def of_type(cls, expressed: ExpressedType) -> BinaryFormat:
+        """The format of a float type."""
         name = expressed.value
         return cls(PRECISION[name], _SMALLEST[name], _LARGEST[name])
 
     @classmethod
-    def of_integers(cls, low: int, high: int) -> Grain:
-        """All integers between bounds."""
+    def of_integers(cls, low: int, high: int) -> BinaryFormat:
+        """The format of the integers of a range."""
         bits = max(abs(low), abs(high)).bit_length()
         return cls(bits, 0, bits)
 
     @classmethod
-    def of_numbers(cls, numbers: Array) -> Grain | None:
-        """The elements of a constant, or None if one is not finite."""
+    def of_numbers(cls, numbers: Array) -> BinaryFormat | None:
+        """The format of a constant's elements; None if one is not finite."""
         reals = numbers.astype(np.float64).reshape(-1)
         if not np.isfinite(reals).all():
             return None
@@ -65,16 +65,16 @@ class Grain:
             int(exponents.max()),
         )
 
-    def __mul__(self, other: Grain) -> Grain:
-        return Grain(
+    def __mul__(self, other: BinaryFormat) -> BinaryFormat:
+        return BinaryFormat(
             self.bits + other.bits, self.smallest + other.smallest, self.largest + other.largest
         )
 
     def fits(self, expressed: ExpressedType) -> bool:
-        """True if a float type has all these numbers."""
-        return self.is_fine_in(expressed) and self.largest <= _LARGEST[expressed.value]
+        """True if a float type represents all numbers."""
+        return self.has_bits_of(expressed) and self.largest <= _LARGEST[expressed.value]
 
-    def is_fine_in(self, expressed: ExpressedType) -> bool:
-        """True if a float type has all these numbers but those that are too large for it."""
+    def has_bits_of(self, expressed: ExpressedType) -> bool:
+        """True if a float type represents all numbers, except those too large for it."""
         name = expressed.value
         return self.bits <= PRECISION[name] and self.smallest >= _SMALLEST[name]

@@ -1,17 +1,17 @@
-"""Narrow integers that a program takes out of wider ones, by shifts and masks.
+"""Bit fields: narrow integers that a program extracts from words by shifts and masks.
 
-A `Field` is some bits of each word of a tensor. Each step of a program is taken for what it does to
-these bits: ``w >> 4`` begins four bits later, ``w & 15`` has four bits, ``(w << 4) >> 4`` repeats
-the highest of those as a sign, ``(w & 15 ^ 8) - 8`` too. Words of two's complement are what
-StableHLO says; a conversion to a type of as many bits keeps them, as it does in JAX and IREE where
-StableHLO leaves it open.
+A `Field` is a range of bits of each word of a tensor. Each operation changes the range: ``w >> 4``
+starts four bits later, ``w & 15`` has four bits, ``(w << 4) >> 4`` repeats the highest of them as a
+sign, and so does ``(w & 15 ^ 8) - 8``. StableHLO's words are two's complement; a conversion to a
+type of the same width keeps the bits, as in JAX and IREE, where StableHLO leaves it open.
 
-Where fields are joined along an axis (``concatenate``, and so ``stack``), or shifted by numbers
-that differ along one, positions of bits are again a sum of strides (`subquant.numerics.views`).
+Where fields are concatenated along an axis (also by ``stack``), or shifted by counts that differ
+along one, bit positions are again a sum of strides (`subquant.numerics.views`).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,21 +26,21 @@ from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from ...numerics.views import Part, View, aligned
 
-__all__ = ["Field", "Shifts", "joined"]
+__all__ = ["Field", "Shifts", "concatenated"]
 
 _WORDS = (8, 16, 32)
 _PACKED = (2, 4, 8)
-"""Bits of fields that fill bytes."""
+"""Widths of fields that fill bytes."""
 
 
 @dataclass(frozen=True)
 class Shifts:
-    """By how many bits each element of a tensor is shifted.
+    """Shift counts of the elements of a tensor: ``first`` plus a sum of strides.
 
     Attributes:
-        view: what is added for the position along each axis.
-        first: for the first element.
-        low, high: the least and the most.
+        view: the strides along each axis.
+        first: the count of the first element.
+        low, high: the least and the greatest count.
     """
 
     view: View
@@ -50,24 +50,24 @@ class Shifts:
 
     @classmethod
     def of(cls, numbers: Array, view: View) -> Shifts | None:
-        """Of the elements of a flat tensor in a view, or None if they are no sum over axes."""
+        """The counts of a flat tensor's elements in a view; None if they are no sum over axes."""
         flat = numbers.reshape(-1)
         axes: list[tuple[Part, ...]] = []
         for axis in view.axes:
             own = flat[View((axis,)).indices()].reshape(-1)
-            parts = _steps_of(own - own[0])
-            if parts is None:
+            strides = _steps_of(own - own[0])
+            if strides is None:
                 return None
-            axes.append(tuple(parts))
-        found = View(tuple(axes))
+            axes.append(tuple(strides))
+        counts = View(tuple(axes))
         whole, first = flat[view.indices()], int(flat[0])
-        if (found.indices() + first != whole).any():
+        if (counts.indices() + first != whole).any():
             return None
-        return cls(found, first, int(whole.min()), int(whole.max()))
+        return cls(counts, first, int(whole.min()), int(whole.max()))
 
 
 def _steps_of(numbers: Array) -> list[Part] | None:
-    """Extents and strides of which an axis of numbers is the sum."""
+    """Sizes and strides whose sum the numbers of an axis are; None if there are none."""
     count = len(numbers)
     if count == 1:
         return []
@@ -82,27 +82,27 @@ def _steps_of(numbers: Array) -> list[Part] | None:
             slow, fast = _steps_of(rows[:, 0]), _steps_of(rows[0])
             if slow is None or fast is None:
                 return None
-            (count, stride), *others = fast
+            (count, stride), *rest = fast
             if slow[-1][1] == count * stride:  # one run of steps
-                return [*slow[:-1], (slow[-1][0] * count, stride), *others]
+                return [*slow[:-1], (slow[-1][0] * count, stride), *rest]
             return [*slow, *fast]
     return None
 
 
 @dataclass(frozen=True)
 class Field:
-    """Some bits of each word: ``(word >> position & 2**width - 1) + bias``, the bits as a number.
+    """Bit field of each word: ``(word >> position & 2**width - 1) + bias``.
 
     Attributes:
         words: a tensor of integers.
-        view: which bit of all words, one after another, each field begins with, from `start` on.
-        start: which bit the first begins with.
-        width: how many bits there are.
-        signed: whether the highest is a sign.
-        container: bits of the type that the number is in.
-        bias: what is added.
-        raised: by how many bits it is shifted to the left, at most; a shift back has to follow.
-        is_cut: False where further bits are above; a mask has to follow.
+        view: the first bit of each field, counted over all words, relative to `start`.
+        start: the first bit of the first field.
+        width: the bits of a field.
+        signed: True if the highest bit is a sign.
+        container: the width of the type that holds the number.
+        bias: added to the number.
+        raised: the greatest left shift that is not shifted back yet; None for none.
+        is_cut: False where higher bits are not masked yet.
     """
 
     words: Value
@@ -123,7 +123,7 @@ class Field:
 
     @classmethod
     def of(cls, root: Value, view: View) -> Field | None:
-        """Whole words, in a view of a tensor, or None if it has none."""
+        """Whole words of a view; None for other element types."""
         if not cls.has_words(root.type):
             return None
         element = root.type.element_type
@@ -132,33 +132,33 @@ class Field:
 
     @property
     def is_number(self) -> bool:
-        """True if no step has to follow."""
+        """True if the value is the field's number: no shift or mask is missing."""
         return self.raised is None and self.is_cut
 
     @property
     def is_narrow(self) -> bool:
-        """True for a number that takes a part of a word."""
+        """True for a number narrower than its word."""
         return self.is_number and self.width in _PACKED and self.width < self.word
 
     @property
     def is_complete(self) -> bool:
-        """True if there are as many as words have."""
+        """True if the fields are all bits of the words."""
         words = math.prod(int(n) for n in self.words.type.shape)
         return math.prod(self.view.shape) * self.width == words * self.word
 
     @property
     def word(self) -> int:
-        """Bits of a word."""
+        """The width of a word."""
         return int(self.words.type.element_type.width)
 
     @property
     def type(self) -> StorageType:
-        """Of its bits, two at least."""
+        """The storage type of a field of two bits or more."""
         return StorageType(self.width, self.signed)
 
     @property
     def range(self) -> tuple[int, int]:
-        """Between which integers its numbers are."""
+        """The least and the greatest number."""
         half = 1 << (self.width - 1)
         low, high = (-half, half - 1) if self.signed else (0, 2 * half - 1)
         return low + self.bias, high + self.bias
@@ -166,7 +166,7 @@ class Field:
     # -- steps ------------------------------------------------------------------------------------
 
     def shifted_left(self, shifts: Shifts) -> Field | None:
-        """Multiplied by a power of two, modulo that of its type."""
+        """The field after a left shift, modulo its type's range; None if it is none."""
         if not shifts.low and not shifts.high:
             return self
         is_plain = self.is_number and not self.bias
@@ -176,7 +176,7 @@ class Field:
         return moved and replace(moved, raised=shifts.high)
 
     def shifted_right(self, shifts: Shifts, *, keeps_sign: bool) -> Field | None:
-        """Without its lowest bits; with `keeps_sign` in a type with signs."""
+        """The field after a right shift, arithmetic with `keeps_sign`; None if it is none."""
         if not shifts.low and not shifts.high:
             return self
         if self.bias or not 0 <= shifts.low <= shifts.high < self.container:
@@ -198,7 +198,7 @@ class Field:
         return replace(moved, width=width, signed=self.signed and keeps_sign, is_cut=is_cut)
 
     def masked(self, mask: int) -> Field | None:
-        """With some of its bits."""
+        """The field after ``and`` with a mask; None if it is none."""
         mask &= (1 << self.container) - 1
         if self.raised is not None or self.bias or not mask:
             return None
@@ -206,7 +206,7 @@ class Field:
         count = (mask >> low).bit_length()
         if mask >> low != (1 << count) - 1:
             return None
-        if low:  # its highest bits, where they are
+        if low:  # the highest bits, unshifted
             if low + count != self.container or self.width < self.container:
                 return None
             return replace(self, raised=low)
@@ -219,14 +219,14 @@ class Field:
         return replace(self, signed=False) if count == self.width else None
 
     def converted(self, element: ir.IntegerType) -> Field | None:
-        """In another type of integers."""
+        """The field after a conversion to another integer type; None if it is none."""
         signed = not element.is_unsigned
         if element.width == self.container:
             is_whole = self.raised is None and self.width == self.container
-            return replace(self, signed=signed) if is_whole else self._held(element)
-        return self._held(element)
+            return replace(self, signed=signed) if is_whole else self._fitted(element)
+        return self._fitted(element)
 
-    def _held(self, element: ir.IntegerType) -> Field | None:
+    def _fitted(self, element: ir.IntegerType) -> Field | None:
         if self.raised is not None or not self.is_cut:
             return self if element.width == self.container else None
         low, high = self.range
@@ -235,13 +235,13 @@ class Field:
         return replace(self, container=element.width) if least <= low and high <= most else None
 
     def with_other_sign(self) -> Field | None:
-        """With its highest bit changed."""
+        """The field after ``xor`` with its highest bit; None if it is none."""
         if not self.is_number or self.signed or self.bias:
             return None
         return replace(self, signed=True, bias=1 << (self.width - 1))
 
     def _moved(self, shifts: Shifts, sign: int) -> Field | None:
-        """From other bits on."""
+        """The field at shifted bit positions; None if strides do not divide each other."""
         extents = aligned([self.view, shifts.view])
         if extents is None:
             return None
@@ -254,13 +254,13 @@ class Field:
     # -- packed integers --------------------------------------------------------------------------
 
     def packed(self) -> tuple[View, bool] | None:
-        """Where each field is among those of all words, and whether words have their last first.
+        """The index of each field among those of all words, and whether nibbles are swapped.
 
-        None if these are not all fields of the words, each from a multiple of its width on.
+        None if fields do not start at multiples of their width, from the first bit on.
         """
         is_reversed, start, axes = False, self.start, []
         for axis in self.view.axes:
-            parts: list[Part] = []
+            strides: list[Part] = []
             for extent, stride in axis:
                 if stride < 0:
                     if (extent, stride, self.word, self.width) != (2, -4, 8, 4):
@@ -269,18 +269,18 @@ class Field:
                     stride = -stride
                 if stride % self.width:
                     return None
-                parts.append((extent, stride // self.width))
-            axes.append(tuple(parts))
+                strides.append((extent, stride // self.width))
+            axes.append(tuple(strides))
         return None if start else (View(tuple(axes)), is_reversed)
 
     def unpacked(self, *, is_reversed: bool) -> Value:
-        """Write the fields of all words as a tensor of signless integers."""
+        """Emit the fields of all words as a tensor of signless integers."""
         shape = [int(n) for n in self.words.type.shape] or [1]
         words = stablehlo.reshape(self.words, shape)
         if self.word > 8:
             byte = ir.IntegerType.get_signless(8)
-            parts = with_shape(with_element(words.type, byte), [*shape, self.word // 8])
-            words = value("stablehlo.bitcast_convert", [words], parts)
+            type_ = with_shape(with_element(words.type, byte), [*shape, self.word // 8])
+            words = value("stablehlo.bitcast_convert", [words], type_)
             words = stablehlo.reshape(words, [*shape[:-1], shape[-1] * self.word // 8])
         elif words.type.element_type != ir.IntegerType.get_signless(8):
             type_ = with_element(words.type, ir.IntegerType.get_signless(8))
@@ -293,17 +293,17 @@ class Field:
         if self.width == 8:
             return words
         if not isinstance(self.words.owner, ir.Block) and self.words.owner.name in CONSTANTS:
-            # IREE would unpack it when it compiles, and store that.
+            # IREE would evaluate it at compile time and store the unpacked constant.
             words = value("util.optimization_barrier", [words], words.type)
         return subquant.unpack([words], [self.width], ir.IntegerType.get_signless(self.width))
 
 
-def joined(fields: Sequence[Field], axis: int) -> Field | None:
-    """Fields one after another along an axis, or None if they are of no equal steps."""
-    first, *others = fields
-    steps = {later.start - each.start for each, later in zip(fields, others, strict=False)}
-    same = all(replace(each, start=first.start) == first for each in others)
-    if not same or len(steps) != 1 or steps == {0} or not first.is_number:
+def concatenated(fields: Sequence[Field], axis: int) -> Field | None:
+    """Fields concatenated along an axis; None if their positions are not equidistant."""
+    first = fields[0]
+    steps = {later.start - each.start for each, later in itertools.pairwise(fields)}
+    are_alike = all(replace(each, start=first.start) == first for each in fields)
+    if not are_alike or len(steps) != 1 or steps == {0} or not first.is_number:
         return None
     axes = list(first.view.axes)
     axes[axis] = ((len(fields), steps.pop()), *axes[axis])

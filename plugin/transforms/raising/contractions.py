@@ -1,8 +1,8 @@
-"""Contractions over the parts of axes that a weight is stored in another order of.
+"""Contractions over split axes, for weights that are stored in another order.
 
-A weight of 4 bits whose bytes hold rows 2i and 2i+1 has three axes in memory: i, columns, and the
-two of a byte. Its rows are a reshape of two of these, after a transposition. A contraction over
-rows is the same sum over both, of activations whose axis is split in two.
+A 4-bit weight whose bytes hold k = 2i and k = 2i+1 has three axes in memory: i, N, and the two
+nibbles of a byte. Its K is a reshape of i and the nibbles, after a transposition. A contraction
+over K is the same sum over both, with activations whose K is split in two.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from ...emit.operation import is_dynamic, is_used, value, with_shape
 __all__ = ["Split", "split_contractions"]
 
 Split = list[list[int]]
-"""The extents that each axis is split into."""
+"""The sizes that each axis is split into."""
 
 
 def split_contractions(split: Value, joined: Value, extents: Split) -> None:
-    """Let contractions take a weight with split axes.
+    """Rewrite contractions to read a weight with split axes.
 
     Args:
         split: the weight.
-        joined: its reshape, of whose uses contractions are written anew.
-        extents: for each axis of `joined` those in `split`.
+        joined: its reshape, which the contractions read.
+        extents: for each axis of `joined` its sizes in `split`.
     """
     if split == joined:
         return
@@ -42,7 +42,7 @@ def split_contractions(split: Value, joined: Value, extents: Split) -> None:
 
 
 def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None:
-    """Write a contraction of which one operand has split axes."""
+    """Replace a contraction by one whose operands have split axes."""
     contracted, batch = dot_axes(op)
     other, whole_type = op.operands[1 - number], op.results[0].type
     other_extents: Split = [[int(n)] for n in other.type.shape]
@@ -55,38 +55,40 @@ def _contract(op: Operation, number: int, weight: Value, extents: Split) -> None
     with ir.InsertionPoint(op), op.location:
         other = _split(other, other_extents)
         left, right = (weight, other) if number == 0 else (other, weight)
-        places = [_places(side) for side in sides]
+        positions = [_positions(side) for side in sides]
         shape = [n for axis in batch[0] for n in sides[0][axis]]
         for side in (0, 1):
-            free = _kept(sides[side], [*contracted[side], *batch[side]])
+            free = _without(sides[side], [*contracted[side], *batch[side]])
             shape += [n for axis in free for n in axis]
         result = stablehlo.dot_general(
             left,
             right,
             with_shape(whole_type, [None if is_dynamic(n) else n for n in shape]),
-            [[n for axis in contracted[side] for n in places[side][axis]] for side in (0, 1)],
-            [[n for axis in batch[side] for n in places[side][axis]] for side in (0, 1)],
+            [[n for axis in contracted[side] for n in positions[side][axis]] for side in (0, 1)],
+            [[n for axis in batch[side] for n in positions[side][axis]] for side in (0, 1)],
         )
         for name in op.attributes:
             if name != "dot_dimension_numbers":
                 result.owner.attributes[name] = op.attributes[name]
-        kept = [_kept(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)]
-        whole = _joined(result, [[sides[0][axis] for axis in batch[0]], *kept], whole_type)
+        free_axes = [
+            _without(axes, [*contracted[side], *batch[side]]) for side, axes in enumerate(sides)
+        ]
+        whole = _joined(result, [[sides[0][axis] for axis in batch[0]], *free_axes], whole_type)
     op.results[0].replace_all_uses_with(whole)
     op.erase()
 
 
-def _kept(axes: Split, others: Sequence[int]) -> Split:
-    """The extents of axes without others."""
-    return [extents for axis, extents in enumerate(axes) if axis not in others]
+def _without(axes: Split, excluded: Sequence[int]) -> Split:
+    """The sizes of axes that are not excluded."""
+    return [sizes for axis, sizes in enumerate(axes) if axis not in excluded]
 
 
 def _split(tensor: Value, extents: Split) -> Value:
-    """A tensor with axes split, of which some may be dynamic that are not."""
+    """A tensor with axes split; axes that are not split may be dynamic."""
     shape = [n for axis in extents for n in axis]
     if not any(map(is_dynamic, shape)):
         return stablehlo.reshape(tensor, shape)
-    sources = [axis for axis, parts in enumerate(extents) for _ in parts]
+    sources = [axis for axis, sizes in enumerate(extents) for _ in sizes]
     return _reshaped(tensor, shape, sources)
 
 
@@ -94,15 +96,15 @@ def _joined(tensor: Value, extents: Sequence[Split], type_: ir.Type) -> Value:
     """A tensor with split axes joined."""
     if type_.has_static_shape:
         return stablehlo.reshape(tensor, [int(n) for n in type_.shape])
-    axes = [parts for side in extents for parts in side]
-    if all(len(parts) == 1 for parts in axes):
+    axes = [sizes for side in extents for sizes in side]
+    if all(len(sizes) == 1 for sizes in axes):
         return tensor
-    firsts = [place[0] for place in _places(axes)]
+    firsts = [split[0] for split in _positions(axes)]
     return _reshaped(tensor, [int(n) for n in type_.shape], firsts)
 
 
 def _reshaped(tensor: Value, shape: Sequence[int], sources: Sequence[int]) -> Value:
-    """A tensor in a shape whose dynamic extents are those of some of its axes."""
+    """A tensor in a shape whose dynamic sizes are those of some of its axes."""
     i32 = ir.IntegerType.get_signless(32)
     sizes = [
         stablehlo.reshape(stablehlo.dimension_size(tensor, axis), [1])
@@ -114,10 +116,10 @@ def _reshaped(tensor: Value, shape: Sequence[int], sources: Sequence[int]) -> Va
     return value("stablehlo.dynamic_reshape", [tensor, stablehlo.concatenate(sizes, 0)], result)
 
 
-def _places(extents: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Where the parts of each axis are."""
-    places, first = [], 0
+def _positions(extents: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The positions of the axes that each axis is split into."""
+    positions, first = [], 0
     for axis in extents:
-        places.append(list(range(first, first + len(axis))))
+        positions.append(list(range(first, first + len(axis))))
         first += len(axis)
-    return places
+    return positions

@@ -1,11 +1,11 @@
-"""Rows that are taken of a packed or dequantized table, before they are unpacked or dequantized.
+"""Gathers and slices of tables ahead of their unpacking or dequantization.
 
-A program that dequantizes a table and then takes a few of its rows is the same as one that takes
-rows of integers and of scales: each element is computed from the same numbers. So is one that takes
-rows of a table of packed integers, as long as each row is whole.
+A program that dequantizes a table and then gathers a few rows equals one that gathers rows of
+integers and of scales: each element is computed from the same numbers. The same holds for rows of
+packed integers, as long as each row is whole.
 
-A loop over layers, ``jax.lax.scan``, slices stacked weights, which it hands from step to step as
-they are. What is unpacked before it is used there as if it were in the loop, and sliced packed.
+A loop over layers, ``jax.lax.scan``, slices stacked weights that it carries unchanged. Weights that
+are unpacked before the loop are read there directly, and sliced while they are packed.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from ...emit.gathers import AxisGather
 from ...emit.operation import integers, is_used, value, with_shape
 
 __all__ = [
+    "gather_before_dequantizing",
+    "gather_before_unpacking",
     "slice_before_unpacking",
-    "take_before_dequantizing",
-    "take_before_unpacking",
-    "use_what_loops_keep",
+    "use_loop_invariants",
 ]
 
 
-def take_before_unpacking(op: Operation) -> bool:
-    """Let a gather of integers that are unpacked take bytes; True if it does."""
+def gather_before_unpacking(op: Operation) -> bool:
+    """Gather bytes of unpacked integers, and unpack the result; True if it matches."""
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
         return False
-    taking, rank = AxisGather.of(op), op.operands[0].type.rank
+    gather, rank = AxisGather.of(op), op.operands[0].type.rank
     if (
-        taking is None
-        or taking.axis == rank - 1
-        or taking.result_axis(rank - 1) != len(taking.shape) - 1
+        gather is None
+        or gather.axis == rank - 1
+        or gather.result_axis(rank - 1) != len(gather.shape) - 1
     ):
         return False
     unpacking = owner.operation
     bits = [int(count) for count in unpacking.attributes["bits"]]
     with ir.InsertionPoint(op), op.location:
-        planes = [taking.take(plane) for plane in unpacking.operands]
-        taken = subquant.unpack(planes, bits, op.results[0].type.element_type)
-    _replace(op, taken)
+        planes = [gather.take(plane) for plane in unpacking.operands]
+        unpacked = subquant.unpack(planes, bits, op.results[0].type.element_type)
+    _replace(op, unpacked)
     return True
 
 
-def use_what_loops_keep(op: Operation) -> None:
-    """Let a ``while`` use unpacked integers that it never changes from where they are made.
+def use_loop_invariants(op: Operation) -> None:
+    """Have the regions of a ``while`` read unpacked integers that it carries unchanged directly.
 
-    In their place it is handed zeros, which nobody reads.
+    The loop carries zeros in their place, which no operation reads.
     """
     for number, operand in enumerate(op.operands):
         owner = operand.owner
@@ -72,7 +72,7 @@ def use_what_loops_keep(op: Operation) -> None:
 
 
 def slice_before_unpacking(op: Operation) -> bool:
-    """Let a ``dynamic_slice`` of integers that are unpacked take bytes; True if it does."""
+    """Slice bytes of unpacked integers, and unpack the result; True if it matches."""
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
         return False
@@ -92,61 +92,61 @@ def slice_before_unpacking(op: Operation) -> bool:
                     "stablehlo.dynamic_slice", operands, with_shape(plane.type, shape), attributes
                 )
             )
-        taken = subquant.unpack(planes, bits, op.results[0].type.element_type)
-    _replace(op, taken)
+        unpacked = subquant.unpack(planes, bits, op.results[0].type.element_type)
+    _replace(op, unpacked)
     return True
 
 
-def take_before_dequantizing(op: Operation) -> bool:
-    """Let a gather of a dequantized table take integers, scales and the like; True if it does."""
+def gather_before_dequantizing(op: Operation) -> bool:
+    """Gather integers and parameters of a dequantized table, and dequantize; True if it matches."""
     owner = op.operands[0].owner
     if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
         return False
-    dequantization, taking = owner.operation, AxisGather.of(op)
-    if taking is None:
+    dequantization, gather = owner.operation, AxisGather.of(op)
+    if gather is None:
         return False
-    parts = operands_of(dequantization)
-    extents = [int(n) for n in parts["input"].type.shape]
+    operands = operands_of(dequantization)
+    extents = [int(n) for n in operands["input"].type.shape]
     blocks = [int(n) for n in dequantization.attributes["block_sizes"]]
-    count = extents[taking.axis]
-    if count > 1 and 1 < blocks[taking.axis] < count:
+    count = extents[gather.axis]
+    if count > 1 and 1 < blocks[gather.axis] < count:
         return False
-    is_each = blocks[taking.axis] == 1
+    is_each = blocks[gather.axis] == 1
 
-    def taken(name: str) -> Value | None:
-        part = parts.get(name)
-        if part is None or is_each:
-            return part and taking.take(part)
-        shape = taking.spread([int(n) for n in part.type.shape], [1] * len(taking.shape))
-        return _moved(part, taking, shape)
+    def gathered(name: str) -> Value | None:
+        operand = operands.get(name)
+        if operand is None or is_each:
+            return operand and gather.take(operand)
+        shape = gather.spread([int(n) for n in operand.type.shape], [1] * len(gather.shape))
+        return _moved(operand, gather, shape)
 
     with ir.InsertionPoint(op), op.location:
-        scales = taken("scales")
+        scales = gathered("scales")
         assert scales is not None  # there always are
         result = subquant.dequantize(
-            taking.take(parts["input"]),
+            gather.take(operands["input"]),
             scales,
-            taking.spread(blocks, [1] * len(taking.shape) if is_each else taking.shape),
+            gather.spread(blocks, [1] * len(gather.shape) if is_each else gather.shape),
             dequantization.attributes["quantized_type"],
             op.results[0].type.element_type,
-            taken("zero_points"),
-            taken("offsets"),
+            gathered("zero_points"),
+            gathered("offsets"),
         )
     _replace(op, result)
     return True
 
 
-def _moved(part: Value, taking: AxisGather, shape: Sequence[int]) -> Value:
-    """A part that all slices share, with its axes where the result has them."""
-    axes = [axis for axis in range(part.type.rank) if axis != taking.axis]
-    by_result_axis = sorted(axes, key=taking.result_axis)
-    moved = emit_stablehlo.transpose(part, [taking.axis, *by_result_axis])
+def _moved(operand: Value, gather: AxisGather, shape: Sequence[int]) -> Value:
+    """A parameter that all slices share, with its axes in the result's order."""
+    axes = [axis for axis in range(operand.type.rank) if axis != gather.axis]
+    by_result_axis = sorted(axes, key=gather.result_axis)
+    moved = emit_stablehlo.transpose(operand, [gather.axis, *by_result_axis])
     return emit_stablehlo.reshape(moved, shape)
 
 
-def _replace(op: Operation, taken: Value) -> None:
+def _replace(op: Operation, result: Value) -> None:
     source = op.operands[0]
-    op.results[0].replace_all_uses_with(taken)
+    op.results[0].replace_all_uses_with(result)
     op.erase()
     if not is_used(source):
         source.owner.operation.erase()

@@ -1,4 +1,4 @@
-"""Tensors of a program in other shapes, and the numbers of those that are constants."""
+"""Views of a program's tensors, with the elements of constants."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from ...numerics.element_types import Array
 from ...numerics.views import View
 from ..base import NoMatch
 
-__all__ = ["VIEWS", "Part", "is_static", "moved", "part_of", "viewed"]
+__all__ = ["VIEWS", "TensorView", "is_static", "moved_strides", "moved_view", "tensor_view"]
 
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
-"""Operations that move elements only."""
+"""Operations that only move elements."""
 _ARITHMETIC = ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
 """Operations that are evaluated on constants of integers."""
-_DEEPEST = 4
-_MOST_NUMBERS = 1 << 16
-"""Elements of a constant that are looked at."""
+_MAX_DEPTH = 4
+_MAX_CONSTANT_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Part:
-    """A tensor in another shape.
+class TensorView:
+    """A view of a tensor.
 
     Attributes:
-        root: the tensor; None for a number that no operation of the program has.
-        view: which of its elements is where.
-        numbers: the elements of a constant that is not large, of a splat only one; else None.
+        root: the tensor; None for a number that is no value of the program.
+        view: the position of each element in the tensor.
+        numbers: the elements of a small constant, of a splat only one; else None.
     """
 
     root: Value
@@ -40,8 +39,8 @@ class Part:
     numbers: Array | None = None
 
 
-def part_of(value: Value, depth: int = 0) -> Part:
-    """A value as what it is a view of, through reshapes, transpositions and broadcasts."""
+def tensor_view(value: Value, depth: int = 0) -> TensorView:
+    """A value as a view of a tensor, through reshapes, transpositions and broadcasts."""
     steps: list[Operation] = []
     root = value
     while True:
@@ -52,33 +51,36 @@ def part_of(value: Value, depth: int = 0) -> Part:
             break
         steps.append(owner.operation)
         root = owner.operation.operands[0]
-    part = _whole(root, depth)
+    view = _whole(root, depth)
     for step in reversed(steps):
-        found = moved(part, step)
-        part = found if isinstance(found, Part) else _whole(step.results[0])
-    return part
+        after = moved_view(view, step)
+        view = after if isinstance(after, TensorView) else _whole(step.results[0])
+    return view
 
 
-def _whole(root: Value, depth: int = _DEEPEST) -> Part:
-    """A value as it is."""
+def _whole(root: Value, depth: int = _MAX_DEPTH) -> TensorView:
+    """A value as a view of itself."""
     shape, owner = [int(n) for n in root.type.shape], root.owner
     if isinstance(owner, ir.Block):
-        return Part(root, View.of(shape))
+        return TensorView(root, View.of(shape))
     if owner.operation.name not in CONSTANTS:
-        return Part(root, View.of(shape), _computed(owner.operation, shape, depth))
+        return TensorView(root, View.of(shape), _computed(owner.operation, shape, depth))
     attribute = owner.operation.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):
-        return Part(root, View.of(shape))
+        return TensorView(root, View.of(shape))
     if attribute.is_splat:
-        return Part(root, View(()).broadcast((), shape), array_of_dense(_single(attribute)))
-    numbers = array_of_dense(attribute) if len(attribute) <= _MOST_NUMBERS else None
-    return Part(root, View.of(shape), numbers)
+        return TensorView(root, View(()).broadcast((), shape), array_of_dense(_single(attribute)))
+    numbers = array_of_dense(attribute) if len(attribute) <= _MAX_CONSTANT_ELEMENTS else None
+    return TensorView(root, View.of(shape), numbers)
 
 
 def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
-    """The elements of a few integers that are counted, or computed from constants; or None."""
+    """The elements of a small integer ``iota``, or of arithmetic on constants; else None."""
     element = op.results[0].type.element_type
-    if not isinstance(element, ir.IntegerType) or np.prod(shape, dtype=np.int64) > _MOST_NUMBERS:
+    if (
+        not isinstance(element, ir.IntegerType)
+        or np.prod(shape, dtype=np.int64) > _MAX_CONSTANT_ELEMENTS
+    ):
         return None
     if op.name == "stablehlo.iota":
         axis = int(op.attributes["iota_dimension"])
@@ -86,18 +88,18 @@ def _computed(op: Operation, shape: list[int], depth: int) -> Array | None:
             [-1 if n == axis else 1 for n in range(len(shape))]
         )
         numbers = np.broadcast_to(counted, shape)
-    elif op.name in _ARITHMETIC and depth < _DEEPEST:
-        operands = [part_of(operand, depth + 1) for operand in op.operands]
-        if any(part.numbers is None for part in operands):
+    elif op.name in _ARITHMETIC and depth < _MAX_DEPTH:
+        operands = [tensor_view(operand, depth + 1) for operand in op.operands]
+        if any(view.numbers is None for view in operands):
             return None
         numbers = ELEMENTWISE[op.name](*map(_elements, operands))
-    elif op.name == "stablehlo.convert" and depth < _DEEPEST:
+    elif op.name == "stablehlo.convert" and depth < _MAX_DEPTH:
         source = op.operands[0].type.element_type
         is_signed = isinstance(source, ir.IntegerType) and not source.is_unsigned
-        part = part_of(op.operands[0], depth + 1) if is_signed else None
-        if part is None or part.numbers is None:
+        view = tensor_view(op.operands[0], depth + 1) if is_signed else None
+        if view is None or view.numbers is None:
             return None
-        numbers = _elements(part)
+        numbers = _elements(view)
     else:
         return None
     low, high = (0, 1 << element.width) if element.is_unsigned else _signed(element.width)
@@ -108,9 +110,9 @@ def _signed(width: int) -> tuple[int, int]:
     return -(1 << (width - 1)), 1 << (width - 1)
 
 
-def _elements(part: Part) -> Array:
-    assert part.numbers is not None
-    return part.numbers.reshape(-1)[part.view.indices()]
+def _elements(view: TensorView) -> Array:
+    assert view.numbers is not None
+    return view.numbers.reshape(-1)[view.view.indices()]
 
 
 def _single(attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
@@ -119,24 +121,24 @@ def _single(attribute: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
     return ir.DenseElementsAttr.get_splat(type_, attribute.get_splat_value())
 
 
-def moved(part: Part, op: Operation) -> Part | NoMatch:
-    """A part after a reshape, transposition or broadcast."""
-    view = viewed(part.view, op)
-    return view if isinstance(view, NoMatch) else replace(part, view=view)
-
-
-def viewed(view: View, op: Operation) -> View | NoMatch:
+def moved_view(view: TensorView, op: Operation) -> TensorView | NoMatch:
     """A view after a reshape, transposition or broadcast."""
+    strides = moved_strides(view.view, op)
+    return strides if isinstance(strides, NoMatch) else replace(view, view=strides)
+
+
+def moved_strides(view: View, op: Operation) -> View | NoMatch:
+    """The strides after a reshape, transposition or broadcast."""
     shape = [int(n) for n in op.results[0].type.shape]
     if op.name == "stablehlo.transpose":
         return view.transposed([int(axis) for axis in op.attributes["permutation"]])
     if op.name == "stablehlo.broadcast_in_dim":
-        places = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
-        return view.broadcast(places, shape)
-    found = view.reshaped(shape)
-    if found is None:
+        dims = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
+        return view.broadcast(dims, shape)
+    reshaped = view.reshaped(shape)
+    if reshaped is None:
         return NoMatch("reshapes across axes whose extents do not divide each other")
-    return found
+    return reshaped
 
 
 def is_static(type_: ir.Type) -> bool:
