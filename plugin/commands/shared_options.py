@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, get_args
@@ -52,17 +51,18 @@ def stacked(options: Sequence[Callable[[Command], Command]]) -> Callable[[Comman
 
 
 class AliasedOption(click.Option):
-    """An option whose first spelling is shown; the others are earlier ones, and are accepted."""
+    """An option with one visible spelling; the others are earlier names, which are accepted."""
 
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Return the row of ``--help`` with the first spelling only."""
-        shown = copy.copy(self)
-        shown.opts = self.opts[:1]
-        return click.Option.get_help_record(shown, ctx)
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.opts, self.hidden_opts = self.opts[:1], self.opts[1:]
 
-    def get_error_hint(self, ctx: click.Context | None) -> str:
-        """Return the first spelling for errors."""
-        return f"'{self.opts[0]}'"
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Register all spellings."""
+        visible = self.opts
+        self.opts = [*visible, *self.hidden_opts]
+        super().add_to_parser(parser, ctx)
+        self.opts = visible
 
 
 def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[[Command], Command]:
