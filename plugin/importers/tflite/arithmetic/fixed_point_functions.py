@@ -153,8 +153,8 @@ def logarithm(values: AnyArray) -> AnyArray:
     numerator = high_product(q, r) + high_product(high_product(q, square), np.int64(_ALPHA_N))
     inner = _ALPHA_I + q + high_product(square, np.int64(_ALPHA_D))
     denominator = high_product(p, inner) + high_product(q, np.int64(_ALPHA_F))
-    inverse = one_over_one_plus(denominator)
-    quotient = high_product(rounding_right_shift(numerator, 6), inverse)
+    numerator = rounding_right_shift(numerator, 6)
+    quotient = high_product(numerator, one_over_one_plus(denominator))
     return saturating_shift(high_product(power, np.int64(_LOG_2)) + quotient, 1)
 
 

@@ -128,8 +128,8 @@ def divide(call: Call) -> AnyArray:
     total = high_product(quotient, np.int64(multiplier))
     right_shift = shift + headroom - int(exponent)
     shifted = divide_by_power(total, np.minimum(np.maximum(right_shift, 0), 31))
-    left_shift = np.minimum(np.maximum(-right_shift, 0), 31)
-    shifted = np.where(right_shift > 31, 0, shifted << left_shift)
+    is_lost = right_shift > 31
+    shifted = np.where(is_lost, 0, shifted << np.minimum(np.maximum(-right_shift, 0), 31))
     limit = np.int64(1 << 20)  # beyond every storage value
     return call.to_storage(convert(np.minimum(np.maximum(shifted, -limit), limit), I32))
 

@@ -121,8 +121,8 @@ class _Detections:
         values = take(self.scores.reshape(-1), rows[:, None] * np.int32(class_count) + classes, 0)
         boxes = np.repeat(take(self.boxes, rows, 0), classes_per_detection, axis=0)
         mask = np.repeat(is_selected.astype(np.int32), classes_per_detection, axis=0) != 0
-        count = is_selected.astype(np.int32).sum(dtype=np.int32)
-        return _results(boxes, classes.reshape(-1), values.reshape(-1), mask, count)
+        return _results(boxes, classes.reshape(-1), values.reshape(-1), mask,
+                        is_selected.astype(np.int32).sum(dtype=np.int32))  # fmt: skip
 
     def regular(self, max_per_class: int) -> list[AnyArray]:
         """Suppress the boxes of each class, and return the greatest remaining scores."""
