@@ -212,12 +212,7 @@ func.func @moved_then_dequantized(%q: tensor<?x6x{PER_TENSOR}>, %n: index) -> te
 
 
 def operand_op(
-    name: str,
-    op: str,
-    types: tuple[str, ...],
-    result: str,
-    blocks: str,
-    quantized: str,
+    name: str, op: str, types: tuple[str, ...], result: str, blocks: str, quantized: str
 ) -> str:
     arguments = ", ".join(f"%a{n}: {type_}" for n, type_ in enumerate(types))
     names = ", ".join(f"%a{n}" for n in range(len(types)))

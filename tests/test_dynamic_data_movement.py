@@ -101,11 +101,7 @@ def pool_shape(name: str, shape: Sequence[int | None]) -> list[int]:
 
 
 def placed(
-    x: np.ndarray,
-    fill: Any,
-    low: Sequence[int],
-    high: Sequence[int],
-    between: Sequence[int],
+    x: np.ndarray, fill: Any, low: Sequence[int], high: Sequence[int], between: Sequence[int]
 ) -> np.ndarray:
     """The specification's ``pad``: where each element goes, if that is inside."""
     shape = [

@@ -96,11 +96,7 @@ def correlate(
     ],
 )
 def test_padding_that_cuts(
-    device: Device,
-    device_name: str,
-    padding: list[list[int]],
-    dilation: list[int],
-    zero_point: int,
+    device: Device, device_name: str, padding: list[list[int]], dilation: list[int], zero_point: int
 ) -> None:
     window = Window(padding, dilation, zero_point)
     found = run(module_of([window]), device, *window.arguments)

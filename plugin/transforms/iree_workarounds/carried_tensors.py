@@ -39,14 +39,7 @@ from .updates_in_place import in_own_buffer
 
 __all__ = ["CARRIES", "separate_carried"]
 
-CARRIES = (
-    "scf.for",
-    "scf.if",
-    "scf.while",
-    "stablehlo.case",
-    "stablehlo.if",
-    "stablehlo.while",
-)
+CARRIES = ("scf.for", "scf.if", "scf.while", "stablehlo.case", "stablehlo.if", "stablehlo.while")
 """Operations that carry tensors from one block to another."""
 
 _LOOPS = ("scf.for", "scf.while", "stablehlo.while")

@@ -44,12 +44,7 @@ __all__ = ["expand_convolution", "split_groups"]
 
 def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite the forms that IREE refuses, in place."""
-    changed = [
-        _transpose_to_layout(op),
-        _reverse_kernel(op),
-        _cut_unread(op),
-        _widen_depthwise(op),
-    ]
+    changed = [_transpose_to_layout(op), _reverse_kernel(op), _cut_unread(op), _widen_depthwise(op)]
     return None if any(changed) else NoMatch("has a form that IREE takes")
 
 

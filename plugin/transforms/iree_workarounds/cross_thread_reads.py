@@ -52,12 +52,7 @@ __all__ = [
 ]
 
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
-_RESHAPES = (
-    "stablehlo.reshape",
-    "tensor.cast",
-    "tensor.collapse_shape",
-    "tensor.expand_shape",
-)
+_RESHAPES = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 _REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")
 _ELEMENTWISE_DIALECTS = ("arith.", "chlo.", "math.", "stablehlo.")
 

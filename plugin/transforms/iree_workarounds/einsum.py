@@ -142,9 +142,7 @@ def _diagonal(value: Value, axis: int, other: int) -> Value:
 
 
 def _product(
-    left: tuple[Value, list[str]],
-    right: tuple[Value, list[str]],
-    result: Sequence[str],
+    left: tuple[Value, list[str]], right: tuple[Value, list[str]], result: Sequence[str]
 ) -> tuple[Value, list[str]]:
     """The contraction of two tensors that have each label once, and its labels."""
     (lhs, left_labels), (rhs, right_labels) = left, right

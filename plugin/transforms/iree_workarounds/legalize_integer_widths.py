@@ -78,7 +78,7 @@ _WRAPPING = frozenset(
 _UNSIGNED = frozenset(
     f"{dialect}.{name}"
     for dialect, names in {
-        "arith": "maxui minui divui remui shrui uitofp index_castui extui",
+        "arith": "maxui minui divui remui shrui uitofp index_castui extui"
     }.items()
     for name in names.split()
 )

@@ -93,8 +93,4 @@ def _access(op: Operation) -> None:
     op.erase()
 
 
-_LOWERED = {
-    "tosa.variable": _define,
-    "tosa.variable_read": _access,
-    "tosa.variable_write": _access,
-}
+_LOWERED = {"tosa.variable": _define, "tosa.variable_read": _access, "tosa.variable_write": _access}

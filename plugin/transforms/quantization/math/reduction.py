@@ -121,8 +121,7 @@ def _sum_differences(
     result.set_type(with_element(type_, mlir_type(accumulator)))
     with ir.InsertionPoint.after(op):
         replace_uses(
-            result,
-            lambda total: as_quantized(_saturated(tensor(total), bound, parameters), type_),
+            result, lambda total: as_quantized(_saturated(tensor(total), bound, parameters), type_)
         )
 
 
