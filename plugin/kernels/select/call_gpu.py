@@ -56,15 +56,12 @@ def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Va
     """
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
-    layout, mr = weight.layout, _mr(m, tiles)
+    mr = _mr(m, tiles)
     kernel = GpuBlockwiseGemm(
-        tiles,
+        weight.layout,
         _tiles_per_thread(tiles, -(-(m or 1) // mr)),
         Cast(_UNSIGNED_BYTES, match.contraction.expressed),
         m,
-        layout.scale,
-        layout.zero_point,
-        layout.offset,
         mr,
         _THREADS_PER_WORKGROUP,
         not match.has_float_activations,
