@@ -1,9 +1,9 @@
 """Contractions and convolutions of dynamic shapes as loop nests that accumulate products.
 
-Symptom: IREE refuses a ``dot_general`` of dynamic shape unless it is a product of two matrices (a
+Symptom: IREE refuses a ``dot_general`` of dynamic shape unless it is a product of two matrices: a
 rank-3 activation times a weight of rank 2, a single row or column beside a dynamic size, several
-contracted axes), and a convolution with dynamic images, channels or kernels, or with a dynamic
-batch in groups, depthwise ones among them (all targets).
+contracted axes. It refuses a convolution with dynamic images, channels or kernels, and one with a
+dynamic batch in groups, depthwise ones among them (all targets).
 Cause: IREE 3.13 writes a ``dot_general`` as a matrix product between reshapes, and refuses reshapes
 of dynamic shapes.
 Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.

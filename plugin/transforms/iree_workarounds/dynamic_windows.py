@@ -6,7 +6,7 @@ Cause: IREE 3.13 has no lowering for these forms.
 Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
 
 The operand is padded and dilated first. A body of one operation (a maximum, for example) becomes
-the body of a loop nest, whose second input only gives the loops the size of a window::
+the body of a loop nest. Its second input only gives the loops the size of a window::
 
     %r = "stablehlo.reduce_window"(%x, %lowest) {window_dimensions = array<i64: 1, 2, 2, 1>, ...}
         : (tensor<?x4x4x2xi8>, tensor<i8>) -> tensor<?x2x2x2xi8>

@@ -1,7 +1,7 @@
 """``expand-stablehlo``: StableHLO operations that IREE refuses or gets wrong, written with others.
 
 README.md of this folder lists each workaround, its symptom, its cause, and its test. This pass
-applies their patterns in an order in which each sees the results of those before.
+applies their patterns in an order in which each sees the results of earlier ones.
 
 Three small workarounds are patterns of this file (all targets):
 
@@ -107,7 +107,7 @@ class ExpandStablehlo(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
-        # Each step sees the results of those before it.
+        # Each step sees the results of the earlier ones.
         steps = [_SHAPES, _GATHERS, _BOUNDS, _PATTERNS, _DILATIONS, _MULTIPLICANDS]
         steps += [_F16_ACCUMULATORS, _DYNAMIC, _PADS]
         if self.widen_bf16:

@@ -46,7 +46,7 @@ _EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "lina
 def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
     """Write StableHLO, TOSA, named linalg, and elementwise arith on tensors as ``linalg.generic``.
 
-    Nothing changes unless one of `operations` is in one of these dialects, and has an operand or
+    Nothing changes unless one of `operations` is in one of the dialects, and has an operand or
     result whose type `applies` accepts.
 
     Args:

@@ -116,7 +116,7 @@ class LegalizeIntegerWidths(ModulePass):
             values = legalizer.values_to_contain(operations)
             touching = _touching(values)
         is_changed = legalizer.declarations(module)
-        for value in values:  # all widths first: a block may use what a later one defines
+        for value in values:  # all types first: a block may use a value of a later one
             legalizer.contain(value)
         names = {op.name for op in touching if not op.name.startswith(_DIALECTS_THAT_MOVE)}
         # First results identify operations: the hash of an operation changes with its types.

@@ -7,9 +7,9 @@ Cause: IREE 3.13 lowers a ``scatter`` to ``iree_linalg_ext.scatter``, whose upda
 slices.
 Test: `test_forms_that_are_still_refused` in tests/test_iree_limits.py.
 
-An index can name each of these elements. So an axis of the inputs stays in the window only if the
-window covers it. The other axes come first, and each of their updates is one more row, whose index
-along an axis is the sum of
+An index can name each of the affected elements. So an axis of the inputs stays in the window only
+if the window covers it. The other axes come first, and each of their updates is one more row, whose
+index along an axis is the sum of
 
 * the component of the index, if the axis is scattered,
 * the position in the batch, if it is a batching dimension,

@@ -1,7 +1,7 @@
 """``separate-variables``: memory of their own for variables with equal initial values.
 
 Symptom: two variables share memory, so an update of one changes the other (all targets).
-Cause: IREE 3.13 updates a variable in place where a function stores what it loaded with a part
+Cause: IREE 3.13 updates a variable in place where a function stores the loaded value with a part
 overwritten (a cache of keys and values, for example). The variable is then one buffer, which IREE
 takes for immutable, and it merges two that have the same initial value.
 Test: `test_equal_variables_are_still_one_without_the_pass` in tests/test_updates_in_place.py.

@@ -1,7 +1,7 @@
 """``check-integer-only``: fail if floats are computed between quantized values.
 
 A program for a device without floating point may still take and return floats: the host computes
-what comes before the first quantization and after the last dequantization. This pass raises for the
+everything before the first quantization and after the last dequantization. This pass raises for the
 first float operation between them: its operands come from integers, and integers come from its
 results. Constants do not count: a quantization to blocks adds zero points that no integers of the
 program become. The module is not changed.

@@ -190,8 +190,8 @@ def _pack_arguments(function: Operation) -> bool:
         return False  # a declaration
     type_ = function.attributes["function_type"].value
     inputs, block = list(type_.inputs), function.regions[0].blocks[0]
-    for number, given in enumerate(type_.inputs):
-        form = _Packed.of(given, function)
+    for number, input_type in enumerate(type_.inputs):
+        form = _Packed.of(input_type, function)
         if form is None:
             continue
         inputs[number] = form.bytes

@@ -19,7 +19,7 @@ if these are fewer than 20, the dividend is shifted left and divided in 64 bits.
 
 Accuracy. An operand's rounding error is half of an intermediate step, which is ``2**-h`` of the
 greater scale (a quotient is truncated: a whole step), and a multiplier has a relative error of
-``2**-31`` (or ``2**-15``). The sum of these errors in steps of the result, and the half step of the
+``2**-31`` (or ``2**-15``). The sum of the errors in steps of the result, and the half step of the
 last rounding, bound the distance from the exact result: below 1.5 a result is at most one step away
 from the rounded exact one. ``explain=true`` reports operations with a larger bound, as with 32-bit
 storage.
@@ -55,7 +55,7 @@ After::
     %rs = tosa.rescale %c, %m3, %k3, %zero, %z3 {...} : (tensor<4xi32>, ...) -> tensor<4xi8>
 
 Sources: TOSA specification 1.0, ``RESCALE``; StableHLO documentation, "Quantization", section on
-TOSA; StableHLO specification for what each operation means.
+TOSA; StableHLO specification, sections of the operations.
 """
 
 from __future__ import annotations

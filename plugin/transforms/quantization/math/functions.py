@@ -168,8 +168,7 @@ def _angle(operand: Operand, real: ArrayLike) -> ArrayLike:
     largest = operand.bound * float(parameters.scales.max(initial=0))
     if largest < _LARGEST_ANGLE or parameters.granularity != "per-tensor":
         return real
-    turn = Fraction(float(parameters.scales)) / (2 * _PI) * (1 << 64)
-    step = round(turn) % (1 << 64)
+    step = round(Fraction(float(parameters.scales)) / (2 * _PI) * (1 << 64)) % (1 << 64)
     step -= (1 << 64) if step >> 63 else 0
-    turns = convert(operand.difference, I64) * step
-    return convert(turns, real.element) * float(2 * _PI / (1 << 64))
+    fraction = convert(operand.difference, I64) * step
+    return convert(fraction, real.element) * float(2 * _PI / (1 << 64))

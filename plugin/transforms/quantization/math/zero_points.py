@@ -148,7 +148,7 @@ class _Correction:
             (contraction.right, self.right, zero_left),
         ):
             if zero.any():
-                acc = acc - self._sums(form, side, multiplicand) * zero
+                acc = acc - self._operand_sums(form, side, multiplicand) * zero
         both = zero_left * zero_right
         if both.any():
             acc = acc + self._products(form) * both
@@ -167,14 +167,14 @@ class _Correction:
         padded, changed = _pad(op, x.value, int(zero.reshape(-1)[0]))
         type_ = mlir_type(self.accumulator)
         acc: ArrayLike = tensor(self.contraction.create(padded, y.value, type_, changed))
-        weight_sums = self._sums(acc.form, self.contraction.right, self.right)
+        weight_sums = self._operand_sums(acc.form, self.contraction.right, self.right)
         return (acc - weight_sums * zero.reshape(-1)[0]).value
 
     def _contract(self, left: ArrayLike, right: ArrayLike) -> Value:
         x, y = _common_width(left, right)
         return self.contraction.create(x.value, y.value, mlir_type(self.accumulator))
 
-    def _sums(self, form: Tensors, side: Side, multiplicand: _Multiplicand) -> AnyArray:
+    def _operand_sums(self, form: Tensors, side: Side, multiplicand: _Multiplicand) -> AnyArray:
         """Sums of an operand over its contracted axes, in the result's shape."""
         rank = len(side.value.type.shape)
         targets = [side.to_result[axis] for axis in range(rank) if axis not in side.contracted]
