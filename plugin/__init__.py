@@ -90,29 +90,29 @@ def compile(
     Args:
         source: a path, MLIR text, bytecode, or a module.
         target: ``llvm-cpu`` or ``vulkan``.
-        device: what to run on; by default the first device of the target. For Vulkan the device
-            description is chosen by what the device can do, unless ``vulkan_target`` is given.
-        cache: a folder that keeps executables by content.
-        parameters: parameter archives (``.irpa``) by scope, as they are.
-        weights: files of weights (``.irpa``, ``.gguf`` and what else ``subquant import`` reads) by
-            scope, which are laid out for the kernels that read them, and written to `archive`.
-        archive: the ``.irpa`` file of these, which the executable maps; ``subquant.load(path,
-            parameters={"model": archive})`` takes it again.
-        on_remark: called with what the option ``explain`` asks for, such as `print`.
-        threads: how many threads of a CPU run it, as for a `Device`.
-        limits: how long MLIR may read the module, and how much memory it may take.
+        device: the device to run on; by default the first device of the target. For Vulkan the
+            device description depends on its features, unless ``vulkan_target`` is given.
+        cache: the folder of the compilation cache.
+        parameters: parameter archives (``.irpa``) by scope, used unchanged.
+        weights: files of weights (``.irpa``, ``.gguf`` and other inputs of ``subquant import``) by
+            scope, which are prepacked for the kernels that read them, and written to `archive`.
+        archive: the ``.irpa`` file for these weights, which the executable maps;
+            ``subquant.load(path, parameters={"model": archive})`` uses it again.
+        on_remark: called with the remarks of the option ``explain``, such as `print`.
+        threads: the number of CPU threads, as for a `Device`.
+        limits: limits of time and memory for the child process that lowers the module.
         **options: further fields of `CompileOptions`.
 
     Returns:
         An executable; call its functions with arrays: ``executable.main(x)``.
 
     Raises:
-        SubquantError: the input is wrong or not supported (with its place), IREE failed, or there
-            is no device.
+        SubquantError: the input is wrong or not supported (with its location), IREE failed, or
+            there is no device.
     """
     from .isolation.client import start_child
 
-    if not (cache or os.environ.get("SUBQUANT_CACHE")):  # which may have what is asked for
+    if not (cache or os.environ.get("SUBQUANT_CACHE")):  # a cache hit needs no child
         start_child()  # the child imports MLIR while the runtime is imported here
     from .compiler.compilation import compile_to_bytes
     from .compiler.compile_options import CompileOptions
@@ -150,7 +150,7 @@ def load(
         path: the ``.vmfb`` file.
         device: a `Device` or its name.
         parameters: parameter archives (``.irpa``) by scope.
-        threads: how many threads of a CPU run it, as for a `Device`.
+        threads: the number of CPU threads, as for a `Device`.
 
     Raises:
         SubquantError: as `subquant.runtime.Executable`.

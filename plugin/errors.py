@@ -13,8 +13,9 @@
     +-- ExecutionError            IREE's runtime refused, or a run-time check failed (exit status 1)
     +-- EnvironmentProblem        a package or device is missing or of a wrong version (status 1)
 
-A message reads ``what is wrong, what was found; what to do``: lower case, no full stop. With an
-operation or a location it is rendered ``file:line:col: error: 'dialect.op' op message``.
+A message has the subject, the expected and the actual value, and advice: ``must be X, got Y; do
+Z``, in lower case, without a full stop. With an operation or a location it is rendered
+``file:line:col: error: 'dialect.op' op message``.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ __all__ = [
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Return text with all that a terminal would obey, and does not show, as escapes.
+    """Return text with control characters and other invisible characters as escapes.
 
     Names come from files: of tensors, functions, operations, and of the files themselves.
 
     Args:
-        text: what is shown.
+        text: the text.
         keep: characters that stay, such as a line break in a text of several lines.
     """
     if text.isprintable():
@@ -63,43 +64,43 @@ def printable(text: str, keep: str = "") -> str:
 
 
 def quoted(text: str, limit: int = 80) -> str:
-    """Return a text that somebody gave for a message: in quotes, on one line, and not endless."""
+    """Return user text for a message: in quotes, on one line, and bounded."""
     short = printable(text if len(text) <= limit else text[:limit])
     return f"'{short}'" if len(text) <= limit else f"'{short}...' ({len(text):,} characters)"
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things: ``1 file``, ``1,000 files``."""
+    """Return a number with a noun: ``1 file``, ``1,000 files``."""
     return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def near_names(name: str, known: Iterable[str]) -> list[str]:
-    """Return the two names at most that are likely to be meant by one that is unknown."""
+    """Return at most two known names that are similar to an unknown one."""
     import difflib  # seldom needed
 
     spelled = {each.lower(): each for each in known}
-    near = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.65)
-    return [spelled[each] for each in near]
+    similar = difflib.get_close_matches(name[:100].lower(), spelled, n=2, cutoff=0.65)
+    return [spelled[each] for each in similar]
 
 
 def expected_name(name: str, known: Iterable[str], kind: str = "one of") -> str:
-    """Return what to write in place of a name that is unknown: those near it, or else all.
+    """Return advice for an unknown name: similar names, or else all known ones.
 
     Args:
-        name: the unknown one.
-        known: the others.
-        kind: what stands before all: ``one of``.
+        name: the unknown name.
+        known: the known names.
+        kind: the words before the list of all names: ``one of``.
     """
     names = list(known)
-    near = near_names(name, names)
-    if near:
-        return f"did you mean {' or '.join(quoted(each) for each in near)}?"
+    similar = near_names(name, names)
+    if similar:
+        return f"did you mean {' or '.join(quoted(each) for each in similar)}?"
     return f"expected {kind}: {', '.join(printable(each) for each in names) or 'none'}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A place in a source file: name, line and column (from 1; 0 when unknown)."""
+    """A location in a source file: name, line and column (from 1; 0 if unknown)."""
 
     file: str
     line: int = 0
@@ -130,7 +131,7 @@ class SubquantError(Exception):
     """Base of all errors that subquant raises on purpose.
 
     Args:
-        message: what is wrong, what was found and what to do.
+        message: the problem, the actual value and advice.
         at: an MLIR operation or operation view, or a `Place`. Its name and location are copied at
             once, because the operation may be erased before the error is shown.
         notes: further lines, each shown as ``note: ...``.
@@ -154,14 +155,14 @@ class SubquantError(Exception):
         super().__init__(str(self))
 
     def located(self, place: Place | None) -> SubquantError:
-        """Name a place in an error that has none."""
+        """Set the location of an error that has none."""
         if self.place is None and self.op_name is None:
             self.place = place
             self.args = (str(self),)
         return self
 
     def in_file(self, file: str) -> SubquantError:
-        """Name the file in a place that says only "-" (text that was given without one)."""
+        """Replace the file name "-" of the location (text without a file)."""
         if self.place is not None and self.place.file == "-":
             self.place = Place(file, self.place.line, self.place.column)
             self.args = (str(self),)
@@ -170,14 +171,14 @@ class SubquantError(Exception):
     def __str__(self) -> str:
         where = f"{self.place}: " if self.place else ""
         name = f"'{self.op_name}' op " if self.op_name else ""
-        lines = [f"{where}error: {name}{self.message}"]
-        lines += [f"note: {note}" for note in self.notes]
-        return printable("\n".join(lines), keep="\n\t")
+        text = [f"{where}error: {name}{self.message}"]
+        text += [f"note: {note}" for note in self.notes]
+        return printable("\n".join(text), keep="\n\t")
 
 
 @dataclass(frozen=True)
 class Remark:
-    """What a pass says on request about an operation, or a front end about a model; not an error.
+    """A remark of a pass about an operation, or of an importer about a model; not an error.
 
     It reads ``file:line:col: remark: 'dialect.op' op message``, lower case like an error.
     """
@@ -193,12 +194,12 @@ class Remark:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Remark:
-        """Return the remark of which `dataclasses.asdict` is given, after a way through JSON."""
-        place = fields["place"]
-        return cls(fields["message"], None if place is None else Place(**place), fields["op_name"])
+        """Return the remark of a `dataclasses.asdict` that went through JSON."""
+        at = fields["place"]
+        return cls(fields["message"], None if at is None else Place(**at), fields["op_name"])
 
     def in_file(self, file: str) -> Remark:
-        """Name the file in a place that says only "-" (text that was given without one)."""
+        """Replace the file name "-" of the location (text without a file)."""
         if self.place is None or self.place.file != "-":
             return self
         return Remark(self.message, Place(file, self.place.line, self.place.column), self.op_name)
@@ -249,11 +250,11 @@ class EnvironmentProblem(SubquantError):
 
 def error_to_json(error: SubquantError) -> dict[str, Any]:
     """Return an error as JSON values, for `error_from_json`."""
-    place = error.place
+    at = error.place
     return {
         "class": type(error).__name__,
         "message": error.message,
-        "place": None if place is None else [place.file, place.line, place.column],
+        "place": None if at is None else [at.file, at.line, at.column],
         "op_name": error.op_name,
         "notes": list(error.notes),
     }
@@ -268,12 +269,12 @@ def error_from_json(fields: Mapping[str, Any]) -> SubquantError:
     error_class = globals()[fields["class"]] if fields["class"] in __all__ else None
     if not (isinstance(error_class, type) and issubclass(error_class, SubquantError)):
         raise ValueError("no error is named so")
-    place = None
+    at = None
     if fields["place"] is not None:
         file, line, column = fields["place"]
-        place = Place(str(file), int(line), int(column))
+        at = Place(str(file), int(line), int(column))
     notes = tuple(str(note) for note in fields["notes"])
-    error = error_class(str(fields["message"]), place, notes)
+    error = error_class(str(fields["message"]), at, notes)
     if fields["op_name"] is not None:
         error.op_name = str(fields["op_name"])
         error.args = (str(error),)

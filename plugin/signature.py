@@ -1,11 +1,14 @@
-"""Function signatures as the user wrote them, carried inside an executable.
+"""Function signatures as the user wrote them, recorded in an executable.
 
 A compiled function takes storage tensors, flat tensors with a shape, and integers in containers.
-What its arguments and results stand for is kept as JSON in the function's ``iree.reflection``
-dictionary, key ``subquant.signature``, and read back by the runtime, which needs no MLIR for it.
-The key ``subquant.target`` says what it was compiled for, ``subquant.cpu_features`` what the CPU
-must have, if it was for one, ``subquant.loops`` how often its longest loop runs, and for which
-operation, where a device might end it before, and ``subquant.work`` about how long it takes.
+The types of its arguments and results are JSON in the function's ``iree.reflection`` dictionary,
+key ``subquant.signature``, which the runtime reads without MLIR. Further keys:
+
+* ``subquant.target``: the target of the compilation.
+* ``subquant.cpu_features``: the CPU features that the code needs.
+* ``subquant.loops``: the iterations of the longest loop and its operation, if a device might end it
+  early.
+* ``subquant.work``: the estimated time of a call.
 """
 
 from __future__ import annotations
@@ -46,11 +49,11 @@ CPU_FEATURES_KEY = "subquant.cpu_features"
 LOOPS_KEY = "subquant.loops"
 WORK_KEY = "subquant.work"
 LAYOUTS_KEY = "subquant.layouts"
-"""Of how many tensors each argument becomes that is a weight, by its number, as JSON."""
+"""The number of tensors that each weight is packed to, by its argument's number, as JSON."""
 MOST_ITERATIONS = 65535
-"""After so many Mesa's llvmpipe ends the loops of an invocation, without an error."""
+"""The number of iterations after which Mesa's llvmpipe ends a loop, without an error."""
 MOST_THREADS = 256
-"""Of a CPU that run a program: IREE makes no more, without a word."""
+"""The greatest number of threads of a CPU: IREE starts no more, without an error."""
 _VERSION = 1
 _LARGEST_LIST = 64
 
@@ -61,14 +64,14 @@ class ValueType:
 
     Args:
         element: the element type as in MLIR ("f32", "i4", "index"); the storage type if quantized.
-        shape: extents, None for a dynamic one; None altogether for an unranked tensor; for a
-            scalar see `is_scalar`.
+        shape: dimension sizes, None for a dynamic one; None for an unranked tensor; for a scalar
+            see `is_scalar`.
         is_scalar: the value is no tensor.
         parameters: the quantization parameters, or None.
-        abi: the MLIR types that the compiled function takes for this value.
-        name: of the argument or result where the program came from; "" if it has none.
+        abi: the MLIR types of the compiled function for this value.
+        name: the name of the argument or result in the source; "" for none.
         is_consumed: the program may write to the memory of the argument.
-        is_fresh: the result is no argument's memory.
+        is_fresh: the result never shares memory with an argument.
     """
 
     element: str
@@ -82,9 +85,9 @@ class ValueType:
 
     @property
     def plane_bits(self) -> tuple[int, ...] | None:
-        """The bits of an integer in each plane of bytes that the function takes; None if in none.
+        """The bits of an integer in each plane of bytes; None for a type without planes.
 
-        How they lie is the text of `subquant.numerics.packed_integers`.
+        `subquant.numerics.packed_integers` describes the layout.
         """
         match = re.fullmatch(r"u?i(\d+)", self.element)
         if match is None or len(self.abi) != 1 or not self.shape or None in self.shape:
@@ -119,7 +122,7 @@ class Signature:
 
     Args:
         inputs, outputs: their types, in order.
-        keeps_state: the function gives variables values, and may do so after it has returned.
+        keeps_state: the function assigns variables, and may do so after it has returned.
     """
 
     inputs: tuple[ValueType, ...]
@@ -164,11 +167,11 @@ class Signature:
 
 @dataclass(frozen=True)
 class Work:
-    """What a call of a function is estimated to take.
+    """The estimated cost of a call.
 
     Args:
-        nanoseconds: of one thread.
-        dispatches: parts that threads do one after the other.
+        nanoseconds: the time of one thread.
+        dispatches: the number of dispatches, which run one after the other.
     """
 
     nanoseconds: int
@@ -179,37 +182,37 @@ class Work:
 
     @classmethod
     def from_text(cls, text: str) -> Work | None:
-        """Read what `str` gives; None for anything else, as for no estimate."""
+        """Return the work of `str`; None for other text, and for no estimate."""
         match = re.fullmatch(r"(\d{1,18}) (\d{1,18})", text)
         return cls(int(match.group(1)), int(match.group(2))) if match else None
 
     def is_worth(self, threads: int, *, pool: bool) -> bool:
-        """True if several threads do it in less time than one.
+        """True if several threads take less time than one.
 
         Args:
-            threads: how many.
-            team: they are a team (`subquant.iree_hooks`), and none of IREE's, which must be woken.
+            threads: the number of threads.
+            pool: the threads are those of a worker pool (`subquant.iree_hooks`), not IREE's.
         """
-        begin, again = _OF_TEAM if pool else _OF_IREE
+        start, each_dispatch = _OF_TEAM if pool else _OF_IREE
         saved = self.nanoseconds - self.nanoseconds // threads
-        return saved > begin + again * self.dispatches
+        return saved > start + each_dispatch * self.dispatches
 
 
 _OF_TEAM = (2_000, 500)
-"""Nanoseconds that threads take to begin, and for each part of what they do.
+"""The nanoseconds of a worker pool to start, and for each dispatch.
 
-Measured with IREE 3.13 on two cores of a Zen 4: a convolution that takes one thread 20 us takes
-a team of two 12, and one of 78 us 45.
+IREE 3.13 on two cores of a Zen 4: a convolution of 20 us on one thread takes a pool of two 12 us,
+and one of 78 us 45.
 """
 _OF_IREE = (45_000, 5_000)
-"""The same where IREE wakes them: 15 us on one machine (Emerald Rapids), 50 on a Zen 4."""
+"""The same for IREE's threads, which are woken: 15 us on Emerald Rapids, 50 us on a Zen 4."""
 
 
 _WRONG = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
     SubquantError, MemoryError,
 )  # fmt: skip
-"""What reading values raises that are not those of a signature."""
+"""The exceptions of a read of values that are no signature."""
 
 
 def _value_to_json(value: ValueType) -> dict[str, Any]:
@@ -273,8 +276,8 @@ def parameters_to_json(
     """Return quantization parameters as JSON values; scales and zero points are exact.
 
     Args:
-        parameters: what to write.
-        array_to_json: how to write the scales, in f64, and the zero points, in i64.
+        parameters: the parameters.
+        array_to_json: writes the scales, in f64, and the zero points, in i64.
     """
     written = array_to_json or _array_to_json
     storage = parameters.storage
@@ -296,8 +299,8 @@ def parameters_from_json(
     """Return the parameters that `parameters_to_json` wrote.
 
     Args:
-        fields: what was written.
-        array_from_json: reads an array of a dtype, flat, from what its counterpart wrote.
+        fields: the JSON values.
+        array_from_json: reads a flat array of a dtype that `array_to_json` wrote.
     """
     read = array_from_json or _array_from_json
     shape = tuple(_list_of(int, fields["shape"]))
@@ -317,7 +320,7 @@ def parameters_from_json(
 
 
 def _array_to_json(array: Array) -> Any:
-    """A list where a person could read it, else the bytes in base64 (both are exact)."""
+    """Return a short array as a list, and a long one as base64 (both are exact)."""
     if array.size <= _LARGEST_LIST:
         return array.reshape(-1).tolist()
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))

@@ -123,7 +123,7 @@ def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     look("model.mlir", OPTIONS)
     monkeypatch.setattr(keys, "versions_of", lambda names: dict.fromkeys(names, "1"))
     look("model.mlir", OPTIONS)
-    monkeypatch.setattr(keys, "_known_code", ["other code"])
+    monkeypatch.setattr(keys, "_code_digest", ["other code"])
     look("model.mlir", OPTIONS)
     assert len(set(seen)) == len(seen)
 

@@ -1,8 +1,8 @@
-"""Compile a module with quantized types to an IREE executable.
+"""Compilation of a module with quantized types to an IREE executable.
 
-The module is parsed, verified and lowered in a child process (`worker`); IREE's compiler then runs
-as a process of its own on the bytecode. Everything that subquant asks of IREE, and every way around
-what IREE 3.13 does not do, is in `options`, `targets`, `iree` or a pass of the pipeline.
+A child process parses, verifies and lowers the module (`mlir_client`); IREE's compiler then runs as
+a process of its own on the bytecode. All flags of IREE, and all workarounds for IREE 3.13, are in
+`compile_options`, `targets`, `iree_driver` or a pass of the pipeline.
 """
 
 from __future__ import annotations
@@ -49,34 +49,32 @@ def compile_to_bytes(
     """Compile a module.
 
     Args:
-        source: as for `subquant.compiler.reading.read_module`. A module that is parsed already is
-            handed over as bytecode, and left as it is.
-        options: what to compile for.
+        source: as for `subquant.compiler.reading.read_module`. A parsed module is sent as bytecode,
+            and not changed.
+        options: options of the compilation.
         emit: ``vmfb`` for an executable; ``mlir`` or ``mlirbc`` to stop before IREE.
-        cache: a folder that keeps what compilations give, as `subquant.compiler.cache` says; by
-            default the environment variable ``SUBQUANT_CACHE``, and none if that is not set; ""
-            for none.
-        reproducer: where to write the module if MLIR crashes or IREE fails (default:
+        cache: the folder of the cache (`subquant.compiler.cache`); by default that of the
+            environment variable ``SUBQUANT_CACHE``, if it is set; "" for no cache.
+        reproducer: the file for the module if MLIR crashes or IREE fails (default:
             ``subquant.reproducer.mlir`` in the current folder).
         progress: called with a line about each step.
-        check: called with the signatures of the public functions before IREE's compiler runs; what
-            it raises ends the compilation.
-        on_remark: called with what `CompileOptions.explain` asks for.
-        parameters: a file (``.irpa``) that constants of 1 KiB and more go to, which the executable
-            then takes as the parameters of scope ``model``.
-        weights: files of weights (``.irpa``, ``.gguf`` and what else ``subquant import`` reads) by
-            the scope of their parameters in the module. The compilation lays them out for the
-            kernels that read them, and writes them, with those that are read as they are, to
-            `parameters`, which the executable takes in place of all of them: it maps that file and
-            copies nothing. A parameter that was made for other kernels has another name, and an
-            executable that does not find it is not loaded.
-        limits: of the process that parses and lowers.
+        check: called with the signatures of the public functions before IREE's compiler runs; its
+            exceptions end the compilation.
+        on_remark: called with the remarks of `CompileOptions.explain`.
+        parameters: a file (``.irpa``) for constants of 1 KiB and more, which the executable then
+            takes as the parameters of scope ``model``.
+        weights: files of weights (``.irpa``, ``.gguf`` and other inputs of ``subquant import``) by
+            the scope of their parameters in the module. The compilation prepacks them for the
+            kernels that read them, and writes all of them to `parameters`, which the executable
+            takes in their place: it maps that file and copies nothing. A parameter that is packed
+            for other kernels has another name, and an executable that lacks it is not loaded.
+        limits: limits of the child process.
 
     Returns:
         The executable, text or bytecode.
 
     Raises:
-        SubquantError: the input is wrong or not supported (with its place), or IREE failed.
+        SubquantError: the input is wrong or not supported (with its location), or IREE failed.
     """
     if weights and parameters is None:
         raise UsageError("weights are given, and no file of parameters that they are written to")
@@ -100,9 +98,9 @@ def compile_to_bytes(
 
 @dataclass(frozen=True)
 class _Compilation:
-    """What `compile_to_bytes` is called with."""
+    """The arguments of `compile_to_bytes`."""
 
-    given: Input
+    module: Input
     options: CompileOptions
     emit: Emit
     reproducer: str | os.PathLike[str] | None
@@ -116,7 +114,7 @@ class _Compilation:
     def lower(self) -> LoweredModule:
         is_whole = self.emit == "vmfb"
         lowered = mlir_client.lower(
-            self.given,
+            self.module,
             self.options,
             self.emit,
             cpu_features=recorded_features(self.options) if is_whole else "",
@@ -127,65 +125,65 @@ class _Compilation:
             limits=self.limits,
         )
         if is_whole and not lowered.is_runnable:
-            self._say(lowered.remarks)
+            self._report_remarks(lowered.remarks)
             raise InputError(
                 "the module has no public function with a body; there is nothing to run"
             )
-        self._tell(lowered.remarks, lowered.signature_texts)
+        self._report(lowered.remarks, lowered.signature_texts)
         return lowered
 
     def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
         is_for_cpu = self.options.target == "llvm-cpu"
-        team = is_for_cpu and lowered.gains_by_threads and is_by_session(self.options)
-        threads = self._threads(cache) if team and cache is not None else b""
+        with_workers = is_for_cpu and lowered.gains_by_threads and is_by_session(self.options)
+        program = self._worker_program(cache) if with_workers and cache is not None else b""
         try:
             return run_iree(
                 lowered.data,
                 self.options,
                 self.reproducer,
                 peels_loops=lowered.peels_loops,
-                team=team,
-                threads=threads,
+                with_workers=with_workers,
+                worker_program=program,
             )
         except SubquantError as error:
-            raise error.in_file(self.given.file) from None
+            raise error.in_file(self.module.file) from None
 
-    def _threads(self, cache: Cache) -> bytes:
-        """The program of a team's threads, which most compilations with a cache find there."""
+    def _worker_program(self, cache: Cache) -> bytes:
+        """Return the program of the workers, which most compilations with a cache find there."""
         key = key_of_bytecode(b"", self.options, cache)
         program = cache.find_lowered(key)
         if program is None:
             program = compile_worker_program(self.options)
             about = description("threads of a team", "", self.options)
-            with contextlib.suppress(InputError, OSError):  # as in `_make`
+            with contextlib.suppress(InputError, OSError):  # as in `_compute`
                 cache.add_lowered(key, program, about)
         return program
 
     def in_cache(self, cache: Cache) -> bytes:
-        """Find the result, or make it and keep it."""
+        """Return the executable from the cache, or compile it and write it to the cache."""
         key = key_of_source(
-            self.given,
+            self.module,
             self.options,
             parameters=self.parameters is not None,
             weights=self.weights,
             memo=cache,
         )
-        made = cache.find(key.text)
-        if made is None:
+        result = cache.find(key.text)
+        if result is None:
             waits = "wait for the same compilation elsewhere"
             with cache.reserved(key.text, lambda: self.notify(waits)):
-                made = cache.find(key.text)
-                if made is None:
-                    return self._make(cache, key)
-        self._tell(made.remarks, made.signature_texts)
-        if made.parameters is not None and self.parameters is not None:
-            with made.parameters as archive:
+                result = cache.find(key.text)
+                if result is None:
+                    return self._compute(cache, key)
+        self._report(result.remarks, result.signature_texts)
+        if result.parameters is not None and self.parameters is not None:
+            with result.parameters as archive:
                 _copy(archive, self.parameters)
         self.notify("cached")
-        return made.executable
+        return result.executable
 
-    def _make(self, cache: Cache, key: Key) -> bytes:
+    def _compute(self, cache: Cache, key: Key) -> bytes:
         lowered = self.lower()
         lowered_key = key_of_bytecode(lowered.data, self.options, cache)
         executable = cache.find_lowered(lowered_key)
@@ -194,21 +192,21 @@ class _Compilation:
         else:
             self.notify("cached")
         if key.is_valid:
-            made = CompileResult(executable, lowered.signature_texts, lowered.remarks)
-            about = description("program", self.given.file, self.options)
-            with contextlib.suppress(InputError, OSError):  # what cannot be written is no cache
-                cache.add(key.text, made, about, parameters=self.parameters, lowered=lowered_key)
+            result = CompileResult(executable, lowered.signature_texts, lowered.remarks)
+            about = description("program", self.module.file, self.options)
+            with contextlib.suppress(InputError, OSError):  # a read-only cache is no error
+                cache.add(key.text, result, about, parameters=self.parameters, lowered=lowered_key)
         return executable
 
-    def _tell(self, remarks: Iterable[Remark], signature_texts: Mapping[str, str]) -> None:
-        self._say(remarks)
+    def _report(self, remarks: Iterable[Remark], signature_texts: Mapping[str, str]) -> None:
+        self._report_remarks(remarks)
         if self.check is not None and self.emit == "vmfb":
             self.check(signatures_of(signature_texts))
 
-    def _say(self, remarks: Iterable[Remark]) -> None:
+    def _report_remarks(self, remarks: Iterable[Remark]) -> None:
         if self.on_remark is not None:
             for remark in remarks:
-                self.on_remark(remark.in_file(self.given.file))
+                self.on_remark(remark.in_file(self.module.file))
 
 
 def _copy(archive: PinnedBlob, path: str | os.PathLike[str]) -> None:

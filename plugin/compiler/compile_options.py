@@ -25,42 +25,43 @@ from .targets import VULKAN_TARGETS, Target, cpu_flags
 __all__ = ["CompileOptions", "Emit", "options_of_json"]
 
 Emit = Literal["vmfb", "mlir", "mlirbc"]
-"""What a compilation gives: an executable, or what IREE would get, as text or bytecode."""
+"""The result of a compilation: an executable, or the input of IREE, as text or bytecode."""
 
 
 @accept_old_names
 @dataclass(frozen=True)
 class CompileOptions:
-    """Target, arithmetic and import options of a compilation.
+    """Options of a compilation.
 
     Args:
         target: ``llvm-cpu`` or ``vulkan``.
-        target_cpu: for llvm-cpu: ``host``, or a CPU name of LLVM (``znver4``, ``generic``).
-        vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a target of IREE's
-            ``--iree-vulkan-target`` (``ampere``, ``rdna3``), for that very device.
+        target_cpu: for llvm-cpu: ``host``, or a CPU that LLVM knows (``znver4``, ``generic``).
+        vulkan_target: for vulkan: a key of `VULKAN_TARGETS`, or a name for IREE's
+            ``--iree-vulkan-target`` (``ampere``, ``rdna3``) of the device that will run it.
         rounding: as in `subquant.numerics.casts.quantize_blocks`.
-        requantization: ``exact``, or ``fixed-point``: a 31-bit multiplier and a shift for each
-            scale, at most one step from exact.
+        requantization: ``exact``, or ``fixed-point``: one 31-bit multiplier and shift for each
+            factor, at most one step from exact.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
-        zero_points: as in `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest as
-            measured: ``mixed`` for llvm-cpu, ``after`` for vulkan.
-        activations: as in `subquant.core.option_fields.Activations`.
-        kernels: as in `subquant.core.option_fields.KernelChoice`.
-        fuse_below_macs: consecutive dispatches of fewer int8 multiply-accumulates than this are
-            fused (`subquant.kernels.fusion.dispatch_fusion`); 0 fuses none.
-        semantics: as in `subquant.core.option_fields.Semantics`.
-        batch: the batch size of an imported model: a number, ``dynamic``, or "" for the file's.
-        dims: ``name=N`` for each other dynamic dimension of an imported model.
-        input_values: ``name=number`` or ``name=number,number,...`` for each input of an imported
-            model that becomes a constant; storage values if the input is quantized.
-        every_tensor: return each tensor that the operators of a TensorFlow Lite model compute.
-        integer_only: fail if a quantized value is computed in floating point.
-        explain: remark which operators run on integers or floats, and which contractions get a
-            kernel, with the reasons.
-        iree_flags: further flags of ``iree-compile``, after subquant's own.
+        zero_points: as `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest one in
+            measurements: ``mixed`` for llvm-cpu, ``after`` for vulkan.
+        kernels: as `subquant.core.option_fields.KernelChoice`.
+        joined_products: consecutive kernel calls with at most this number of int8
+            multiply-accumulates each become one dispatch
+            (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
+        semantics: as `subquant.core.option_fields.Semantics`.
+        batch: the first dimension of the inputs of a TensorFlow Lite model: a number, ``dynamic``,
+            or "" for that of the file.
+        extents: ``name=N`` for each other dynamic dimension of a model.
+        input_values: ``name=number`` or ``name=number,number,...`` for each input of a model that
+            becomes a constant; storage values for a quantized input.
+        every_tensor: return all results of the operators of a TensorFlow Lite model.
+        integer_only: fail if a computation of quantized values uses floats.
+        explain: report which operations of a model compute with integers and which with floats, and
+            which block-quantized weights a kernel reads, with reasons.
+        iree_flags: further flags for ``iree-compile``, after those of subquant.
 
     Raises:
-        UsageError: a value is not among the choices, or out of range.
+        UsageError: an unknown target, rounding or other choice, or an invalid batch.
     """
 
     target: Target = option("llvm-cpu", "Target backend.")
@@ -147,7 +148,7 @@ class CompileOptions:
 
     @property
     def import_options(self) -> ImportOptions:
-        """How a model of another tool becomes a module."""
+        """The options of the importers."""
         return ImportOptions(
             self.semantics, self.activations, self.batch, self.every_tensor, self.dims,
             self.input_values,
@@ -155,17 +156,17 @@ class CompileOptions:
 
     @property
     def containers(self) -> int:
-        """The narrowest integer width that the target loads and stores."""
+        """The width in bits of the narrowest integers that the target loads and stores."""
         return 32 if (self.target, self.vulkan_target) == ("vulkan", "generic-32bit") else 8
 
     @property
     def label(self) -> str:
-        """What the runtime is told: ``llvm-cpu``, ``vulkan:generic`` and so on."""
+        """The target that the executable records: ``llvm-cpu``, ``vulkan:generic`` and so on."""
         return f"vulkan:{self.vulkan_target}" if self.target == "vulkan" else self.target
 
     @property
     def device_attribute(self) -> str | None:
-        """The text of the device description to put on the module, or None where a flag does."""
+        """The text of the device description on the module; None if a flag describes the device."""
         return VULKAN_TARGETS.get(self.vulkan_target) if self.target == "vulkan" else None
 
     @property
@@ -190,8 +191,8 @@ class CompileOptions:
             # later calls too, where a global is loaded and stored.
             flags += [
                 "--iree-hal-memoization=false",
-                # Transpositions that IREE makes, or moves, end up where threads read what others
-                # compute: see `subquant.transforms.iree_workarounds.cross_thread_reads`.
+                # IREE creates or moves transpositions to places where threads read results of
+                # other threads: see `subquant.transforms.iree_workarounds.cross_thread_reads`.
                 "--iree-opt-outer-dim-concat=false",
                 "--iree-global-opt-propagate-transposes=false",
                 "--iree-opt-aggressively-propagate-transposes=false",
@@ -209,6 +210,6 @@ class CompileOptions:
 
 
 def options_of_json(fields: Mapping[str, Any]) -> CompileOptions:
-    """Return the options of which `dataclasses.asdict` is given, after a way through JSON."""
+    """Return the options of a `dataclasses.asdict` that went through JSON."""
     several = {name: tuple(value) for name, value in fields.items() if isinstance(value, list)}
     return CompileOptions(**{**fields, **several})

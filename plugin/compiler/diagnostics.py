@@ -1,8 +1,8 @@
-"""What upstream's parser says, said so that a person can act on it.
+"""Diagnostics of upstream's parser and verifier, reworded so that a user can act on them.
 
-Most of its messages are good as they are. Here are those that count wrongly, name nothing, or know
-no way on: an expected number of scales in place of the one that was found, operations and dialects
-that are unknown, and what a `subquant` operation accepts in place of a ``quant`` one.
+Most of upstream's messages are good. This module replaces those that report a wrong number, name
+nothing, or give no advice: the expected number of scales without the actual one, unknown operations
+and dialects, and ``quant`` operations where a `subquant` operation accepts the type.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ HINTS = (
         "of size 1",
     ),
 )
-"""What upstream's verifier refuses and a `subquant` operation accepts: message part and hint."""
+"""Parts of upstream's messages, and hints about `subquant` operations that accept the type.
+
+"""
 
 _BLOCKS = re.compile(r"dimension size \d+ of scales tensor at axis (\d+) should match .* = (\d+)")
 _CHANNELS = "quantized dimension size does not match number of scales"
@@ -56,15 +58,15 @@ _DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stableh
 
 
 def reworded(message: str, notes: Sequence[str]) -> str:
-    """Return a message of upstream's parser or verifier as a person needs it.
+    """Return a message of upstream's parser or verifier for a user.
 
     Args:
-        message: of the diagnostic.
+        message: the message of the diagnostic.
         notes: its notes; one shows the operation.
     """
-    found = _BLOCKS.search(message)
-    if found is not None:
-        axis, expected = int(found.group(1)), int(found.group(2))
+    block_match = _BLOCKS.search(message)
+    if block_match is not None:
+        axis, expected = int(block_match.group(1)), int(block_match.group(2))
         counts = {shape[axis] for shape in _scale_shapes(notes) if len(shape) > axis}
         wrong = sorted(counts - {expected})
         got = f", got {wrong[0]}" if wrong else ""
@@ -80,19 +82,19 @@ def reworded(message: str, notes: Sequence[str]) -> str:
     if unknown is not None:
         dialect, name = (part for part in unknown.groups() if part)
         return _proposing(message, name, _operations(dialect), f"{dialect}.")
-    no_type = _UNKNOWN_TYPE.search(message)
-    if no_type is not None:
-        return _proposing(message, no_type.group(1), ("uniform", "any", "calibrated"))
-    no_dialect = _UNKNOWN_DIALECT.search(message)
-    if no_dialect is not None and no_dialect.group(1) == "torch":
+    unknown_type = _UNKNOWN_TYPE.search(message)
+    if unknown_type is not None:
+        return _proposing(message, unknown_type.group(1), ("uniform", "any", "calibrated"))
+    unknown_dialect = _UNKNOWN_DIALECT.search(message)
+    if unknown_dialect is not None and unknown_dialect.group(1) == "torch":
         return _TORCH
-    if no_dialect is not None:
-        return _proposing(message.strip(), no_dialect.group(1), _DIALECTS)
+    if unknown_dialect is not None:
+        return _proposing(message.strip(), unknown_dialect.group(1), _DIALECTS)
     return message
 
 
 def _operations(dialect: str) -> list[str]:
-    """Names of a dialect's operations, without the dialect's: of StableHLO those in the table."""
+    """Return the names of a dialect's operations; those of StableHLO from our table."""
     ours = {
         "quant": ("quant.qcast", "quant.dcast", "quant.scast"),
         "stablehlo": stablehlo.OPERATIONS,
@@ -103,12 +105,12 @@ def _operations(dialect: str) -> list[str]:
 
 
 def _proposing(message: str, name: str, known: Sequence[str], before: str = "") -> str:
-    near = [f"'{before}{each}'" for each in near_names(name, known)]
-    return f"{message}; did you mean {' or '.join(near)}?" if near else message
+    similar = [f"'{before}{each}'" for each in near_names(name, known)]
+    return f"{message}; did you mean {' or '.join(similar)}?" if similar else message
 
 
 def _scale_shapes(notes: Sequence[str]) -> list[tuple[int, ...]]:
-    """The shapes of the scales ``{{1.0, 2.0}, {3.0, 4.0}}`` of the types that notes show."""
+    """Return the shapes of the scales ``{{1.0, 2.0}, {3.0, 4.0}}`` of the types in notes."""
     shapes = []
     for note in notes:
         for match in _SUB_CHANNEL.finditer(note):

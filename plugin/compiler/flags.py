@@ -1,6 +1,6 @@
-"""What flags of ``iree-compile`` say: ``--flag=VALUE``, ``NAME=VALUE``, ``VALUE,VALUE``, ``A@B``.
+"""Values in flags of ``iree-compile``: ``--flag=VALUE``, ``NAME=VALUE``, ``VALUE,VALUE``, ``A@B``.
 
-Nothing tells which flags name files: a value is a file if there is one of that name.
+The flags do not tell which values are files: a value is a file if a file has its name.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ _VALUE = re.compile(r"(?<=[=,@])[^=,@]+")
 
 
 def values_of(flags: Sequence[str]) -> list[str]:
-    """Return what flags say, each value once."""
+    """Return the values in flags, each once."""
     return [*dict.fromkeys(value for flag in flags for value in _VALUE.findall(flag))]
 
 
 def with_values(flags: Sequence[str], values: Mapping[str, str]) -> list[str]:
-    """Return flags that say other values in place of some."""
-    return [_VALUE.sub(lambda found: values.get(found[0], found[0]), flag) for flag in flags]
+    """Return flags with some values replaced."""
+    return [_VALUE.sub(lambda match: values.get(match[0], match[0]), flag) for flag in flags]

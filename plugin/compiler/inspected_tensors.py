@@ -1,7 +1,7 @@
-"""Quantized tensors as `inspection` describes them, and as JSON; needs no MLIR.
+"""Records of inspected quantized tensors, and their JSON; this module needs no MLIR.
 
-Sizes count storage packed to its width, one scale a block, and zero points unless a type says that
-all are 0. Scales that are themselves dequantized (super-blocks) count with their own bits; the
+Sizes count storage packed to its width, one scale for each block, and zero points unless the type
+has only 0. Scales that are themselves dequantized (super-blocks) count with their own bits; the
 tensor that `holds_scales` is then left out of totals.
 """
 
@@ -25,24 +25,24 @@ __all__ = ["InspectedTensor", "tensors_from_fields", "to_fields", "to_json", "wi
 
 @dataclass(frozen=True)
 class InspectedTensor:
-    """One quantized tensor of a module.
+    """A quantized tensor of a module.
 
     Args:
         name: its SSA name; in a declaration ``argument 0`` or ``result 0``.
-        function: the symbol of the function around it, "" outside of functions.
-        place: where it is defined, if known.
+        function: the symbol of the enclosing function; "" for none.
+        place: the location of its definition; None if it is unknown.
         where: ``argument``, ``block argument of 'op'``, ``result of 'op'``, ``operand of 'op'`` or
             ``function result``.
-        shape: extents, None for a dynamic one; () for a scalar; None for an unranked tensor.
-        parameters: storage, expressed type, blocks, scales and zero points. Where `scale_range` is
-            None the scales are known at run time only, and one NaN stands for them; likewise
+        shape: dimension sizes, None for a dynamic one; () for a scalar; None for an unranked
+            tensor.
+        parameters: storage, expressed type, blocks, scales and zero points. If `scale_range` is
+            None the scales are known at run time only, and one NaN replaces them; likewise
             `zero_point_range` and one 0.
-        scale_type: the floating-point type in which scales are given.
-        scale_count: the number of scales, None when it is known at run time only.
-        scale_range, zero_point_range: least and greatest value, None when unknown.
+        scale_type: the floating-point type of the scales.
+        scale_count: the number of scales; None if it is known at run time only.
+        scale_range, zero_point_range: minimum and maximum; None if they are unknown.
         scale_bits: bits of one scale with its zero point and offset.
-        holds_scales: true when its dequantized values are scales or offsets of another tensor.
-
+        holds_scales: its dequantized values are scales or offsets of another tensor.
     """
 
     name: str
@@ -60,7 +60,7 @@ class InspectedTensor:
 
     @property
     def block_shape(self) -> tuple[int | None, ...] | None:
-        """The block's extents; None for a dynamic one, and for an unranked tensor."""
+        """The block sizes; None for a dynamic one, and for an unranked tensor."""
         if self.shape is None:
             return None
         size_of = self.parameters.block_size_of
@@ -100,16 +100,21 @@ _DEFINITION = re.compile(r"(%[\w$.-]+)(?::\d+)?\s*=\s*$")
 
 
 def with_source_names(tensors: list[InspectedTensor], source: str) -> list[InspectedTensor]:
-    """Give tensors the names that they have in the text they were parsed from, where it shows them.
+    """Give tensors their names in the source text, if the text shows them.
 
-    MLIR forgets the names of values; a result's place is where its operation starts, after ``=``.
+    MLIR forgets the names of values; the location of a result is the start of its operation, after
+    ``=``.
     """
-    lines = source.splitlines()
+    source_lines = source.splitlines()
     named = []
     for tensor in tensors:
         place = tensor.place
-        if place is not None and tensor.where.startswith("result") and place.line <= len(lines):
-            match = _DEFINITION.search(lines[place.line - 1][: place.column - 1])
+        if (
+            place is not None
+            and tensor.where.startswith("result")
+            and place.line <= len(source_lines)
+        ):
+            match = _DEFINITION.search(source_lines[place.line - 1][: place.column - 1])
             if match is not None:
                 tensor = replace(tensor, name=match.group(1))
         named.append(tensor)
@@ -120,7 +125,7 @@ def with_source_names(tensors: list[InspectedTensor], source: str) -> list[Inspe
 
 
 def to_json(tensors: list[InspectedTensor]) -> list[dict[str, Any]]:
-    """Return plain JSON values, one object a tensor; what is unknown or not finite is None."""
+    """Return plain JSON values, an object for each tensor; unknown and infinite values are None."""
     return [_json_of(tensor) for tensor in tensors]
 
 
@@ -147,9 +152,9 @@ def _json_of(tensor: InspectedTensor) -> dict[str, Any]:
 
 
 def to_fields(tensors: Sequence[InspectedTensor]) -> tuple[dict[str, Any], list[bytes]]:
-    """Return JSON values, and arrays, of which `tensors_from_fields` makes the tensors again.
+    """Return JSON values and arrays, from which `tensors_from_fields` restores the tensors.
 
-    Parameters that several tensors share are there once.
+    Parameters that several tensors share are written once.
     """
     arrays: list[bytes] = []
 
@@ -174,7 +179,7 @@ def to_fields(tensors: Sequence[InspectedTensor]) -> tuple[dict[str, Any], list[
 def tensors_from_fields(
     described: dict[str, Any], arrays: Sequence[bytes]
 ) -> list[InspectedTensor]:
-    """Make the tensors that `to_fields` has written."""
+    """Return the tensors that `to_fields` has written."""
 
     def array_of(number: int, dtype: Any) -> Array:
         return np.frombuffer(arrays[number], dtype)

@@ -1,4 +1,4 @@
-"""IREE's compiler as a process of its own, so that a crash there is an exit code."""
+"""Driver of IREE's compiler, which runs as a process of its own: a crash there is an exit code."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def compiler_path() -> str:
 
 
 def _package_folder() -> str:
-    """Return where the compiler's package is, without an import of it: that has an MLIR too.
+    """Return the folder of the compiler's package without an import, which would load another MLIR.
 
     Raises:
         EnvironmentProblem: it is not installed.
@@ -72,11 +72,11 @@ def _package_folder() -> str:
     return folders[0]
 
 
-_STRATEGY = "iree-llvmcpu-vector-pproc-strategy"
-"""What is done with what fills no vector."""
-_FUSES_SHARED = "iree-dispatch-creation-fuse-multi-use"
-"""Fusion of operations with an operation whose result other operations read too."""
-_OF_SHARED = (
+_REMAINDER_STRATEGY_FLAG = "iree-llvmcpu-vector-pproc-strategy"
+"""The flag of the strategy for remainder loops: peel or mask."""
+_MULTI_USE_FUSION_FLAG = "iree-dispatch-creation-fuse-multi-use"
+"""The flag of fusion with an operation whose result has other users too."""
+_LESS_FUSION_ERRORS = (
     b"exceeded stack allocation limit",
     b"write affecting operations on global resources are restricted",
 )
@@ -89,78 +89,80 @@ def run_iree(
     reproducer: str | os.PathLike[str] | None = None,
     *,
     peels_loops: bool = False,
-    team: bool = False,
-    threads: bytes = b"",
+    with_workers: bool = False,
+    worker_program: bytes = b"",
 ) -> bytes:
     """Compile a module to an executable.
 
     IREE 3.13 refuses a CPU dispatch that needs more than 32 KiB of stack. It allocates rows of
     intermediate tensors there if it fuses a reduction with an operation whose result is returned,
     or read by another dispatch, too: a residual sum and its layer norm, for 128x384 and more. It
-    also refuses some dispatches with several results, as where every tensor of a model is returned.
-    A module that is refused for either reason is compiled again without these fusions.
+    also refuses some dispatches with several results, for example if a model returns all tensors. A
+    module that is refused for either reason is compiled again without these fusions.
 
     Args:
         bytecode: the module.
-        options: what to compile for.
-        reproducer: where to write it; by default ``subquant.reproducer.mlir`` in the current
-            folder.
-        peels_loops: what fills no vector is to be written by itself, unless a flag says how, or
-            IREE refuses the module so.
-        team: a team of threads can run it (`subquant.iree_hooks`), for a CPU; of options for which
+        options: the options of the compilation.
+        reproducer: the file for the module if IREE fails; by default ``subquant.reproducer.mlir``
+            in the current folder.
+        peels_loops: peel remainder loops, unless a flag says otherwise or IREE then refuses the
+            module.
+        with_workers: add a worker pool (`subquant.iree_hooks`), for a CPU; only for options with
             `is_by_session`.
-        threads: what `compile_worker_program` gives for them, where that is there already.
+        worker_program: the result of `compile_worker_program`, if it is in the cache.
 
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
         CompilerError: it refused the module, or crashed.
-        UsageError: it knows no such target.
+        UsageError: it does not know the target.
     """
     flags, files = options.flags, {"module.mlirbc": bytecode}
-    shared: str | dict[str, str] = session.COMPILE_WORKER_PROGRAM if team else ""
-    if team and threads:
-        shared, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": threads}
+    workers: str | dict[str, str] = session.COMPILE_WORKER_PROGRAM if with_workers else ""
+    if with_workers and worker_program:
+        workers, files = {"file": "threads.vmfb"}, {**files, "threads.vmfb": worker_program}
     attempts = [flags]
-    if peels_loops and not any(_STRATEGY in flag for flag in flags):
-        # IREE has a bound for vectors, which what is not masked may exceed: the default is next.
-        attempts.insert(0, [f"--{_STRATEGY}=peel", *flags])
+    if peels_loops and not any(_REMAINDER_STRATEGY_FLAG in flag for flag in flags):
+        # Unmasked vectors may exceed IREE's bound for vectors: the default is the next attempt.
+        attempts.insert(0, [f"--{_REMAINDER_STRATEGY_FLAG}=peel", *flags])
     for each in attempts:
-        result = _finished(files, options, shared, each)
-        is_of_shared = any(message in result.stderr for message in _OF_SHARED)
-        if is_of_shared and not any(_FUSES_SHARED in flag for flag in each):
-            result = _finished(files, options, shared, [f"--{_FUSES_SHARED}=false", *each])
+        result = _run_compiler(files, options, workers, each)
+        needs_less_fusion = any(message in result.stderr for message in _LESS_FUSION_ERRORS)
+        if needs_less_fusion and not any(_MULTI_USE_FUSION_FLAG in flag for flag in each):
+            result = _run_compiler(
+                files, options, workers, [f"--{_MULTI_USE_FUSION_FLAG}=false", *each]
+            )
         if result.status == 0 and result.output is not None:
             return result.output
     raise _compiler_error(bytecode, options, reproducer, result)
 
 
-def _finished(
+def _run_compiler(
     files: Mapping[str, bytes],
     options: CompileOptions,
-    shared: str | dict[str, str],
+    workers: str | dict[str, str],
     flags: Sequence[str],
 ) -> CommandResult:
     """Run IREE's compiler on a module.
 
     Args:
-        files: the module, and the program of a team's threads if it is there.
-        options: as of `run_iree`.
-        shared: what a session is told of a team.
-        flags: for the compiler.
+        files: the module, and the worker program if there is one.
+        options: as for `run_iree`.
+        workers: the session's argument about workers.
+        flags: flags of the compiler.
     """
-    given, made = "module.mlirbc", "module.vmfb"
+    input_name, output_name = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
     if is_by_session(options):
-        command = [*session_command(), {"file": given}, {"file": made}, shared, *flags]
+        command = [*session_command(), {"file": input_name}, {"file": output_name}, workers, *flags]
     else:
-        command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
-    return run_supervised(command, files, output=made, variables=_variables())
+        command = [compiler_path(), {"file": input_name}, "-o", {"file": output_name}, *flags]
+    return run_supervised(command, files, output=output_name, variables=_variables())
 
 
 def session_command() -> list[str]:
-    """The program that is IREE's compiler, and does more.
+    """Return the command of the session, IREE's compiler with changes between its phases.
 
-    Python looks for no other packages, which takes most of the time that it needs to start.
+    ``-S`` spares Python the search for other packages, which dominates its start.
 
     Raises:
         EnvironmentProblem: it is not installed.
@@ -170,60 +172,57 @@ def session_command() -> list[str]:
 
 
 def compile_worker_program(options: CompileOptions) -> bytes:
-    """Compile the program of a team's threads; b"" if IREE's compiler does not.
-
-    It is the same for every module with these options.
-    """
-    made = "threads.vmfb"
+    """Compile the worker program, the same for all modules of the options; b"" if IREE fails."""
+    output_name = "threads.vmfb"
     command: list[str | dict[str, str]]
-    command = [*session_command(), "", {"file": made}, "", *options.flags]
-    result = run_supervised(command, {}, output=made, variables=_variables())
+    command = [*session_command(), "", {"file": output_name}, "", *options.flags]
+    result = run_supervised(command, {}, output=output_name, variables=_variables())
     return (result.output or b"") if result.status == 0 else b""
 
 
 def is_by_session(options: CompileOptions) -> bool:
-    """True for our flags and the package's compiler: a session does not know all others."""
+    """True for subquant's flags and the package's compiler: a session knows no other flags."""
     return not (options.iree_flags or "IREE_TOOL_PATH" in os.environ)
 
 
-_TASK_COUNT = "IREE_COMPILER_TASK_COUNT"
-_MOST_TASKS = 12
-"""Tasks that IREE's compiler does at a time by itself, if there are as many cores."""
+_TASK_COUNT_VARIABLE = "IREE_COMPILER_TASK_COUNT"
+_IREE_MAX_TASKS = 12
+"""The parallel tasks of IREE's compiler by default, if there are as many cores."""
 
 
 def _variables() -> dict[str, str]:
-    """What has the compiler take the cores of this work only: others compile on the others."""
+    """Return environment variables that limit the compiler to the cores of this work."""
     cores = allowed_cores()
-    if cores is None or cores >= _MOST_TASKS or _TASK_COUNT in os.environ:
+    if cores is None or cores >= _IREE_MAX_TASKS or _TASK_COUNT_VARIABLE in os.environ:
         return {}
-    return {_TASK_COUNT: str(cores)}
+    return {_TASK_COUNT_VARIABLE: str(cores)}
 
 
 _CPU_FEATURES = re.compile(r'cpu_features = "([^"]*)"')
 
 
 def target_features(options: CompileOptions) -> frozenset[str]:
-    """Return the features that LLVM has for the CPU of a compilation, by its names.
+    """Return the features of the CPU of a compilation, by LLVM's names.
 
     Raises:
         EnvironmentProblem: IREE's compiler is not installed.
-        UsageError: LLVM knows no such CPU.
+        UsageError: LLVM does not know the CPU.
     """
     return _features_of_flags(options, tuple(options.flags))
 
 
 @functools.cache
 def _features_of_flags(options: CompileOptions, flags: tuple[str, ...]) -> frozenset[str]:
-    given, made = "module.mlir", "targets.mlir"
+    input_name, output_name = "module.mlir", "targets.mlir"
     command: list[str | dict[str, str]]
-    command = [compiler_path(), {"file": given}, "-o", {"file": made}, *flags]
+    command = [compiler_path(), {"file": input_name}, "-o", {"file": output_name}, *flags]
     command.append("--compile-to=executable-sources")
-    result = run_supervised(command, {given: b"module {}"}, output=made)
+    result = run_supervised(command, {input_name: b"module {}"}, output=output_name)
     unknown = _unknown_target(result.stderr.decode(errors="replace"), options)
     if unknown is not None:
         raise unknown
-    found = _CPU_FEATURES.search((result.output or b"").decode(errors="replace"))
-    written = found.group(1).split(",") if found else []  # a later one counts
+    match = _CPU_FEATURES.search((result.output or b"").decode(errors="replace"))
+    written = match.group(1).split(",") if match else []  # a later one counts
     state = {feature[1:]: feature[0] for feature in written if feature}
     return frozenset(name for name, sign in state.items() if sign == "+")
 
@@ -235,15 +234,15 @@ _UNKNOWN_VULKAN = re.compile(r"Unknown Vulkan target '(.*)'")
 
 
 def _unknown_target(stderr: str, options: CompileOptions) -> UsageError | None:
-    """Say that a target is unknown, where IREE's compiler warns of that and crashes."""
-    found = _UNKNOWN_CPU.search(stderr)
-    if found is not None:
-        names = ["host", "generic", *found.group(2).split(", ")]
+    """Return an error for an unknown target, which IREE's compiler warns of before it crashes."""
+    match = _UNKNOWN_CPU.search(stderr)
+    if match is not None:
+        names = ["host", "generic", *match.group(2).split(", ")]
         cpu = options.target_cpu
         if cpu == "host":  # of which LLVM knows that of this machine
             cpu = simulated_host_cpu().partition(",")[0]
         return UsageError(
-            f"LLVM knows no CPU {quoted(cpu)} of {found.group(1)}; {expected_name(cpu, names)}"
+            f"LLVM knows no CPU {quoted(cpu)} of {match.group(1)}; {expected_name(cpu, names)}"
         )
     if _UNKNOWN_VULKAN.search(stderr) is not None:
         names = [*VULKAN_TARGETS, "auto", *IREE_VULKAN_TARGETS]
@@ -260,7 +259,7 @@ def _compiler_error(
     reproducer: str | os.PathLike[str] | None,
     result: CommandResult,
 ) -> SubquantError:
-    """Say what happened; if it is not that a target is unknown, write a reproducer."""
+    """Return the error of a compilation, and write a reproducer unless the target is unknown."""
     stderr = result.stderr.decode(errors="replace")
     unknown = _unknown_target(stderr, options)
     if unknown is not None:
@@ -275,18 +274,18 @@ def _compiler_error(
         where = f"no reproducer was written to '{path}': {error.strerror}"
     first = next((line for line in stderr.splitlines() if ": error: " in line), None)
     if result.status < 0:
-        message, place = f"IREE's compiler crashed (signal {-result.status})", None
+        message, location = f"IREE's compiler crashed (signal {-result.status})", None
     elif first is not None:
         position, _, reason = first.partition(": error: ")
-        message, place = f"IREE refused the module: {reason}", _place(position)
+        message, location = f"IREE refused the module: {reason}", _location_of(position)
     else:
         tail = stderr.strip().splitlines()[-1:] or ["no message"]
         message = f"IREE's compiler failed with status {result.status}: {tail[0]}"
-        place = None
-    return CompilerError(message, place, (where,))
+        location = None
+    return CompilerError(message, location, (where,))
 
 
-def _place(position: str) -> Place:
+def _location_of(position: str) -> Place:
     file, _, rest = position.partition(":")
     line, _, column = rest.partition(":")
     if line.isdecimal() and column.isdecimal():

@@ -56,7 +56,7 @@ __all__ = [
 ]
 
 _FORM = 1
-"""The version of keys and entries; another version finds none of these."""
+"""The version of keys and entries; no version finds entries of another."""
 _PACKAGE = str(Path(__file__).parent.parent)
 _SESSION_FILES = sorted(map(str, Path(session.__file__).parent.glob("*.py")))
 """The code in the process of IREE's compiler."""
@@ -151,7 +151,7 @@ def weights_files(path: str | os.PathLike[str]) -> list[str]:
     """Return the files that weights are read from, in order.
 
     For a split GGUF model these are its splits. For a folder they are its ``.safetensors`` and
-    ``.json`` files, which count for a file of these kinds too: an index, or the configuration.
+    ``.json`` files, which count for a file of either kind too: an index, or the configuration.
     """
     name = os.fspath(path)
     folder = name
@@ -314,17 +314,17 @@ def host_cpu() -> tuple[str, ...]:
     """Return the lines of ``/proc/cpuinfo`` that identify the first core, or the simulated CPU."""
     if simulated_host_cpu():
         return (simulated_host_cpu(),)
-    lines: list[str] = []
+    identifying_lines: list[str] = []
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
                 name, _, value = line.partition(":")
-                if lines and not value:  # the end of the first core
+                if identifying_lines and not value:  # the end of the first core
                     break
                 if name.strip() in _CPU_LINES:
-                    lines.append(f"{name.strip()}:{value.strip()}")
+                    identifying_lines.append(f"{name.strip()}:{value.strip()}")
     except OSError:
         import platform
 
-        lines.append(platform.processor())
-    return tuple(lines)
+        identifying_lines.append(platform.processor())
+    return tuple(identifying_lines)

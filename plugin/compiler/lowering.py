@@ -1,4 +1,4 @@
-"""The passes of a compilation, and what they leave for IREE."""
+"""Lowering: runs the passes of a compilation, and prepares the module for IREE."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def lower(
     on_remark: Callable[[Remark], None] | None = None,
     parameters: ParameterStore | None = None,
 ) -> None:
-    """Run the compilation's passes on `module` in place; `on_remark` gets what was asked for.
+    """Run the passes of a compilation on `module` in place; `on_remark` gets their remarks.
 
     Raises:
-        SubquantError: from a pass, with its place.
+        SubquantError: from a pass, with its location.
     """
     run_pipeline(module, compile_pipeline(options, parameters), on_pass, on_remark)
     if options.device_attribute is not None:
@@ -48,7 +48,7 @@ def lower(
 
 
 def has_public_function(module: ir.Module) -> bool:
-    """True if there is something to run, or may be: operations of IREE's may define functions."""
+    """True if there may be a function to run: operations of IREE may define functions."""
     for op in module.body.operations:
         operation = op.operation
         if operation.name != "func.func" or (
@@ -59,7 +59,7 @@ def has_public_function(module: ir.Module) -> bool:
 
 
 def record_cpu_features(module: ir.Module, features: str) -> None:
-    """Record in the reflection of each public function what the CPU must have that runs it."""
+    """Record the required CPU features in the reflection of each public function."""
     with in_context_of(module.operation):
         for operation, entries in _reflections(module):
             entries[CPU_FEATURES_KEY] = ir.StringAttr.get(features)
@@ -75,7 +75,7 @@ def recorded_signatures(module: ir.Module) -> dict[str, str]:
 
 
 def gains_by_threads(module: ir.Module) -> bool:
-    """True if several threads may run one of the public functions in less time than one."""
+    """True if several threads may run a public function in less time than one."""
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
     texts = [None if work is None else Work.from_text(work.value) for work in works]
     # A program that does not gain by the most threads does not by fewer.
@@ -83,17 +83,17 @@ def gains_by_threads(module: ir.Module) -> bool:
 
 
 def peels_loops(module: ir.Module, features: str) -> bool:
-    """True if IREE should write the rest of a loop, which fills no vector, by itself.
+    """True if IREE should peel remainder loops instead of masking vectors, its default.
 
-    By default it masks vectors. On one thread of Emerald Rapids the rest by itself takes a softmax
-    of 100x1001 0.13 ms for 0.21, a product of f32 matrices of 127x257x131 0.12 for 3.9, and sums of
-    333 rows of 1023 bytes 0.020 for 0.054; as code for Haswell 0.025 for 0.46, because AVX2 has no
-    masks for bytes. With AVX512 it takes a MobileNet v2 in f32 46 ms for 42, and IREE 33 s to
-    compile it for 13: modules with convolutions are left as they are.
+    On one thread of Emerald Rapids peeling takes a softmax of 100x1001 from 0.21 to 0.13 ms, an f32
+    GEMM of 127x257x131 from 3.9 to 0.12 ms, and row sums of 333x1023 bytes from 0.054 to 0.020 ms,
+    as code for Haswell from 0.46 to 0.025 ms, because AVX2 has no masks for bytes. With AVX512 a
+    MobileNet v2 in f32 takes 46 ms instead of 42, and IREE compiles it in 33 s instead of 13:
+    modules with convolutions are not peeled.
 
     Args:
-        module: as IREE gets it.
-        features: of the CPU, as of `recorded_features`.
+        module: the lowered module.
+        features: the features of the CPU, from `recorded_features`.
     """
     has = features.split(",")
     if "avx512f" in has:
@@ -106,7 +106,7 @@ def _is_convolution(op: Operation) -> bool:
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:
-    """Yield the functions that have a signature, and the entries of their reflection."""
+    """Yield the functions with a signature, and the entries of their reflection."""
     for op in module.body.operations:
         attributes = op.operation.attributes
         if op.operation.name == "func.func" and REFLECTION_ATTRIBUTE in attributes:
@@ -118,10 +118,10 @@ def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.At
 def bytecode_of(module: ir.Module) -> bytes:
     """Return a module as bytecode.
 
-    What has no location is given one: of a dispatch without, IREE 3.13 writes a line number that it
-    has not set, and the executable would be other bytes each time.
+    Operations without a location get one: IREE 3.13 writes an uninitialized line number of a
+    dispatch without a location, and the executable would differ each time.
 
-    Versions before 5 write what belongs to an operation by name: ``llvm.inline_asm`` has one
+    Versions before 5 write the properties of operations by name: ``llvm.inline_asm`` has one
     property more in these bindings than in IREE.
     """
     buffer = io.BytesIO()
@@ -133,12 +133,12 @@ def bytecode_of(module: ir.Module) -> bytes:
 
 
 def _locate(root: Operation) -> None:
-    """Have each operation without a location be in the first line of the module."""
-    place = ir.Location.file("-", 0, 0)
+    """Set the location of operations without one to the first line of the module."""
+    first_line = ir.Location.file("-", 0, 0)
 
     def visit(op: Operation) -> ir.WalkResult:
         if isinstance(op.location, ir.UnknownLoc):
-            op.location = place
+            op.location = first_line
         elif op.name == EXECUTABLE:  # a kernel, all of which is written for one operation
             return ir.WalkResult.SKIP
         return ir.WalkResult.ADVANCE

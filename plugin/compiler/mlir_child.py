@@ -1,9 +1,9 @@
-"""What is done to modules in a child process, by request: the other side of `worker`.
+"""MLIR in a child process: the functions that `mlir_client` calls there.
 
-Each function takes JSON values, blobs, and a function to report its steps with, as
-`subquant.isolation.client.call` says, and returns JSON values and blobs. A ``source`` is
-``{"file": name}`` with ``"path"``, or with a blob in place of it. What some of them need only is
-imported when they are called.
+Each function takes JSON values, blobs and a function that reports steps
+(`subquant.isolation.client.call`), and returns JSON values and blobs. A ``source`` is ``{"file":
+name}`` with ``"path"``, or with a blob instead. Imports that only some functions need are inside
+them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ do_without_operation_classes()  # only child processes import this module
 def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Parse a module and run the passes of a compilation; the blob is text or bytecode.
 
-    The value has the remarks; with bytecode, what the module has to run; and how many bytes of
-    constants went to a file of parameters.
+    The value has the remarks; for bytecode, the functions of the module; and the number of bytes of
+    constants in the parameter file.
     """
     from .lowering import (
         bytecode_of,
@@ -79,7 +79,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
 
 
 def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
-    """Do what ``subquant opt`` does."""
+    """Run ``subquant opt``."""
     from .opt import run_opt
 
     result = run_opt(
@@ -88,7 +88,7 @@ def optimize(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -
         arguments["passes"],
         split=arguments["split"],
         verify_diagnostics=arguments["verify_diagnostics"],
-        around=lambda step: _limited(step, arguments, steps),
+        step_context=lambda step: _limited(step, arguments, steps),
         on_pass=_limiting(arguments, steps),
     )
     value = {
@@ -122,7 +122,7 @@ _INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")
 
 
 def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
-    """Write a module with what StableHLO's interpreter knows; the value has the signatures."""
+    """Lower a module to operations of StableHLO's interpreter; the value has the signatures."""
     from ..transforms.iree_workarounds.check_hand_off import signature_of
 
     module = _parse(arguments, blobs, steps)
@@ -148,7 +148,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSt
 
 
 def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
-    """Return the names of the files that an ONNX model has tensors in."""
+    """Return the names of an ONNX model's external data files."""
     from ..importers.onnx.reading.reader import external_files
 
     source = arguments["source"]
@@ -158,10 +158,10 @@ def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: ReportS
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
-    """Return a module as text that IREE's parser reads.
+    """Return a module as text for IREE's parser.
 
-    It does not read the alignment of a ``memref.alloca`` in MLIR's short form, so a module with
-    kernels is written in the generic form.
+    This does not read the alignment of a ``memref.alloca`` in the short form, so a module with
+    kernels is printed in the generic form.
     """
     module = _parse(arguments, blobs, steps).operation
     has_kernels = any(op.operation.name == EXECUTABLE for op in module.regions[0].blocks[0])
@@ -185,14 +185,14 @@ def _parse(
 
 @contextlib.contextmanager
 def _limited(step: str, arguments: dict[str, Any], steps: ReportStep) -> Iterator[None]:
-    """Report a step of upstream's alone, and limit its time."""
+    """Report a step outside of passes, and limit its time."""
     steps(step)
     with time_limit(arguments["parse_seconds"]):
         yield
 
 
 def _limiting(arguments: dict[str, Any], steps: ReportStep) -> Callable[[ModulePass], None]:
-    """Report each pass, its name and how to write it with its options, and limit its time."""
+    """Return a function that reports each pass with its options, and limits its time."""
 
     def on_pass(step: ModulePass) -> None:
         text = text_of_pass(step)

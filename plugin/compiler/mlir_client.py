@@ -1,14 +1,13 @@
-"""MLIR in a child process: what reads modules, runs passes on them and looks into them.
+"""Client of MLIR, which reads modules, runs passes and inspects modules in a child process.
 
 MLIR's parser, its bytecode reader, its C++ passes and StableHLO's interpreter crash on hostile
-input, and on some that is only unusual. All that the command line and `subquant.compile` do with
-modules goes through these functions, so that a crash is one line: what was being done, by which
-pass, to which file, that the crash is upstream's, and how to replay it with the reproducer that was
-written. `subquant.isolation.client` has the protocol, the limits and the life of the child;
-`served` is what runs there. This process needs no MLIR, and does not import it.
+input, and on some unusual input. The command line and `subquant.compile` therefore use MLIR through
+these functions. A crash is one line: the step, the pass, the file, that the crash is upstream's,
+and how to replay it with the reproducer. `subquant.isolation` has the protocol, the limits and the
+life of the child; `mlir_child` has its functions. This process does not import MLIR.
 
-A module of the bindings that the caller has parsed already is handed over as bytecode. The
-functions of `reading`, `pipeline` and `opt` run where they are called, without any of this.
+A parsed module of the bindings is sent as bytecode. The functions of `reading`, `pipeline` and
+`opt` run in the process that calls them.
 """
 
 from __future__ import annotations
@@ -51,12 +50,12 @@ Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 """A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
 
 _LARGEST_COPY = 1 << 26
-"""Bytes of an input that are copied into a reproducer."""
+"""The size of an input up to which it is copied to a reproducer."""
 
 
 @dataclass
 class OptResult:
-    """The printed modules (None where there is nothing to print), the errors and the remarks."""
+    """The printed modules (None if nothing is printed), the errors and the remarks."""
 
     text: str | None = None
     errors: list[SubquantError] = field(default_factory=list)
@@ -70,11 +69,11 @@ class LoweredModule:
     Args:
         data: text or bytecode.
         is_runnable: it has, or may have, a function to run.
-        signature_texts: the signatures of its public functions, as JSON; of bytecode only.
-        remarks: what was asked for by ``explain``; they do not name the source.
-        parameter_bytes: of constants that are in the file of parameters.
-        gains_by_threads: several threads may run one of its functions in less time than one.
-        peels_loops: what fills no vector is to be written by itself.
+        signature_texts: the signatures of its public functions, as JSON; for bytecode only.
+        remarks: the remarks of ``explain``, without the name of the source.
+        parameter_bytes: the bytes of constants in the parameter file.
+        gains_by_threads: several threads may run a function in less time than one.
+        peels_loops: IREE should peel remainder loops.
     """
 
     data: bytes
@@ -95,12 +94,12 @@ def signatures_of(signature_texts: Mapping[str, str]) -> dict[str, Signature]:
 
 @dataclass(frozen=True)
 class Input:
-    """A source as it is handed over: by its path, or as bytes.
+    """A source for the child: a path, or bytes.
 
     Args:
-        file: the name that errors show.
-        path: where it lies, and what else it is read from; it may be called otherwise there.
-        data: what it is, if it has no path.
+        file: the name in errors.
+        path: its path, which may differ from the name; None for bytes.
+        data: the bytes, if it has no path.
     """
 
     file: str
@@ -109,16 +108,16 @@ class Input:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What the child is told of it."""
+        """The description of the source for the child."""
         return {"file": self.file} if self.path is None else {"file": self.file, "path": self.path}
 
     @property
     def blobs(self) -> list[bytes]:
-        """The bytes that are handed over, if it is not by a path."""
+        """The bytes for the child, if the source has no path."""
         return [] if self.path is not None else [self.data]
 
     def read(self) -> bytes:
-        """The input, for a reproducer; of a long one the beginning."""
+        """Return the source for a reproducer; of a large one the start."""
         if self.path is None:
             return self.data
         with open(self.path, "rb") as file:
@@ -126,7 +125,7 @@ class Input:
 
 
 def input_of(source: Source | Input) -> Input:
-    """Return what to hand over, which may be known already.
+    """Return the input for a source; an input is returned unchanged.
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path.
 
@@ -157,10 +156,10 @@ def _input_of_file(path: str) -> Input:
     if os.path.isfile(path) and path.isprintable():
         with open_input(path):
             return Input(path, path)  # the child reads it, and MLIR knows its name
-    return Input(path, data=read_input(path))  # what can be read once, or not at all
+    return Input(path, data=read_input(path))  # a pipe can be read once
 
 
-# -- what is asked for ----------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------
 
 
 def lower(
@@ -178,23 +177,25 @@ def lower(
     """Parse a module and run the passes of a compilation.
 
     Args:
-        source: the module. options: what it is compiled for. emit: ``mlir`` for text; else bytecode
-        is returned. cpu_features: what to record for the runtime, of `recorded_features`.
-        parameters: a file that large constants go to, as `subquant.compiler.parameter_archive`
-        says. weights: files of weights by the scope of their parameters, which go there too.
-        reproducer: where to write the input if MLIR crashes; by default
-            ``subquant.reproducer.mlir`` in the current folder.
+        source: the module.
+        options: the options of the compilation.
+        emit: ``mlir`` for text; else bytecode.
+        cpu_features: the features to record for the runtime, from `recorded_features`.
+        parameters: a file for large constants (`subquant.compiler.parameter_archive`).
+        weights: files of weights by the scope of their parameters, which are written there too.
+        reproducer: the file for the input if MLIR crashes; by default ``subquant.reproducer.mlir``
+            in the current folder.
         progress: called with a line about each step.
-        limits: of the child process.
+        limits: limits of the child process.
 
     Raises:
         CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the input is wrong or not supported (with its place).
+        SubquantError: the input is wrong or not supported (with its location).
     """
-    given = input_of(source)
+    module = input_of(source)
     value, blobs = ask(
         "subquant.compiler.mlir_child:lower_module",
-        given,
+        module,
         {
             "options": asdict(options),
             "emit": emit,
@@ -228,11 +229,11 @@ def optimize(
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> OptResult:
-    """Do what `subquant.compiler.opt.run_opt` does, with the rest as `lower`.
+    """Run `subquant.compiler.opt.run_opt` in a child; the other arguments are as for `lower`.
 
     Raises:
         CompilerError: MLIR crashed, or reached a limit.
-        UsageError, ParseError: as there.
+        UsageError, ParseError: from `run_opt`.
     """
     value, blobs = ask(
         "subquant.compiler.mlir_child:optimize",
@@ -260,13 +261,13 @@ def inspect(
 
     Args:
         source: the module.
-        reproducer: as of `lower`, and so the others.
+        reproducer: as for `lower`, and likewise the others.
         progress: called with a line about each step.
-        limits: of the child process.
+        limits: limits of the child process.
 
     Raises:
         CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the module is wrong, with the place.
+        SubquantError: the module is wrong, with the location.
     """
     value, arrays = ask(
         "subquant.compiler.mlir_child:inspect",
@@ -287,14 +288,14 @@ def interpretable(
     reproducer: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
 ) -> tuple[str, dict[str, str]]:
-    """Write a module with what StableHLO's interpreter knows.
+    """Lower a module to operations of StableHLO's interpreter.
 
     Returns:
         Its text, and the signature of each public function, as JSON.
 
     Raises:
         CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the module is wrong, or nothing writes an operation so.
+        SubquantError: the module is wrong, or has an operation without a lowering to StableHLO.
     """
     value, blobs = ask(
         "subquant.compiler.mlir_child:interpretable",
@@ -306,14 +307,14 @@ def interpretable(
     return blobs[0].decode(), value
 
 
-def external_files(given: Input) -> list[str]:
-    """Return the names of the files that an ONNX model has tensors in.
+def external_files(module: Input) -> list[str]:
+    """Return the names of an ONNX model's external data files.
 
     Raises:
-        CompilerError: what reads it crashed.
+        CompilerError: the reader crashed.
         SubquantError: as `subquant.importers.onnx.reading.reader.external_files`.
     """
-    value, _ = ask("subquant.compiler.mlir_child:external_files", given, {}, reproducer=os.devnull)
+    value, _ = ask("subquant.compiler.mlir_child:external_files", module, {}, reproducer=os.devnull)
     return [str(name) for name in value]
 
 
@@ -338,12 +339,12 @@ def ask(
 
     Args:
         function: ``subquant.module:name``.
-        source: what it works on: its argument ``source``, and the first blob if it has data.
-        arguments: its further arguments, beside the limits of time.
-        blobs: further ones.
-        reproducer: where to write the source if the child ends.
+        source: its argument ``source``, and the first blob if the source has data.
+        arguments: its further arguments, without the time limits.
+        blobs: further blobs.
+        reproducer: the file for the source if the child ends.
         progress: called with each step.
-        limits: of the child.
+        limits: limits of the child.
 
     Raises:
         CompilerError: the child ended.
@@ -373,7 +374,7 @@ _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Aa]llocation failed|out of memory|Canno
 def _crash(
     ended: ChildEnded, source: Input, limits: Limits, reproducer: str | os.PathLike[str] | None
 ) -> CompilerError:
-    """Write a reproducer, and say in a line what crashed where, and how to replay it."""
+    """Write a reproducer, and return an error: the crash, its step, and how to replay it."""
     passes = [detail for detail in ended.details if detail]
     if ended.step.startswith("pass "):
         doing = f"in pass '{ended.step.removeprefix('pass ')}'"
@@ -382,8 +383,8 @@ def _crash(
         doing = f"while it {_DONE.get(ended.step, _DONE['parse'])} the module"
         seconds, option = limits.parse_seconds, "--parse-seconds"
     if ended.cause in ("SIGPROF", "SIGALRM") and seconds is not None:
-        who = "the module" if option == "--pass-seconds" else "upstream's MLIR"
-        what = f"{who} took more than {seconds:g} s {doing} ({option})"
+        subject = "the module" if option == "--pass-seconds" else "upstream's MLIR"
+        what = f"{subject} took more than {seconds:g} s {doing} ({option})"
     elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.output_tail):
         size = (limits.memory_bytes or 0) / 2**30
         what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
@@ -393,8 +394,8 @@ def _crash(
         what = f"upstream's MLIR was killed {doing}, as a system does that is out of memory"
     else:
         reason = _REASON.search(ended.output_tail)
-        said = f": {reason.group(1).strip()}" if reason else ""
-        what = f"upstream's MLIR crashed {doing} ({ended.cause}{said})"
+        reason_text = f": {reason.group(1).strip()}" if reason else ""
+        what = f"upstream's MLIR crashed {doing} ({ended.cause}{reason_text})"
     return CompilerError(f"{what}; {_reproduce(source, passes, reproducer)}", Place(source.file))
 
 

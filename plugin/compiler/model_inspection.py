@@ -1,10 +1,10 @@
-"""Models of other tools for ``subquant inspect``: their operators, and all that would be refused.
+"""Inspection of models of other tools: their operators, and everything that a compilation refuses.
 
-The front end lists the operators that it refuses. If it refuses none, the passes of a compilation
-for llvm-cpu run, too: they refuse functions that IREE does not have, for example. IREE itself does
-not run: its refusals of single dispatches take a compilation to find.
+The importer lists the operators that it refuses. If it refuses none, the passes of a compilation
+for llvm-cpu run too, and may refuse functions that IREE does not have. IREE itself does not run:
+its refusals of single dispatches take a compilation to find.
 
-`served` is called in a child process.
+`describe_model` is called in a child process.
 """
 
 from __future__ import annotations
@@ -20,27 +20,28 @@ from .compile_options import CompileOptions
 from .lowering import lower
 from .reading import parse_bytes
 
-__all__ = ["served"]
+__all__ = ["describe_model"]
 
 
-def served(
+def describe_model(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Describe a model, by request: of the path ``path``, named ``file``, of the kind ``kind``."""
+    """Describe the model of the file ``path`` with the name ``file`` and the importer ``kind``."""
     inspection = importlib.import_module(f"..importers.{arguments['kind']}.inspection", __package__)
-    model, blobs = inspection.served(arguments, blobs, steps)
+    data = read_input(arguments["path"])
+    model, blobs = inspection.served(arguments, [data], steps)
     operators = [each for graph in model["graphs"] for each in graph["operators"]]
     if not model["refused"] and not any(each["refused"] for each in operators):
         steps("lower")
-        model["refused"] = _refusal(arguments["path"], arguments["file"])
+        model["refused"] = _refusal(data, arguments["path"], arguments["file"])
     return model, blobs
 
 
-def _refusal(path: str, file: str) -> str | None:
+def _refusal(data: bytes, path: str, file: str) -> str | None:
     """Return the message of the first pass that refuses a model; None if none does."""
     context = create_context()
     try:
-        module = parse_bytes(read_input(path), context, file, path=path)
+        module = parse_bytes(data, context, file, path=path)
         lower(module, CompileOptions())
     except SubquantError as error:
         name = f"'{error.op_name}' " if error.op_name else ""

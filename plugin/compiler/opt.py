@@ -1,9 +1,8 @@
-"""``subquant opt``: run passes on text and print the result, with mlir-opt's two test aids.
+"""Engine of ``subquant opt``: runs passes on text and prints the result, with mlir-opt's test aids.
 
-``--split-input-file`` treats the parts between ``// -----`` lines as modules of their own; an error
-in one does not keep the others from being processed. ``--verify-diagnostics`` checks that each part
-gives exactly the errors and remarks that its comments expect (``expected-error``,
-``expected-remark``)::
+``--split-input-file`` treats the text between ``// -----`` lines as separate modules; an error in
+one does not stop the others. ``--verify-diagnostics`` checks that each module gives exactly the
+errors and remarks of its comments (``expected-error``, ``expected-remark``)::
 
     // expected-error @+1 {{must be divisible}}
     func.func private @f(tensor<5x!quant.uniform<i8:f32:{0:2}, {1.0, 2.0}>>)
@@ -46,19 +45,19 @@ def run_opt(
     *,
     split: bool,
     verify_diagnostics: bool,
-    around: Callable[[str], AbstractContextManager[None]] = lambda step: nullcontext(),
+    step_context: Callable[[str], AbstractContextManager[None]] = lambda step: nullcontext(),
     on_pass: Callable[[ModulePass], None] | None = None,
 ) -> OptResult:
     """Parse, run passes and print.
 
     Args:
         data: MLIR text or bytecode, an artifact of StableHLO, or a TensorFlow Lite model.
-        file: the name that errors show.
+        file: the name in errors.
         passes: a pipeline for `parse_pipeline`, or None to only parse, verify and print. Quantized
-            types are verified before the first pass, as before every compilation.
-        split: treat the parts between ``// -----`` lines as modules of their own.
+            types are verified before the first pass, as in every compilation.
+        split: treat the text between ``// -----`` lines as separate modules.
         verify_diagnostics: compare errors and remarks with the comments; print nothing.
-        around: makes a context for each step that is no pass, ``parse`` or ``print``.
+        step_context: returns a context for each step that is no pass, ``parse`` or ``print``.
         on_pass: called before each pass.
 
     Raises:
@@ -68,12 +67,12 @@ def run_opt(
     steps = parse_pipeline(passes) if passes else []
 
     def process(source: str | bytes, remarks: list[Remark]) -> str:
-        with around("parse"):
+        with step_context("parse"):
             module = _parse(source, file)
         if not steps or not isinstance(steps[0], VerifyQuantization):
             run_pipeline(module, [VerifyQuantization()], on_pass)
         run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)))
-        with around("print"):
+        with step_context("print"):
             return f"{module}\n"
 
     data = without_wrapping(data, file)
@@ -84,20 +83,20 @@ def run_opt(
         text = process(data, remarks)
         return OptResult(text, remarks=remarks)
     source = decode_text(data, file)
-    parts = _split_at_separators(source) if split else [source]
+    modules = _split_at_separators(source) if split else [source]
     result = OptResult()
     printed = []
-    for part in parts:
+    for module_text in modules:
         errors: list[SubquantError] = []
         remarks = []
         try:
-            printed.append(process(part, remarks))
+            printed.append(process(module_text, remarks))
         except UsageError:
             raise
         except SubquantError as error:
             errors.append(error.in_file(file))
         if verify_diagnostics:
-            result.errors += _unexpected(part, [*errors, *remarks], file)
+            result.errors += _unexpected(module_text, [*errors, *remarks], file)
         else:
             result.errors += errors
             result.remarks += remarks
@@ -107,13 +106,13 @@ def run_opt(
 
 
 def _split_at_separators(source: str) -> list[str]:
-    """Split at separators; each part keeps its line numbers by leading empty lines."""
-    parts, start = [], 0
+    """Split text at separators; leading empty lines keep the line numbers."""
+    modules, start = [], 0
     for match in [*_SEPARATOR.finditer(source), None]:
         end = match.start() if match else len(source)
-        parts.append("\n" * source.count("\n", 0, start) + source[start:end])
+        modules.append("\n" * source.count("\n", 0, start) + source[start:end])
         start = match.end() if match else end
-    return parts
+    return modules
 
 
 def _parse(source: str | bytes, file: str) -> ir.Module:
@@ -123,16 +122,18 @@ def _parse(source: str | bytes, file: str) -> ir.Module:
     return parse_text(source, context, file)
 
 
-def _unexpected(part: str, found: list[SubquantError | Remark], file: str) -> list[SubquantError]:
-    """Compare errors and remarks with the comments of a part; return what differs."""
+def _unexpected(
+    module_text: str, diagnostics: list[SubquantError | Remark], file: str
+) -> list[SubquantError]:
+    """Compare errors and remarks with the comments of a module; return the differences."""
     expected = []
-    for match in _EXPECTED.finditer(part):
-        line = part.count("\n", 0, match.start()) + 1
+    for match in _EXPECTED.finditer(module_text):
+        line = module_text.count("\n", 0, match.start()) + 1
         offset = {None: 0, "above": -1, "below": 1}.get(match.group(2))
         line += int(match.group(2)) if offset is None else offset
         expected.append((match.group(1), line, match.group(3)))
     wrong: list[SubquantError] = []
-    for diagnostic in found:
+    for diagnostic in diagnostics:
         kind = "remark" if isinstance(diagnostic, Remark) else "error"
         line = diagnostic.place.line if diagnostic.place else 0
         met = next((e for e in expected if e[:2] == (kind, line) and e[2] in str(diagnostic)), None)

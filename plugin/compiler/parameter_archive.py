@@ -1,7 +1,7 @@
-"""The archive of parameters that a compilation writes: large constants, and parameters it is given.
+"""Parameter archive of a compilation: large constants, and the parameters of files of weights.
 
-Constants are moved after the passes, so that whatever became of a weight there, packed or
-corrected, is what the archive has. Before::
+Constants are moved after the passes, so that the archive has the packed or corrected form of a
+weight. Before::
 
     %w = stablehlo.constant dense<...> : tensor<768x768xi8>
 
@@ -10,13 +10,12 @@ After::
     util.global private @model.w = #flow.parameter.named<"model"::"w"> : tensor<768x768xi8>
     %w = util.global.load @model.w : tensor<768x768xi8>
 
-A name is that of the constant's location, for a node of a model the node; equal constants are one
-entry. Splats stay, and what is smaller than 1 KiB.
+The name is that of the constant's location, the node for a node of a model; equal constants share
+an entry. Splats, and constants smaller than 1 KiB, are not moved.
 
-Parameters that the compilation is given, of a file of weights, are laid out for kernels by the
-passes (`subquant.kernels.pack.parameters`), which write the archive meanwhile, one after the
-other. Those that the program reads as they are besides, such as a table that it looks rows up in
-and that no kernel multiplies with, are copied.
+The passes prepack parameters of files of weights for kernels (`subquant.kernels.pack.parameters`),
+and write them to the archive one by one. Parameters that the program also reads unpacked, such as
+an embedding table that no kernel multiplies with, are copied.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ SCOPE = "model"
 """The scope of the parameters."""
 
 SMALLEST = 1024
-"""Bytes from which on a constant is moved."""
+"""The size in bytes from which on a constant is moved."""
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
@@ -74,11 +73,11 @@ def program_archive(
 
 
 class ProgramArchive:
-    """An archive that is being written, and what it is written from.
+    """An archive that is being written, and its sources.
 
     Args:
-        archive: what is written.
-        parameters: what passes know, and write to it.
+        archive: the archive.
+        parameters: the parameters that passes read, and write to the archive.
     """
 
     def __init__(self, archive: ArchiveWriter, parameters: ParameterStore) -> None:
@@ -86,13 +85,13 @@ class ProgramArchive:
         self.parameters = parameters
 
     def finish(self, module: ir.Module) -> int:
-        """Write what else a module is to read, and have it read that.
+        """Write the remaining parameters and constants of a module, and let it read them.
 
         Args:
-            module: after the passes of a compilation; changed in place.
+            module: the module after the passes of a compilation; changed in place.
 
         Returns:
-            How many bytes of constants were moved.
+            The number of bytes of moved constants.
         """
         with in_context_of(module.operation):
             names = _copy_parameters(module, self.archive, self.parameters)
@@ -134,7 +133,7 @@ def _copy_parameters(
 
 
 class _Weights(Mapping[str, Array]):
-    """The bytes of the parameters that ``subquant import`` makes of weights, one by one."""
+    """The bytes of the parameters that ``subquant import`` makes of weights, loaded one by one."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._tensors = open_weights(path, lists=False).theta.flatten()
@@ -171,7 +170,7 @@ class _Entries(Mapping[str, Array]):
 
 
 def _parameters_of(path: str | os.PathLike[str]) -> Mapping[str, Array]:
-    """The bytes of the parameters of a file of weights, by name."""
+    """Return the bytes of the parameters of a file of weights, by name."""
     if os.fspath(path).endswith(".irpa"):
         return _Entries(Archive(path))
     return _Weights(path)
@@ -207,7 +206,7 @@ class _Mover:
         op.erase()
 
     def move_initial_value(self, op: Operation) -> None:
-        """Have a global that is not stored to begin as a parameter."""
+        """Replace the initial value of an immutable global by a parameter."""
         attributes = op.attributes
         if "is_mutable" in attributes or "initial_value" not in attributes:
             return
@@ -230,9 +229,9 @@ class _Mover:
             create("util.global", attributes=attributes)
         return symbol
 
-    def _parameter(self, wanted: str, attribute: Any) -> ir.Attribute:
-        """Write the elements, and return what names them."""
-        plain = re.sub(r"[^A-Za-z0-9_:/-]+", ".", wanted).strip(".")
+    def _parameter(self, preferred: str, attribute: Any) -> ir.Attribute:
+        """Write the elements, and return the attribute that names them."""
+        plain = re.sub(r"[^A-Za-z0-9_:/-]+", ".", preferred).strip(".")
         name = _unused(plain or "constant", self._names)
         array = array_of_dense(attribute)
         element = str(attribute.type.element_type)
@@ -250,10 +249,10 @@ def _is_large(attribute: Any) -> bool:
     return count * _BYTES.get(str(attribute.type.element_type), 0) >= SMALLEST
 
 
-def _unused(name: str, taken: set[str]) -> str:
-    """A name that is not taken, which it is then."""
-    found, number = name, 1
-    while found in taken:
-        found, number = f"{name}.{number}", number + 1
-    taken.add(found)
-    return found
+def _unused(name: str, used_names: set[str]) -> str:
+    """Return a name that is not in a set, and add it to the set."""
+    candidate, number = name, 1
+    while candidate in used_names:
+        candidate, number = f"{name}.{number}", number + 1
+    used_names.add(candidate)
+    return candidate

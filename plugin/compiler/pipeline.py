@@ -1,7 +1,7 @@
-"""Pipelines: lists of passes with their options, from text, and the one that ``compile`` runs.
+"""Pipelines: lists of passes with options, parsed from text, and the pipeline of ``compile``.
 
-Text is as for ``mlir-opt``: ``verify-quantization,lower-quant-casts{rounding=toward-zero}``. A name
-that is not one of `subquant.transforms.PASSES` is one of upstream's or StableHLO's C++ passes.
+The text is that of ``mlir-opt``: ``verify-quantization,lower-quant-casts{rounding=toward-zero}``. A
+name that is not in `subquant.transforms.PASSES` is one of upstream's or StableHLO's C++ passes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Step: TypeAlias = tuple[str, dict[str, Any]]
 
 @dataclass(frozen=True)
 class UpstreamPass(ModulePass):
-    """One of upstream's passes, by the text that ``mlir-opt`` takes."""
+    """An upstream pass, by its text for ``mlir-opt``."""
 
     text: str = ""
 
@@ -64,8 +64,8 @@ class UpstreamPass(ModulePass):
             raise UsageError(f"pass '{self.text}' cannot be made: {reason}")
         if manager is None:
             name = re.split(r"[{(]", self.text)[0]
-            near = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])
-            what = expected_name(name, near or PASSES, "a C++ pass or one of")
+            similar = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])
+            what = expected_name(name, similar or PASSES, "a C++ pass or one of")
             raise UsageError(f"no pass is named {quoted(self.text)}; {what}")
         with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
             manager.run(module)
@@ -78,17 +78,19 @@ _UPSTREAM_PASSES = (
     *("stablehlo-legalize-qdq-to-quantized-op", "stablehlo-legalize-quantized-op-to-qdq"),
     *("stablehlo-legalize-quant-to-math", "stablehlo-refine-arguments", "stablehlo-refine-shapes"),
 )
-"""What people are likely to mean of upstream's and StableHLO's passes, which MLIR does not list."""
+"""Common upstream and StableHLO passes, for suggestions: MLIR does not list its passes."""
 
 
 def text_of_pass(step: ModulePass) -> str:
-    """Return a pass with its options, as `parse_pipeline` reads it."""
+    """Return a pass with its options, in the syntax of `parse_pipeline`."""
     if isinstance(step, UpstreamPass):
         return step.text
-    given = [(each.name, getattr(step, each.name), each.default) for each in fields(step)]
+    options_with_defaults = [
+        (each.name, getattr(step, each.name), each.default) for each in fields(step)
+    ]
     options = [
         f"{name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value}"
-        for name, value, default in given
+        for name, value, default in options_with_defaults
         if value != default
     ]
     return f"{step.name}{{{' '.join(options)}}}" if options else step.name
@@ -109,9 +111,9 @@ NAMED_PIPELINES: dict[str, list[Step]] = {
         ("stablehlo-canonicalize-dynamism", {}),
     ],
 }
-"""Names that stand for several passes in the text of a pipeline.
+"""Names for several passes in the text of a pipeline.
 
-``interpreter``: a quantized program in operations that StableHLO's reference interpreter knows.
+``interpreter`` lowers a quantized program to operations of StableHLO's reference interpreter.
 """
 
 
@@ -197,18 +199,18 @@ def run_pipeline(
     on_pass: Callable[[ModulePass], None] | None = None,
     on_remark: Callable[[Remark], None] | None = None,
 ) -> None:
-    """Run passes on a module in place, and verify it after each that changes it.
+    """Run passes on a module in place, and verify it after each pass that changes it.
 
-    Kernels, which passes leave as they are, are verified with the whole module at the end.
+    Kernels, which passes do not change, are verified with the whole module at the end.
 
     Args:
         module: the module.
-        passes: what to run, in order.
+        passes: the passes, in order.
         on_pass: called before each pass (for progress).
-        on_remark: called with what passes say on request (their options say which).
+        on_remark: called with the remarks of passes (their options request them).
 
     Raises:
-        SubquantError: from a pass, with its place.
+        SubquantError: from a pass, with its location.
     """
     operation = module.operation
     is_verified = False
@@ -232,11 +234,11 @@ def run_pipeline(
 
 
 def _verify(module: ir.Operation) -> bool:
-    """Verify a module, or what is beside its kernels; True if it has none."""
-    parts = beside_kernels(module)
-    for op in parts:
+    """Verify a module without its kernels; True if it has none."""
+    operations = beside_kernels(module)
+    for op in operations:
         op.verify()
-    return parts == [module]
+    return operations == [module]
 
 
 _EXPANDED_FOR_VULKAN = (
@@ -282,13 +284,13 @@ def compile_pipeline(
         *([("fold-constant-casts", {})] if options.rounding == "nearest-even" else []),
         ("legalize-quant-to-math", {"division": division}),
         ("narrow-requantization", {}),
-        # As IREE does; what the passes for Vulkan look at depends on it. Calls of kernels, which
-        # come next, crash it.
+        # IREE inlines too, and the passes for Vulkan depend on it. Calls of kernels, which come
+        # next, crash the inliner.
         *([("inline{default-pipeline=}", {})] if is_vulkan else []),
         *([] if is_vulkan else [("estimate-work", {"instructions": instructions})]),
         *(
             [
-                ("cse", {}),  # what is computed twice, or for nobody, is no part of a kernel
+                ("cse", {}),  # kernels contain no duplicate or unused computation
                 (
                     "select-kernels",
                     {
@@ -351,11 +353,11 @@ def _of_threads(options: CompileOptions) -> str:
 
 
 def _instructions(options: CompileOptions) -> str:
-    """What the kernels of a compilation multiply with, "none" if it has none.
+    """Return the instruction set of the kernels of a compilation, "none" for no kernels.
 
     Raises:
-        UsageError: LLVM knows no such CPU, or it does not have the instructions.
-        EnvironmentProblem: as of `recorded_features`.
+        UsageError: LLVM does not know the CPU, or it lacks the instructions.
+        EnvironmentProblem: as for `recorded_features`.
     """
     if options.kernels == "none":
         return "none"

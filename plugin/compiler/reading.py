@@ -1,10 +1,11 @@
-"""Read modules: MLIR text and bytecode, StableHLO's artifacts, TensorFlow Lite and ONNX models.
+"""Readers of modules: MLIR text and bytecode, StableHLO artifacts, TensorFlow Lite and ONNX models.
 
-They are read where they are asked for: on hostile input upstream's parser ends the process, so that
-`worker` has this done in a child. What it would read wrongly is refused first, by `text_checks`.
+The readers run in the process that calls them. On hostile input upstream's parser ends the process,
+so that `mlir_client` calls them in a child. `text_checks` refuses text that upstream would read
+wrongly.
 
-Locations in a module do not name its file, which they call "-": executables record them, and are
-the same bytes wherever the module lies. Errors and remarks are given the name by `in_file`.
+Locations in a module name the file "-": executables record locations, and do not depend on the path
+of the module. `in_file` gives errors and remarks the name of the file.
 """
 
 from __future__ import annotations
@@ -81,17 +82,17 @@ def parse_bytes(
     """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
 
     Args:
-        data: of the file.
-        context: as of `parse_text`.
+        data: the contents of the file.
+        context: as for `parse_text`.
         file: likewise.
-        options: how models of other tools become modules.
-        on_remark: called with what is said of the nodes of an ONNX model, if that is given.
-        path: where it lies, beside the files that an ONNX model has data in; by default `file`.
+        options: options of the importers.
+        on_remark: called with remarks about the nodes of an ONNX model.
+        path: the path of the file, for the external data of an ONNX model; by default `file`.
 
     Raises:
-        ParseError: the data is none of these.
+        ParseError: the data has none of the formats.
         ParseError, VerificationError: as `parse_text`.
-        InputError, UnsupportedError: of a model, with the operator.
+        InputError, UnsupportedError: from an importer, with the operator.
     """
     data = without_wrapping(data, file)
     is_onnx = file.lower().endswith(".onnx") or kind_of(data) == "onnx"
@@ -134,7 +135,7 @@ _OTHER_KINDS = {
 
 
 def decode_text(data: bytes, file: str = "-") -> str:
-    """Decode MLIR text; ParseError if it is none."""
+    """Decode MLIR text; ParseError if it is no text."""
     try:
         return data.decode()
     except UnicodeDecodeError as error:
@@ -147,7 +148,7 @@ def decode_text(data: bytes, file: str = "-") -> str:
 
 
 def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR bytecode; that of StableHLO's artifacts becomes StableHLO as it is now.
+    """Parse MLIR bytecode; an artifact of StableHLO is upgraded to the current version.
 
     Raises:
         ParseError: it is broken, or has a name that is not UTF-8 text.
@@ -160,10 +161,10 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
 
 
 def without_wrapping(data: bytes, file: str = "-") -> bytes:
-    """Return the artifact in a function that JAX exported; other data as it is.
+    """Return the artifact inside a function that JAX exported; other data unchanged.
 
     Raises:
-        InputError: such a function's file is damaged.
+        InputError: the file of the function is damaged.
     """
     if kind_of(data) is not None or b"StableHLO_v" not in data:
         return data
@@ -185,13 +186,13 @@ def _parsing(context: ir.Context, file: str) -> Iterator[None]:
 
 
 def read_module(source: Source) -> ir.Module:
-    """Read a module from a path, MLIR text, bytecode, or a module (which is taken as it is).
+    """Read a module from a path, MLIR text or bytecode; a module is returned unchanged.
 
     A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
     be an artifact of StableHLO, a TensorFlow Lite or an ONNX model as well.
 
     Raises:
-        InputError, UnsupportedError, ParseError, VerificationError: with their place.
+        InputError, UnsupportedError, ParseError, VerificationError: with their location.
     """
     if isinstance(source, ir.Module):
         return source

@@ -1,11 +1,11 @@
-"""Portable artifacts: StableHLO as other programs write it, of any version that may be read.
+"""Portable artifacts of StableHLO, in any readable version.
 
-An artifact is MLIR's bytecode in the dialect VHLO, which has every operation of StableHLO in every
-version that it had. Upstream's reader brings it to StableHLO as it is now: from version 0.9.0 on,
-and from newer versions than its own as far as what they use was there before.
+An artifact is MLIR bytecode in the dialect VHLO, which has every operation of StableHLO in each of
+its versions. Upstream's reader upgrades it to the current StableHLO: from version 0.9.0 on, and
+from later versions than its own if they use only older features.
 
 JAX names the arguments of a function by their locations, and its results by an attribute,
-``jax.result_info``. They are kept in the function's attributes, and so in its signature.
+``jax.result_info``. The names are kept in attributes of the function, and so in its signature.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..transforms.base import NAMES_ATTRIBUTES, is_public, walk
 __all__ = ["is_artifact", "parse_artifact", "record_names"]
 
 _ILLEGAL = re.compile(r"failed to legalize operation '([^']*)' that was explicitly .*", re.DOTALL)
-"""What upstream says of an operation with attributes or types that StableHLO's has not."""
+"""Upstream's message about an operation with attributes or types that StableHLO lacks."""
 _PRODUCER = re.compile(rb"ML\xefR.StableHLO_v([\d.]{1,20})\0", re.DOTALL)
 _SHARDY = "dialect 'sdy'"
 _SHARDED = "; it is sharded over several devices: export the function for one"
@@ -27,7 +27,7 @@ _USELESS = "failed to deserialize portable artifact"
 
 
 def is_artifact(data: bytes) -> bool:
-    """True for bytecode that StableHLO's writer of artifacts made."""
+    """True for bytecode of StableHLO's artifact writer."""
     return _PRODUCER.match(data) is not None
 
 
@@ -35,36 +35,40 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
     """Read a portable artifact.
 
     Args:
-        data: bytecode for which `is_artifact` holds.
+        data: bytecode with `is_artifact`.
         context: a context of `create_context`.
-        file: the name that errors show.
+        file: the name in errors.
 
     Raises:
-        ParseError: it is broken, of an older version than those that are read, or uses what this
-            version of StableHLO does not know.
+        ParseError: it is broken, has a version that is too old, or uses features that this version
+            of StableHLO lacks.
     """
     version, oldest = _version(data), stablehlo.get_minimum_version()
     if _numbers(version) < _numbers(oldest):
         raise ParseError(f"cannot read the portable artifact{_hint(version)}", Place(file))
-    said: list[tuple[str, Place | None]] = []
+    messages: list[tuple[str, Place | None]] = []
 
     def note(diagnostic: ir.Diagnostic) -> bool:
         try:
-            said.append((diagnostic.message, place_of(diagnostic.location)))
-        except (RuntimeError, UnicodeDecodeError):  # what the bindings raise for other bytes
-            said.append(("it has a name that is not UTF-8 text", None))
+            messages.append((diagnostic.message, place_of(diagnostic.location)))
+        except (RuntimeError, UnicodeDecodeError):  # of the bindings, for bytes that are no UTF-8
+            messages.append(("it has a name that is not UTF-8 text", None))
         return True
 
     handler = context.attach_diagnostic_handler(note)
     try:
         module = stablehlo.deserialize_portable_artifact(context, data)
     except ValueError:
-        message, place = next((each for each in said if _USELESS not in each[0]), ("", None))
+        message, source_location = next(
+            (each for each in messages if _USELESS not in each[0]), ("", None)
+        )
         message = _ILLEGAL.sub(r"its '\1' is none that StableHLO has", message)
         raise ParseError(
             f"cannot read the portable artifact{f': {message}' if message else ''}"
             f"{_SHARDED if _SHARDY in message else _hint(version)}",
-            place if place is not None and place.line else Place(file),
+            source_location
+            if source_location is not None and source_location.line
+            else Place(file),
         ) from None
     finally:
         handler.detach()
@@ -73,7 +77,7 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
 
 
 def _check_extents(module: ir.Module, file: str) -> None:
-    """Refuse negative extents, which upstream's reader of artifacts takes from a damaged one."""
+    """Refuse negative dimension sizes, which upstream's reader accepts in a damaged artifact."""
     checked: set[ir.Type] = set()
     for op in walk(module):
         blocks = [block for region in op.regions for block in region]
@@ -94,10 +98,12 @@ def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
     if isinstance(type_, ir.RankedTensorType):
         for extent in type_.shape:
             if extent < 0 and extent != ir.ShapedType.get_dynamic_size():
-                place = place_of(op.location)
+                source_location = place_of(op.location)
                 raise ParseError(
                     f"cannot read the portable artifact: it has a tensor of the extent {extent}",
-                    place if place is not None and place.line else Place(file),
+                    source_location
+                    if source_location is not None and source_location.line
+                    else Place(file),
                 )
 
 
@@ -107,7 +113,7 @@ def _version(data: bytes) -> str:
 
 
 def _hint(version: str) -> str:
-    """What a version that is not read has to do with it."""
+    """Return a hint that the version of the artifact is not supported; "" for other versions."""
     oldest, newest = stablehlo.get_minimum_version(), stablehlo.get_current_version()
     if _numbers(oldest) <= _numbers(version) <= _numbers(newest):
         return ""
@@ -122,7 +128,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def record_names(module: ir.Module) -> None:
-    """Keep the names that arguments and results of public functions have, in their attributes."""
+    """Record the names of arguments and results of public functions in attributes."""
     for op in module.body.operations:
         function = op.operation
         if function.name != "func.func" or not is_public(function):
@@ -135,9 +141,9 @@ def record_names(module: ir.Module) -> None:
             [_result_name(attributes) for attributes in _result_attributes(function)],
         ]
         with function.context:
-            for attribute, found in zip(NAMES_ATTRIBUTES, names, strict=True):
-                if any(found) and attribute not in function.attributes:
-                    texts = [ir.StringAttr.get(name) for name in found]
+            for attribute, names_of_values in zip(NAMES_ATTRIBUTES, names, strict=True):
+                if any(names_of_values) and attribute not in function.attributes:
+                    texts = [ir.StringAttr.get(name) for name in names_of_values]
                     function.attributes[attribute] = ir.ArrayAttr.get(texts)
 
 

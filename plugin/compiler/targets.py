@@ -1,4 +1,4 @@
-"""What is compiled for: llvm-cpu, and Vulkan devices by what they can do."""
+"""Targets: llvm-cpu, and Vulkan devices by their features."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ VULKAN_TARGETS = {
 """Vulkan device descriptions that assume no more than their name says.
 
 ``generic`` needs 8- and 16-bit storage (nearly every device since 2018, and llvmpipe), and f64 or
-i64 only where the program uses them. ``generic-cpu`` is the same for devices that are CPUs, whose
-kernels divide their work into fewer parts. ``generic-32bit`` loads and stores 32-bit words only
-(SwiftShader). None uses subgroup operations: IREE's named targets assume a subgroup size, and
+i64 only if the program uses them. ``generic-cpu`` is the same for devices that are CPUs, whose
+kernels divide their work into fewer workgroups. ``generic-32bit`` loads and stores 32-bit words
+only (SwiftShader). None uses subgroup operations: IREE's named targets assume a subgroup size, and
 reductions are wrong on a device with another one.
 """
 

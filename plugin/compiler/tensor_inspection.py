@@ -1,8 +1,8 @@
-"""What is quantized in a module, how, how big and how exact: the engine of ``subquant inspect``.
+"""Engine of ``subquant inspect`` for modules: quantized tensors, their sizes and their precision.
 
-`inspect_module` makes one `InspectedTensor` of each value that has a quantized type, and of each
-storage tensor that ``subquant.quantize`` makes or ``subquant.dequantize`` reads. All that is shown
-comes from these records, so the table, the JSON and the pictures agree.
+`inspect_module` makes one `InspectedTensor` of each value with a quantized type, and of each
+storage tensor that ``subquant.quantize`` writes or ``subquant.dequantize`` reads. The table, the
+JSON and the plots show these records, and therefore agree.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ Number = TypeVar("Number", int, float)
 def inspect_module(module: ir.Module) -> list[InspectedTensor]:
     """Describe every quantized tensor of `module`, in program order, each value once.
 
-    A function's result is the value that it returns, so it has a record of its own only where the
-    function is a declaration.
+    The result of a function is the value that it returns, so it has a record of its own only in a
+    declaration.
 
     Raises:
         UnsupportedError: a quantized type that `parameters_of` does not represent.
-        VerificationError: a ``subquant`` operation without the attributes that it needs.
-
+        VerificationError: a ``subquant`` operation without its required attributes.
     """
     names = ir.AsmState(module.operation)
     of_type: dict[ir.Type, InspectedTensor] = {}
-    found: dict[Value | tuple[Operation, str], InspectedTensor] = {}
+    tensors: dict[Value | tuple[Operation, str], InspectedTensor] = {}
 
     def describe(type_: ir.Type, op: Operation) -> InspectedTensor:
         if not is_quantized(type_):
@@ -56,8 +55,8 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
 
     for op in walk(module.operation):
         for value, where in _values(op):
-            if value not in found:
-                found[value] = replace(
+            if value not in tensors:
+                tensors[value] = replace(
                     describe(value.type, op),
                     name=_given_name(value) or value.get_name(names),
                     function=_function_of(op),
@@ -66,30 +65,30 @@ def inspect_module(module: ir.Module) -> list[InspectedTensor]:
                     holds_scales=_holds_scales(value),
                 )
         for type_, name, where in _declared(op):
-            found[op, name] = replace(
+            tensors[op, name] = replace(
                 describe(type_, op),
                 name=name,
                 function=_function_of(op),
                 place=place_of(op.location),
                 where=where,
             )
-    return list(found.values())
+    return list(tensors.values())
 
 
 def _given_name(value: Value) -> str:
-    """The name of an argument where the program came from; "" if it has none."""
+    """Return the source name of an argument; "" if it has none."""
     owner = value.owner
     if not isinstance(owner, ir.Block) or not _is_function(owner.owner):
         return ""
-    given = owner.owner.attributes.get(NAMES_ATTRIBUTES[0])
-    texts = list(given) if isinstance(given, ir.ArrayAttr) else []
+    attribute = owner.owner.attributes.get(NAMES_ATTRIBUTES[0])
+    texts = list(attribute) if isinstance(attribute, ir.ArrayAttr) else []
     names = [text.value if isinstance(text, ir.StringAttr) else "" for text in texts]
     number = list(owner.arguments).index(value)
     return str(names[number]) if number < len(names) else ""
 
 
 def _values(op: Operation) -> Iterator[tuple[Value, str]]:
-    """Yield the quantized values that `op` defines or describes, and where they are."""
+    """Yield the quantized values that `op` defines or describes, and their kinds."""
     if op.name in _READS_STORAGE:
         yield _storage_of(op), f"operand of '{op.name}'"
     for result in op.results:
@@ -157,7 +156,7 @@ def _range(values: Array, number: Callable[[Any], Number]) -> tuple[Number, Numb
 
 
 _unnamed = functools.partial(InspectedTensor, "", "", None, "")
-"""A tensor whose name and place are not known yet."""
+"""A tensor whose name and location are not known yet."""
 
 
 def _of_type(type_: ir.Type, op: Operation) -> InspectedTensor:
@@ -196,9 +195,9 @@ def _of_operands(op: Operation) -> InspectedTensor:
     zero_range: tuple[int, int] | None = (0, 0)
     if "zero_points" in operands:
         zero_bits, zero_range = element_type(operands["zero_points"].type).width, None
-        given = _constant(operands["zero_points"])
-        if given is not None:
-            zero_points = given if storage.signed else given & ((1 << zero_bits) - 1)
+        constant = _constant(operands["zero_points"])
+        if constant is not None:
+            zero_points = constant if storage.signed else constant & ((1 << zero_bits) - 1)
             zero_range = _range(zero_points, int)
     shown = np.full(zero_points.shape, np.nan) if scales is None else scales
     if zero_points.ndim and zero_points.shape != shown.shape:

@@ -1,12 +1,13 @@
-"""What upstream's parser reads wrongly without a word, found in the text before it is parsed.
+"""Checks of MLIR text that upstream's parser reads wrongly without an error.
 
-The parser takes a NUL character for the end of the text, and cuts a sub-channel zero point that
-does not fit its storage, which the parsed module does not show any more. On storage types that are
-no integers it crashes (the sub-channel form) or is vague, so they are named here, with their place.
+The parser treats a NUL character as the end of the text, and truncates a sub-channel zero point
+that does not fit its storage, which the parsed module does not show any more. On storage types that
+are no integers it crashes (the sub-channel form) or has a vague message, so these errors name the
+type and its location.
 
-What only crashes is for the child process to bear: see `worker`. But types and attributes that are
-nested in one another are compared and printed in time that is quadratic in their depth, so that a
-text of 40 kB would take a minute: their depth is limited.
+Text that only crashes the parser is left to the child process (`mlir_client`). But nested types and
+attributes are compared and printed in quadratic time of their depth, so that a text of 40 kB would
+take a minute: their depth is limited.
 """
 
 from __future__ import annotations
@@ -44,34 +45,37 @@ class _Text:
     text: str
     file: str
 
-    def place(self, position: int) -> Place:
+    def place_of_position(self, position: int) -> Place:
         line = self.text.count("\n", 0, position) + 1
         column = position - (self.text.rfind("\n", 0, position) + 1) + 1
         return Place(self.file, line, column)
 
 
 def check_text(text: str, file: str = "-") -> None:
-    """Refuse text that upstream's parser would read wrongly without a word.
+    """Refuse text that upstream's parser would read wrongly without an error.
 
-    Anything else that is wrong is left to the parser, which says it better.
+    Other errors are left to the parser, which has better messages.
 
     Raises:
-        ParseError: a NUL character, or a surrogate, which is none; or what is nested deeper than
+        ParseError: a NUL character, or a surrogate, which is no character; or nesting deeper than
             `MAX_NESTING`.
         VerificationError: a storage type that is not an integer of 2 to 32 bits, or a sub-channel
-            zero point that does not fit the storage type. The storage of an unsigned type is
-            printed as signed by upstream, so both readings of its bits are accepted. With TOSA, a
-            type without uniform parameters.
+            zero point that does not fit the storage type. Upstream prints the storage of an
+            unsigned type as signed, so both readings of its bits are accepted. With TOSA, a type
+            without uniform parameters.
     """
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ParseError(
-                "text has a surrogate, which is no character", _Text(text, file).place(error.start)
+                "text has a surrogate, which is no character",
+                _Text(text, file).place_of_position(error.start),
             ) from None
     if "\0" in text:
-        raise ParseError("text has a NUL character", _Text(text, file).place(text.index("\0")))
+        raise ParseError(
+            "text has a NUL character", _Text(text, file).place_of_position(text.index("\0"))
+        )
     _check_nesting(text, file)
     if "!quant" in text:
         _check_types(_Text(_without_comments_and_strings(text), file), has_tosa="tosa." in text)
@@ -79,7 +83,7 @@ def check_text(text: str, file: str = "-") -> None:
 
 def _without_comments_and_strings(text: str) -> str:
     """Blank out comments and strings; every other character keeps its position."""
-    parts: list[str] = []
+    pieces: list[str] = []
     position, quote, slashes = 0, text.find('"'), text.find("//")
     while quote >= 0 or slashes >= 0:
         if quote < 0 or 0 <= slashes < quote:
@@ -88,11 +92,11 @@ def _without_comments_and_strings(text: str) -> str:
         else:
             string = _STRING.match(text, quote)
             start, end = string.span() if string else (quote + 1, quote + 1)
-        parts += (text[position:start], " " * (end - start))
+        pieces += (text[position:start], " " * (end - start))
         position = end
         quote = text.find('"', end) if 0 <= quote < end else quote
         slashes = text.find("//", end) if 0 <= slashes < end else slashes
-    return "".join(parts) + text[position:]
+    return "".join(pieces) + text[position:]
 
 
 def _check_nesting(text: str, file: str) -> None:
@@ -123,8 +127,8 @@ def _may_be_deep(text: str) -> bool:
     data = text.encode().replace(b"->", b"").translate(None, delete=_NO_TOKENS)
     for token in (b"=>", b">="):
         data = data.replace(token, b"")
-    found = np.frombuffer(data.translate(None, delete=_NO_BRACKETS), np.uint8)
-    steps = np.where(np.isin(found, list(b"([{<")), 1, -1)
+    brackets = np.frombuffer(data.translate(None, delete=_NO_BRACKETS), np.uint8)
+    steps = np.where(np.isin(brackets, list(b"([{<")), 1, -1)
     depths = np.cumsum(steps)
     return bool(depths.size) and depths.max() - min(depths.min(), 0) > MAX_NESTING
 
@@ -154,35 +158,35 @@ def _alias_depth(text: str) -> int:
     return max(depths.values(), default=0)
 
 
-def _check_types(whole: _Text, has_tosa: bool) -> None:
-    calibrated = _CALIBRATED.search(whole.text) if has_tosa else None
+def _check_types(source: _Text, has_tosa: bool) -> None:
+    calibrated = _CALIBRATED.search(source.text) if has_tosa else None
     if calibrated is not None:
         raise VerificationError(
             "quantized type must have uniform parameters, got '!quant.calibrated'; upstream's "
             "verifier of tosa operations crashes on it",
-            whole.place(calibrated.start()),
+            source.place_of_position(calibrated.start()),
         )
     position = 0
-    while match := _UNIFORM.search(whole.text, position):
+    while match := _UNIFORM.search(source.text, position):
         position = match.end()
-        name = _without_aliases(whole.text, match.group(1))
+        name = _without_aliases(source.text, match.group(1))
         integer = _INTEGER_STORAGE.match(name)
         width = int(integer.group(2)) if integer else 0
         if integer is None or not 2 <= width <= 32:
             raise VerificationError(
                 f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'; "
                 "write for example i4, u4 or i8",
-                whole.place(match.start(1)),
+                source.place_of_position(match.start(1)),
             )
-        expressed = _EXPRESSED.match(whole.text, position)
+        expressed = _EXPRESSED.match(source.text, position)
         if expressed is not None and not _FLOAT.fullmatch(expressed.group(1)):
             raise VerificationError(
                 f"expressed type must be f16, bf16, f32 or f64, got '{expressed.group(1)}'",
-                whole.place(expressed.start(1)),
+                source.place_of_position(expressed.start(1)),
             )
-        axes = _AXES.match(whole.text, position)
+        axes = _AXES.match(source.text, position)
         if axes is not None:
-            position = _check_sub_channel(whole, axes.end(), name, width)
+            position = _check_sub_channel(source, axes.end(), name, width)
 
 
 def _without_aliases(text: str, name: str) -> str:
@@ -196,9 +200,9 @@ def _without_aliases(text: str, name: str) -> str:
     return name
 
 
-def _check_sub_channel(whole: _Text, position: int, name: str, width: int) -> int:
+def _check_sub_channel(source: _Text, position: int, name: str, width: int) -> int:
     """Check the zero points of one sub-channel type; return the position after it."""
-    text = whole.text
+    text = source.text
     start = text.find("}", position) + 1  # of the axes
     end = text.find(">", start)
     if not start or end < 0:
@@ -219,13 +223,13 @@ def _check_sub_channel(whole: _Text, position: int, name: str, width: int) -> in
                 raise VerificationError(
                     f"zero point {written} does not fit the storage type {name}, expected a value "
                     f"in {shown}; upstream's parser would cut it without a word",
-                    whole.place(match.start(1)),
+                    source.place_of_position(match.start(1)),
                 )
     return end + 1
 
 
 def _integer(written: str) -> int | None:
-    """Read an MLIR integer; None for what is none, and for what fits no 64-bit integer."""
+    """Return an MLIR integer; None for other text, and beyond 64 bits."""
     match = re.fullmatch(r"(-?)\s*(?:0x([0-9A-Fa-f]+)|(\d+))", written)
     if match is None:
         return None

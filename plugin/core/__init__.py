@@ -1,1 +1,1 @@
-"""TODO."""
+"""Core: modules that all packages may use; see README.md."""

@@ -1,8 +1,8 @@
-"""The only module that imports a bindings package: everything MLIR comes from here.
+"""Bindings of MLIR: the only module that imports a package of bindings.
 
 The bindings are the wheel ``torch-mlir`` (module ``torch_mlir``, which needs no torch): the one
-published wheel that has the ``quant`` types, StableHLO, TOSA, linalg, the rewrite drivers and
-Python-defined dialects in one context. If another wheel takes its place, only this file changes.
+published wheel with the ``quant`` types, StableHLO, TOSA, linalg, the rewrite drivers and
+Python-defined dialects in one context. Only this file depends on the choice of the wheel.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Operation: TypeAlias = ir.Operation
 """An operation. The bindings come without type stubs: their types tell readers, not mypy."""
 
 Rewriter: TypeAlias = rewrite.PatternRewriter
-"""What a pattern replaces and erases operations with."""
+"""The rewriter with which patterns replace and erase operations."""
 
 Value: TypeAlias = ir.Value
 """The result of an operation or an argument of a block."""
@@ -56,10 +56,10 @@ _passes_registered = False
 
 
 def do_without_operation_classes() -> None:
-    """Do not import the bindings' class of each operation, which takes up to 0.1 s for a module.
+    """Skip the import of the class of each operation, which takes up to 0.1 s for a module.
 
-    Nothing here needs them: operations are known by name. It is for the whole process, so for one
-    that is subquant's alone.
+    Operations are known by name here. The change is for the whole process, so for a process of
+    subquant.
     """
     _bindings.globals.dialect_search_modules = []
 
@@ -102,14 +102,14 @@ def translate_errors(
     hints: tuple[tuple[str, str], ...] = (),
     reword: Callable[[str, list[str]], str] | None = None,
 ) -> Iterator[None]:
-    """Turn the bindings' MLIRError into `error_class` with the place and text of its diagnostics.
+    """Turn an MLIRError into `error_class` with the location and text of its diagnostics.
 
     Args:
-        error_class: what to raise.
-        fallback: the message when MLIR gives no diagnostic.
-        file: the file name to show where MLIR has none.
+        error_class: the class of the error.
+        fallback: the message if MLIR gives no diagnostic.
+        file: the file name if MLIR has none.
         hints: pairs of a part of MLIR's message and a note to add to it.
-        reword: returns what to say for a message and its notes.
+        reword: returns a new message for a message and its notes.
     """
     try:
         yield
@@ -118,9 +118,9 @@ def translate_errors(
         if not diagnostics:
             raise error_class(fallback, Place(file)) from None
         first, *rest = diagnostics
-        place = place_of(first.location) or Place(file)
-        if place.file == "-":
-            place = Place(file, place.line, place.column)
+        location = place_of(first.location) or Place(file)
+        if location.file == "-":
+            location = Place(file, location.line, location.column)
         notes = [hint for part, hint in hints if part in first.message]
         notes += [note.message for note in first.notes]
         notes += [diagnostic.message for diagnostic in rest]
@@ -128,12 +128,12 @@ def translate_errors(
         message = first.message
         if reword is not None:
             message = reword(message, [note.message for note in first.notes])
-        raise error_class(message, place, short) from None
+        raise error_class(message, location, short) from None
 
 
 @contextlib.contextmanager
 def refuse_names_of_bytes(file: str = "-") -> Iterator[None]:
-    """Turn what the bindings raise for a string that is not UTF-8 text into an error.
+    r"""Turn the bindings' exceptions for a string that is not UTF-8 into an error.
 
     MLIR's strings are bytes: ``@"\\FF"`` is a valid name, which Python cannot read.
 

@@ -53,8 +53,8 @@ def simulated_host_cpu() -> str:
 def cpuinfo_features() -> frozenset[str] | None:
     """Return the features in ``/proc/cpuinfo``; None if there is no such file."""
     try:
-        with _CPUINFO.open() as lines:  # all cores have equal lines
-            match = next(filter(None, map(_FLAGS.match, lines)), None)
+        with _CPUINFO.open() as cpuinfo:  # all cores have equal lines
+            match = next(filter(None, map(_FLAGS.match, cpuinfo)), None)
     except OSError:
         return None
     if match is None:

@@ -1,4 +1,4 @@
-"""Reading files that may be anything, and writing files whole or not at all."""
+"""Files: reads of untrusted files, and writes that are whole or do not happen."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KINDS = {
 }
 
 LARGEST_STREAM = 1 << 32
-"""Bytes that are read of a pipe, which does not say how many it has."""
+"""The limit in bytes for a pipe, which does not tell its size."""
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 _CHUNK = 1 << 20
@@ -42,7 +42,7 @@ _TEMPORARY = ".subquant-"
 
 
 def kind_of(data: bytes) -> str | None:
-    """Return what a file of ours or a neighbour's is by its first bytes, if they say it.
+    """Return the kind of a file of ours or a neighbor's by its first bytes; None for others.
 
     Returns:
         ``executable``, ``module`` (bytecode), ``weights``, ``array`` (NumPy's), ``tflite`` or
@@ -91,31 +91,31 @@ def open_input(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def file_beside(path: str, name: str) -> str | None:
-    """Return the path of a file that another one names, if it is in that one's folder or below.
+    """Return the path of a file that another file names, if it is in the same folder or below.
 
-    Links may lead elsewhere there, or beside the file that `path` itself is a link to, as those of
-    a folder that was downloaded into a cache do.
+    Links may lead elsewhere inside this folder, or beside the target of the link `path`, like the
+    links of a folder that was downloaded into a cache.
 
     Args:
-        path: of the file that names it.
-        name: with ``/`` between folders; of a hostile file anything.
+        path: the path of the file with the name.
+        name: a relative path with ``/``; in a hostile file any text.
     """
     is_relative = bool(name) and not name.startswith("/")
     if not is_relative or ".." in name.split("/") or any(mark in name for mark in "\\:\0"):
         return None
     folder = os.path.dirname(path)
-    found = os.path.join(folder, name)
-    inside, there = os.path.realpath(folder), os.path.realpath(found)
+    candidate = os.path.join(folder, name)
+    inside, there = os.path.realpath(folder), os.path.realpath(candidate)
     is_below = there.startswith(os.path.join(inside, ""))
     is_beside = os.path.dirname(there) == os.path.dirname(os.path.realpath(path))
-    return found if is_below or is_beside else None
+    return candidate if is_below or is_beside else None
 
 
 def read_input(path: str | os.PathLike[str]) -> bytes:
-    """Read a file, or what the shell opened for this process (``/dev/stdin``, ``/dev/fd/63``).
+    """Read a file, or a descriptor that the shell opened (``/dev/stdin``, ``/dev/fd/63``).
 
     Raises:
-        InputError: it cannot be read, or not into memory.
+        InputError: it cannot be read, or does not fit into memory.
     """
     name = os.fspath(path)
     try:
@@ -147,16 +147,16 @@ def read_stream(stream: IO[bytes], name: str) -> bytes:
         and not os.path.samestat(status, os.stat(os.devnull))
     ):
         raise InputError(f"cannot read '{name}': a device, not a file or a pipe")
-    parts, size = [], 0
-    while part := stream.read(_CHUNK):
-        parts.append(part)
-        size += len(part)
+    chunks, size = [], 0
+    while chunk := stream.read(_CHUNK):
+        chunks.append(chunk)
+        size += len(chunk)
         if size > LARGEST_STREAM:
             raise InputError(
                 f"cannot read '{name}': more than {LARGEST_STREAM:,} bytes come from a pipe; write "
                 "them to a file"
             )
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
@@ -166,14 +166,14 @@ def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
 
 @contextlib.contextmanager
 def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a file for writing that takes its name at the end of the block, if nothing is raised.
+    """Open a file for writing that gets its name at the end of the block, if nothing is raised.
 
-    A file that has the name already is replaced at the end, so the block may read it.
+    A file with this name is replaced at the end, so the block may read it.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    path = Path(os.path.realpath(path))  # a link stays, and what it points to is written
+    path = Path(os.path.realpath(path))  # a link stays, and its target is written
     if path.exists() and not path.is_file() and not path.is_dir():
         with path.open("wb") as file:  # a device or a pipe, which must not be replaced
             yield file
@@ -186,10 +186,10 @@ def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
 
 @contextlib.contextmanager
 def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]:
-    """Open a new file in a folder, and say how to give it a name, which may be taken.
+    """Open a new file in a folder, and return it with the function that names it, by replacement.
 
-    On Linux it has no name before: a process that is killed leaves nothing. Elsewhere, and on file
-    systems without such files, it has a temporary one.
+    On Linux it has no name until then: a process that is killed leaves nothing. Elsewhere, and on
+    file systems without such files, it has a temporary name.
     """
     handle, temporary = -1, None
     if hasattr(os, "O_TMPFILE") and os.path.isdir(_OWN_FILES):
@@ -217,7 +217,7 @@ def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]
 
 
 def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file whole or not at all: into a temporary file beside it, which then takes its name.
+    """Write a file whole or not at all: to a temporary file beside it, which is then renamed.
 
     Raises:
         OSError: the folder cannot be written.
@@ -227,11 +227,11 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 _LONGEST_STEM = 200
-"""Bytes of a name that leave room for a suffix."""
+"""The bytes of a name that leave space for a suffix."""
 
 
 def reproducer_name(stem: str) -> str:
-    """Return the name of the file that replays what went wrong with a model of this stem."""
+    """Return the file name of the reproducer of a failure of a model with this stem."""
     while len(os.fsencode(stem)) > _LONGEST_STEM:
         stem = stem[:-1]
     return f"{stem}.reproducer.mlir"

@@ -1,8 +1,8 @@
-"""Options: fields of frozen dataclasses, each declared once with its choices, default and help.
+"""Option fields: fields of frozen dataclasses, each declared once with choices, default and help.
 
-Passes, compilations and commands take their options from such classes. A field annotated with a
-`Literal` takes the values that are listed there and no other: `check_choices` refuses the others,
-`parse_option` reads a value from text, and the command line shows `choices_of` the field.
+Passes, compilations and commands declare their options in such classes. A field annotated with a
+`Literal` takes only the listed values: `check_choices` refuses others, `parse_option` reads a value
+from text, and the command line shows `choices_of` the field.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ __all__ = [
 ]
 
 Activations = Literal["float", "int8"]
-"""What contractions with weights in blocks multiply.
+"""Activations of contractions with block-quantized weights.
 
-The activations as they are, or rounded to 8 bits with a scale for each block that is summed over.
+``float`` uses them unchanged; ``int8`` rounds them to 8 bits with a scale for each block of the
+reduction.
 """
 
 KernelChoice = Literal[
@@ -53,26 +54,26 @@ KernelChoice = Literal[
     "spirv",
     "spirv-cpu",
 ]
-"""What kernels multiply with: the fastest that the CPU has, no kernels, or instructions by name.
+"""Instruction set of the kernels: the fastest of the CPU, no kernels, or a set by name.
 
-``spirv`` and ``spirv-cpu`` are what Vulkan's kernels are: for GPUs, and for devices that are CPUs.
+``spirv`` and ``spirv-cpu`` are kernels for Vulkan: for GPUs, and for devices that are CPUs.
 """
 
 Semantics = Literal["litert", "exact"]
-"""How the operators of a TensorFlow Lite model compute.
+"""Arithmetic of the operators of a TensorFlow Lite model.
 
-As LiteRT's reference kernels do, bit for bit; or as quantized StableHLO: dequantized operands, the
-operation of the reals, and the nearest storage values.
+``litert`` is bit-exact with LiteRT's reference kernels; ``exact`` is quantized StableHLO:
+dequantized operands, the real operation, and the nearest storage values.
 """
 
 Containers = Literal[8, 32]
 """The narrowest integers that the target loads and stores, in bits."""
 
 RequantizationForm = Literal["exact", "fixed-point"]
-"""How accumulators become storage: by the real multiplier, or by 31 bits of it and a shift."""
+"""Requantization of accumulators: by the real multiplier, or by 31 bits of it and a shift."""
 
 Rounding = Literal["nearest-even", "toward-zero"]
-"""How casts round: as the specification says, or as upstream's ``lower-quant-ops``."""
+"""Rounding of casts: as the specification says, or as upstream's ``lower-quant-ops``."""
 
 FixedPointRounding = Literal[
     "half-up",
@@ -82,13 +83,13 @@ FixedPointRounding = Literal[
     "tosa-inexact-round",
     "tosa-double-round",
 ]
-"""How a fixed-point product is rounded; `subquant.numerics.fixed_point` has the formulas."""
+"""Rounding of a fixed-point product; `subquant.numerics.fixed_point` has the formulas."""
 
 ZeroPoints = Literal["after", "inside", "mixed"]
-"""Where a contraction corrects for zero points.
+"""Correction of a contraction for zero points.
 
-``after`` by sums of rows and columns, ``inside`` by contracting storage values minus zero points,
-``mixed`` inside where the right operand has no zero point.
+``after`` by row and column sums, ``inside`` by a contraction of storage values minus zero points,
+``mixed`` inside if the right operand has no zero point.
 """
 
 
@@ -103,10 +104,8 @@ def option(default: Any, help: str, metavar: str | None = None, old_name: str = 
 
     Args:
         default: the default value.
-        help: the text of ``--help``.
-        metavar: the placeholder of the value in ``--help``; None if the type is enough.
-        old_name: an earlier name of the field, which `accept_old_names` and the command line
-            accept, and ``--help`` does not show.
+        help: the text in ``--help``.
+        metavar: the name of the value there; None for a field whose type names it.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})
 
@@ -149,7 +148,7 @@ def check_choices(options: Options, owner: str = "") -> None:
 
     Args:
         options: an instance of a dataclass.
-        owner: what the options belong to, for the message.
+        owner: the owner of the options, for the message.
 
     Raises:
         UsageError: a field has another value.
@@ -161,17 +160,17 @@ def check_choices(options: Options, owner: str = "") -> None:
 
 
 def parse_option(options: type[Options], name: str, text: str, owner: str = "") -> object:
-    """Read the value of a field from text, as the type of the field says.
+    """Return the value of a field from text, by the type of the field.
 
     Raises:
-        UsageError: the text is no such value.
+        UsageError: the text is no valid value.
     """
     choices = choices_of(options, name)
     if choices is not None:
-        found = [choice for choice in choices if str(choice) == text]
-        if not found:
+        matching = [choice for choice in choices if str(choice) == text]
+        if not matching:
             raise _wrong_choice(name, choices, text, owner)
-        return found[0]
+        return matching[0]
     annotation = annotations_of(options)[name]
     named = _named(name, owner)
     if annotation is int:

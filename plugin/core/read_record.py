@@ -1,9 +1,9 @@
-"""Accounts for everything that a model file says: an item that nobody read is an error.
+"""Read record: accounts for every item of a model file; an item that nobody read is an error.
 
-A reader hands the items of a file (tensors, properties, attributes, option fields, configuration
-keys) to a `ReadRecord`, and looks them up in the mappings that it gets back. Each lookup of a value
-is recorded. `ReadRecord.finish` raises an error that names the items that were not looked up. Items
-on a list of items that cannot change a result are exempt::
+A reader passes the items of a file (tensors, properties, attributes, option fields, configuration
+keys) to a `ReadRecord`, and looks them up in the mappings that it returns. Each lookup of a value
+is recorded. `ReadRecord.finish` raises an error that names the other items. Items that cannot
+change a result are listed as exempt::
 
     record = ReadRecord(Place("model.gguf"))
     tensors = record.track("tensor", file_tensors)
@@ -13,8 +13,8 @@ on a list of items that cannot change a result are exempt::
     weight = tensors["output.weight"]     # recorded
     record.finish()                       # raises UnsupportedError for everything else
 
-The same class serves all readers, so that a reader which forgets an item refuses the file and does
-not compute other numbers than the file asks for.
+All readers use this class, so that a reader which forgets an item refuses the file and does not
+compute other numbers than the file asks for.
 """
 
 from __future__ import annotations

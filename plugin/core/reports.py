@@ -1,22 +1,21 @@
-"""Reports that runs write: JSON that other programs read and that is merged, JUnit XML for CI.
+"""Reports of runs: JSON for other programs, which can be merged, and JUnit XML for CI.
 
-**JSON.** A report is one object, in UTF-8. All have these fields, and each kind has its own beside
-them, which its module describes::
+**JSON.** A report is one object, in UTF-8, with these fields and those of its kind, which its
+module describes::
 
     {"version": 1, "report": "conformance" or "compile", "summary": {...}, "results": [...]}
 
-``version`` is that of the form, of all kinds together: it grows when a field goes away or changes
-its meaning, and `read_report` refuses another one. A field that is added changes no version: who
-reads a report takes the fields that it knows. ``results`` has one object a case or model, in the
-order of the input, whatever the order in which they ended; each has at least ``name``, ``status``,
-``seconds`` and ``message`` (empty where there is nothing to say).
+``version`` is that of the format of all kinds: it grows when a field is removed or changes its
+meaning, and `read_report` refuses another one. A new field changes no version: readers ignore
+unknown fields. ``results`` has one object for each case or model, in the order of the input; each
+has at least ``name``, ``status``, ``seconds`` and ``message`` (which may be empty).
 
-**JUnit XML** has no specification. This is what Jenkins, GitLab and GitHub's actions read alike: a
-``testsuites`` of ``testsuite`` of ``testcase``, counts as attributes, times in seconds; a
-``failure`` or ``skipped`` inside a case says why in its attribute ``message``.
+**JUnit XML** has no specification. This is the form that Jenkins, GitLab and GitHub's actions read
+alike: ``testsuites`` of ``testsuite`` of ``testcase``, counts as attributes, times in seconds; a
+``failure`` or ``skipped`` inside a case has the reason in its attribute ``message``.
 
-**Exit status**: 0, or 1 if anything in the report failed (`Case.failure`); what a command cannot
-even begin is an error, with its own.
+**Exit status**: 0, or 1 if anything in the report failed (`Case.failure`). An error before the run
+has its own status.
 """
 
 from __future__ import annotations
@@ -49,21 +48,21 @@ __all__ = [
 VERSION = 1
 
 _HALVES = re.compile("[\ud800-\udfff]")
-"""Halves of characters, which stand for such bytes."""
+"""Surrogates, which stand for bytes that are no UTF-8."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """What JUnit XML says of a case.
+    """A case in JUnit XML.
 
     Args:
-        suite: the suite that it belongs to.
-        group: what it is a case of, inside the suite: a dotted name, its "class".
-        name: its own.
-        seconds: what it took.
+        suite: the suite of the case.
+        group: the "class" of the case inside the suite, a dotted name.
+        name: its name.
+        seconds: its time.
         failure: the kind of failure ("wrong"), or None if it has not failed.
-        skipped: true if it did not pass, and that is no failure.
-        message: why.
+        skipped: it did not pass, and this is no failure.
+        message: the reason.
         details: further lines about a failure, such as how to run it again.
     """
 
@@ -88,8 +87,8 @@ def to_json(
     Args:
         report: its kind.
         summary: counts.
-        results: an object a case, in the order of the input.
-        **fields: of this kind.
+        results: an object for each case, in the order of the input.
+        **fields: fields of this kind.
     """
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
     text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
@@ -101,8 +100,8 @@ def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict
     """Read a report.
 
     Args:
-        path: of the JSON file.
-        report: the kind that is expected; None for any.
+        path: the JSON file.
+        report: the expected kind; None for any.
 
     Raises:
         InputError: it cannot be read, or is no report of that kind and of this version.
@@ -124,15 +123,15 @@ def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict
 
 
 class Fields:
-    """An object of JSON that nobody vouches for: a field has the type that is asked for.
+    """An untrusted JSON object, whose methods return fields of an expected type.
 
     Args:
-        values: the object, if it is one.
-        place: the file.
-        what: it is, for errors: "result 3".
+        values: the object.
+        place: the location of the file.
+        what: the name of the object in errors: "result 3".
 
     Raises:
-        InputError: it is no object; and, by each method, a field has another type.
+        InputError: it is no object; each method raises it for a field of another type.
     """
 
     def __init__(self, values: Any, place: Place, what: str) -> None:
@@ -142,13 +141,13 @@ class Fields:
         self.values: Mapping[str, Any] = values
 
     def fail(self, message: str) -> NoReturn:
-        """Raise an InputError that says what is wrong with it."""
+        """Raise an InputError about the object."""
         raise InputError(f"{self.what} {message}", self.place)
 
-    def _typed(self, name: str, kinds: tuple[type, ...], said: str) -> Any:
+    def _typed(self, name: str, kinds: tuple[type, ...], type_text: str) -> Any:
         value = self.values.get(name)
         if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            self.fail(f"has no '{name}' that is {said}")
+            self.fail(f"has no '{name}' that is {type_text}")
         return value
 
     def text(self, name: str) -> str:
@@ -182,10 +181,10 @@ class Fields:
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of texts."""
-        found = self.list(name)
-        if not all(isinstance(each, str) for each in found):
+        items = self.list(name)
+        if not all(isinstance(each, str) for each in items):
             self.fail(f"has a list '{name}' of other things than texts")
-        return tuple(found)
+        return tuple(items)
 
     def object(self, name: str) -> Fields:
         """Return an object."""
@@ -193,11 +192,11 @@ class Fields:
 
 
 def to_junit(title: str, cases: Iterable[Case]) -> bytes:
-    """Return cases as JUnit XML: suites and cases in the order in which they are given.
+    """Return cases as JUnit XML, in their order.
 
     Args:
-        title: of all of it, such as ``subquant conformance``.
-        cases: of any suites.
+        title: the title, such as ``subquant conformance``.
+        cases: cases of any suites.
     """
     root = ElementTree.Element("testsuites", name=title)
     by_suite: dict[str, list[Case]] = {}
@@ -231,15 +230,15 @@ def to_junit(title: str, cases: Iterable[Case]) -> bytes:
 def plain_table(
     titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int], rule: str = ""
 ) -> Iterator[str]:
-    """Return the lines of a table for a file, as long as they need to be.
+    """Yield the lines of a table for a file, without a limit of their length.
 
     Rich needs 0.6 ms for a row, which it may have to wrap.
 
     Args:
-        titles: of the columns.
-        rows: of a text for each column.
-        right: the columns that stand on the right.
-        rule: a character, of which the line below the titles is made.
+        titles: the titles of the columns.
+        rows: a text for each column.
+        right: the columns that are right-aligned.
+        rule: the character of the line below the titles.
     """
     from rich.cells import cell_len
 
@@ -258,17 +257,17 @@ def check_places(*paths: str | None) -> None:
     """Check, before a run that may take hours, that reports can be written.
 
     Args:
-        *paths: of the files; None for no report.
+        *paths: the files; None for no report.
 
     Raises:
-        InputError: one is a folder, or is to be in what is none, or in one that cannot be written.
-        UsageError: two would be one file.
+        InputError: a path is a folder, or its folder is missing or cannot be written.
+        UsageError: two paths are the same file.
     """
     seen = set()
     for path in paths:
         if not path:
             continue
-        real = os.path.realpath(path)  # a link stays, and what it points to is written
+        real = os.path.realpath(path)  # a link stays, and its target is written
         if real in seen and (os.path.isfile(real) or not os.path.exists(real)):
             raise UsageError(f"two reports would be written to '{path}'; give each a file")
         seen.add(real)

@@ -1,4 +1,4 @@
-"""Packages of extras that some work needs beside those of subquant, and what to do without one."""
+"""Packages of optional extras, imported with an error that names the extra."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def require(package: str, purpose: str, extra: str) -> ModuleType:
     """Import a package of an extra.
 
     Args:
-        package: the name of the module, which is that of the package.
-        purpose: what needs it, for the message.
-        extra: where it is listed.
+        package: the name of the module and the package.
+        purpose: the feature that needs it, for the message.
+        extra: the name of the extra.
 
     Raises:
         EnvironmentProblem: it is not installed, or cannot be imported.

@@ -1,13 +1,13 @@
-"""JSON files that come with models, read strictly and within bounds.
+"""JSON files of models, read strictly and within bounds.
 
-Python's reader takes the last of two equal keys, NaN and Infinity, numbers beyond a float, halves
-of characters, and integers of any length. Which of two equal keys counts differs from reader to
-reader, so two tools would see two models in one file. Here all of these are errors. The size of the
-file, and before anything is parsed the number of values in it, are bounded, because an empty list
-takes 2 bytes of text and 64 of memory.
+Python's reader accepts duplicate keys (the last one counts), NaN and Infinity, numbers beyond a
+float, lone surrogates, and integers of any length. Readers differ in which duplicate counts, so two
+tools would see two models in one file. Here all of them are errors. The size of the file, and
+before the parse the number of values, are bounded, because an empty list takes 2 bytes of text and
+64 of memory.
 
-PyPI's ``orjson`` (3.13) refuses NaN, infinities and halves of characters too, but it takes the last
-of two keys, makes floats of integers beyond 64 bits, and takes 718 MB for 24 MB of empty lists.
+PyPI's ``orjson`` (3.13) refuses NaN, infinities and lone surrogates too, but it accepts duplicate
+keys, converts integers beyond 64 bits to floats, and takes 718 MB for 24 MB of empty lists.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
-        path: of the file.
-        what: the file is, for errors: "the model's configuration".
+        path: the file.
+        what: the name of the file in errors: "the model's configuration".
 
     Raises:
-        InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a key twice or
-            what is no number or character, nests more than 100 levels, or holds no object.
+        InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a duplicate key,
+            an invalid number or character, nests more than 100 levels, or holds no object.
     """
     size = regular_file_size(path)
     if size > MAX_BYTES:
@@ -88,19 +88,19 @@ def parse_json(
 
     Args:
         data: the text, as UTF-8.
-        what: the text is, for errors.
-        file: where it is from.
-        is_part: whether the text is a part of the file, so that lines and columns say nothing.
-        has_any_number: whether numbers may be all that Python writes: NaN, infinities, and integers
-            of up to 4300 digits.
+        what: the name of the text in errors.
+        file: the file of the text.
+        is_part: the text is a part of the file, so that lines and columns are unknown.
+        has_any_number: accept all numbers that Python writes: NaN, infinities, and integers of up
+            to 4300 digits.
 
     Raises:
-        InputError: as of `load_json`, but for the object.
+        InputError: as for `load_json`, except for the object.
     """
-    place = Place(file)
+    location = Place(file)
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > MAX_VALUES:
-        raise InputError(f"{what} has {values} values, expected at most {MAX_VALUES}", place)
+        raise InputError(f"{what} has {values} values, expected at most {MAX_VALUES}", location)
     try:
         loaded = json.loads(
             data.decode("utf-8"),
@@ -113,24 +113,24 @@ def parse_json(
             _check_unicode(loaded)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", place
+            f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", location
         ) from None
     except json.JSONDecodeError as error:
         message = f"{what} is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         if is_part:
-            raise InputError(f"{message} at character {error.pos} of it", place) from None
+            raise InputError(f"{message} at character {error.pos} of it", location) from None
         raise InputError(message, Place(file, error.lineno, error.colno)) from None
     except RecursionError:
-        raise InputError(f"{what} is nested too deeply", place) from None
+        raise InputError(f"{what} is nested too deeply", location) from None
     except ValueError as error:
-        raise InputError(f"{what} is not valid: {error}", place) from None
+        raise InputError(f"{what} is not valid: {error}", location) from None
     if is_deep(loaded):
-        raise InputError(f"{what} is nested too deeply", place)
+        raise InputError(f"{what} is nested too deeply", location)
     return loaded
 
 
 def is_deep(value: Json) -> bool:
-    """True for JSON that nests more than 100 levels, which recursive functions would fail on."""
+    """True for JSON that nests more than 100 levels, on which recursive functions would fail."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
         inner = (v.values() if isinstance(v, dict) else v for v in level)
@@ -186,6 +186,6 @@ def _reason(error: Exception) -> str:
 
 
 def shown(value: object, limit: int = 80) -> str:
-    """A value from a file for an error message: printable, on one line, and not endless."""
+    """Return a value of a file for an error message: printable, on one line, and bounded."""
     text = ascii(value)
     return text if len(text) <= limit else f"{text[: limit - 4]}...{text[-1]}"

@@ -1,4 +1,4 @@
-"""The versions that subquant is made for, and those that are here; needs no MLIR."""
+"""Versions of packages: those that subquant is made for, and the installed ones; needs no MLIR."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ _END = ".dist-info"
 
 
 def _version_of(name: str, folders: Iterable[list[str]]) -> str | None:
-    """The version that the name of a ``.dist-info`` folder says, or what else Python knows.
+    """Return the version in the name of the ``.dist-info`` folder, or from `importlib.metadata`.
 
-    Every process asks, and to import `importlib.metadata` takes longer than all else here.
+    Every process needs versions, and the import of `importlib.metadata` takes longer than the rest
+    here.
 
     Args:
-        name: of the distribution.
-        folders: for each of ``sys.path``, what is in it.
+        name: the distribution.
+        folders: the entries of each folder of ``sys.path``.
     """
     start = f"{name.replace('-', '_')}-"
     for entries in folders:
-        found = [entry for entry in entries if entry.startswith(start)]
-        if len(found) == 1:
-            return found[0][len(start) : -len(_END)]
-        if found:
+        matching = [entry for entry in entries if entry.startswith(start)]
+        if len(matching) == 1:
+            return matching[0][len(start) : -len(_END)]
+        if matching:
             break
     import importlib.metadata
 
@@ -68,14 +69,14 @@ def check_versions() -> None:
     """
     if os.environ.get("SUBQUANT_ANY_VERSION") == "1":
         return
-    for name, found in installed_versions().items():
+    for name, matching in installed_versions().items():
         expected = PINNED_VERSIONS[name]
-        if found is None:
+        if matching is None:
             raise EnvironmentProblem(
                 f"the package '{name}' is not installed; run: pip install {name}=={expected}"
             )
-        if found.split("+")[0] != expected:
+        if matching.split("+")[0] != expected:
             raise EnvironmentProblem(
-                f"expected {name} {expected}, got {found}; run: pip install {name}=={expected}, "
+                f"expected {name} {expected}, got {matching}; run: pip install {name}=={expected}, "
                 "or set SUBQUANT_ANY_VERSION=1 to try the one you have"
             )

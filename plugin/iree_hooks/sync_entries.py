@@ -7,7 +7,7 @@ variants, after IREE has reached its HAL dialect:
 
 * ``@f$unfenced`` computes the same without fences.
 * ``@f$memory`` takes the arguments of ``@f``, and returns the buffers that ``@f`` would allocate,
-  then its results, which are views of these buffers.
+  then its results, which are views of the buffers.
 * ``@f$bound`` takes the arguments of ``@f`` and then these buffers, and computes the results.
 * ``@f$record`` takes the same, and returns a command buffer that computes the results.
 * ``@f$replay`` takes this command buffer, and executes it.

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from ...core._mlir import ir
-from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
 from ...isolation.child import ReportStep
@@ -31,10 +30,9 @@ __all__ = ["described", "served"]
 def served(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Describe a model, by request: of the path ``path``, named ``file``."""
+    """Describe the model in the blob, with the name ``file``."""
     steps("inspect")
-    data = read_input(arguments["path"])
-    return described(read_onnx(data, arguments["file"]), data), []
+    return described(read_onnx(blobs[0], arguments["file"]), blobs[0]), []
 
 
 _DYNAMIC_SIZE = 16

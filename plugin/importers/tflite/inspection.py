@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 
 from ...core._mlir import ir
-from ...core.files import read_input
 from ...dialects import create_context
 from ...errors import SubquantError
 from ...isolation.child import ReportStep
@@ -28,9 +27,9 @@ __all__ = ["described", "served"]
 def served(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Describe the model in the file ``path``, named ``file``."""
+    """Describe the model in the blob, with the name ``file``."""
     steps("inspect")
-    return described(read_tflite(read_input(arguments["path"]), arguments["file"])), []
+    return described(read_tflite(blobs[0], arguments["file"])), []
 
 
 def described(model: Model) -> dict[str, Any]:
