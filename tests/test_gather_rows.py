@@ -1,8 +1,8 @@
-"""Rows of a table that is multiplied with, too: looked up in the tiles of the product's kernel.
+"""Row gathers from the packed weight of a contraction.
 
-What is expected is the ``gguf`` package's, or computed here of integers; and what programs without
-kernels give, which look rows up in the table as it was written. Tables are parameters, as the
-compiler could compute with constants.
+References are the ``gguf`` package, integers that are computed here, and programs without kernels,
+which gather from the original table. Tables are parameters: the compiler could compute with
+constants.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from subquant.runtime import Device, Executable
 from test_packed_parameters import KERNELS, WEIGHTS, compiled, plain, program, some_types
 
 ROWS = np.array([0, 39, -7, 1000, 17], np.int32)
-"""Those that the table of 40 does not have are the nearest that it has."""
+"""Indices, of which some are clamped to the 40 rows of the table."""
 
 
 def body_of(text: str, name: str) -> str:
-    found = re.search(rf"  func\.func @{name}\(.*?\n  }}\n", text, re.DOTALL)
-    assert found is not None
-    return found.group()
+    body = re.search(rf"  func\.func @{name}\(.*?\n  }}\n", text, re.DOTALL)
+    assert body is not None
+    return body.group()
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(2)
-def test_rows_of_every_type_are_those_of_gguf(kernels: str, cpu: Device, tmp_path: Path) -> None:
+def test_rows_of_every_block_type_match_gguf(kernels: str, cpu: Device, tmp_path: Path) -> None:
     names = some_types(False)
     tensors = [WEIGHTS[name] for name in names]
     products = str(program(tensors))
@@ -47,18 +47,18 @@ def test_rows_of_every_type_are_those_of_gguf(kernels: str, cpu: Device, tmp_pat
     more = [body_of(products, name).replace("@", "@product_", 1) for name in names]
     text = text.rstrip().removesuffix("}") + "".join(more) + "}"
     data, archive, lowered = compiled(text, plain(tensors, tmp_path), tmp_path, kernels=kernels)
-    # Integers that are looked up in a table themselves are not by this kernel.
-    kept = {name.partition(".")[0] for name in Archive(archive) if "@" not in name}
-    assert kept == {name for name in names if "table" in BLOCK_TYPES[name].metadata}
-    found = len(re.findall(r"entry_points = \[@take_rows", lowered))
-    assert found == len(names) - len(kept)
+    # The kernel supports no codebooks.
+    unpacked = {name.partition(".")[0] for name in Archive(archive) if "@" not in name}
+    assert unpacked == {name for name in names if "table" in BLOCK_TYPES[name].metadata}
+    calls = len(re.findall(r"entry_points = \[@take_rows", lowered))
+    assert calls == len(names) - len(unpacked)
     executable = Executable(data, cpu, {"model": archive})
     for name, tensor in zip(names, tensors, strict=True):
         raw = tensor.raw.reshape((40, -1))
         table = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name])
-        found = executable[name](ROWS)
+        rows = executable[name](ROWS)
         expected = table[np.clip(ROWS, 0, 39)]
-        np.testing.assert_array_equal(found.view(np.int32), expected.view(np.int32), name)
+        np.testing.assert_array_equal(rows.view(np.int32), expected.view(np.int32), name)
 
 
 def tensor(shape: Sequence[int], element: str) -> str:
@@ -67,7 +67,7 @@ def tensor(shape: Sequence[int], element: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of 40 rows, in a program that looks rows up in it and multiplies with it."""
+    """A table of 40 rows, in a program that gathers its rows and multiplies with it."""
 
     bits: int
     signed: bool
@@ -91,29 +91,29 @@ class Table:
         low = -(1 << (self.bits - 1)) if self.signed else 0
         blocks = (40, self.depth // self.block)
         q = random.integers(low, low + (1 << self.bits), (40, self.depth))
-        found = {"q": q, "s": random.standard_normal(blocks).astype(np.float32)}
+        arrays = {"q": q, "s": random.standard_normal(blocks).astype(np.float32)}
         if self.zeros:
-            found["z"] = random.integers(low, low + (1 << self.bits), blocks)
+            arrays["z"] = random.integers(low, low + (1 << self.bits), blocks)
         if self.offsets:
-            found["o"] = random.standard_normal(blocks).astype(np.float32)
-        return found
+            arrays["o"] = random.standard_normal(blocks).astype(np.float32)
+        return arrays
 
     def parameters(self) -> dict[str, np.ndarray]:
         arrays = self.arrays()
         q = arrays.pop("q").astype(np.int8)
         planes = pack_planes(q, self.planes) if self.bits < 8 else [q]
-        found = {f"q{number}": plane.view(np.int8) for number, plane in enumerate(planes)}
-        found |= {
+        parameters = {f"q{number}": plane.view(np.int8) for number, plane in enumerate(planes)}
+        parameters |= {
             name: array.astype(np.int8) if name == "z" else array for name, array in arrays.items()
         }
-        return {f"{self.name}.{name}": array for name, array in found.items()}
+        return {f"{self.name}.{name}": array for name, array in parameters.items()}
 
     @property
     def planes(self) -> tuple[int, ...]:
         return PLANE_BITS.get(self.bits, (8,))
 
     def rows(self) -> list[np.ndarray]:
-        """The rows: offsets are added to rounded products, or both are rounded at once."""
+        """Return the rows, of which offsets are added to rounded products, or with one rounding."""
         arrays = self.arrays()
         spread = {
             name: np.repeat(array, self.block, 1) for name, array in arrays.items() if name != "q"
@@ -134,8 +134,8 @@ class Table:
         shapes += [("s", blocks, "f32")]
         shapes += [("z", blocks, "i8")] * self.zeros + [("o", blocks, "f32")] * self.offsets
         defined, loads = "", ""
-        for part, extent, held in shapes:
-            type_ = tensor([40, extent], held)
+        for part, extent, dtype in shapes:
+            type_ = tensor([40, extent], dtype)
             defined += f"""
 "util.global"() {{sym_name = "{name}.{part}", sym_visibility = "private", type = {type_},
     initial_value = #flow.parameter.named<"model"::"{name}.{part}"> : {type_}}} : () -> ()"""
@@ -150,7 +150,7 @@ class Table:
 
             reals = typed(depth, "f32")
             planes = [f"q{n}" for n in range(len(self.planes))]
-            kinds = {part: typed(extent, held) for part, extent, held in shapes}
+            kinds = {part: typed(extent, dtype) for part, extent, dtype in shapes}
             storage, integers = f"%{prefix}q0", ""
             if self.bits < 8:
                 storage = f"%{prefix}q"
@@ -173,8 +173,8 @@ class Table:
   %t{part} = "stablehlo.gather"(%{part}, %ids) {{dimension_numbers = #stablehlo.gather<
       offset_dims = [{rank}], collapsed_slice_dims = [0], start_index_map = [0],
       index_vector_dim = {rank}>, slice_sizes = array<i64: 1, {extent}>}}
-      : ({tensor([40, extent], held)}, {ids}) -> {tensor([*self.shape, extent], held)}"""
-            for part, extent, held in shapes
+      : ({tensor([40, extent], dtype)}, {ids}) -> {tensor([*self.shape, extent], dtype)}"""
+            for part, extent, dtype in shapes
         )
         rows_function = f"""{defined}
 func.func @rows_{name}(%ids: {ids}) -> {rows} {{
@@ -206,38 +206,40 @@ TABLES = [
 ]
 
 
-@pytest.mark.parametrize("is_given", [True, False])
+@pytest.mark.parametrize("has_archive", [True, False])
 @pytest.mark.share(2)
-def test_rows_of_any_blocks(is_given: bool, cpu: Device, tmp_path: Path) -> None:
-    """With tiles in an archive, and with tiles that the program makes when it is loaded."""
+def test_rows_of_any_block_format(has_archive: bool, cpu: Device, tmp_path: Path) -> None:
+    """With packed parameters in an archive, and with weights that the program packs at load."""
     source = tmp_path / "source.irpa"
     with create_archive(source) as writer:
         for table in TABLES:
             for name, array in table.parameters().items():
                 writer.add_tensor(name, array)
 
-    def made(kernels: str, emit: Literal["mlir", "vmfb"] = "vmfb") -> bytes:
-        archive, given = None, {}
-        if is_given:
-            archive, given = tmp_path / f"{kernels}.irpa", {"model": source}
+    def compile_(kernels: str, emit: Literal["mlir", "vmfb"] = "vmfb") -> bytes:
+        archive, weights = None, {}
+        if has_archive:
+            archive, weights = tmp_path / f"{kernels}.irpa", {"model": source}
         options = CompileOptions(kernels=kernels)
         text = "".join(table.text(is_multiplied=kernels != "none") for table in TABLES)
-        return compile_to_bytes(text, options, emit=emit, parameters=archive, weights=given)
+        return compile_to_bytes(text, options, emit=emit, parameters=archive, weights=weights)
 
-    # No kernel multiplies with narrow integers whose zero points are not known.
-    multiplied = [table for table in TABLES if is_given or not table.zeros or table.bits == 8]
-    looked_up = re.findall(r"entry_points = \[@take_rows", made("auto", "mlir").decode())
+    # Kernels multiply narrow integers with constant zero points only.
+    multiplied = [table for table in TABLES if has_archive or not table.zeros or table.bits == 8]
+    looked_up = re.findall(r"entry_points = \[@take_rows", compile_("auto", "mlir").decode())
     assert len(looked_up) == len(multiplied)
-    found, other = (
-        Executable(made(each), cpu, {"model": tmp_path / f"{each}.irpa" if is_given else source})
+    gathered, reference = (
+        Executable(
+            compile_(each), cpu, {"model": tmp_path / f"{each}.irpa" if has_archive else source}
+        )
         for each in ("auto", "none")
     )
     random = np.random.default_rng(1)
     for table in TABLES:
         dtype = np.int32 if table.index == "i32" else np.int64
         ids = random.integers(-3, 44, table.shape).astype(dtype)
-        rows = found[f"rows_{table.name}"](ids)
-        same = other[f"rows_{table.name}"](ids)
+        rows = gathered[f"rows_{table.name}"](ids)
+        same = reference[f"rows_{table.name}"](ids)
         np.testing.assert_array_equal(rows.view(np.int32), same.view(np.int32), str(table))
         expected = [each[np.clip(ids, 0, 39)] for each in table.rows()]
         assert np.logical_or.reduce([rows == each for each in expected]).all(), table

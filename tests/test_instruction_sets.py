@@ -20,13 +20,13 @@ ASSEMBLY = {
     "avx512vnni": ("icelake-server", "vpdpbusd", "zmm"),
     "avxvnni": ("alderlake", "vpdpbusd", "ymm"),
     "avx2": ("haswell", "vpmaddubsw", "ymm"),
-    "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM finds that the factors have few bits
+    "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM proves that the multiplicands have few bits
 }
 
 
 @pytest.mark.parametrize("instructions", ASSEMBLY)
 def test_kernels_contain_their_instructions(instructions, tmp_path):
-    cpu, wanted, register = ASSEMBLY[instructions]
+    cpu, mnemonic, register = ASSEMBLY[instructions]
     flag = f"--iree-hal-dump-executable-intermediates-to={tmp_path}"
     options = CompileOptions(
         activations="int8", kernels=instructions, target_cpu=cpu, iree_flags=(flag,)
@@ -34,8 +34,8 @@ def test_kernels_contain_their_instructions(instructions, tmp_path):
     compile_to_bytes(program(4, 256, 64, 32), options)
     [file] = tmp_path.glob("*.s")
     text = file.read_text()
-    found = [line for line in text.splitlines() if wanted in line and register in line]
-    assert len(found) >= 8  # the groups of a step
+    matches = [line for line in text.splitlines() if mnemonic in line and register in line]
+    assert len(matches) >= 8  # the k-packs of a step
     assert ("prefetcht0" in text) == (not instructions.endswith("-amd"))
 
 
@@ -130,10 +130,10 @@ def test_missing_cpu_features_are_an_error():
     ids=["few", "many", "ragged", "rows", "matrix"],
 )
 def test_two_threads_share_the_last_workgroups(text, kernel):
-    """A thread takes a workgroup, or eight where there are eight for each (IREE 3.13)."""
+    """A thread reserves one workgroup, or eight if there are eight for each thread (IREE 3.13)."""
     options = CompileOptions(activations="int8", kernels="avx2", target_cpu="haswell")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
     workgroups = next(int(count) for count, name in counts if name == kernel)
-    taken = 8 if workgroups >= 2 * 8 else 1
-    assert taken / workgroups <= 1 / 8
+    reserved = 8 if workgroups >= 2 * 8 else 1
+    assert reserved / workgroups <= 1 / 8

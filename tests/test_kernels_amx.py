@@ -1,6 +1,6 @@
-"""Kernels of AMX's tiles: the same integers, in processes that may use tiles and that may not.
+"""AMX kernels: exact in processes with and without permission for tiles.
 
-What is compiled takes the weight as an argument, so that the compiler cannot compute with it.
+Weights are arguments, so that the compiler cannot compute with them.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def test_convolutions_are_exact(case):
     x_shape, w_shape, options = WINDOWS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
-    found = subquant.compile(text, kernels="amx").main(x, w)
-    np.testing.assert_array_equal(found, expected)
+    actual = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(actual, expected)
 
 
 AROUND = {
@@ -89,8 +89,8 @@ def test_convolutions_with_padding_are_exact(case):
     x_shape, w_shape, padding, strides, _ = AROUND[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = padded_convolution(x, w, padding, -7, strides)
-    found = subquant.compile(text, kernels="amx").main(x, w)
-    np.testing.assert_array_equal(found, expected)
+    actual = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(actual, expected)
 
 
 MATRICES = [
@@ -111,13 +111,13 @@ def test_matrices_are_exact(rows, depth, columns, threads):
 
 @needs_amx
 @pytest.mark.skipif(bool(simulated_host_cpu()), reason="this machine may have no AMX")
-def test_the_process_asks_for_tiles():
-    """Otherwise it would compute without them, as right."""
+def test_process_requests_tile_permission():
+    """A process without permission computes the same numbers, without tiles."""
     x, w = drawn(16, 64), drawn(64, 32, seed=1)
     subquant.compile(product(16, 64, 32), kernels="amx").main(x, w)
     permitted = ctypes.c_uint64()
-    asked = ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(permitted))
-    assert asked == 0  # arch_prctl(ARCH_GET_XCOMP_PERM, ...)
+    status = ctypes.CDLL(None).syscall(158, 0x1022, ctypes.byref(permitted))
+    assert status == 0  # arch_prctl(ARCH_GET_XCOMP_PERM, ...)
     assert permitted.value >> 18 & 1
 
 
@@ -139,8 +139,8 @@ def test_operands_that_are_computed_lie_anywhere_in_memory():
         f"%z = stablehlo.not %x : tensor<{rows}x{depth}xi8>\n  %y = stablehlo.dot_general %z,",
     )
     x, w = drawn(rows, depth), drawn(depth, columns, seed=1)
-    found = subquant.compile(text, kernels="amx").main(x, w)
-    np.testing.assert_array_equal(found, (~x).astype(np.int32) @ w.astype(np.int32))
+    actual = subquant.compile(text, kernels="amx").main(x, w)
+    np.testing.assert_array_equal(actual, (~x).astype(np.int32) @ w.astype(np.int32))
 
 
 # -- where tiles are not permitted ----------------------------------------------------------------
@@ -169,8 +169,8 @@ WITHOUT_PERMISSION = """
         program = file.read()
     x, w = np.load("x.npy"), np.load("w.npy")
     for threads in (1, 2):
-        found = Executable(program, Device("llvm-cpu", threads=threads))["main"](x, w)
-        np.save(f"found{threads}.npy", found)
+        actual = Executable(program, Device("llvm-cpu", threads=threads))["main"](x, w)
+        np.save(f"actual{threads}.npy", actual)
 """
 
 
@@ -190,16 +190,16 @@ def test_a_process_that_may_not_use_tiles_computes_without(case, tmp_path):
         pytest.skip("this process may not filter system calls")
     assert done.returncode == 0, done.stderr
     for threads in (1, 2):
-        np.testing.assert_array_equal(np.load(tmp_path / f"found{threads}.npy"), expected)
-    found = Executable(program, Device("llvm-cpu", threads=1))["main"](x, w)
-    np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.load(tmp_path / f"actual{threads}.npy"), expected)
+    actual = Executable(program, Device("llvm-cpu", threads=1))["main"](x, w)
+    np.testing.assert_array_equal(actual, expected)
 
 
 # -- code -----------------------------------------------------------------------------------------
 
 
 def counted(text, folder, cpu="sapphirerapids"):
-    """How often each instruction is in the kernel of a program."""
+    """Return the count of each instruction in the kernel of a program."""
     flag = f"--iree-hal-dump-executable-intermediates-to={folder}"
     compile_to_bytes(text, CompileOptions(target_cpu=cpu, iree_flags=(flag,)))
     [file] = folder.glob("*.s")
@@ -207,11 +207,11 @@ def counted(text, folder, cpu="sapphirerapids"):
 
 
 def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
-    found = counted(product(64, 256, 96), tmp_path)
-    assert found["tdpbssd"] == 4
-    assert found["tileloadd"] == 4  # two of the weight, two of windows
-    assert found["tilezero"] == found["tilestored"] == 4
-    assert found["ldtilecfg"] == found["tilerelease"] == found["syscall"] == 1
+    actual = counted(product(64, 256, 96), tmp_path)
+    assert actual["tdpbssd"] == 4
+    assert actual["tileloadd"] == 4  # two of the weight, two of windows
+    assert actual["tilezero"] == actual["tilestored"] == 4
+    assert actual["ldtilecfg"] == actual["tilerelease"] == actual["syscall"] == 1
 
 
 @pytest.mark.parametrize(
@@ -228,22 +228,22 @@ def test_a_tile_is_multiplied_as_often_as_registers_allow(tmp_path):
 def test_a_weight_passes_by_rows_that_stay_in_the_first_cache(
     rows, depth, columns, passing, tmp_path
 ):
-    found = counted(product(rows, depth, columns), tmp_path)
-    assert found["tileloaddt1"] == passing
-    assert found["tileloadd"] + found["tileloaddt1"] == found["tdpbssd"] == 4
+    actual = counted(product(rows, depth, columns), tmp_path)
+    assert actual["tileloaddt1"] == passing
+    assert actual["tileloadd"] + actual["tileloaddt1"] == actual["tdpbssd"] == 4
 
 
 def test_few_rows_are_multiplied_without_tiles(tmp_path):
     weight = np.ones((512, 96), np.int8)
-    found = counted(product(7, 512, 96, constant=weight), tmp_path)
-    assert found["vpdpbusd"]
-    assert not found["tdpbssd"] + found["syscall"]
+    actual = counted(product(7, 512, 96, constant=weight), tmp_path)
+    assert actual["vpdpbusd"]
+    assert not actual["tdpbssd"] + actual["syscall"]
 
 
 def test_a_cpu_without_tiles_gets_no_tiles(tmp_path):
-    found = counted(product(128, 256, 96), tmp_path, "znver4")
-    assert found["vpdpbusd"]
-    assert not found["tdpbssd"] + found["syscall"]
+    actual = counted(product(128, 256, 96), tmp_path, "znver4")
+    assert actual["vpdpbusd"]
+    assert not actual["tdpbssd"] + actual["syscall"]
 
 
 def test_tiles_are_chosen_and_recorded():
@@ -271,8 +271,8 @@ def test_tiles_are_chosen_and_recorded():
         (100, (), 100, 2, 52),
     ],
 )
-def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, pieces, piece):
-    """What pieces read, times the weight where it is packed, is the sum over the window."""
+def test_pieces_read_each_multiplicand_once(channels, taps, length, pieces, piece):
+    """The loaded pieces times the packed weight are the sum over all taps."""
     windows = ConvGeometry(1, 1, 1, 200, 200, 0, 1, taps)
     runs = KRuns(windows, channels)
     assert (runs.length, runs.pieces, runs.piece) == (length, pieces, piece)
@@ -280,7 +280,7 @@ def test_pieces_read_each_integer_of_a_window_once(channels, taps, length, piece
     starts = np.zeros(1, np.int64)
     for count, apart in runs.outer:
         starts = (starts[:, None] + np.arange(count) * apart).reshape(-1)
-    begins = np.minimum(np.arange(pieces) * piece, length - piece)
-    read = x[(starts[:, None, None] + begins[:, None] + np.arange(piece)).reshape(-1)]
+    offsets = np.minimum(np.arange(pieces) * piece, length - piece)
+    read = x[(starts[:, None, None] + offsets[:, None] + np.arange(piece)).reshape(-1)]
     expected = w.astype(int) @ x.reshape(200, channels)[windows.tap_offsets()].reshape(-1)
     np.testing.assert_array_equal(runs.pack(w).astype(int) @ read, expected)

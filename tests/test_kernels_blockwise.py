@@ -22,40 +22,40 @@ from subquant.formats.irpa_writer import create_archive
 
 
 def check(case, instructions, *, transposed=False, zeros=False, offsets=False, is_known=False):
-    given = arrays(*case, zeros=zeros, offsets=offsets)
+    tensors = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(*case, zeros=zeros, offsets=offsets, transposed=transposed)
-    turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
+    oriented = [tensors[0], *(each.T.copy() for each in tensors[1:])] if transposed else tensors
     if is_known:
-        text = with_constants(text, *turned[1:])
-        turned = turned[:1]
+        text = with_constants(text, *oriented[1:])
+        oriented = oriented[:1]
     main = main_of(text, activations="int8", kernels=instructions)
-    names = iter(given[3:])
+    names = iter(tensors[3:])
     expected = reference(
-        *given[:3],
+        *tensors[:3],
         case[3],
         next(names) if zeros else None,
         next(names) if offsets else None,
     )
-    found = main(*turned)
+    actual = main(*oriented)
     # Each block adds a rounding of f32 or two; sums of few hundred blocks stay far below this.
-    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
 def text_of_main(text, **options):
-    """What IREE is given of the function alone."""
+    """Return the lowered function `main`, without kernels."""
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     return lowered[lowered.index("func.func @main(") :]
 
 
 CASES = [
     (1, 256, 128, 32),
-    (1, 256, 230, 32),  # tiles that are read side by side, and some that are over
+    (1, 256, 230, 32),  # tiles that are read side by side, and remaining ones
     (2, 512, 150, 128),
     (3, 512, 64, 32, "u4"),
-    (13, 256, 100, 64),  # ragged rows and columns, a block of two steps
-    (37, 256, 100, 64),  # rows are rounded by five workgroups, the last of which has fewer
+    (13, 256, 100, 64),  # ragged M and N, a block of two steps
+    (37, 256, 100, 64),  # five workgroups quantize rows, the last one fewer
     (6, 512, 48, 16),  # two blocks a step
-    (7, 1024, 40, 1024),  # one block a column
+    (7, 1024, 40, 1024),  # K is one block
     (2, 1024, 40, 128, "i3"),
     (5, 512, 72, 32, "u5"),
     (4, 512, 64, 16, "i6"),
@@ -84,11 +84,11 @@ def test_zero_points_and_offsets(storage, zeros, offsets, is_known, instructions
 
 
 GEMM_CASES = [
-    (37, 1312, 100, 32),  # a shorter panel, a tile and a row that are over
-    (70, 640, 72, 64, "u5"),  # rows whose sums are in memory after those of others
+    (37, 1312, 100, 32),  # a shorter panel, a remaining tile and row
+    (70, 640, 72, 64, "u5"),  # more rows than accumulators in memory
     (40, 1024, 40, 16, "i6"),
     (64, 768, 33, 32, "u2"),
-    (48, 2048, 40, 2048),  # a block that is longer than a panel
+    (48, 2048, 40, 2048),  # a block longer than a panel
     (35, 512, 64, 32, "u8"),  # nothing to unpack
 ]
 
@@ -131,14 +131,14 @@ def test_f32_activations(case, zeros, offsets, instructions):
     x, q, scales, *more = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(*case, zeros=zeros, offsets=offsets)
     of_arguments = text
-    given = dict(re.findall(r"%([qszo]): tensor<(\S+?)>[,)]", text))
-    for (name, type_), array in zip(given.items(), [q, scales, *more], strict=True):
-        held = (array.astype(np.float32) if type_.endswith("f32") else array).tolist()
+    tensors = dict(re.findall(r"%([qszo]): tensor<(\S+?)>[,)]", text))
+    for (name, type_), array in zip(tensors.items(), [q, scales, *more], strict=True):
+        literal = (array.astype(np.float32) if type_.endswith("f32") else array).tolist()
         text = re.sub(rf", %{name}: tensor<{type_}>", "", text, count=1)
-        constant = f"  %{name} = arith.constant dense<{held}> : tensor<{type_}>\n"
+        constant = f"  %{name} = arith.constant dense<{literal}> : tensor<{type_}>\n"
         text = text.replace("  %w =", f"{constant}  %w =", 1)
     main = main_of(text, kernels=instructions)
-    # The weight is a constant: one that is an argument at each call is left to IREE's loops.
+    # Only constant weights: IREE's loops compute with an argument.
     assert "@block_product" not in text_of_main(of_arguments)
     assert "@block_product" in text_of_main(text, kernels=instructions)
     block, names = case[3], iter(more)
@@ -148,10 +148,10 @@ def test_f32_activations(case, zeros, offsets, instructions):
     real = real * np.repeat(scales.astype(np.float64), block, 0)
     if offsets:
         real = real + np.repeat(next(names).astype(np.float64), block, 0)
-    found = main(x)
-    # Each product and each sum rounds once: as many times as there are, half a last place each.
+    actual = main(x)
+    # Each multiplication and addition rounds by half a unit in the last place.
     bound = 2.0**-24 * (x.shape[1] + 3) * (np.abs(x).astype(np.float64) @ np.abs(real))
-    assert (np.abs(found - x.astype(np.float64) @ real) <= bound).all()
+    assert (np.abs(actual - x.astype(np.float64) @ real) <= bound).all()
 
 
 @pytest.mark.parametrize("instructions", EVERY)
@@ -159,7 +159,7 @@ def test_f32_activations(case, zeros, offsets, instructions):
 @pytest.mark.parametrize("rows", [3, 36])
 @pytest.mark.share(9)
 def test_extreme_products_do_not_saturate(storage, rows, instructions):
-    """All products have the greatest magnitude: the sums of a block are whole numbers in f32."""
+    """All products have the greatest magnitude; the sums of a block are exact in f32."""
     depth, columns, block = 512, 32, 128
     bits, signed = int(storage[1:]), storage[0] == "i"
     extreme = -(1 << (bits - 1)) if signed else (1 << bits) - 1
@@ -168,14 +168,14 @@ def test_extreme_products_do_not_saturate(storage, rows, instructions):
     scales = np.ones((depth // block, columns), np.float32)
     text = program(rows, depth, columns, block, storage)
     main = main_of(text, activations="int8", kernels=instructions)
-    for given in (x, -x):
-        expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
-        np.testing.assert_allclose(main(given, q, scales), expected, rtol=3e-7)
+    for tensors in (x, -x):
+        expected = np.full((rows, columns), float(tensors[0, 0]) * extreme * depth)
+        np.testing.assert_allclose(main(tensors, q, scales), expected, rtol=3e-7)
 
 
 @pytest.mark.parametrize("instructions", SOME)
 def test_activations_are_quantized_to_nearest_even(instructions):
-    """Those of a block with what is not finite are 0, which its scale makes no number."""
+    """A block with an element that is not finite has the integers 0, and its scale gives NaN."""
     block, depth = 64, 256
     steps = np.arange(-63, 64, 0.5, dtype=np.float32)
     large = np.resize([1e-45, -1e-38, 0, 3e38, 1, -3e38], depth).astype(np.float32)
@@ -184,13 +184,13 @@ def test_activations_are_quantized_to_nearest_even(instructions):
     x[0, ::block] = 127  # the scale is 1
     x[1:3] = -x[0], large
     x[3:, 5] = math.nan, -math.inf
-    # A column for each position: integers times scales are what comes out.
+    # The weight is the identity: the result is integers times scales.
     q, scales = np.eye(depth, dtype=np.int8), np.ones((depth // block, depth), np.float32)
     text = with_constants(program(5, depth, depth, block, "i4"), q, scales)
-    found = main_of(text, activations="int8", kernels=instructions)(x)
-    np.testing.assert_array_equal(found[:2], np.rint(x[:2]))
-    assert (np.abs(found[2] - large) <= large.max() / 127 / 2).all()
-    assert np.isnan(found[3:]).all()
+    actual = main_of(text, activations="int8", kernels=instructions)(x)
+    np.testing.assert_array_equal(actual[:2], np.rint(x[:2]))
+    assert (np.abs(actual[2] - large) <= large.max() / 127 / 2).all()
+    assert np.isnan(actual[3:]).all()
 
 
 @pytest.mark.parametrize("instructions", EVERY)
@@ -204,7 +204,7 @@ def test_activations_are_quantized_to_nearest_even(instructions):
 def test_quantized_scales_and_offsets(
     block, blocks, is_known, inner, transposed, rows, instructions
 ):
-    """As K-quants of GGUF have them: integers times an f16 for every eight blocks, or others."""
+    """Integers times an f16 for several blocks, as GGUF's K-quants have them."""
     depth, columns = 512, 40
     random, bits = np.random.default_rng(0), int(inner[1:])
     low = -(1 << (bits - 1)) if inner[0] == "i" else 0
@@ -248,12 +248,12 @@ func.func @main(%x: tensor<{rows}x{depth}xf32>, %q: tensor<{w}xi4>,
   return %y : tensor<{rows}x{columns}xf32>
 }}"""
     stored = codes.astype(np.int8 if inner[0] == "i" else np.uint8)
-    given = [q, *stored, *outer]
-    given = [each.T.copy() for each in given] if transposed else given
+    tensors = [q, *stored, *outer]
+    tensors = [each.T.copy() for each in tensors] if transposed else tensors
     if is_known:
-        text, given = with_constants(text, *given), []
-    found = main_of(text, activations="int8", kernels=instructions)(x, *given)
-    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+        text, tensors = with_constants(text, *tensors), []
+    actual = main_of(text, activations="int8", kernels=instructions)(x, *tensors)
+    assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("instructions", EVERY)
@@ -262,11 +262,11 @@ def test_dynamic_m(instructions):
     text = program("?", 256, 96, 32)
     main = main_of(text, activations="int8", kernels=instructions)
     for rows in (0, 1, 5, 6, 14, 45, 100):
-        given = arrays(rows, 256, 96, 32, seed=rows)
-        expected = reference(*given, 32)
-        found = main(*given)
-        assert found.shape == (rows, 96)
-        np.testing.assert_allclose(found, expected, atol=1e-4)
+        tensors = arrays(rows, 256, 96, 32, seed=rows)
+        expected = reference(*tensors, 32)
+        actual = main(*tensors)
+        assert actual.shape == (rows, 96)
+        np.testing.assert_allclose(actual, expected, atol=1e-4)
 
 
 def test_constant_weights_are_packed_by_the_compiler():
@@ -284,23 +284,23 @@ def test_constant_weights_are_packed_by_the_compiler():
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     calls = lowered[lowered.index("func.func @main") :]
     assert "flow.dispatch" in calls
-    # Of 8 tiles of 8 columns 8 steps of 128 bytes, with a scale of f32 for each column.
+    # 8 tiles of 8 steps: 128 bytes of integers, and an f32 scale for each of 8 columns.
     assert f"tensor<8x{8 * (128 + 8 * 4)}xi8>" in calls
     assert "stablehlo.transpose" not in calls
-    found = subquant.compile(text, activations="int8").main(x)
-    np.testing.assert_allclose(found, reference(x, q, scales, 32), atol=1e-3)
+    actual = subquant.compile(text, activations="int8").main(x)
+    np.testing.assert_allclose(actual, reference(x, q, scales, 32), atol=1e-3)
 
 
 def test_equal_contractions_share_an_executable():
     case = (2, 256, 64, 32)
     text = program(*case)
-    again = re.search(r"  %w = .*?(?=  return)", text, re.DOTALL).group()
-    again = again.replace("%w", "%w2").replace("%y", "%y2").replace("%x", "%y3")
+    second = re.search(r"  %w = .*?(?=  return)", text, re.DOTALL).group()
+    second = second.replace("%w", "%w2").replace("%y", "%y2").replace("%x", "%y3")
     text = text.replace(
         "  return %y",
         "  %y3 = stablehlo.concatenate %y, %y, %y, %y, dim = 1 : (tensor<2x64xf32>, "
         "tensor<2x64xf32>, tensor<2x64xf32>, tensor<2x64xf32>) -> tensor<2x256xf32>\n"
-        + again
+        + second
         + "  return %y2",
     )
     lowered = compile_to_bytes(
@@ -351,9 +351,11 @@ def test_batched_weights(case, is_dynamic, instructions):
         for seed in range(batches)
     ]
     expected = np.stack([reference(x, q, s, block, None, o) for x, q, s, o in each])
-    turned = [[x, *(part.T for part in weight)] for x, *weight in each]
-    found = main(*(np.stack(parts) for parts in zip(*turned, strict=True)))
-    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    oriented = [[x, *(part.T for part in weight)] for x, *weight in each]
+    actual = main(
+        *(np.stack(arrays_of_batches) for arrays_of_batches in zip(*oriented, strict=True))
+    )
+    assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
 def test_batched_parameters_with_f32_activations(tmp_path):
@@ -398,5 +400,5 @@ func.func @main(%x: tensor<{rows}x{batches}x{depth}xf32>)
     parameters = {"model": tmp_path / "x.irpa"}
     plain = subquant.compile(text, parameters=parameters).main(x)
     laid_out = subquant.compile(text, weights=parameters, archive=tmp_path / "y.irpa").main(x)
-    for found in (plain, laid_out):
-        assert (np.abs(found - expected) <= bound).all()
+    for actual in (plain, laid_out):
+        assert (np.abs(actual - expected) <= bound).all()

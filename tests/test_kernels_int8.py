@@ -28,17 +28,21 @@ CONV_INSTRUCTIONS = SOME if LONG else [*SOME, case_of("avx512vnni-amd")]
 CONVOLUTIONS = {
     "3x3": ((1, 12, 13, 16), (3, 3, 16, 32), {}),
     "1x1": ((2, 7, 9, 32), (1, 1, 32, 24), {}),
-    "steps and padding": ((1, 15, 15, 8), (3, 3, 8, 16), {"strides": (2, 2), "padding": (1, 1)}),
+    "strides and padding": ((1, 15, 15, 8), (3, 3, 8, 16), {"strides": (2, 2), "padding": (1, 1)}),
     "ragged channels": ((1, 20, 11, 3), (5, 4, 3, 19), {"strides": (2, 1)}),
-    "apart": ((2, 14, 12, 4), (3, 2, 4, 40), {"dilations": (2, 3), "padding": (2, 0)}),
-    "steps of one position": ((1, 17, 9, 20), (1, 1, 20, 70), {"strides": (3, 2)}),
+    "dilated": ((2, 14, 12, 4), (3, 2, 4, 40), {"dilations": (2, 3), "padding": (2, 0)}),
+    "strided pixels": ((1, 17, 9, 20), (1, 1, 20, 70), {"strides": (3, 2)}),
     "few columns": ((2, 9, 11, 140), (1, 1, 140, 13), {"strides": (1, 2)}),
-    "one window": ((1, 4, 4, 40), (4, 4, 40, 100), {}),
+    "one pixel": ((1, 4, 4, 40), (4, 4, 40, 100), {}),
     "images": ((3, 9, 6, 12), (3, 3, 12, 17), {"strides": (2, 1), "padding": (0, 1)}),
     "ragged channels and padding": ((2, 9, 8, 67), (3, 3, 67, 9), {"padding": (1, 2)}),
     "shared": ((2, 24, 30, 32), (3, 3, 32, 48), {"padding": (1, 1)}),
     "deep": ((1, 6, 7, 200), (3, 3, 200, 24), {"padding": (0, 1)}),
-    "shared, with steps": ((1, 39, 33, 48), (3, 2, 48, 40), {"strides": (2, 3), "padding": (1, 2)}),
+    "shared, with strides": (
+        (1, 39, 33, 48),
+        (3, 2, 48, 40),
+        {"strides": (2, 3), "padding": (1, 2)},
+    ),
 }
 
 
@@ -49,19 +53,18 @@ def test_convolutions_are_exact(case, instructions):
     x_shape, w_shape, options = CONVOLUTIONS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = convolution(x, w, **options)
-    found = main_of(text, kernels=instructions)(x, w)
-    np.testing.assert_array_equal(found, expected)
+    actual = main_of(text, kernels=instructions)(x, w)
+    np.testing.assert_array_equal(actual, expected)
 
 
 PADDED = {
-    # images x height x width x channels, window, padding (before and after), strides, how many
-    # numbers sums begin with
-    "steps": ((2, 16, 20, 64), (3, 3, 64, 64), ((1, 0), (1, 1)), (2, 2), 2),
+    # N x H x W x C, KH x KW x C x OC, padding (low, high), strides, kinds of initial accumulators
+    "strides": ((2, 16, 20, 64), (3, 3, 64, 64), ((1, 0), (1, 1)), (2, 2), 2),
     "both sides": ((2, 9, 11, 16), (3, 3, 16, 20), ((1, 1), (1, 1)), (1, 1), 4),
-    "several lines": ((1, 5, 8, 8), (5, 5, 8, 16), ((2, 2), (2, 2)), (1, 1), 9),
-    "few lines": ((1, 1, 60, 16), (3, 3, 16, 24), ((1, 1), (0, 0)), (1, 1), 4),
-    "channels that are missing": ((1, 12, 9, 15), (3, 2, 15, 33), ((2, 1), (0, 1)), (2, 1), 6),
-    "nothing inside": ((1, 4, 8, 16), (3, 3, 16, 16), ((3, 0), (1, 1)), (1, 1), 1),
+    "several rows": ((1, 5, 8, 8), (5, 5, 8, 16), ((2, 2), (2, 2)), (1, 1), 9),
+    "one row": ((1, 1, 60, 16), (3, 3, 16, 24), ((1, 1), (0, 0)), (1, 1), 4),
+    "padded channels": ((1, 12, 9, 15), (3, 2, 15, 33), ((2, 1), (0, 1)), (2, 1), 6),
+    "no tap inside": ((1, 4, 8, 16), (3, 3, 16, 16), ((3, 0), (1, 1)), (1, 1), 1),
 }
 
 
@@ -83,23 +86,23 @@ CPUS = {
     "avx2": "haswell",
     "portable": "x86-64-v2",
 }
-"""A CPU that has the vector instructions. The kernels of AMX have a file of tests of their own."""
+"""A CPU with the vector instructions of each set; AMX has its own tests."""
 
 
 @pytest.mark.parametrize("instructions", CPUS)
 @pytest.mark.parametrize("case", PADDED)
 @pytest.mark.share(2)
 def test_taps_in_the_padding_are_skipped(case, instructions):
-    """The accumulators of output pixels begin with the sums of the taps that lie in the padding."""
-    x_shape, w_shape, padding, strides, begins = PADDED[case]
+    """Initial accumulators contain the products of skipped taps, for each kind of output row."""
+    x_shape, w_shape, padding, strides, kinds = PADDED[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, _ = padded_convolution(x, w, padding, -7, strides)
     options = CompileOptions(kernels=instructions, target_cpu=CPUS[instructions])
     lowered = compile_to_bytes(with_constants(text, w), options, emit="mlir").decode()
     columns = INSTRUCTION_SETS[instructions]
-    parts = columns.vectors_per_tile(w_shape[-1], columns.max_vectors_int8)
-    width = parts * columns.lanes
-    rows = begins * -(-w_shape[-1] // width)
+    vectors = columns.vectors_per_tile(w_shape[-1], columns.max_vectors_int8)
+    width = vectors * columns.lanes
+    rows = kinds * -(-w_shape[-1] // width)
     assert f"memref<{rows}x{width}xi32" in lowered
 
 
@@ -118,7 +121,7 @@ def test_taps_in_the_padding_are_skipped(case, instructions):
 def test_kernel_converts_activations_that_it_reads_few_times(
     instructions, strides, columns, is_inside
 ):
-    """Others are written as factors before: of three by three positions, or for nine tiles."""
+    """Other activations are converted before: for 3x3 taps, or for nine tiles."""
     shape, options = ((1, 1), {"strides": strides}) if strides else ((3, 3), {})
     text, _ = convolution(drawn(1, 60, 60, 64), drawn(*shape, 64, columns, seed=1), **options)
     cpu = {"avx512vnni": "icelake-server", "avx2": "haswell"}[instructions]
@@ -132,7 +135,7 @@ def test_kernel_converts_activations_that_it_reads_few_times(
     ("columns", "missing", "is_inside"), [(64, 0, True), (640, 0, False), (64, 1, False)]
 )
 def test_kernel_pads_image_rows(columns, missing, is_inside):
-    """Not for each of many tiles, and not with channels that are missing."""
+    """A copy is made for many tiles, and for channels that do not fill k-packs."""
     channels = 64 - missing
     x, w = drawn(1, 30, 30, channels), drawn(3, 3, channels, columns, seed=1)
     text, _ = convolution(x, w, padding=(1, 1))
@@ -182,25 +185,25 @@ IMAGE = drawn(1, 40, 40, 64)
 
 WEIGHT_PANELS = {
     "whole": (product(370, 130, 48), 65),
-    "whole, of windows": (convolution(IMAGE, drawn(3, 3, 64, 64), padding=(1, 1)), 288),
+    "whole, of a convolution": (convolution(IMAGE, drawn(3, 3, 64, 64), padding=(1, 1)), 288),
     "four panels of 640": (product(1100, 1280, 32), 160),
     "eight panels": (product(1500, 2560, 16), 160),
     "five panels": (product(1100, 1020, 40), 102),
-    "steps": (convolution(drawn(1, 70, 70, 1280), drawn(1, 1, 1280, 16), strides=(2, 2)), 160),
-    "pictures": (convolution(IMAGE, drawn(3, 3, 64, 32), padding=(1, 1)), None),
+    "strides": (convolution(drawn(1, 70, 70, 1280), drawn(1, 1, 1280, 16), strides=(2, 2)), 160),
+    "images": (convolution(IMAGE, drawn(3, 3, 64, 32), padding=(1, 1)), None),
     "few rows": (product(31, 1280, 32), None),
     "no divisor": (product(1100, 1282, 32), None),
-    "deep windows": (convolution(drawn(1, 40, 40, 96), drawn(3, 3, 96, 32), padding=(1, 1)), None),
+    "large K": (convolution(drawn(1, 40, 40, 96), drawn(3, 3, 96, 32), padding=(1, 1)), None),
 }
 
 
 @pytest.mark.parametrize("case", WEIGHT_PANELS)
 def test_weight_panels_are_widened_for_many_pixels(case):
-    """Into panels of so many words, 16 columns wide; other weights are read as they are."""
+    """Into panels of a number of k-packs, 16 columns wide; other weights are not copied."""
     if "avx2" not in HERE:
         pytest.skip("this CPU has no AVX2")
-    given, words = WEIGHT_PANELS[case]
-    text = given if isinstance(given, str) else given[0]
+    source, words = WEIGHT_PANELS[case]
+    text = source if isinstance(source, str) else source[0]
     options = {"kernels": "avx2", "target_cpu": "haswell"}
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     panels = re.findall(r"memref\.alloca\(.* : memref<1x(\d+)x32xi16>", lowered)
@@ -209,22 +212,22 @@ def test_weight_panels_are_widened_for_many_pixels(case):
     shapes = [each.shape for each in main.signature.inputs]
     left, right = drawn(*shapes[0]), drawn(*shapes[1], seed=1)
     for x, w in ((left, right), (np.full_like(left, -128), np.full_like(right, -128))):
-        found = main(x, w)
-        if isinstance(given, str):
+        actual = main(x, w)
+        if isinstance(source, str):
             expected = x.astype(np.int32) @ w.astype(np.int32)
         else:
-            window = {"strides": (2, 2)} if case == "steps" else {"padding": (1, 1)}
+            window = {"strides": (2, 2)} if case == "strides" else {"padding": (1, 1)}
             expected = convolution(x, w, **window)[1]
-        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize(("rows", "depth", "portable"), [(24, 96, 1), (160, 1024, 2)])
 def test_quantized_programs_call_kernels(rows, depth, portable):
-    """A zero point outside of the kernel, which multiplies storage.
+    """Zero points are corrected outside of the kernel, which multiplies storage.
 
     Args:
         rows, depth: of the activations.
-        portable: dispatches where factors are words, which a kernel writes before for many rows.
+        portable: dispatches of the portable kernels, which convert the activations of many rows.
     """
     text = f"""
 !x = !quant.uniform<i8:f32, 0.02:3>
@@ -237,14 +240,14 @@ func.func @main(%x: tensor<{rows}x{depth}x!x>, %w: tensor<{depth}x40x!w>)
   return %y : tensor<{rows}x40x!y>
 }}"""
     x, w = drawn(rows, depth), drawn(depth, 40, seed=1)
-    sums = (x.astype(np.float64) - 3) @ w.astype(np.float64)
+    accumulators = (x.astype(np.float64) - 3) @ w.astype(np.float64)
     scale = float(np.float32(0.02)) * float(np.float32(0.01)) / 0.5
-    expected = np.clip(np.rint(sums * scale - 5), -128, 127)
+    expected = np.clip(np.rint(accumulators * scale - 5), -128, 127)
     for kernels in (*HERE, "none"):
         calls = text_of_main(text, kernels=kernels).count('"flow.dispatch"')
         assert calls == {"portable": portable, "none": 0}.get(kernels, 1)
-        found = subquant.compile(text, kernels=kernels).main(x, w)
-        np.testing.assert_array_equal(found, expected)
+        actual = subquant.compile(text, kernels=kernels).main(x, w)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.parametrize("instructions", EVERY)
@@ -267,7 +270,7 @@ func.func @main(%x: tensor<?x{depth}xi8>) -> tensor<?x{columns}xi32> {{
 
 
 def test_quantized_products_with_dynamic_m():
-    """Zero points are corrected beside the kernel, and sums are requantized after it."""
+    """Zero points are corrected outside of the kernel, and accumulators requantized after it."""
     w = drawn(96, 64, seed=1)
     text = f"""
 !x = !quant.uniform<i8:f32, 0.02:3>

@@ -1,4 +1,4 @@
-"""Weights that a compilation is given are laid out in an archive, which executables map."""
+"""Parameters that the compiler reads are packed into an archive, which executables map."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ KERNELS = [AUTO, case_of("avx2")]
 
 
 def weight(name: str, columns: int = 40, seed: int = 0) -> GgmlTensor:
-    """Random blocks with scales of a moderate size; columns are no multiple of a tile's."""
+    """Random blocks with moderate scales; N is no multiple of NR."""
     random = np.random.default_rng(seed)
     return moderate_blocks(name, (columns, DEPTH), random, f"{name}.weight")
 
@@ -58,7 +58,7 @@ WEIGHTS: dict[str, QuantizedTensor] = {name: weight(name) for name in COMPUTED}
 
 
 def some_types(is_other: bool) -> list[str]:
-    """Every other type, or those between: each is in one of two cases. The long suite has all."""
+    """Return every other type, or the remaining ones; the long suite has all."""
     return list(WEIGHTS)[int(is_other) :: 2] if not LONG else list(WEIGHTS)
 
 
@@ -67,7 +67,7 @@ def program(
     function: Callable[[AnyArray, InferenceTensor], AnyArray] = linear,
     types: Sequence[tuple[list[int | None], Any]] = (([3, DEPTH], np.float32),),
 ) -> ir.Module:
-    """A function of each tensor, whose planes are parameters as ``subquant import`` names them."""
+    """Return a function of each tensor, with parameters that ``subquant import`` would name."""
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -91,11 +91,11 @@ def program(
                     x = traced(values[0])
                     return [function(x, PlanarQuantizedTensor(layout, planar.name)).value]
 
-                given = [
+                inputs = [
                     tensor_type(shape, mlir_type(ElementType.of_dtype(np.dtype(dtype))))
                     for shape, dtype in types
                 ]
-                write_function(tensor.name.removesuffix(".weight"), given, body)
+                write_function(tensor.name.removesuffix(".weight"), inputs, body)
         module.operation.verify()
         return module
 
@@ -119,11 +119,11 @@ def plain(tensors: Sequence[QuantizedTensor], folder: Path) -> Path:
 def compiled(
     module: ir.Module | str, weights: Path, folder: Path, **options: Any
 ) -> tuple[bytes, Path, str]:
-    """The executable, its archive, and what IREE was given."""
+    """Return the executable, its archive, and the lowered module."""
     archive, choices = folder / "packed.irpa", CompileOptions(**options)
-    given = {"model": weights}
-    text = compile_to_bytes(module, choices, emit="mlir", parameters=archive, weights=given)
-    data = compile_to_bytes(module, choices, parameters=archive, weights=given)
+    sources = {"model": weights}
+    text = compile_to_bytes(module, choices, emit="mlir", parameters=archive, weights=sources)
+    data = compile_to_bytes(module, choices, parameters=archive, weights=sources)
     return data, archive, text.decode()
 
 
@@ -138,7 +138,7 @@ def block_of(name: str) -> int:
 @pytest.mark.parametrize("activations", ["int8", "float"])
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.share(2)
-def test_every_type_is_computed_from_tiles(
+def test_every_block_type_is_packed(
     kernels: str, activations: str, cpu: Device, tmp_path: Path
 ) -> None:
     names = some_types(activations == "int8")
@@ -150,7 +150,7 @@ def test_every_type_is_computed_from_tiles(
     assert len(re.findall(r"entry_points = \[@block_product", text)) == len(names)
     read = set(re.findall(r'parameter\.named<"model"::"([^"]+)">', text))
     assert read == set(Archive(archive))
-    assert all("@" in name for name in read), "something is read as it was imported"
+    assert all("@" in name for name in read), "a parameter is not packed"
     for looked_up in (name for name in read if name.startswith("IQ4_NL")):
         instructions = INSTRUCTION_SETS[HERE[0] if kernels == "auto" else kernels]
         assert ("-u4-32." in looked_up) == bool(instructions.shuffle_intrinsic)
@@ -158,18 +158,18 @@ def test_every_type_is_computed_from_tiles(
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for name, tensor in zip(names, tensors, strict=True):
         real = tensor.unpack().dequant().astype(np.float64)
-        given = x.astype(np.float64)
+        rounded = x.astype(np.float64)
         if activations == "int8":
-            given = round_activations(x, [1, block_of(name)]).astype(np.float64)
-        found = executable[name](x)
-        # f32 sums of 512 products, each of which rounds once or twice.
-        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
-        assert (np.abs(found - given @ real.T) <= bound).all(), name
+            rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
+        actual = executable[name](x)
+        # f32 sums of 512 products, with one or two roundings each.
+        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
+        assert (np.abs(actual - rounded @ real.T) <= bound).all(), name
 
 
 @pytest.mark.parametrize("name", ["Q3_K", "Q6_K"])
-def test_integers_of_scales_take_a_byte(name: str, tmp_path: Path) -> None:
-    """Those of Q3_K have a zero point."""
+def test_quantized_scales_take_a_byte(name: str, tmp_path: Path) -> None:
+    """The scales of Q3_K have a zero point."""
     tensor = weight(name, columns=128)
     weights, archive = {"model": plain([tensor], tmp_path)}, tmp_path / "packed.irpa"
     options = CompileOptions(kernels="portable", activations="int8")
@@ -178,8 +178,8 @@ def test_integers_of_scales_take_a_byte(name: str, tmp_path: Path) -> None:
     assert isinstance(layout, SuperBlockLayout)
     integers = sum(layout.planes[plane].nbytes for plane in layout.QS.bits)
     scales = 128 * DEPTH // layout.block_size
-    laid_out = sum(entry.length for entry in Archive(archive).values())
-    assert laid_out == integers + scales + layout.planes["d"].nbytes
+    packed = sum(entry.length for entry in Archive(archive).values())
+    assert packed == integers + scales + layout.planes["d"].nbytes
 
 
 @pytest.mark.vulkan
@@ -198,27 +198,27 @@ def test_on_vulkan(vulkan: Device, tmp_path: Path) -> None:
     x = np.random.default_rng(3).standard_normal((3, DEPTH)).astype(np.float32)
     for tensor in tensors:
         name = tensor.name.removesuffix(".weight")
-        given = round_activations(x, [1, block_of(name)]).astype(np.float64)
+        rounded = round_activations(x, [1, block_of(name)]).astype(np.float64)
         real = tensor.unpack().dequant().astype(np.float64)
-        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(given) @ np.abs(real).T)
-        assert (np.abs(executable[name](x) - given @ real.T) <= bound).all(), name
+        bound = 2.0**-24 * (DEPTH + 8) * (np.abs(rounded) @ np.abs(real).T)
+        assert (np.abs(executable[name](x) - rounded @ real.T) <= bound).all(), name
 
 
-def test_on_vulkan_kernels_of_one_row_and_of_many_read_the_same_tiles(tmp_path: Path) -> None:
+def test_vulkan_gemv_and_gemm_share_packed_weights(tmp_path: Path) -> None:
     tensor = weight("Q4_K", columns=600)
 
-    def of_both(x: AnyArray, given: InferenceTensor) -> AnyArray:
-        return concatenate([linear(x[:1], given), linear(x, given)], 0)
+    def of_both(x: AnyArray, w: InferenceTensor) -> AnyArray:
+        return concatenate([linear(x[:1], w), linear(x, w)], 0)
 
     module = program([tensor], of_both, [([33, DEPTH], np.float32)])
     _, archive, text = compiled(module, plain([tensor], tmp_path), tmp_path, target="vulkan")
     assert len(set(re.findall(r"entry_points = \[@(thread_product\w*)", text))) == 2
     sources = [name.split("@")[0] for name in Archive(archive)]
     assert sources
-    assert len(set(sources)) == len(sources), "something is laid out twice"
+    assert len(set(sources)) == len(sources), "a weight is packed twice"
 
 
-def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
+def test_gguf_files_are_read_directly(cpu: Device, tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "x.gguf", "test")
     for name, tensor in WEIGHTS.items():
         raw = tensor.raw.reshape((40, -1))
@@ -231,20 +231,20 @@ def test_a_gguf_file_is_taken_as_it_is(cpu: Device, tmp_path: Path) -> None:
     plain(list(WEIGHTS.values()), tmp_path)
     archives = []
     for source in ("x.gguf", "plain.irpa"):
-        given, archive = {"model": tmp_path / source}, tmp_path / "packed.irpa"
-        compile_to_bytes(module, emit="mlirbc", parameters=archive, weights=given)
+        weights, archive = {"model": tmp_path / source}, tmp_path / "packed.irpa"
+        compile_to_bytes(module, emit="mlirbc", parameters=archive, weights=weights)
         archives.append(archive.read_bytes())
     assert archives[0] == archives[1]
     x = np.ones((3, DEPTH), np.float32)
     data, archive, _ = compiled(program([WEIGHTS["IQ4_NL"]]), tmp_path / "x.gguf", tmp_path)
-    found = Executable(data, cpu, {"model": archive}).IQ4_NL(x)
+    actual = Executable(data, cpu, {"model": archive}).IQ4_NL(x)
     expected = WEIGHTS["IQ4_NL"].unpack().dequant().sum(1)
-    np.testing.assert_allclose(found, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(actual, np.tile(expected, (3, 1)), rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize("rows", [1, 40])
-def test_integers_are_laid_out_too(rows: int, cpu: Device, tmp_path: Path) -> None:
-    """With tiles of AMX, where there are such, and with vectors."""
+def test_int8_weights_are_packed(rows: int, cpu: Device, tmp_path: Path) -> None:
+    """With AMX, if the CPU has it, and with vectors."""
     random = np.random.default_rng(2)
     x = random.integers(-128, 128, (rows, 128)).astype(np.int8)
     w = random.integers(-128, 128, (72, 128)).astype(np.int8)
@@ -262,15 +262,15 @@ func.func @main(%x: tensor<{rows}x128xi8>) -> tensor<{rows}x72xi32> {{
         writer.add_tensor("w", w)
     data, archive, _ = compiled(text, tmp_path / "plain.irpa", tmp_path)
     assert all(re.fullmatch(r"w@i8\.[0-9a-f]{12}", name) for name in Archive(archive))
-    found = Executable(data, cpu, {"model": archive}).main(x)
-    np.testing.assert_array_equal(found, x.astype(np.int32) @ w.astype(np.int32).T)
+    actual = Executable(data, cpu, {"model": archive}).main(x)
+    np.testing.assert_array_equal(actual, x.astype(np.int32) @ w.astype(np.int32).T)
 
 
-# -- what is in the archive -----------------------------------------------------------------------
+# -- contents of the archive ----------------------------------------------------------------------
 
 
-def test_functions_share_what_is_laid_out(cpu: Device, tmp_path: Path) -> None:
-    """A prompt and a token read the same tiles; slices are read as they are."""
+def test_functions_share_packed_weights(cpu: Device, tmp_path: Path) -> None:
+    """A prompt and a token read the same packed weight; slices read the original."""
     table = weight("Q8_0", 96)
     texts = []
     for types in ([([1, DEPTH], np.float32)], [([20, DEPTH], np.float32)]):
@@ -301,7 +301,7 @@ def test_functions_share_what_is_laid_out(cpu: Device, tmp_path: Path) -> None:
     )
 
 
-def test_what_is_written_by_the_command_line(tmp_path: Path) -> None:
+def test_command_line(tmp_path: Path) -> None:
     tensors = [WEIGHTS["Q4_K"]]
     plain(tensors, tmp_path)
     (tmp_path / "x.mlir").write_text(str(program(tensors)))
@@ -319,14 +319,14 @@ def test_what_is_written_by_the_command_line(tmp_path: Path) -> None:
     )
 
 
-# -- what is wrong --------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 def test_an_archive_of_other_tiles_is_not_loaded(cpu: Device, tmp_path: Path) -> None:
     tensors = [WEIGHTS["Q5_0"]]
     weights, module = plain(tensors, tmp_path), program(tensors)
     (tmp_path / "other").mkdir()
-    # Tiles of AVX2 are those of the portable kernels: eight columns.
+    # AVX2 and portable kernels share a tile layout of eight columns.
     is_equal = (
         fastest_instruction_set(host_features() or ()).lanes == INSTRUCTION_SETS["portable"].lanes
     )
@@ -345,7 +345,7 @@ def test_an_archive_of_other_tiles_is_not_loaded(cpu: Device, tmp_path: Path) ->
 
 
 def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path) -> None:
-    """One that computes with twice the scales."""
+    """The other program doubles the scales."""
     tensors = [WEIGHTS["Q5_0"]]
     weights = plain(tensors, tmp_path)
 
@@ -355,11 +355,11 @@ def test_an_archive_of_another_program_is_not_loaded(cpu: Device, tmp_path: Path
         return linear(x, PlanarQuantizedTensor(layout.with_planes(planes), w.name))
 
     (tmp_path / "other").mkdir()
-    given, other, _ = compiled(program(tensors, doubled), weights, tmp_path / "other")
+    executable, other, _ = compiled(program(tensors, doubled), weights, tmp_path / "other")
     x = np.ones((3, DEPTH), np.float32)
     expected = np.tile(2 * WEIGHTS["Q5_0"].unpack().dequant().sum(1), (3, 1))
-    found = Executable(given, cpu, {"model": other}).Q5_0(x)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+    actual = Executable(executable, cpu, {"model": other}).Q5_0(x)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-3)
     data, _, _ = compiled(program(tensors), weights, tmp_path)
     with pytest.raises(ExecutionError, match=r"'Q5_0\.weight:qs_low@\S+', which is not"):
         Executable(data, cpu, {"model": other})
@@ -403,8 +403,8 @@ import subquant
 
 def resident():
     lines = (line.split() for line in open("/proc/self/status"))
-    found = {words[0]: words[1] for words in lines if len(words) > 1}
-    return [int(found[name + ":"]) * 1024 for name in ("RssAnon", "RssFile")]
+    fields = {words[0]: words[1] for words in lines if len(words) > 1}
+    return [int(fields[name + ":"]) * 1024 for name in ("RssAnon", "RssFile")]
 
 executable = subquant.load("x.vmfb", parameters={"model": sys.argv[1]}, threads=1)
 x = np.ones((1, 4096), np.float32)
@@ -414,8 +414,8 @@ print(json.dumps(resident()))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what is resident")
-def test_what_is_laid_out_is_mapped_and_not_copied(tmp_path: Path) -> None:
-    """Of 64 MiB of integers, all are read where the file is mapped; plain ones are laid out."""
+def test_packed_parameters_are_mapped(tmp_path: Path) -> None:
+    """A program maps 64 MiB of packed integers, and copies unpacked ones to pack them."""
     columns, depth = 16384, 4096
     text = f"""
 "util.global"() {{sym_name = "q", sym_visibility = "private", type = tensor<{columns}x{depth}xi8>,
@@ -449,4 +449,4 @@ func.func @main(%x: tensor<1x{depth}xf32>) -> tensor<1x{columns}xf32> {{
     assert anonymous < size // 2
     (tmp_path / "x.vmfb").write_bytes(compile_to_bytes(text, CompileOptions(activations="int8")))
     anonymous, _ = resident("plain.irpa")
-    assert anonymous > size  # which a program does that lays it out itself
+    assert anonymous > size  # the program packs into memory of its own

@@ -1,4 +1,4 @@
-"""Weights that are arguments are laid out once, where they stay in the device's memory."""
+"""Weights that are arguments are packed once, and stay packed in device memory."""
 
 from __future__ import annotations
 
@@ -44,33 +44,33 @@ def summed(x, w):
 
 
 def functions_of(text, **options):
-    """The texts of functions, by name."""
+    """Return the bodies of lowered functions, by name."""
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     names = re.findall(r"func\.func @(main\S*)\(", lowered)
-    parts = re.split(r"func\.func @main\S*\(", lowered)[1:]
-    return dict(zip(names, parts, strict=True))
+    bodies = re.split(r"func\.func @main\S*\(", lowered)[1:]
+    return dict(zip(names, bodies, strict=True))
 
 
-# -- what is written ------------------------------------------------------------------------------
+# -- clones ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rows", [1, 3, 20])
-def test_a_row_meets_a_weight_that_is_given(rows):
-    """Few rows are multiplied by IREE's loops where the weight would be laid out at each call."""
-    found = functions_of(product(rows))
-    assert sorted(found) == ["main", "main$laid_out", "main$laid_out_1"]
-    assert ("flow.dispatch" in found["main"]) == (rows >= 16)
-    assert "flow.dispatch" in found["main$laid_out"]
-    assert "stablehlo.transpose" in found["main$laid_out_1"]
-    assert not re.search(r"transpose|reduce|dot_general", found["main$laid_out"])
+def test_int8_functions_are_cloned(rows):
+    """IREE's loops multiply few rows in the original, which would pack the weight at each call."""
+    functions = functions_of(product(rows))
+    assert sorted(functions) == ["main", "main$laid_out", "main$laid_out_1"]
+    assert ("flow.dispatch" in functions["main"]) == (rows >= 16)
+    assert "flow.dispatch" in functions["main$laid_out"]
+    assert "stablehlo.transpose" in functions["main$laid_out_1"]
+    assert not re.search(r"transpose|reduce|dot_general", functions["main$laid_out"])
 
 
-def test_reals_meet_a_weight_that_is_given():
+def test_blockwise_functions_are_cloned():
     text = program(3, 512, 64, 32, "i4", zeros=True)
-    found = functions_of(text)
-    assert sorted(found) == ["main", *(f"main$laid_out{end}" for end in ("", "_1", "_2", "_3"))]
-    assert "@block_product" not in found["main"]
-    assert "@block_product" in found["main$laid_out"]
+    functions = functions_of(text)
+    assert sorted(functions) == ["main", *(f"main$laid_out{end}" for end in ("", "_1", "_2", "_3"))]
+    assert "@block_product" not in functions["main"]
+    assert "@block_product" in functions["main$laid_out"]
 
 
 OF_TWO_ARGUMENTS = """
@@ -93,7 +93,7 @@ func.func @main(%x: tensor<20x192xi8>, %u: tensor<40x192xi8>, %v: tensor<40x192x
     ],
     ids=["of two arguments", "also activations", "no kernel"],
 )  # fmt: skip
-def test_there_is_no_copy(text):
+def test_functions_without_packable_weights_are_not_cloned(text):
     assert list(functions_of(text)) == ["main"]
 
 
@@ -101,7 +101,7 @@ def test_there_is_no_copy(text):
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-def test_sums_are_the_same(cpu: Device, rows):
+def test_prepacked_weights_give_the_same_result(cpu: Device, rows):
     function = subquant.compile(product(rows), device=cpu).main
     x, w = drawn(rows)
     stored = function.put(1, w)
@@ -113,8 +113,8 @@ def test_sums_are_the_same(cpu: Device, rows):
     np.testing.assert_array_equal(np.asarray(stored), w)
 
 
-def test_what_is_laid_out_is_what_is_read(cpu: Device):
-    """The pieces of another array, to see that they are read and the argument is not."""
+def test_prepacked_tensors_are_read(cpu: Device):
+    """The packed tensors of another array replace the result of the argument."""
     function = subquant.compile(product(1), device=cpu).main
     x, w = drawn(1)
     stored, other = function.put(1, w), function.put(1, -(w // 2))
@@ -125,28 +125,30 @@ def test_what_is_laid_out_is_what_is_read(cpu: Device):
 
 
 @pytest.mark.parametrize("resident", [False, True])
-def test_arrays_in_memory_are_laid_out_when_they_are_met_again(cpu: Device, resident):
+def test_device_arrays_are_packed_at_the_second_call(cpu: Device, resident):
     function = subquant.compile(product(1), device=cpu).main
     x, w = drawn(1)
-    given, stored = cpu.put(x), cpu.put(w)
+    activations, stored = cpu.put(x), cpu.put(w)
     for expected in (0, 2, 2):
-        np.testing.assert_array_equal(function(given, stored, resident=resident), summed(x, w))
-        assert [len(pieces) for pieces in stored.prepacked.values()] == [expected]
-    assert not given.prepacked
+        np.testing.assert_array_equal(
+            function(activations, stored, resident=resident), summed(x, w)
+        )
+        assert [len(tensors) for tensors in stored.prepacked.values()] == [expected]
+    assert not activations.prepacked
 
 
-def test_all_weights_have_to_be_stored(cpu: Device):
+def test_weights_are_packed_if_all_are_stored(cpu: Device):
     case = (5, 256, 80, 32, "u5")
     function = subquant.compile(program(*case, zeros=True), device=cpu, activations="int8").main
-    x, *given = arrays(*case, zeros=True)
-    expected = reference(x, given[0], given[1], 32, given[2])
-    stored = [function.put(place + 1, each) for place, each in enumerate(given)]
-    for weights in (stored, [*stored[:2], given[2]], [given[0], *stored[1:]]):
-        found = function(x, *weights)
-        assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    x, *weight = arrays(*case, zeros=True)
+    expected = reference(x, weight[0], weight[1], 32, weight[2])
+    stored = [function.put(number, each) for number, each in enumerate(weight, 1)]
+    for weights in (stored, [*stored[:2], weight[2]], [weight[0], *stored[1:]]):
+        actual = function(x, *weights)
+        assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-def test_a_weight_that_is_donated(cpu: Device):
+def test_donated_weights_are_not_packed(cpu: Device):
     function = subquant.compile(product(1), device=cpu).main
     x, w = drawn(1)
     stored = function.put(1, w)
@@ -154,8 +156,8 @@ def test_a_weight_that_is_donated(cpu: Device):
     assert not stored.prepacked
 
 
-def test_functions_have_layouts_of_their_own(cpu: Device):
-    """A weight of one is laid out for another function when that meets it."""
+def test_each_function_packs_for_itself(cpu: Device):
+    """A weight that one function stores is packed for another function when that is called."""
     first, second = (subquant.compile(product(rows), device=cpu).main for rows in (1, 20))
     x, w = drawn(20)
     stored = first.put(1, w)
@@ -165,7 +167,7 @@ def test_functions_have_layouts_of_their_own(cpu: Device):
     assert len(stored.prepacked) == 2
 
 
-def test_an_array_does_not_keep_an_executable(cpu: Device):
+def test_arrays_do_not_keep_executables_alive(cpu: Device):
     executable = subquant.compile(product(1), device=cpu)
     _, w = drawn(1)
     stored = executable.main.put(1, w)
@@ -189,7 +191,7 @@ func.func @main(%x: tensor<ROWSx192x!x>, %w: tensor<40x192x!w>) -> tensor<ROWSx4
 
 
 @pytest.mark.parametrize("rows", [1, 20])
-def test_zero_points_are_corrected_with_sums_that_are_kept(cpu: Device, rows):
+def test_zero_points_are_corrected_with_prepacked_sums(cpu: Device, rows):
     function = subquant.compile(QUANTIZED.replace("ROWS", str(rows)), device=cpu).main
     x, w = drawn(rows)
     expected = summed(x.astype(np.int32) - 3, w)
@@ -210,22 +212,22 @@ def test_on_vulkan(vulkan: Device):
     case = (5, 256, 80, 32, "u5")
     text = program(*case, zeros=True)
     executable = subquant.compile(text, target="vulkan", device=vulkan, activations="int8")
-    x, *given = arrays(*case, zeros=True)
-    expected = reference(x, given[0], given[1], 32, given[2])
-    stored = [executable.main.put(place + 1, each) for place, each in enumerate(given)]
+    x, *weight = arrays(*case, zeros=True)
+    expected = reference(x, weight[0], weight[1], 32, weight[2])
+    stored = [executable.main.put(number, each) for number, each in enumerate(weight, 1)]
     assert all(len(each.prepacked) == 1 for each in stored)
-    found = executable.main(x, *stored)
-    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    actual = executable.main(x, *stored)
+    assert np.abs(actual - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
-# -- what is wrong --------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "wrong",
     ['{"1": 2', '{"7": 2}', '{"one": 2}', "[1]", '{"1": "two"}', '{"1": null}', '{"1": 99}'],
 )
-def test_layouts_that_are_not_there(wrong):
+def test_invalid_layouts_are_an_error(wrong):
     functions = {"main$laid_out": object(), "main$laid_out_1": object()}
     assert PrepackedWeights.of("main", {LAYOUTS_KEY: '{"1": 2}'}, functions.__getitem__) is not None
     with pytest.raises(InputError, match="its weights have no layouts; compile the module again"):
