@@ -127,8 +127,6 @@ class Call(BaseCall[Operand]):
         """True for a node in the graph of another node, a branch or a loop."""
         return bool(self.node.path)
 
-    # -- inputs -----------------------------------------------------------------------------------
-
     def optional(self, index: int) -> Operand | None:
         """An input that may be absent."""
         self.read_parts.inputs.add(index)
@@ -179,8 +177,6 @@ class Call(BaseCall[Operand]):
             return value
         array = np.asarray(value)
         return self.graph.lift(array, ElementType.of_dtype(array.dtype))
-
-    # -- attributes -------------------------------------------------------------------------------
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """The value of an attribute, which must have the type of the default; or the default."""
@@ -237,8 +233,6 @@ class Call(BaseCall[Operand]):
         tracked = record.track("input", inputs, irrelevant)
         tracked.names_read |= {str(n) for n in self.read_parts.inputs}
         record.finish()
-
-    # -- other operators, and the report ----------------------------------------------------------
 
     def apply(
         self, operator: str, inputs: Sequence[Operand | None], **attributes: Any

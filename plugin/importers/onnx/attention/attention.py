@@ -168,8 +168,6 @@ def bias_beside_scores(call: Call, bias: AnyArray) -> AnyArray:
     return bias
 
 
-# -- ONNX's operator ------------------------------------------------------------------------------
-
 _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
 """The type that a softmax of f32, f16, f64 or bf16 is computed in."""
 

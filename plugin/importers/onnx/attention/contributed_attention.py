@@ -103,9 +103,6 @@ def _merged(x: AnyArray) -> AnyArray:
     return merged.reshape((*merged.shape[:2], -1))
 
 
-# -- with a product before it ---------------------------------------------------------------------
-
-
 def _split(call: Call, whole: AnyArray) -> list[AnyArray]:
     """Return queries, keys and values, side by side in the last axis, by heads."""
     width, heads = whole.shape[-1], call.integer("num_heads")
@@ -173,9 +170,6 @@ def quantized_attention(call: Call) -> list[AnyArray]:
     whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)
     call.with_integers()
     return [as_input_type(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]
-
-
-# -- MultiHeadAttention ---------------------------------------------------------------------------
 
 
 def _sides(call: Call, heads: int) -> list[AnyArray]:

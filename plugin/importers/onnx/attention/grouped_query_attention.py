@@ -73,10 +73,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         for index, form, side in zip((3, 4), forms, (key, value), strict=True)
     ]
     extent = presents[0].shape[2]
-    biases = [
-        _allowed(call, query, starts, lengths, extent),
-        _added(call, query, total, extent),
-    ]
+    biases = [_allowed(call, query, starts, lengths, extent), _added(call, query, total, extent)]
     keys, values = (form.dequantize(cache) for form, cache in zip(forms, presents, strict=True))
     attended = attend(
         query,

@@ -32,8 +32,6 @@ from ..elementwise.float_operands import (
 )
 from .attention import positions
 
-# -- convolution ----------------------------------------------------------------------------------
-
 
 @importer("CausalConvWithState", "com.microsoft.CausalConvWithState")
 def causal_conv_with_state(call: Call) -> list[AnyArray]:
@@ -80,8 +78,6 @@ def causal_conv_with_state(call: Call) -> list[AnyArray]:
     present = padded[:, :, length:]
     return [as_input_type(call, 0, total), as_input_type(call, 0, present)]
 
-
-# -- linear attention -----------------------------------------------------------------------------
 
 _RULES = {
     "linear": (False, False), "gated": (True, False), "delta": (False, True),
@@ -170,9 +166,6 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
         raise call.error(f"has {call.input(index)} of shape {list(value.shape)} for {heads} heads")
     batch, length, width = value.shape
     return value.reshape((batch, length, heads, width // heads)).transpose(1, 0, 2, 3)
-
-
-# -- caches ---------------------------------------------------------------------------------------
 
 
 @importer("TensorScatter")

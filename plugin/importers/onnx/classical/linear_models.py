@@ -29,8 +29,6 @@ from .scores import (
     texts,
 )
 
-# -- linear models --------------------------------------------------------------------------------
-
 
 def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
     """``rows @ coefficients + intercepts`` for several targets."""
@@ -77,9 +75,6 @@ def linear_classifier(call: Call) -> list[AnyArray]:
     if transform == "LOGISTIC":
         both = [logistic(-own), logistic(own)]
     return [label, np.stack(both, axis=-1)]
-
-
-# -- preprocessing --------------------------------------------------------------------------------
 
 
 @importer("ai.onnx.ml.Scaler")

@@ -114,12 +114,7 @@ def svm_classifier(call: Call) -> list[AnyArray]:
 
 
 def _linear_classes(
-    call: Call,
-    labels: Array,
-    features: AnyArray,
-    coefficients: Array,
-    rho: Array,
-    transform: str,
+    call: Call, labels: Array, features: AnyArray, coefficients: Array, rho: Array, transform: str
 ) -> list[AnyArray]:
     """Classes of a linear machine, which has coefficients for each class and no vectors."""
     count = len(labels)

@@ -177,9 +177,6 @@ def _aggregated(
     return np.where(has != 0, scores, np.zeros((), dtype)), has
 
 
-# -- attributes -----------------------------------------------------------------------------------
-
-
 def _numbers(call: Call, name: str) -> list[Any]:
     """A list of numbers, from an attribute or its form as a tensor."""
     tensor = call.attribute(f"{name}_as_tensor")

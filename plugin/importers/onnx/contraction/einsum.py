@@ -18,19 +18,17 @@ from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, I64, AnyArray, DType, ElementType
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import computing_dtype
 from ..movement.padding import pad_constant
 from ..movement.shapes import moved
 
 _MAX_PIVOTS = 64
-"""The number of rows of a matrix up to which its determinant is written, step by step."""
-
-
-# -- sums of products -----------------------------------------------------------------------------
+"""The greatest size of a matrix whose determinant is written, step by step."""
 
 
 @importer("Einsum")
 def einsum(call: Call) -> Typed:
-    """The sum of products that the equation says."""
+    """The sum of products of the equation."""
     operands = [call.array(index) for index in range(len(call.inputs))]
     terms, target = _terms(call, [each.ndim for each in operands])
     dtype = _dtype(operands[0].dtype)
@@ -59,7 +57,7 @@ def einsum(call: Call) -> Typed:
 
 
 def _dtype(dtype: DType) -> DType:
-    """The type of sums: f32 for smaller floats, and i32 for smaller integers."""
+    """Return the dtype of accumulators: f32 for smaller floats, i32 for smaller integers."""
     element = ElementType.of_dtype(np.dtype(dtype))
     if element.is_float:
         return np.dtype(np.float64 if element.bits == 64 else np.float32)
@@ -67,7 +65,7 @@ def _dtype(dtype: DType) -> DType:
 
 
 def _terms(call: Call, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """The labels of each operand and of the result; digits stand for the axes of an ellipsis."""
+    """Return the labels of each operand and of the result; an ellipsis becomes further labels."""
     equation = str(call.attribute("equation", "")).replace(" ", "")
     left, arrow, target = equation.partition("->")
     operand_terms = left.split(",")
@@ -98,7 +96,7 @@ def _terms(call: Call, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _without_repeats(labels: list[str], value: AnyArray) -> tuple[list[str], AnyArray]:
-    """A term with the diagonal of each pair of axes that have one label."""
+    """Take the diagonal of each pair of axes with one label."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -115,7 +113,7 @@ def _without_repeats(labels: list[str], value: AnyArray) -> tuple[list[str], Any
 def _squeezed(
     labels: list[str], value: AnyArray, sizes: dict[str, int]
 ) -> tuple[list[str], AnyArray]:
-    """A term without axes of one element that are longer in other terms."""
+    """Remove axes of one element that are longer in other terms."""
     remaining = [axis for axis, label in enumerate(labels) if value.shape[axis] == sizes[label]]
     shape = tuple(value.shape[axis] for axis in remaining)
     return [labels[axis] for axis in remaining], value.reshape(shape)
@@ -124,7 +122,7 @@ def _squeezed(
 def _summed(
     labels: list[str], value: AnyArray, needed: set[str], dtype: DType
 ) -> tuple[list[str], AnyArray]:
-    """A term with the sums over labels that nothing else needs."""
+    """Sum over labels that nothing else needs."""
     axes = tuple(axis for axis, label in enumerate(labels) if label not in needed)
     if axes:
         value = value.sum(axis=axes, dtype=dtype)
@@ -139,7 +137,7 @@ def _product(
     later_labels: set[str],
     dtype: DType,
 ) -> tuple[list[str], AnyArray]:
-    """The product of two terms, summed over labels that no other term has."""
+    """Multiply two terms, and sum over labels that no other term has."""
     left, x = _summed(left, x, later_labels | set(right), dtype)
     right, y = _summed(right, y, later_labels | set(left), dtype)
     shared = [label for label in left if label in right and label in later_labels]
@@ -153,12 +151,9 @@ def _product(
     return [*shared, *free], result
 
 
-# -- matrices -------------------------------------------------------------------------------------
-
-
 @importer("Det")
 def determinant(call: Call) -> Typed:
-    """Gaussian elimination with the greatest pivot of each column."""
+    """The determinant, by Gaussian elimination with the greatest pivot of each column."""
     value = call.array(0)
     if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
         raise call.error(f"is of a tensor of shape {list(value.shape)}, expected square matrices")
@@ -168,7 +163,7 @@ def determinant(call: Call) -> Typed:
             f"of matrices of {size} rows is not lowered, expected {_MAX_PIVOTS} at most",
             UnsupportedError,
         )
-    dtype = np.dtype(np.float64 if value.dtype == np.float64 else np.float32)
+    dtype = computing_dtype(value.dtype)
     one, zero = np.ones((), dtype), np.zeros((), dtype)
     matrices = value.astype(dtype).reshape((-1, size, size))
     result: AnyArray = np.ones(matrices.shape[0], dtype)
@@ -191,8 +186,8 @@ def determinant(call: Call) -> Typed:
 
 @importer("CenterCropPad")
 def center_crop_pad(call: Call) -> Typed:
-    """The input cut or padded with zeros to a shape, at both ends of each axis."""
-    before, sizes = call.input(0).shape, [int(n) for n in call.constant(1).reshape(-1)]
+    """``input_data`` cropped or padded with zeros to a shape, at both ends of each axis."""
+    before, sizes = call.input(0).shape, call.constant_list(1)
     rank = len(before)
     axes = [call.checked_axis(n, rank) for n in call.attribute("axes", list(range(rank)))]
     if len(sizes) != len(axes) or min(sizes, default=0) < 0:

@@ -21,8 +21,6 @@ from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
 from .matrix_products import integer_matmul, matmul
 
-# -- products -------------------------------------------------------------------------------------
-
 
 @importer("com.microsoft.FusedMatMul")
 def fused_matmul(call: Call) -> Any:
@@ -81,9 +79,6 @@ def _present(call: Call, *names: str) -> dict[str, Any]:
     """Return those attributes that the node has."""
     values = {name: call.attribute(name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-# -- embeddings -----------------------------------------------------------------------------------
 
 
 @importer("com.microsoft.EmbedLayerNormalization")

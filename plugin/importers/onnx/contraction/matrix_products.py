@@ -207,9 +207,6 @@ def gemm(call: Call) -> ScaledSum | AnyArray:
     return product + (addend if beta == 1.0 else addend * np.asarray(beta, product.dtype))
 
 
-# -- ONNX Runtime ---------------------------------------------------------------------------------
-
-
 @importer("com.microsoft.QGemm")
 def qgemm(call: Call) -> Typed | AnyArray:
     """``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``; C has the scale of A @ B."""

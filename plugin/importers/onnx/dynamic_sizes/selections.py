@@ -80,7 +80,7 @@ def compress(call: Call) -> Typed:
 def compressed(call: Call, condition: AnyArray) -> Typed:
     """Return the slices of input 0 where a condition of one axis is true."""
     shape = call.input(0).shape
-    axis = None if call.attribute("axis") is None else call.axis("axis", len(shape), 0)
+    axis = call.optional_axis("axis", len(shape))
     extent = math.prod(shape) if axis is None else shape[axis]
     if condition.shape[0] > extent:
         if not is_known(condition) or condition[extent:].any():

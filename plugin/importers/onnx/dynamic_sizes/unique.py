@@ -30,7 +30,7 @@ def unique(call: Call) -> list[Typed]:
     """``X``: distinct elements, their first indices, the rank of each element, and their counts."""
     operand, value = call.input(0), call.array(0)
     shape = operand.shape
-    axis = None if call.attribute("axis") is None else call.axis("axis", len(shape), 0)
+    axis = call.optional_axis("axis", len(shape))
     is_sorted = bool(call.attribute("sorted", 1))
     if is_known(value):
         return _of_constant(operand.type, value, axis, is_sorted=is_sorted)

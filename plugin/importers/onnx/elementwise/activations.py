@@ -23,9 +23,6 @@ from .float_operands import along_axis, as_input_type, float_operand, number_lik
 __all__ = ["clipped", "hard_sigmoid", "leaky", "rectified", "sigmoid", "softplus"]
 
 
-# -- functions ------------------------------------------------------------------------------------
-
-
 def sigmoid(x: AnyArray) -> AnyArray:
     """``1 / (1 + exp(-x))``."""
     one = number_like(1, x)
@@ -153,9 +150,6 @@ def clipped(call: Call) -> Typed:
         if call.optional(index) is not None:
             value = function(value, call.scalar(index))
     return Typed(operand.type, value)
-
-
-# -- along an axis --------------------------------------------------------------------------------
 
 
 def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Typed | AnyArray:

@@ -43,9 +43,6 @@ def _typed(call: Call, value: AnyArray) -> Typed:
     return Typed(call.input(0).type, value)
 
 
-# -- arithmetic -----------------------------------------------------------------------------------
-
-
 def added(call: Call) -> Typed:
     """``A + B``; integers wrap."""
     left, right = operands(call, 2)
@@ -166,8 +163,6 @@ def extreme(call: Call) -> Typed:
     function = np.maximum if call.node.operator == "Max" else np.minimum
     return _typed(call, functools.reduce(function, operands(call)))
 
-
-# -- comparisons, booleans and bits ---------------------------------------------------------------
 
 _COMPARISONS = {
     "Equal": np.equal, "Greater": np.greater, "GreaterOrEqual": np.greater_equal,

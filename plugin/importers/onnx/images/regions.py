@@ -19,6 +19,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import computing_dtype
 
 
 @importer("RoiAlign")
@@ -36,11 +37,9 @@ def roi_align(call: Call) -> Typed:
         raise call.error(
             f"has batch_indices of shape {list(batch.shape)} for {regions.shape[0]} regions"
         )
-    if mode not in ("avg", "max") or transform not in ("half_pixel", "output_half_pixel"):
-        raise call.error(f"has the mode {mode!r} and the transformation {transform!r}")
-    if min(*sizes, ratio + 1) < 1 or not math.prod(images.shape):
+    if not math.prod(images.shape):
         raise call.error(f"has bins of {sizes}, {ratio} samples, and images {list(images.shape)}")
-    dtype = np.dtype(np.float64 if images.dtype == np.float64 else np.float32)
+    dtype = computing_dtype(images.dtype)
     halves = dtype.type(0.5 if transform == "half_pixel" else 0.0)
     corners = regions.astype(dtype) * dtype.type(scale) - halves
     starts = [corners[:, 1], corners[:, 0]]
@@ -86,10 +85,10 @@ def _aligned(
     counts: Sequence[int],
     mode: str,
 ) -> AnyArray:
-    """The pooled samples of each bin: ``[R, C, height, width]``.
+    """Compute the pooled samples of each bin: ``[R, C, height, width]``.
 
-    In mode ``max``, the greatest product of a weight and a pixel counts, not the greatest sample:
-    so do ONNX Runtime and ONNX's reference evaluator.
+    Mode ``max`` gives the greatest product of a weight and a pixel, not the greatest sample, as
+    ONNX Runtime and ONNX's reference evaluator do.
     """
     number, channels, *extents = images.shape
     dtype = images.dtype

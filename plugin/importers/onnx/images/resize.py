@@ -23,22 +23,23 @@ from ....numerics.array_functions import take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import along_axis, computing_dtype
 from ..movement.padding import take_constant
 from ..movement.shapes import moved
 
 _MAX_GATHERS = 8
-"""The number of positions for each output element up to which gathers are summed."""
+"""The greatest number of input elements of each output element that are separate gathers."""
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis that is resized.
+    """An axis that is resized.
 
     Args:
-        axis: its number.
-        extent: of the input.
-        size: of the output.
-        scale: output by input, as the model says.
+        axis: the number of the axis.
+        extent: the size of the input.
+        size: the size of the output.
+        scale: the scale in the model, output by input.
         region: start and end of the region of interest, as fractions of the input.
     """
 
@@ -51,9 +52,10 @@ class _Axis:
 
 @importer("Resize")
 def resize(call: Call) -> Typed:
-    """The input sampled at other coordinates along each axis."""
+    """``X`` sampled at other coordinates along each axis."""
     operand = call.input(0)
-    mode, transform = call.attribute("mode", "nearest"), _transform(call)
+    mode = call.attribute("mode", "nearest")
+    transform = call.attribute("coordinate_transformation_mode", "half_pixel")
     axes = _axes(call, operand.shape, transform)
     coordinates = [_coordinates(call, each, transform) for each in axes]
     fill = call.attribute("extrapolation_value", 0.0)
@@ -64,8 +66,8 @@ def resize(call: Call) -> Typed:
     if mode == "nearest":
         if antialias:
             raise call.error("has antialias = 1 in mode nearest, expected linear or cubic")
-        result = moved(call, lambda value: _nearest(call, value, axes, coordinates, rounding))
-    elif mode in ("linear", "cubic"):
+        result = moved(call, lambda value: _nearest(value, axes, coordinates, rounding))
+    else:
         value = call.array(0)
         if value.dtype.kind not in "fV":
             raise call.error(
@@ -73,7 +75,7 @@ def resize(call: Call) -> Typed:
                 "between runtimes; convert to FLOAT with Cast before it",
                 UnsupportedError,
             )
-        dtype = np.dtype(np.float64 if value.dtype == np.float64 else np.float32)
+        dtype = computing_dtype(value.dtype)
         wide = value.astype(dtype)
         for each, along in zip(axes, coordinates, strict=True):
             if _is_identity(each, along):
@@ -81,44 +83,25 @@ def resize(call: Call) -> Typed:
             taps = _taps(along, each, mode, slope, antialias=antialias, excludes=excludes)
             wide = _sampled(wide, each.axis, *taps)
         result = Typed(operand.type, wide.astype(value.dtype))
-    else:
-        raise call.error(f"has the mode {mode!r}, expected nearest, linear or cubic")
     if transform != "tf_crop_and_resize":
         return result
     is_outside = np.zeros((1,) * len(operand.shape), np.bool_)
     for each, along in zip(axes, coordinates, strict=True):
         beyond = (along < 0) | (along > each.extent - 1)
-        shape = [-1 if axis == each.axis else 1 for axis in range(len(operand.shape))]
-        is_outside = is_outside | beyond.reshape(shape)
+        is_outside = is_outside | along_axis(beyond, each.axis, len(operand.shape))
     if not is_outside.any():
         return result
     plain = call.floats(result.value)
     return Typed(operand.type, np.where(is_outside, np.asarray(fill, plain.dtype), plain))
 
 
-def _transform(call: Call) -> str:
-    result = call.attribute("coordinate_transformation_mode", "half_pixel")
-    known = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners",
-             "asymmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")  # fmt: skip
-    if result not in known:
-        raise call.error(
-            f"has the coordinate_transformation_mode {result!r}, expected one of {', '.join(known)}"
-        )
-    return str(result)
-
-
-# -- sizes ----------------------------------------------------------------------------------------
-
-
 def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
-    """The axes that are resized, with the extents and scales that sizes or scales ask for."""
+    """Return the axes that are resized, with their sizes and scales."""
     rank = len(shape)
     numbers = call.attribute("axes", list(range(rank)))
     axes = [call.checked_axis(axis, rank) for axis in numbers]
     scales, sizes = (_listed(call, index, len(axes)) for index in (2, 3))
     policy = call.attribute("keep_aspect_ratio_policy", "stretch")
-    if policy not in ("stretch", "not_larger", "not_smaller"):
-        raise call.error(f"has the keep_aspect_ratio_policy {policy!r}")
     regions = [(0.0, 1.0)] * len(axes)
     if transform == "tf_crop_and_resize":
         ends = call.constant(1).astype(np.float64).reshape(-1).tolist()
@@ -175,7 +158,7 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
 
 
 def _listed(call: Call, index: int, count: int) -> list[float] | None:
-    """Scales or sizes: None if the input is absent or empty."""
+    """Return scales or sizes; None if the input is absent or empty."""
     if call.optional(index) is None:
         return None
     numbers: list[float] = call.constant(index).reshape(-1).tolist()
@@ -186,11 +169,8 @@ def _listed(call: Call, index: int, count: int) -> list[float] | None:
     return numbers
 
 
-# -- coordinates ----------------------------------------------------------------------------------
-
-
 def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
-    """The coordinate in the input of each output element, f32."""
+    """Return the coordinate in the input of each output element, f32."""
     one, half = np.float32(1), np.float32(0.5)
     x, scale = np.arange(each.size, dtype=np.float32), np.float32(each.scale)
     last, count = np.float32(each.extent - 1), np.float32(each.size - 1)
@@ -219,11 +199,7 @@ def _is_identity(each: _Axis, coordinates: Array) -> bool:
 
 
 def _nearest(
-    call: Call,
-    value: AnyArray,
-    axes: Sequence[_Axis],
-    coordinates: Sequence[Array],
-    rounding: str,
+    value: AnyArray, axes: Sequence[_Axis], coordinates: Sequence[Array], rounding: str
 ) -> AnyArray:
     for each, along in zip(axes, coordinates, strict=True):
         down, up = np.floor(along), np.ceil(along)
@@ -234,10 +210,6 @@ def _nearest(
             "floor": down,
             "ceil": up,
         }
-        if rounding not in choices:
-            raise call.error(
-                f"has the nearest_mode {rounding!r}, expected one of {', '.join(choices)}"
-            )
         positions = np.clip(choices[rounding], 0, each.extent - 1).astype(np.int32)
         repeats = each.size // each.extent
         is_repeated = repeats > 1 and each.size == repeats * each.extent
@@ -248,13 +220,10 @@ def _nearest(
     return value
 
 
-# -- filters --------------------------------------------------------------------------------------
-
-
 def _taps(
     coordinates: Array, each: _Axis, mode: str, slope: float, *, antialias: bool, excludes: bool
 ) -> tuple[Array, Array]:
-    """Positions and weights of the input elements for each output element: ``[size, taps]``."""
+    """Return positions and weights of input elements for each output element: ``[size, taps]``."""
     stretch = min(each.scale, 1.0) if antialias else 1.0
     reach = (1 if mode == "linear" else 2) / stretch
     x = coordinates.astype(np.float64)[:, None]
@@ -278,13 +247,12 @@ def _taps(
 
 
 def _sampled(value: AnyArray, axis: int, positions: Array, weights: Array) -> AnyArray:
-    """Weighted sums of elements along an axis."""
+    """Compute weighted sums of elements along an axis."""
     size, taps = weights.shape
     if taps <= _MAX_GATHERS:
         result: AnyArray = None
         for tap in range(taps):
-            shape = [-1 if n == axis else 1 for n in range(value.ndim)]
-            factors = weights[:, tap].astype(value.dtype).reshape(shape)
+            factors = along_axis(weights[:, tap].astype(value.dtype), axis, value.ndim)
             term = take(value, positions[:, tap], axis) * factors
             result = term if result is None else result + term
         return result

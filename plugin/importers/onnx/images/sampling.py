@@ -19,11 +19,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
-from ....numerics.element_types import I32, AnyArray, Array, DType
+from ....numerics.element_types import I32, AnyArray, Array
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import along_axis, computing_dtype
 
 _LIMIT = np.float32(1 << 30)
-"""The magnitude to which coordinates are clamped, so that they fit integers of 32 bits."""
+"""Coordinates are clamped to this magnitude, so that they fit integers of 32 bits."""
 _CUBIC_SLOPE = -0.75
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic",
           "bicubic": "cubic"}  # fmt: skip
@@ -34,12 +35,9 @@ def grid_sample(call: Call) -> Typed:
     """``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``, from -1 to 1."""
     images, grid = call.array(0), call.array(1)
     rank, count = images.ndim - 2, images.shape[0]
-    mode = _MODES.get(call.attribute("mode", "linear"))
+    mode = _MODES[call.attribute("mode", "linear")]
     padding = call.attribute("padding_mode", "zeros")
     corners = bool(call.attribute("align_corners", 0))
-    if mode is None or padding not in ("zeros", "border", "reflection"):
-        raise call.error(f"has the mode {call.attribute('mode', 'linear')!r} and the padding_mode "
-                         f"{padding!r}")  # fmt: skip
     if rank < 1 or grid.ndim != rank + 2 or grid.shape[-1] != rank or grid.shape[0] != count:
         raise call.error(f"has images {list(images.shape)} and a grid {list(grid.shape)}")
     if not math.prod(images.shape):
@@ -48,7 +46,7 @@ def grid_sample(call: Call) -> Typed:
     if margin:
         images = np.pad(images, ((0, 0), (0, 0), *[(1, 1)] * rank))
     extents = images.shape[2:]
-    coordinates, channels = grid.astype(_wide(grid.dtype)), images.shape[1]
+    coordinates, channels = grid.astype(computing_dtype(grid.dtype)), images.shape[1]
     taps: list[Taps] = []
     for axis, padded in enumerate(extents):
         extent = padded - 2 * margin
@@ -70,19 +68,19 @@ def grid_sample(call: Call) -> Typed:
 
 
 Taps: TypeAlias = list[tuple[AnyArray, AnyArray]]
-"""Positions along one axis, i32, and their weights; None for the weight 1."""
+"""The type has positions along one axis, i32, and their weights; None for the weight 1."""
 
 
 def _interpolated(
     pixels: AnyArray, taps: Sequence[Taps], first: AnyArray, extents: Sequence[int]
 ) -> AnyArray:
-    """The sums of weighted pixels, with the channels as a new last axis.
+    """Compute sums of weighted pixels, with the channels as a new last axis.
 
     Args:
         pixels: ``[images * pixels, channels]``.
-        taps: of each spatial axis; positions have the shape of the result.
+        taps: the taps of each spatial axis; positions have the shape of the result.
         first: the number of the first pixel of the image that each sample reads.
-        extents: of the spatial axes.
+        extents: the sizes of the spatial axes.
     """
     positions: list[AnyArray] = []
     weights: list[AnyArray] = []
@@ -99,12 +97,10 @@ def _interpolated(
     result = result.reshape((len(positions), *shape, pixels.shape[1]))
     if weights[0] is not None:
         factors = np.stack(weights)[..., None]
-        result = result.astype(_wide(result.dtype)) * factors.astype(_wide(result.dtype))
+        result = result.astype(computing_dtype(result.dtype)) * factors.astype(
+            computing_dtype(result.dtype)
+        )
     return result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
-
-
-def _wide(dtype: DType) -> DType:
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def _strides(extents: Sequence[int]) -> list[int]:
@@ -112,7 +108,7 @@ def _strides(extents: Sequence[int]) -> list[int]:
 
 
 def _taps(along: AnyArray, mode: str) -> Taps:
-    """Positions (f32) of the pixels near coordinates along one axis, and their weights."""
+    """Return positions (f32) of the pixels near coordinates along one axis, and their weights."""
     if mode == "nearest":
         return [(np.rint(along), None)]
     first = np.floor(along)
@@ -137,7 +133,7 @@ def _cubic(distance: AnyArray, *, is_near: bool) -> AnyArray:
 
 
 def _inside(position: AnyArray, extent: int, padding: str, *, corners: bool) -> AnyArray:
-    """Positions (i32) inside an image, which has a margin of zeros in mode ``zeros``."""
+    """Return positions (i32) in an image, which has a margin of zeros in mode ``zeros``."""
     index = convert(position, I32)
     if padding == "zeros":
         return np.minimum(np.maximum(index + np.int32(1), np.int32(0)), np.int32(extent + 1))
@@ -147,7 +143,7 @@ def _inside(position: AnyArray, extent: int, padding: str, *, corners: bool) -> 
 
 
 def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
-    """Positions reflected at the centers of the outer pixels, or at their outer edges."""
+    """Reflect positions at the centers of the outer pixels, or at their outer edges."""
     if extent == 1:
         return index * np.int32(0)
     if corners:
@@ -163,7 +159,7 @@ def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
 
 @importer("DeformConv")
 def deform_conv(call: Call) -> Typed:
-    """A convolution whose kernels read the images at offsets that are computed for each pixel."""
+    """``X, W, offset, B, mask``: a convolution whose kernels read images at computed offsets."""
     images, kernels, offsets = (call.array(index) for index in range(3))
     groups, offset_groups = call.attribute("group", 1), call.attribute("offset_group", 1)
     if images.ndim != 4 or kernels.ndim != 4:
@@ -186,7 +182,7 @@ def deform_conv(call: Call) -> Typed:
     )
     if (
         call.attribute("kernel_shape", sizes) != sizes
-        or groups < 1 or offset_groups < 1 or channels % offset_groups
+        or channels % offset_groups
         or channels != per_group * groups
         or features % groups or outer != expected or offsets.shape[1] != offset_groups * area * 2
     ):  # fmt: skip
@@ -194,15 +190,14 @@ def deform_conv(call: Call) -> Typed:
             f"has images {list(images.shape)}, kernels {list(kernels.shape)} and offsets "
             f"{list(offsets.shape)} for {groups} groups and {offset_groups} offset groups"
         )
-    dtype = _wide(images.dtype)
+    dtype = computing_dtype(images.dtype)
     shape = (count, offset_groups, *sizes, *outer)
     moves = offsets.astype(dtype).reshape((count, offset_groups, *sizes, 2, *outer))
     taps: list[Taps] = []
     for axis, extent in enumerate(extents):
-        kernel_places = np.arange(sizes[axis]) * dilations[axis]
-        output_places = np.arange(outer[axis]) * strides[axis] - pads[axis]
-        grid = kernel_places.reshape([-1 if a == 2 + axis else 1 for a in range(6)])
-        grid = grid + output_places.reshape([-1 if a == 4 + axis else 1 for a in range(6)])
+        kernel_positions = np.arange(sizes[axis]) * dilations[axis]
+        output_positions = np.arange(outer[axis]) * strides[axis] - pads[axis]
+        grid = along_axis(kernel_positions, 2 + axis, 6) + along_axis(output_positions, 4 + axis, 6)
         along = moves[:, :, :, :, axis] + grid.astype(dtype)
         along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
         taps.append([
@@ -233,9 +228,9 @@ def deform_conv(call: Call) -> Typed:
 
 @importer("AffineGrid")
 def affine_grid(call: Call) -> Typed:
-    """The coordinates ``theta @ [x, y, (z,) 1]`` of each pixel of images of a constant size."""
+    """``theta @ [x, y, (z,) 1]``: coordinates of each pixel of images of a constant size."""
     theta = call.array(0)
-    size = [int(n) for n in call.constant(1).reshape(-1)]
+    size = call.constant_list(1)
     corners, rank = bool(call.attribute("align_corners", 0)), len(size) - 2
     if rank not in (2, 3) or tuple(theta.shape) != (size[0], rank, rank + 1):
         raise call.error(f"has theta of shape {list(theta.shape)} for images {size}")
@@ -243,14 +238,14 @@ def affine_grid(call: Call) -> Typed:
     points = np.meshgrid(*axes, np.ones(1), indexing="ij")
     order = (*reversed(range(rank)), rank)
     homogeneous = np.stack([each.transpose(order).reshape(-1) for each in points], axis=-1)
-    dtype = _wide(theta.dtype)
+    dtype = computing_dtype(theta.dtype)
     result = contract(theta.astype(dtype), homogeneous.astype(dtype), ([2], [1]), dtype=dtype)
     grid = result.transpose(0, 2, 1).reshape((size[0], *size[2:], rank))
     return Typed(call.input(0).type, grid.astype(theta.dtype))
 
 
 def _centers(extent: int, *, corners: bool) -> Array:
-    """The centers of pixels from -1 to 1; with `corners`, the outer centers are -1 and 1."""
+    """Return the centers of pixels from -1 to 1; with `corners`, the outer centers are -1 and 1."""
     if corners:
         return np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
     return (2 * np.arange(extent) + 1) / extent - 1

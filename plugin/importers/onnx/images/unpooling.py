@@ -1,4 +1,4 @@
-"""MaxUnpool and Col2Im: elements put or added at positions of a larger image.
+"""MaxUnpool and Col2Im: scatters of elements to positions of a larger image.
 
 Sources: ONNX, MaxUnpool 22, Col2Im 18.
 """
@@ -13,11 +13,12 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter
 from ....numerics.element_types import I32, I64
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import along_axis
 
 
 @importer("MaxUnpool")
 def max_unpool(call: Call) -> Typed:
-    """``X`` at the positions ``I`` of the whole output, and 0 elsewhere."""
+    """``X`` at the positions ``I`` of the output, and 0 elsewhere."""
     pooled, positions = call.array(0), call.array(1)
     rank, sizes = pooled.ndim - 2, call.attribute("kernel_shape", [])
     strides = call.attribute("strides", [1] * rank)
@@ -31,9 +32,9 @@ def max_unpool(call: Call) -> Typed:
         for axis, extent in enumerate(pooled.shape[2:])
     ]
     shape = [*pooled.shape[:2], *inner]
-    if call.optional(2) is not None and call.constant(2).reshape(-1).tolist() != shape:
+    if call.optional(2) is not None and call.constant_list(2) != shape:
         raise call.error(
-            f"has the output_shape {call.constant(2).reshape(-1).tolist()}, and its windows give "
+            f"has the output_shape {call.constant_list(2)}, and its windows give "
             f"{shape}: runtimes differ on the meaning of the positions; leave output_shape out and "
             "add a Pad",
             UnsupportedError,
@@ -51,7 +52,7 @@ def max_unpool(call: Call) -> Typed:
 def col2im(call: Call) -> Typed:
     """Blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
     blocks = call.array(0)
-    image, block = ([int(n) for n in call.constant(index).reshape(-1)] for index in (1, 2))
+    image, block = (call.constant_list(index) for index in (1, 2))
     rank = len(image)
     strides, dilations = (call.attribute(name, [1] * rank) for name in ("strides", "dilations"))
     pads = call.attribute("pads", [0] * (2 * rank))
@@ -75,10 +76,8 @@ def col2im(call: Call) -> Typed:
     for axis in range(rank):
         offsets = np.arange(block[axis]) * dilations[axis]
         positions_of_blocks = np.arange(counts[axis]) * strides[axis]
-        along = offsets.reshape([-1 if a == axis else 1 for a in range(2 * rank)])
-        along = along + positions_of_blocks.reshape(
-            [-1 if a == axis + rank else 1 for a in range(2 * rank)]
-        )
+        along = along_axis(offsets, axis, 2 * rank)
+        along = along + along_axis(positions_of_blocks, axis + rank, 2 * rank)
         flat = flat + along * math.prod(padded[axis + 1 :])
     updates = blocks.reshape((number * channels, flat.size)).transpose(1, 0)
     start = np.zeros((math.prod(padded), number * channels), blocks.dtype)

@@ -1,6 +1,6 @@
-"""Operators that move elements: by indices, or by arithmetic on positions.
+"""Operators that move elements: Gather, Expand, Tile, DepthToSpace.
 
-They hold for every type, and for reals that are integers and scales.
+They take every type, and quantized operands as integers and scales.
 
 Sources: ONNX, Gather 13, Expand 13, Tile 13, DepthToSpace 13, SpaceToDepth 27; ONNX Runtime,
 GatherBlockQuantized.
@@ -17,12 +17,10 @@ from ..call import Call, Typed, importer
 from ..quantization.expressed import Quantized
 from .shapes import moved
 
-# -- at indices -----------------------------------------------------------------------------------
-
 
 @importer("Gather")
 def gather(call: Call) -> Typed:
-    """Slices along an axis; a table of storage keeps its scales, for each row if it has them."""
+    """Slices along an axis; a quantized table keeps its scales, one or one for each row."""
     operand, indices = call.input(0), call.array(1)
     if not operand.shape:
         raise call.error("gathers from a tensor without dimensions")
@@ -41,36 +39,33 @@ def gather(call: Call) -> Typed:
 def _gathered_slices(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
     """Gather slices along an axis; negative indices count from the end."""
     count = int(table.shape[axis])
-    places = convert(indices, I32).reshape(-1)
-    places = np.where(places < 0, places + np.int32(count), places)
-    result = take(table, places, axis)
+    positions = convert(indices, I32).reshape(-1)
+    positions = np.where(positions < 0, positions + np.int32(count), positions)
+    result = take(table, positions, axis)
     return result.reshape((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]))
 
 
 def _gathered(table: Quantized, indices: AnyArray, axis: int) -> Quantized | None:
-    storage = _gathered_slices(table.storage, indices, axis)
-    extents = tuple(indices.shape)
-    before, after = table.block_sizes[:axis], table.block_sizes[axis + 1 :]
-    if table.scales.shape[axis] == 1:
-        inner = (1,) * len(extents)
-        shape = (*table.scales.shape[:axis], *inner, *table.scales.shape[axis + 1 :])
-        planes = [
-            None if p is None else p.reshape(shape) for p in (table.scales, table.zero_points)
-        ]
-        return Quantized(storage, table.type, planes[0], planes[1], (*before, *extents, *after))
-    if table.scales.shape[axis] != table.shape[axis]:
+    """Gather rows of a table with one scale, or one for each row; None for other scales."""
+    storage, count = _gathered_slices(table.storage, indices, axis), table.scales.shape[axis]
+    sizes = tuple(indices.shape)
+    if count not in (1, table.shape[axis]):
         return None
-    planes = [
-        None if p is None else _gathered_slices(p, indices, axis)
-        for p in (table.scales, table.zero_points)
-    ]
-    ones = (1,) * len(extents)
-    return Quantized(storage, table.type, planes[0], planes[1], (*before, *ones, *after))
+    shape = (*table.scales.shape[:axis], *(1,) * len(sizes), *table.scales.shape[axis + 1 :])
+    scales, zero_points = (
+        None if plane is None
+        else plane.reshape(shape) if count == 1
+        else _gathered_slices(plane, indices, axis)
+        for plane in (table.scales, table.zero_points)
+    )  # fmt: skip
+    block_sizes = sizes if count == 1 else (1,) * len(sizes)
+    block_sizes = (*table.block_sizes[:axis], *block_sizes, *table.block_sizes[axis + 1 :])
+    return Quantized(storage, table.type, scales, zero_points, block_sizes)
 
 
 @importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Quantized | None:
-    """``data, indices, scales, zero_points``: rows of a table in blocks, as reals of the scales."""
+    """``data, indices, scales, zero_points``: rows of a block-quantized table."""
     data, indices = call.input(0), call.array(1)
     rank, size, bits = len(data.shape), call.attribute("block_size", 128), call.attribute("bits", 4)
     axis, along = call.axis("gather_axis", rank, 0), call.axis("quantize_axis", rank, 1)
@@ -104,13 +99,10 @@ def gather_block_quantized(call: Call) -> Quantized | None:
     return _gathered(Quantized(storage, storage_type, scales.value, zeros, sizes), indices, axis)
 
 
-# -- movements ------------------------------------------------------------------------------------
-
-
 @importer("Expand")
 def expand(call: Call) -> Typed:
-    """The input broadcast with a shape, which may have shorter axes than the input."""
-    before, shape = call.input(0).shape, [int(n) for n in call.constant(1).reshape(-1)]
+    """``input`` broadcast with a shape, which can have shorter axes."""
+    before, shape = call.input(0).shape, call.constant_list(1)
     try:
         target = np.broadcast_shapes(before, tuple(shape))
     except ValueError:
@@ -121,8 +113,8 @@ def expand(call: Call) -> Typed:
 
 @importer("Tile")
 def tile(call: Call) -> Typed:
-    """Copies of the input, side by side along each axis."""
-    repeats, shape = [int(n) for n in call.constant(1).reshape(-1)], call.input(0).shape
+    """``repeats`` copies of the input along each axis."""
+    repeats, shape = call.constant_list(1), call.input(0).shape
     if len(repeats) != len(shape) or min(repeats, default=0) < 0:
         raise call.error(f"has the repeats {repeats} for {len(shape)} dimensions")
 
@@ -144,7 +136,7 @@ def depth_to_space(call: Call) -> Typed:
     """Channels as blocks of pixels: blocks are outside channels (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")
-    if len(shape) != 4 or size < 1 or shape[1] % (size * size) or mode not in ("DCR", "CRD"):
+    if len(shape) != 4 or shape[1] % (size * size):
         raise call.error(f"cannot make blocks of {size} of {list(shape)} in the mode {mode!r}")
     count, channels, height, width = shape
     depth = channels // (size * size)
@@ -166,10 +158,8 @@ def space_to_depth(call: Call) -> Typed:
     """Blocks of pixels as channels: blocks are outside channels (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")
-    if len(shape) != 4 or size < 1 or shape[2] % size or shape[3] % size:
+    if len(shape) != 4 or shape[2] % size or shape[3] % size:
         raise call.error(f"cannot take blocks of {size} of {list(shape)}")
-    if mode not in ("DCR", "CRD"):
-        raise call.error(f"has the mode {mode!r}, expected DCR or CRD")
     count, channels, height, width = shape
 
     def rearranged(value: AnyArray) -> AnyArray:

@@ -1,4 +1,4 @@
-"""Pad: margins around a tensor, constant or copied from its elements.
+"""Pad: padding of a tensor, constant or copied from its elements.
 
 Negative pads crop first. In the modes ``reflect``, ``edge`` and ``wrap``, each output element along
 an axis is a copy of one input element, whose position NumPy's ``pad`` computes when the program is
@@ -24,7 +24,7 @@ from .shapes import moved
 __all__ = ["pad_constant", "take_constant"]
 
 _MAX_RUNS = 8
-"""The number of slices up to which a gather at constant positions is a concatenation of slices."""
+"""The greatest number of slices whose concatenation replaces a gather."""
 
 
 def take_constant(array: AnyArray, positions: Array, axis: int) -> AnyArray:
@@ -75,10 +75,10 @@ def pad_constant(array: AnyArray, widths: Sequence[tuple[int, int]], fill: AnyAr
 
 @importer("Pad")
 def pad(call: Call) -> Typed:
-    """The input with margins; a real with one scale stays integers."""
+    """``data`` with padding; a quantized operand with one scale stays integers."""
     operand, mode = call.input(0), call.attribute("mode", "constant")
     widths = _widths(call, operand.shape)
-    has_value = call.optional(2) is not None  # which holds for constant margins only
+    has_value = call.optional(2) is not None  # other modes ignore it
     if mode != "constant":
         positions = [
             _positions(call, extent, pair, mode)
@@ -93,10 +93,7 @@ def pad(call: Call) -> Typed:
         return moved(call, move)
     fill = np.zeros((), element_of(operand.type).dtype)
     if has_value:
-        fill = call.array(2).reshape(-1)
-        if fill.size != 1:
-            raise call.error(f"has {fill.size} values for the margins, expected one")
-        fill = fill.reshape(())
+        fill = call.scalar(2)
     value = operand.value
     if isinstance(value, Quantized) and is_known(fill) and not fill:
         zero = value.zero_points
@@ -109,8 +106,8 @@ def pad(call: Call) -> Typed:
 
 
 def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:
-    """The widths of the margins before and after each axis."""
-    rank, pads = len(shape), [int(n) for n in call.constant(1).reshape(-1)]
+    """Return the padding before and after each axis."""
+    rank, pads = len(shape), call.constant_list(1)
     axes = list(range(rank))
     if call.optional(3) is not None:
         axes = [call.checked_axis(int(a), rank) for a in call.constant(3).reshape(-1)]
@@ -126,9 +123,7 @@ def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _positions(call: Call, extent: int, pair: tuple[int, int], mode: str) -> Array:
-    """The position of the input element that each output element along an axis copies."""
-    if mode not in ("reflect", "edge", "wrap"):
-        raise call.error(f"has the mode {mode!r}, expected constant, reflect, edge or wrap")
+    """Return the position of the input element that each output element along an axis copies."""
     low, high = pair
     inside = np.arange(extent)[max(-low, 0) : extent - max(-high, 0)]
     added = (max(low, 0), max(high, 0))

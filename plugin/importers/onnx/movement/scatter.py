@@ -1,7 +1,7 @@
-"""Gathers and scatters of elements: operators that read or write at computed indices.
+"""Gathers and scatters of elements at computed indices.
 
-A multi-dimensional index becomes a position in the flattened tensor, so that one gather of rows and
-one scatter of rows serve all of them. Negative indices count from the end of their axis.
+A multi-dimensional index becomes a position in the flattened tensor: one gather of rows and one
+scatter of rows serve all operators. Negative indices count from the end of their axis.
 
 Sources: ONNX, GatherElements 13, GatherND 13, ScatterElements 18, ScatterND 18, OneHot 28,
 ReverseSequence 28.
@@ -21,7 +21,7 @@ from .shapes import moved
 
 
 def _wrapped(call: Call, indices: AnyArray, extent: int) -> AnyArray:
-    """Indices from 0 on, i32."""
+    """Return indices from 0, i32."""
     if is_known(indices) and indices.size:
         low, high = int(np.min(indices)), int(np.max(indices))
         if low < -extent or high >= extent:
@@ -35,7 +35,7 @@ def _strides(shape: Sequence[int]) -> list[int]:
 
 
 def _along(call: Call, indices: AnyArray, shape: Sequence[int], axis: int) -> AnyArray:
-    """Positions in a flattened tensor: indices along one axis, and their own places elsewhere."""
+    """Return positions in a flattened tensor, of indices along one axis."""
     rank = len(shape)
     if indices.ndim != rank or any(
         n > extent for a, (n, extent) in enumerate(zip(indices.shape, shape, strict=True))
@@ -52,7 +52,7 @@ def _along(call: Call, indices: AnyArray, shape: Sequence[int], axis: int) -> An
 
 
 def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
-    """Positions of rows: the last axis of the indices has one index for each axis of `shape`."""
+    """Return positions of rows, whose indices along each axis of `shape` are the last axis."""
     flat: AnyArray = None
     for axis, stride in enumerate(_strides(shape)):
         part = _wrapped(call, indices[..., axis], shape[axis]) * np.int32(stride)
@@ -62,7 +62,7 @@ def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
 
 @importer("GatherElements")
 def gather_elements(call: Call) -> Typed:
-    """One element for each index, from the same place along the other axes."""
+    """One element for each index, from the same position along the other axes."""
     shape, indices = call.input(0).shape, call.array(1)
     axis = call.axis("axis", len(shape), 0)
     flat = _along(call, indices, shape, axis)
@@ -74,7 +74,7 @@ def gather_elements(call: Call) -> Typed:
 
 @importer("GatherND")
 def gather_nd(call: Call) -> Typed:
-    """A slice for each index of several axes; the first axes can be those of a batch."""
+    """A slice for each index of several axes; the first ``batch_dims`` axes are a batch."""
     shape, indices = call.input(0).shape, call.array(1)
     batch, depth = call.attribute("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
     inner = shape[batch : batch + depth]
@@ -92,22 +92,13 @@ def gather_nd(call: Call) -> Typed:
     return moved(call, lambda value: take(value.reshape(rows), flat.reshape(-1), 0).reshape(result))
 
 
-# -- scatters -------------------------------------------------------------------------------------
-
 _FUNCTIONS = {"none": "set", "add": "add", "mul": "multiply", "max": "maximum", "min": "minimum"}
-
-
-def _function(call: Call) -> str:
-    reduction = call.attribute("reduction", "none")
-    if reduction not in _FUNCTIONS:
-        raise call.error(f"has the reduction {reduction!r}, expected one of {list(_FUNCTIONS)}")
-    return _FUNCTIONS[reduction]
 
 
 def _scattered(
     rows: AnyArray, positions: AnyArray, updates_of_rows: AnyArray, function: str
 ) -> AnyArray:
-    """Combine updates into rows, in a signed type that has the order of their own."""
+    """Combine updates into rows, in a signed type of the same order."""
     element = ElementType.of_dtype(np.dtype(rows.dtype))
     is_ordered = function in ("maximum", "minimum")
     if element.is_float or (element.kind == "int" and element.bits >= 32):
@@ -124,9 +115,12 @@ def _scattered(
 
 @importer("ScatterElements")
 def scatter_elements(call: Call) -> Typed:
-    """A copy of the data with one update for each index, at the same place along other axes."""
+    """``data`` with one update for each index, at the same position along other axes."""
     data, indices, updates = (call.array(index) for index in range(3))
-    axis, function = call.axis("axis", data.ndim, 0), _function(call)
+    axis, function = (
+        call.axis("axis", data.ndim, 0),
+        _FUNCTIONS[call.attribute("reduction", "none")],
+    )
     if tuple(indices.shape) != tuple(updates.shape):
         raise call.error(f"has {list(indices.shape)} indices and {list(updates.shape)} updates")
     if not math.prod(indices.shape):
@@ -138,9 +132,12 @@ def scatter_elements(call: Call) -> Typed:
 
 @importer("ScatterND")
 def scatter_nd(call: Call) -> Typed:
-    """A copy of the data with one slice of the updates for each index of several axes."""
+    """``data`` with one slice of the updates for each index of several axes."""
     data, indices, updates = (call.array(index) for index in range(3))
-    depth, function = indices.shape[-1] if indices.ndim else 0, _function(call)
+    depth, function = (
+        indices.shape[-1] if indices.ndim else 0,
+        _FUNCTIONS[call.attribute("reduction", "none")],
+    )
     if not 0 < depth <= data.ndim:
         raise call.error(f"has indices of {depth} axes for {list(data.shape)}")
     rest = tuple(data.shape[depth:])
@@ -157,12 +154,9 @@ def scatter_nd(call: Call) -> Typed:
     return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
 
 
-# -- one axis -------------------------------------------------------------------------------------
-
-
 @importer("OneHot")
 def one_hot(call: Call) -> Typed:
-    """The on-value at the index along a new axis, and the off-value elsewhere."""
+    """The on-value at each index along a new axis, and the off-value elsewhere."""
     indices, values = call.array(0), call.array(2).reshape(-1)
     depth, rank = int(call.constant_scalar(1)), indices.ndim
     if values.shape[0] != 2 or depth < 1:
@@ -177,7 +171,7 @@ def one_hot(call: Call) -> Typed:
 
 @importer("ReverseSequence")
 def reverse_sequence(call: Call) -> Typed:
-    """The first elements along the time axis reversed, as many as each sequence has."""
+    """The elements of each sequence reversed along the time axis, within its length."""
     shape, lengths = call.input(0).shape, convert(call.array(1), I32)
     rank = len(shape)
     batch, time = (call.axis(f"{name}_axis", rank, n) for name, n in (("batch", 1), ("time", 0)))

@@ -1,8 +1,8 @@
-"""Sequences and optionals that are known when the program is written.
+"""Sequences and optionals, which exist while a program is written.
 
-A program has tensors only. A sequence whose length is known, such as the parts of a split, is a
-list of tensors here; operators on it choose among them and write nothing. An optional is its
-tensor, or nothing.
+A program has tensors only. A sequence of constant length, as SplitToSequence returns it, is a list
+of tensors here; operators on it choose tensors and write nothing. An optional is its tensor, or
+nothing.
 
 Sources: ONNX, SplitToSequence 24, SequenceConstruct 11, SequenceAt 11, SequenceInsert 11,
 SequenceErase 11, SequenceLength 11, SequenceEmpty 11, SequenceMap 17, ConcatFromSequence 11,
@@ -20,7 +20,7 @@ from ..call import Call, Operand, Typed, importer
 from .shapes import moved
 
 _MAX_PARTS = 4096
-"""The number of tensors that a sequence has at most."""
+"""The greatest number of tensors of a sequence."""
 
 
 class _Sequence:
@@ -52,7 +52,7 @@ def _typed(items: list[Operand] | None) -> Typed:
 
 
 def _items(call: Call, index: int = 0) -> list[Operand]:
-    """The tensors of an input that is a sequence."""
+    """Return the tensors of an input that is a sequence."""
     operand = call.input(index)
     if not isinstance(operand.value, _Sequence) or operand.value.items is None:
         raise call.error(f"needs a sequence as input {index}, and {operand} is none")
@@ -60,7 +60,7 @@ def _items(call: Call, index: int = 0) -> list[Operand]:
 
 
 def _position(call: Call, index: int, count: int, default: int) -> int:
-    """A constant position in a sequence, from 0."""
+    """Return a constant position in a sequence, from 0."""
     if call.optional(index) is None:
         return default
     position = int(call.constant_scalar(index))
@@ -71,20 +71,20 @@ def _position(call: Call, index: int, count: int, default: int) -> int:
 
 @importer("SequenceEmpty")
 def sequence_empty(call: Call) -> Typed:
-    """A sequence without elements."""
+    """An empty sequence."""
     call.attribute("dtype", 1)  # the type of elements that are not there
     return _typed([])
 
 
 @importer("SequenceConstruct")
 def sequence_construct(call: Call) -> Typed:
-    """The inputs."""
+    """A sequence of the inputs."""
     return _typed([call.input(index) for index in range(len(call.inputs))])
 
 
 @importer("SequenceInsert")
 def sequence_insert(call: Call) -> Typed:
-    """A sequence with another tensor before a position; at the end by default."""
+    """``input_sequence`` with a tensor before a position, by default at the end."""
     items, tensor = list(_items(call)), call.input(1)
     items.insert(_position(call, 2, len(items) + 1, len(items)), tensor)
     return _typed(items)
@@ -92,7 +92,7 @@ def sequence_insert(call: Call) -> Typed:
 
 @importer("SequenceErase")
 def sequence_erase(call: Call) -> Typed:
-    """A sequence without the element at a position; the last one by default."""
+    """``input_sequence`` without the element at a position, by default the last one."""
     items = list(_items(call))
     if not items:
         raise call.error("erases an element of an empty sequence")
@@ -102,7 +102,7 @@ def sequence_erase(call: Call) -> Typed:
 
 @importer("SequenceAt")
 def sequence_at(call: Call) -> Typed:
-    """The element at a position."""
+    """The element of ``input_sequence`` at a position."""
     items = _items(call)
     chosen = items[_position(call, 1, len(items), 0)]
     return Typed(chosen.type, chosen.value)
@@ -110,13 +110,13 @@ def sequence_at(call: Call) -> Typed:
 
 @importer("SequenceLength")
 def sequence_length(call: Call) -> Any:
-    """The number of elements."""
+    """The number of elements of ``input_sequence``."""
     return np.array(len(_items(call)), np.int64)
 
 
 @importer("SplitToSequence")
 def split_to_sequence(call: Call) -> Typed:
-    """Slices along an axis: of arguments sizes, of one size, or of one element each."""
+    """Slices along an axis: of stated sizes, of one size, or of one element."""
     shape = call.input(0).shape
     axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
     extent, is_single = shape[axis], call.optional(1) is None
@@ -143,7 +143,7 @@ def split_to_sequence(call: Call) -> Typed:
 
 @importer("ConcatFromSequence")
 def concat_from_sequence(call: Call) -> Typed:
-    """The elements side by side along an axis, which may be a new one."""
+    """The elements concatenated along an axis, which can be a new one."""
     items, is_new = _items(call), call.attribute("new_axis", 0)
     if not items:
         raise call.error("joins an empty sequence")
@@ -157,7 +157,7 @@ def concat_from_sequence(call: Call) -> Typed:
 
 @importer("SequenceMap")
 def sequence_map(call: Call) -> list[Typed]:
-    """A graph for each element of a sequence, with elements of other sequences, or tensors."""
+    """A graph for each element of a sequence, with elements of further sequences, or tensors."""
     body, items = call.subgraph("body"), _items(call)
     extra_operands = [call.input(index) for index in range(1, len(call.inputs))]
     rows = []
@@ -177,12 +177,9 @@ def sequence_map(call: Call) -> list[Typed]:
     return [_typed([row[number] for row in rows]) for number in range(len(call.node.outputs))]
 
 
-# -- optionals ------------------------------------------------------------------------------------
-
-
 @importer("Optional")
 def optional(call: Call) -> Typed:
-    """The input; without one, an optional that has no value."""
+    """An optional of the input, or without a value."""
     operand = call.optional(0)
     call.attribute("type")  # of a value that is not there
     return _typed(None) if operand is None else Typed(operand.type, operand.value)
@@ -190,7 +187,7 @@ def optional(call: Call) -> Typed:
 
 @importer("OptionalHasElement")
 def optional_has_element(call: Call) -> Any:
-    """The truth of "there is a value"."""
+    """True if the optional has a value."""
     operand = call.optional(0)
     is_empty = operand is None or (
         isinstance(operand.value, _Sequence) and operand.value.items is None
@@ -200,7 +197,7 @@ def optional_has_element(call: Call) -> Any:
 
 @importer("OptionalGetElement")
 def optional_get_element(call: Call) -> Typed:
-    """The value."""
+    """The value of the optional."""
     operand = call.input(0)
     if isinstance(operand.value, _Sequence) and operand.value.items is None:
         raise call.error("takes the value of an optional that has none")

@@ -1,6 +1,6 @@
-"""Operators that move elements, and those that compute shapes: exact for every type.
+"""Operators that move elements or compute shapes: exact for every type.
 
-Sources: ONNX, Reshape 5 to 25, Transpose, Slice 10 to 13, Split 2 to 18, and so on.
+Sources: ONNX, Reshape 5 to 25, Transpose 25, Slice 10 to 13, Split 2 to 18, Concat 13.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ __all__ = ["moved"]
 
 
 def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
-    """An input with its elements in other places; a real stays integers if it can."""
+    """Move the elements of the first input; a quantized one stays integers if it has one scale."""
     operand = call.input(0)
     if isinstance(operand.value, Quantized):
-        found = operand.value.moved(move)
-        if found is not None:
-            return Typed(operand.type, found)
+        result = operand.value.moved(move)
+        if result is not None:
+            return Typed(operand.type, result)
     return Typed(operand.type, move(call.array(0)))
 
 
 @importer("Identity")
 def identity(call: Call) -> Typed:
-    """The same."""
+    """``input`` unchanged."""
     return Typed(call.input(0).type, call.input(0).value)
 
 
 @importer("Dropout")
 def dropout(call: Call) -> list[Typed]:
-    """The same, and a mask that is true everywhere: nothing is dropped in inference."""
+    """``data`` unchanged, and a mask that is true everywhere: inference drops nothing."""
     if call.optional(2) is not None and call.constant(2).any():
         raise call.error(
             "has training_mode = true, and drops elements at random; export it for inference",
             UnsupportedError,
         )
     operand = call.input(0)
-    same = Typed(operand.type, operand.value)
-    return [same, Typed("BOOL", np.ones(operand.shape, np.bool_))][: len(call.node.outputs)]
+    mask = Typed("BOOL", np.ones(operand.shape, np.bool_))
+    return [Typed(operand.type, operand.value), mask]
 
 
 @importer("Constant")
 def constant(call: Call) -> Typed:
-    """One of the attributes."""
+    """The tensor or the numbers of an attribute."""
     for name in ("value", "sparse_value"):
         tensor = call.attribute(name)
         if isinstance(tensor, Tensor):
@@ -66,7 +66,7 @@ def constant(call: Call) -> Typed:
 
 @importer("Shape")
 def shape(call: Call) -> AnyArray:
-    """Extents; programs know them all."""
+    """The dimension sizes from ``start`` to ``end``."""
     extents = list(call.input(0).shape)
     end = call.attribute("end")
     return np.array(extents[call.attribute("start", 0) : end], np.int64)
@@ -80,34 +80,30 @@ def size(call: Call) -> AnyArray:
 
 @importer("Reshape")
 def reshape(call: Call) -> Typed:
-    """0 is the extent that was there, -1 what is left."""
-    requested = call.constant(1).reshape(-1).tolist()
-    before = call.input(0).shape
-    zeros_stay = bool(call.attribute("allowzero", 0))
-    wanted = []
-    for axis, extent in enumerate(requested):
-        if extent == 0 and not zeros_stay:
-            if axis >= len(before):
-                raise call.error(f"gives {list(before)} the shape {list(requested)}")
-            extent = before[axis]
-        wanted.append(int(extent))
-    return _reshaped(call, wanted)
+    """``data`` in another shape: 0 copies a dimension size, -1 stands for the remaining size."""
+    stated, before = call.constant_list(1), call.input(0).shape
+    shape = list(stated)
+    if not call.attribute("allowzero", 0):
+        if any(n == 0 for n in stated[len(before) :]):
+            raise call.error(f"gives {list(before)} the shape {stated}")
+        shape = [n or before[axis] for axis, n in enumerate(stated)]
+    return _reshaped(call, shape)
 
 
-def _reshaped(call: Call, wanted: Sequence[int]) -> Typed:
+def _reshaped(call: Call, stated: Sequence[int]) -> Typed:
     count = math.prod(call.input(0).shape)
-    rest = math.prod(n for n in wanted if n != -1)
-    known = list(wanted)
-    if known.count(-1) == 1 and rest > 0 and not count % rest:
-        known[known.index(-1)] = count // rest
-    if min(known, default=0) < 0 or math.prod(known) != count:
-        raise call.error(f"gives {list(call.input(0).shape)} the shape {list(wanted)}")
-    return moved(call, lambda value: value.reshape(tuple(known)))
+    rest = math.prod(n for n in stated if n != -1)
+    shape = list(stated)
+    if shape.count(-1) == 1 and rest > 0 and not count % rest:
+        shape[shape.index(-1)] = count // rest
+    if min(shape, default=0) < 0 or math.prod(shape) != count:
+        raise call.error(f"gives {list(call.input(0).shape)} the shape {list(stated)}")
+    return moved(call, lambda value: value.reshape(tuple(shape)))
 
 
 @importer("Flatten")
 def flatten(call: Call) -> Typed:
-    """The axes before one, and the others."""
+    """A matrix: the axes before ``axis`` are M, the others N."""
     before = call.input(0).shape
     axis = call.attribute("axis", 1)
     if not -len(before) <= axis <= len(before):
@@ -116,21 +112,14 @@ def flatten(call: Call) -> Typed:
     return _reshaped(call, [math.prod(before[:axis]), math.prod(before[axis:])])
 
 
-def _axes(call: Call, rank: int) -> list[int] | None:
-    axes = None
-    if call.optional(1) is not None:
-        axes = call.constant(1).reshape(-1).tolist()
-    return None if axes is None else sorted(call.checked_axis(axis, rank) for axis in axes)
-
-
 @importer("Squeeze")
 def squeeze(call: Call) -> Typed:
-    """Without axes of one element."""
+    """``data`` without axes of one element."""
     before = call.input(0).shape
-    axes = _axes(call, len(before))
-    if axes is None:
-        axes = [axis for axis, extent in enumerate(before) if extent == 1]
-    elif not axes and 1 in before:
+    axes = [axis for axis, size in enumerate(before) if size == 1]
+    if call.optional(1) is not None:
+        axes = [call.checked_axis(axis, len(before)) for axis in call.constant_list(1)]
+    if not axes and 1 in before:
         raise call.error(
             f"has an empty list of axes for {list(before)}: runtimes differ in whether all axes of "
             "one element go; list the axes, or leave the input out",
@@ -141,9 +130,9 @@ def squeeze(call: Call) -> Typed:
 
 @importer("Unsqueeze")
 def unsqueeze(call: Call) -> Typed:
-    """With further axes of one element."""
+    """``data`` with further axes of one element."""
     extents = list(call.input(0).shape)
-    new_axes = call.constant(1).reshape(-1).tolist()
+    new_axes = call.constant_list(1)
     rank = len(extents) + len(new_axes)
     checked = sorted(call.checked_axis(axis, rank) for axis in new_axes)
     if len(set(checked)) < len(checked):
@@ -155,7 +144,7 @@ def unsqueeze(call: Call) -> Typed:
 
 @importer("Transpose")
 def transpose(call: Call) -> Typed:
-    """By default the axes reversed."""
+    """``data`` with its axes in the order ``perm``, by default reversed."""
     operand = call.input(0)
     rank = len(operand.shape)
     order = tuple(call.attribute("perm", list(reversed(range(rank)))))
@@ -168,12 +157,12 @@ def transpose(call: Call) -> Typed:
 
 @importer("Concat")
 def concat(call: Call) -> Typed:
-    """Along an axis; reals that have the same parameters stay integers."""
+    """Inputs along an axis; quantized ones with the same parameters stay integers."""
     operands = [call.input(index) for index in range(len(call.inputs))]
     rank = len(operands[0].shape)
     axis = call.axis("axis", rank, 0)
-    rests = {(*o.shape[:axis], *o.shape[axis + 1 :]) for o in operands}
-    if len(rests) > 1 or any(len(operand.shape) != rank for operand in operands):
+    other_sizes = {(*o.shape[:axis], *o.shape[axis + 1 :]) for o in operands}
+    if len(other_sizes) > 1 or any(len(operand.shape) != rank for operand in operands):
         shapes = ", ".join(str(list(operand.shape)) for operand in operands)
         raise call.error(f"joins tensors of the shapes {shapes} along axis {axis}")
     values = [operand.value for operand in operands]
@@ -185,7 +174,7 @@ def concat(call: Call) -> Typed:
 
 
 def _is_like(first: Quantized, other: Any) -> bool:
-    """Both have one scale and zero point, the same."""
+    """Return True if both have one scale and zero point, the same."""
     if not isinstance(other, Quantized) or not first.is_per_tensor or not other.is_per_tensor:
         return False
     return first.type == other.type and all(
@@ -197,20 +186,16 @@ def _is_like(first: Quantized, other: Any) -> bool:
 
 
 _WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
-"""Ends that stand for the end of an axis of any size."""
+"""These ends stand for the end of an axis of any size."""
 
 
 @importer("Slice")
 def slice_(call: Call) -> Typed:
-    """Python's slices of some axes."""
+    """``data[starts:ends:steps]`` along axes."""
     extents = call.input(0).shape
-    starts, ends = (call.constant(index).reshape(-1).tolist() for index in (1, 2))
-    axes, steps = (
-        None if call.optional(index) is None else call.constant(index).reshape(-1).tolist()
-        for index in (3, 4)
-    )
-    steps = [1] * len(starts) if steps is None else steps
-    axes = list(range(len(starts))) if axes is None else axes
+    starts, ends = (call.constant_list(index) for index in (1, 2))
+    axes = list(range(len(starts))) if call.optional(3) is None else call.constant_list(3)
+    steps = [1] * len(starts) if call.optional(4) is None else call.constant_list(4)
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise call.error(f"has {len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     if 0 in steps:
@@ -227,7 +212,7 @@ def slice_(call: Call) -> Typed:
         if step < 0:  # clamped to the first element, where Python's slices have none
             start = max(start, -extents[axis])
         positions = range(extents[axis])[slice(int(start), int(end), int(step))]
-        if step < 0 and positions:  # the same positions in ascending order, reversed afterwards
+        if step < 0 and positions:  # ascending here, and reversed below
             backward.append(axis)
             positions = positions[::-1]
         index[axis] = (
@@ -243,7 +228,7 @@ def slice_(call: Call) -> Typed:
 
 @importer("Split")
 def split(call: Call) -> list[Typed]:
-    """In parts of given sizes, or equal ones."""
+    """Slices of stated sizes along an axis, or of equal sizes."""
     extents, count = call.input(0).shape, len(call.node.outputs)
     axis = call.axis("axis", len(extents), 0)
     if call.attribute("num_outputs", count) != count:
@@ -252,7 +237,7 @@ def split(call: Call) -> list[Typed]:
     if call.optional(1) is not None:
         if "num_outputs" in call.node.attributes:
             raise call.error("has both sizes (input 1) and num_outputs, expected one of them")
-        sizes = call.constant(1).reshape(-1).tolist()
+        sizes = call.constant_list(1)
     if sizes is None:
         part = -(-extents[axis] // max(count, 1))
         sizes = [min(part, extents[axis] - n * part) for n in range(count)]

@@ -110,9 +110,6 @@ def clip(call: Call) -> ScaledSum | Typed:
     return clipped(call) if bounded is None else bounded
 
 
-# -- ONNX Runtime ---------------------------------------------------------------------------------
-
-
 @importer("com.microsoft.QLinearAdd")
 def qlinear_add(call: Call) -> Typed:
     """``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A + B``."""

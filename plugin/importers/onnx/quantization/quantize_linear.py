@@ -131,9 +131,6 @@ def _report_arithmetic(call: Call, total: ScaledSum, scales: AnyArray) -> None:
         call.with_floats("a scale is an argument, or 0: integers are summed, and rounded as floats")
 
 
-# -- operators ------------------------------------------------------------------------------------
-
-
 @importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(call: Call) -> Typed:
     """``x, y_scale, y_zero_point``: per tensor, per axis, or in blocks along an axis."""

@@ -60,8 +60,6 @@ def _affine(call: Call, x: AnyArray, scale: AnyArray, bias: AnyArray = None) -> 
     return x * scale if bias is None else x * scale + bias
 
 
-# -- along the last axes --------------------------------------------------------------------------
-
 _STASH_TYPES = {1: F32, 10: F16, 11: F64, 16: BF16}
 
 
@@ -136,9 +134,6 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
     inverse = convert(inverse, F32)
     mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
     return [result, mean, inverse, as_input_type(call, 0, x)]
-
-
-# -- of channels ----------------------------------------------------------------------------------
 
 
 def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:

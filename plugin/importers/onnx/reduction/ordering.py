@@ -1,6 +1,6 @@
-"""Operators that order elements or accumulate along an axis: TopK, ArgMax, ArgMin, CumSum, CumProd.
+"""Operators that order elements or accumulate along an axis: TopK, ArgMax, CumSum, CumProd.
 
-Elements that are equal have the order of their indices, as in ONNX Runtime. Keys are signed
+Equal elements have the order of their indices, as in ONNX Runtime. Keys are signed
 integers or floats, so that one comparison serves every type.
 
 Sources: ONNX, TopK 24, ArgMax 13, ArgMin 13, CumSum 14, CumProd 26.
@@ -16,6 +16,7 @@ from ....numerics.array_functions import bits_of, convert, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import cumulative, greatest_first
 from ..call import Call, Typed, importer
+from ..elementwise.float_operands import along_axis
 
 __all__ = ["ordered_keys"]
 
@@ -33,7 +34,7 @@ def ordered_keys(value: AnyArray) -> AnyArray:
 
 
 def _reversed(keys: AnyArray) -> AnyArray:
-    """Keys in the opposite order; integers cannot overflow."""
+    """Return keys in the opposite order; integers cannot overflow."""
     return -keys if keys.dtype.kind == "f" else ~keys
 
 
@@ -72,7 +73,7 @@ def top_k(call: Call) -> list[Typed]:
 
 @importer("ArgMax", "ArgMin")
 def arg_extremum(call: Call) -> Typed:
-    """The first or last index of the extremum along an axis; NaN is one, as in NumPy."""
+    """The first or last index of the extremum along an axis; NaN is an extremum, as in NumPy."""
     value = call.array(0)
     axis = call.axis("axis", value.ndim, 0)
     extent = value.shape[axis]
@@ -85,8 +86,7 @@ def arg_extremum(call: Call) -> Typed:
     is_best = keys == keys.max(axis=axis, keepdims=True)
     if keys.dtype.kind == "f":
         is_best = is_best | (keys != keys)
-    positions = np.arange(extent, dtype=np.int32)
-    positions = positions.reshape([-1 if a == axis else 1 for a in range(value.ndim)])
+    positions = along_axis(np.arange(extent, dtype=np.int32), axis, value.ndim)
     if is_last:
         chosen = np.where(is_best, positions, np.int32(-1))
         index = chosen.max(axis=axis, keepdims=bool(keeps))
@@ -98,7 +98,7 @@ def arg_extremum(call: Call) -> Typed:
 
 @importer("CumSum", "CumProd")
 def cumulative_operator(call: Call) -> Typed:
-    """Sums or products of the elements before each place along a constant axis."""
+    """Sums or products of the elements up to each position along a constant axis."""
     value = call.array(0)
     axis = call.checked_axis(int(call.constant_scalar(1)), value.ndim)
     result = cumulative(

@@ -19,7 +19,7 @@ from ..call import Call, Typed, importer
 
 
 def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
-    """The real part and the imaginary part, f32 or f64; None for a real tensor."""
+    """Return the real and the imaginary part, f32 or f64; None for that of a real tensor."""
     if value.ndim < 2 or value.shape[-1] not in (1, 2):
         raise call.error(
             f"has a signal of shape {list(value.shape)}, expected 1 or 2 (complex) along the last "
@@ -73,13 +73,13 @@ def dft(call: Call) -> Typed:
 
 
 def _completed(half: AnyArray, length: int, sign: int) -> AnyArray:
-    """A part of a spectrum whose second half is the conjugate of the first."""
+    """Append the conjugate of the first half of a spectrum."""
     mirrored = np.flip(half[..., 1 : length - length // 2], half.ndim - 1)
     return np.concatenate([half, mirrored * np.asarray(sign, half.dtype)], axis=-1)
 
 
 def _with_length(value: AnyArray, length: int) -> AnyArray:
-    """A tensor with as many elements along the last axis: cut, or padded with zeros."""
+    """Cut or pad the last axis to a length, with zeros."""
     extent = value.shape[-1]
     if extent >= length:
         return value[..., :length]

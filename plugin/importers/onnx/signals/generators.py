@@ -1,4 +1,4 @@
-"""Operators that make tensors of constants: Range, ConstantOfShape, EyeLike, Trilu, windows.
+"""Operators that compute tensors from constants: Range, ConstantOfShape, EyeLike, windows.
 
 Shapes and bounds must be constant, since a program has static shapes.
 
@@ -38,7 +38,7 @@ def range_(call: Call) -> Typed:
 @importer("ConstantOfShape")
 def constant_of_shape(call: Call) -> Typed:
     """One value everywhere; the f32 0 by default."""
-    shape = [int(n) for n in call.constant(0).reshape(-1)]
+    shape = call.constant_list(0)
     value = call.attribute("value")
     if min(shape, default=0) < 0 or is_too_large(shape):
         raise call.error(f"has the shape {shape}")
@@ -62,13 +62,8 @@ def eye_like(call: Call) -> Typed:
 
 
 def _type_of(call: Call, number: int) -> str:
-    """ONNX's name of the type of a number of its enumeration."""
-    from onnx import TensorProto
-
-    try:
-        name = str(TensorProto.DataType.Name(number))
-    except ValueError:
-        name = str(number)
+    """Return ONNX's name of the element type of a number, which programs must have."""
+    name = call.element_type_name(number)
     if name not in ELEMENTS or "4E" in name or "6E" in name or "8E" in name:
         raise call.error(f"makes elements of the type {name}", UnsupportedError)
     return name
@@ -90,8 +85,6 @@ def trilu(call: Call) -> Typed:
     is_inside = distance >= offset if call.attribute("upper", 1) else distance <= offset
     return Typed(call.input(0).type, np.where(is_inside, value, np.zeros((), value.dtype)))
 
-
-# -- signals --------------------------------------------------------------------------------------
 
 _WINDOWS = {
     "HannWindow": (0.5, 0.5, 0.0),
