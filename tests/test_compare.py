@@ -15,8 +15,8 @@ from rich.console import Console
 from litert import LiteRt
 from subquant.cli import main
 from subquant.commands.plots import render_layers
-from subquant.comparison.compared_models import compare_layers, model_of
-from subquant.comparison.layers import Sums, Watched, to_json
+from subquant.comparison.compared_models import compare_layers, read_compared_model
+from subquant.comparison.layers import ComparedTensor, ErrorStatistics, to_json
 from subquant.errors import SignatureError
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device
@@ -25,7 +25,7 @@ from tflite_cases import convolution, fully_connected, one_case
 
 def test_layers_are_equal_to_litert(cpu: Device) -> None:
     data = one_case(convolution, np.random.default_rng(2))
-    (layer,) = compare_layers(model_of(data, "m.tflite"), 3, device=cpu)
+    (layer,) = compare_layers(read_compared_model(data, "m.tflite"), 3, device=cpu)
     assert (layer.name, layer.equal, layer.steps) == ("CONV_2D", layer.elements, 0)
     assert layer.elements == 3 * math.prod(layer.shape)
     assert math.isinf(layer.sqnr)
@@ -40,8 +40,8 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     assert x.quantization is not None
     assert w.quantization is not None
     assert y.quantization is not None
-    compared = model_of(data, "m.tflite")
-    inputs = compared.drawn(4, 0)
+    compared = read_compared_model(data, "m.tflite")
+    inputs = compared.random_calls(4, 0)
     (layer,) = compare_layers(compared, inputs, "float")
     theirs, signal, noise, near, most = LiteRt(data), 0.0, 0.0, 0, 0.0
     scale = float(y.quantization.scale)
@@ -85,11 +85,13 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
 def test_values_that_are_no_numbers(
     ours: list[float], theirs: list[float], equal: int, difference: float, sqnr: float
 ) -> None:
-    for is_real in (False, True):
-        sums = Sums(Watched("k", 0, "ABS", "t", "FLOAT32"))
+    for is_expressed in (False, True):
+        statistics = ErrorStatistics(ComparedTensor("k", 0, "ABS", "t", "FLOAT32"))
         left, right = (np.array(each, np.float32) for each in (ours, theirs))
-        sums.add(left, right.astype(np.float64) if is_real else right, is_real=is_real)
-        layer = sums.layer()
+        statistics.add(
+            left, right.astype(np.float64) if is_expressed else right, is_expressed=is_expressed
+        )
+        layer = statistics.layer()
         assert (layer.equal, layer.difference, layer.sqnr) == (equal, difference, sqnr)
         assert json.dumps(to_json([layer]), allow_nan=False)
         shown = io.StringIO()
@@ -99,9 +101,9 @@ def test_values_that_are_no_numbers(
 
 
 def test_great_integers_are_not_rounded() -> None:
-    sums = Sums(Watched("k", 0, "ABS", "t", "INT64"))
-    sums.add(np.array([2**60, 2**60]), np.array([2**60, 2**60 + 1]), is_real=False)
-    assert sums.layer().equal == 1
+    statistics = ErrorStatistics(ComparedTensor("k", 0, "ABS", "t", "INT64"))
+    statistics.add(np.array([2**60, 2**60]), np.array([2**60, 2**60 + 1]), is_expressed=False)
+    assert statistics.layer().equal == 1
 
 
 def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> None:
@@ -130,7 +132,9 @@ def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> Non
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
     Path("m.onnx").write_bytes(model.SerializeToString())
-    layers = compare_layers(model_of(Path("m.onnx").read_bytes(), "m.onnx"), 3, device=cpu)
+    layers = compare_layers(
+        read_compared_model(Path("m.onnx").read_bytes(), "m.onnx"), 3, device=cpu
+    )
     assert [layer.tensor for layer in layers] == ["q", "p", "y"]
     assert all(layer.equal == layer.elements > 0 for layer in layers)
     result = CliRunner().invoke(main, ["compare", "m.onnx", "--against", "float"])
@@ -141,9 +145,9 @@ def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> Non
 def test_wrong_arguments_are_refused_before_anything_runs() -> None:
     data = one_case(fully_connected, np.random.default_rng(5))
     with pytest.raises(SignatureError, match="the model takes 1 argument, got 0"):
-        compare_layers(model_of(data, "m.tflite"), [[]])
+        compare_layers(read_compared_model(data, "m.tflite"), [[]])
     with pytest.raises(SignatureError, match=r"argument '.*' must be int8 of shape"):
-        compare_layers(model_of(data, "m.tflite"), [[np.zeros((1, 1), np.int16)]])
+        compare_layers(read_compared_model(data, "m.tflite"), [[np.zeros((1, 1), np.int16)]])
 
 
 def test_the_command(in_temporary_folder: Path, cpu: Device) -> None:
@@ -203,6 +207,6 @@ def test_a_model_all_of_whose_tensors_are_returned(cpu: Device) -> None:
     ]
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    layers = compare_layers(model_of(model.SerializeToString(), "m.onnx"), 1, device=cpu)
+    layers = compare_layers(read_compared_model(model.SerializeToString(), "m.onnx"), 1, device=cpu)
     assert [layer.tensor for layer in layers] == ["a", "n", "p", "m", "r", "y"]
     assert layers[0].equal == layers[0].elements

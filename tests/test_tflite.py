@@ -19,7 +19,7 @@ from devices import ON_DEVICES
 from litert import WITHOUT_REFERENCE, LiteRt, Ours, compare, drawn
 from programs import LONG, share_of
 from subquant.cli import main
-from subquant.comparison.compared_models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import read_module
@@ -395,7 +395,7 @@ def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) 
 
 def test_reals_of_recurrent_operators_keep_their_states() -> None:
     data = one_case(CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-int8"], np.random.default_rng(0))
-    (layer,) = compare_layers(model_of(data, "model.tflite"), 3, "float")
+    (layer,) = compare_layers(read_compared_model(data, "model.tflite"), 3, "float")
     assert layer.sqnr > 30
 
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from litert import LiteRt
 from subquant.cli import main
-from subquant.comparison.compared_models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError, UsageError
@@ -50,14 +50,14 @@ def frames(name: str = "x") -> bytes:
 @pytest.mark.parametrize("extents", [("x.1=9",), ("x.1=20", "x.0=3")])
 def test_any_open_extent_can_be_stated(extents: tuple[str, ...], cpu: Device) -> None:
     options = CompileOptions(dims=extents)
-    model = model_of(frames(), "model.tflite", options.import_options)
+    model = read_compared_model(frames(), "model.tflite", options.import_options)
     layers = compare_layers(model, 2, "litert", options)
     assert layers[-1].name == "MEAN"
     assert all(layer.difference < 1e-5 for layer in layers)
     function = Executable(compile_to_bytes(frames(), options), cpu).main
-    ((rows,),) = model.drawn(1, 0)
-    (theirs,) = model.by_reference([[rows]], "litert", options, None)
-    key = model.watched()[-1].key
+    ((rows,),) = model.random_calls(1, 0)
+    (theirs,) = model.compute_reference([[rows]], "litert", options, None)
+    key = model.tensors()[-1].key
     np.testing.assert_allclose(np.asarray(function(rows)), theirs[key], rtol=0, atol=1e-6)
 
 

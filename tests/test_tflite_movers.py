@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from litert import LiteRt, drawn
-from subquant.comparison.compared_models import compare_layers, model_of
+from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.dialects import create_context
@@ -94,7 +94,7 @@ def test_every_mover_has_a_case() -> None:
 def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> None:
     graph, rng = Graph(), np.random.default_rng(1)
     inputs, outputs, storage, _ = add_mover(graph, name, rng, "int8")
-    model = model_of(graph.model(inputs, outputs), "model.tflite")
+    model = read_compared_model(graph.model(inputs, outputs), "model.tflite")
     agreement = {}
     for semantics in ("litert", "exact"):
         options = CompileOptions(semantics=semantics)

@@ -66,7 +66,7 @@ def command(
     subquant compare model.tflite --input @x.npy --json
     """
     start_child()
-    from ..comparison.compared_models import compare_layers, model_of
+    from ..comparison.compared_models import compare_layers, read_compared_model
     from ..comparison.layers import to_json, to_model_explorer
     from ..runtime import Device
     from . import plots
@@ -84,7 +84,7 @@ def command(
             choices["vulkan_target"] = opened.vulkan_target
     with progress_on("compare", model) as progress:
         chosen = shared.make_compile_options(**choices)
-        compared = model_of(data, shown_name(model), chosen.import_options)
+        compared = read_compared_model(data, shown_name(model), chosen.import_options)
         layers = compare_layers(
             compared,
             [[parse_input(text) for text in inputs]] if inputs else calls,

@@ -1,1 +1,1 @@
-"""Two computations of one model, layer by layer: where a quantized model departs from another."""
+"""Comparison of a model with a reference runtime or its dequantized self, tensor by tensor."""

@@ -1,4 +1,4 @@
-"""Other runtimes, asked in a child process, and arrays as what is handed over."""
+"""Calls of other runtimes in a child process, with arrays as JSON and bytes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 
-__all__ = ["arrays_of", "ask", "described"]
+__all__ = ["call_runtime", "decode_arrays", "encode_arrays"]
 
 
-def described(arrays: Iterable[Array]) -> tuple[list[dict[str, Any]], list[bytes]]:
-    """The dtypes and shapes of arrays as JSON, and their elements."""
-    whole = [np.ascontiguousarray(array) for array in arrays]
-    types = [{"dtype": array.dtype.name, "shape": array.shape} for array in whole]
-    return types, [array.tobytes() for array in whole]
+def encode_arrays(arrays: Iterable[Array]) -> tuple[list[dict[str, Any]], list[bytes]]:
+    """Return the dtypes and shapes of arrays as JSON, and their elements."""
+    contiguous = [np.ascontiguousarray(array) for array in arrays]
+    types = [{"dtype": array.dtype.name, "shape": array.shape} for array in contiguous]
+    return types, [array.tobytes() for array in contiguous]
 
 
-def arrays_of(types: Sequence[dict[str, Any]], blobs: Sequence[bytes]) -> list[Array]:
-    """The arrays of `described`."""
+def decode_arrays(types: Sequence[dict[str, Any]], blobs: Sequence[bytes]) -> list[Array]:
+    """Return the arrays that `encode_arrays` encoded."""
     return [
         np.frombuffer(blob, each["dtype"]).reshape(each["shape"])
         for each, blob in zip(types, blobs, strict=True)
     ]
 
 
-def ask(
+def call_runtime(
     runtime: str,
     function: str,
     requirement: str,
@@ -40,20 +40,19 @@ def ask(
     blobs: Sequence[bytes],
     limits: Limits | None,
 ) -> tuple[Any, list[bytes]]:
-    """Call a function that computes with another runtime, in a child.
+    """Call a function that computes with another runtime, in a child process.
 
     Args:
-        runtime: its name, for errors.
-        function: ``subquant.module:name``; a text as its value is what the runtime says where it
-            refuses the model.
-        requirement: what to install, which begins with the name of the package.
-        file: the model's name, for errors.
-        arguments, blobs: of the function.
-        limits: of the child process.
+        runtime: the name of the runtime, for errors.
+        function: ``subquant.module:name``; it returns a text if the runtime refuses the model.
+        requirement: the package to install.
+        file: the name of the model, for errors.
+        arguments, blobs: arguments of the function.
+        limits: limits of the child process.
 
     Raises:
         EnvironmentProblem: the runtime is not installed.
-        CompilerError: it refuses the model, or crashed.
+        CompilerError: the runtime refuses the model, or crashed.
     """
     package = requirement.partition("==")[0].replace("-", "_")
     if importlib.util.find_spec(package) is None:
@@ -61,10 +60,10 @@ def ask(
             f"{runtime}, to compare with, is not installed; run: pip install {requirement}"
         )
     try:
-        value, found = call(function, arguments, blobs, limits=limits)
+        value, results = call(function, arguments, blobs, limits=limits)
     except ChildEnded as ended:
         message = f"{runtime} crashed on the model ({ended.cause})"
         raise CompilerError(message, Place(file)) from None
     if isinstance(value, str):
         raise CompilerError(f"{runtime} refuses the model: {value}", Place(file))
-    return value, found
+    return value, results

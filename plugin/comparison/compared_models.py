@@ -1,4 +1,4 @@
-"""Models of other tools beside references: which tensors they have, and who computes them."""
+"""Models of other tools, and their computation with NumPy, a reference runtime, and a device."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,93 +18,97 @@ from ..importers import onnx, tflite
 from ..importers.onnx.reading.model import ELEMENTS as ONNX_ELEMENTS
 from ..importers.onnx.reading.reader import read_onnx, with_external_data
 from ..importers.options import AS_IN_FILE, ImportOptions
-from ..importers.tflite.reading import model as tflite_format
+from ..importers.tflite.reading.model import Tensor, read_tflite
 from ..isolation.limits import Limits
 from ..numerics.element_types import Array, ElementType
 from ..runtime import Device, Executable
-from . import litert_reference, onnxruntime_reference
-from .layers import Layer, Watched, compared
+from .layers import ComparedTensor, Layer, compare_tensors
+from .litert_reference import compute_with_litert
+from .onnxruntime_reference import compute_with_onnxruntime
 
-__all__ = ["Against", "compare_layers", "model_of"]
+__all__ = ["Reference", "compare_layers", "read_compared_model"]
 
-Against = Literal["litert", "onnxruntime", "float"]
-"""What a model is compared with: LiteRT's reference kernels, ONNX Runtime without optimizations, or
-the model's own reals, not quantized."""
+Reference = Literal["litert", "onnxruntime", "float"]
+"""The references: LiteRT's reference kernels, ONNX Runtime without optimizations, and the model on
+expressed values, not quantized."""
 
 Calls = Sequence[Sequence[Array]]
 """The arguments of each call."""
 
+Values = list[Mapping[str, Array]]
+"""The values of tensors in each call, by key."""
+
+
+class Argument(NamedTuple):
+    """An argument of a model; `is_numeric` if any integer makes sense, not only 0 and 1."""
+
+    name: str
+    element: ElementType
+    shape: tuple[int, ...]
+    is_numeric: bool
+
 
 class ComparedModel(ABC):
-    """A model, its tensors, and what computes them.
+    """A model, its tensors, and its computation with NumPy and with references.
 
     Args:
-        data: the file.
-        file: its name, for errors.
-        options: of its import.
+        data: the contents of the file.
+        file: the file name, for errors.
+        options: import options.
     """
 
-    references: tuple[Against, ...]
-    """What it can be compared with; the first is the default."""
+    references: tuple[Reference, ...]
+    """The references of the format; the first is the default."""
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
         if options.input_values:
             raise UsageError("a model is compared with all its inputs; leave out --input-value")
-        self.data = data
-        self.file = file
-        self.options = options
-
-    @property
-    @abstractmethod
-    def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
-        """The name, element type and shape of each argument, and whether it may be any number."""
+        self.data, self.file, self.options = data, file, options
 
     @abstractmethod
-    def watched(self) -> list[Watched]:
-        """The tensors that operators compute, in the order of execution."""
+    def arguments(self) -> list[Argument]:
+        """Return the arguments; a dynamic batch is one element."""
 
     @abstractmethod
-    def by_numpy(self, calls: Calls, options: CompileOptions) -> list[Mapping[str, Array]]:
-        """Compute them with NumPy."""
+    def tensors(self) -> list[ComparedTensor]:
+        """Return the tensors that operators compute, in the order of execution."""
 
     @abstractmethod
-    def by_reference(
-        self, calls: Calls, against: Against, options: CompileOptions, limits: Limits | None
-    ) -> list[Mapping[str, Array]]:
-        """Compute them with a reference."""
+    def compute_with_numpy(self, calls: Calls, options: CompileOptions) -> Values:
+        """Compute the tensors with NumPy."""
 
-    def drawn(self, calls: int, seed: int) -> Calls:
-        """Draw arguments: any storage value, floats around 0, and 0 or 1 where numbers count."""
+    @abstractmethod
+    def compute_reference(
+        self, calls: Calls, reference: Reference, options: CompileOptions, limits: Limits | None
+    ) -> Values:
+        """Compute the tensors with a reference."""
+
+    def random_calls(self, count: int, seed: int) -> Calls:
+        """Draw arguments: any storage value, floats around 0, and 0 or 1 for indices."""
         rng = np.random.default_rng(seed)
-        return [
-            [_drawn(ElementType.parse(element), shape, is_any, rng)
-             for _, element, shape, is_any in self.inputs]
-            for _ in range(calls)
-        ]  # fmt: skip
+        return [[_random_array(each, rng) for each in self.arguments()] for _ in range(count)]
 
     def check(self, calls: Calls) -> None:
         """Raise SignatureError unless arguments have the types of the file."""
-        inputs = self.inputs
+        arguments = self.arguments()
         for arrays in calls:
-            if len(arrays) != len(inputs):
+            if len(arrays) != len(arguments):
                 raise SignatureError(
-                    f"the model takes {counted(len(inputs), 'argument')}, got {len(arrays)}"
+                    f"the model takes {counted(len(arguments), 'argument')}, got {len(arrays)}"
                 )
-            for (name, element, shape, _), array in zip(inputs, arrays, strict=True):
-                dtype = ElementType.parse(element).dtype
-                if array.dtype != dtype or array.shape != shape:
+            for (name, element, shape, _), array in zip(arguments, arrays, strict=True):
+                if array.dtype != element.dtype or array.shape != shape:
                     raise SignatureError(
-                        f"argument {name!r} must be {dtype.name} of shape {list(shape)}, got "
-                        f"{array.dtype.name} of shape {list(array.shape)}"
+                        f"argument {name!r} must be {element.dtype.name} of shape {list(shape)}, "
+                        f"got {array.dtype.name} of shape {list(array.shape)}"
                     )
 
 
-def _drawn(
-    element: ElementType, shape: tuple[int, ...], is_any: bool, rng: np.random.Generator
-) -> Array:
+def _random_array(argument: Argument, rng: np.random.Generator) -> Array:
+    element, shape = argument.element, argument.shape
     if element.is_float:
         return rng.normal(size=shape).astype(element.dtype)
-    if element.kind == "bool" or not is_any:
+    if element.kind == "bool" or not argument.is_numeric:
         return rng.integers(0, 2, shape).astype(element.dtype)
     info = np.iinfo(element.dtype)
     return rng.integers(info.min, int(info.max) + 1, shape).astype(element.dtype)
@@ -117,69 +121,69 @@ class TfliteModel(ComparedModel):
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
         super().__init__(data, file, options)
-        self.model = tflite_format.read_tflite(data, file)
+        self.model = read_tflite(data, file)
         if len(self.model.signatures) > 1:
             count = len(self.model.signatures)
             raise UnsupportedError(f"'{file}' has {count} signatures; expected one")
 
-    @property
-    def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
-        """As of `ComparedModel`."""
+    def arguments(self) -> list[Argument]:
+        """Return the arguments of the main graph."""
         graph, signature = self.model.subgraphs[0], self.model.signatures[0]
         names = [tensor.name for tensor in graph.inputs]
         if not signature.subgraph:
             names = list(signature.inputs)
-        shapes = tflite.input_shapes(graph, names, self.options)
         return [
-            (tensor.name, tensor.element, shape, tensor.quantization is not None)
-            for tensor, shape in zip(graph.inputs, shapes, strict=True)
-        ]
+            Argument(tensor.name, ElementType.parse(tensor.element), shape,
+                     tensor.quantization is not None)
+            for tensor, shape in zip(
+                graph.inputs, tflite.input_shapes(graph, names, self.options), strict=True
+            )
+        ]  # fmt: skip
 
-    def watched(self) -> list[Watched]:
-        """All but the handles of variables, and complex numbers."""
-        found = []
+    def tensors(self) -> list[ComparedTensor]:
+        """Return all tensors but handles of variables and complex ones."""
+        tensors = []
         for operator in self.model.subgraphs[0].operators:
             for tensor in operator.outputs:
                 if tensor.type in ("RESOURCE", "COMPLEX64"):
                     continue
-                quantized = None if tensor.is_float else tensor.quantization
-                found.append(
-                    Watched(
-                        str(tensor.index), operator.index, operator.name, tensor.name, tensor.type,
-                        None if quantized is None else float(quantized.scale),
-                        0 if quantized is None else quantized.zero_point,
-                    )
+                quantization = None if tensor.is_float else tensor.quantization
+                scale = None if quantization is None else float(quantization.scale)
+                zero_point = 0 if quantization is None else quantization.zero_point
+                tensors.append(
+                    ComparedTensor(str(tensor.index), operator.index, operator.name, tensor.name,
+                                   tensor.type, scale, zero_point)
                 )  # fmt: skip
-        return found
+        return tensors
 
-    def by_numpy(self, calls: Calls, options: CompileOptions) -> list[Mapping[str, Array]]:
-        """As of `ComparedModel`."""
-        return _interpreted(tflite.Interpreter(self.model, options.import_options), calls)
+    def compute_with_numpy(self, calls: Calls, options: CompileOptions) -> Values:
+        """Compute the tensors with NumPy."""
+        return _interpret(tflite.Interpreter(self.model, options.import_options), calls)
 
-    def by_reference(
-        self, calls: Calls, against: Against, options: CompileOptions, limits: Limits | None
-    ) -> list[Mapping[str, Array]]:
-        """As of `ComparedModel`."""
-        if against == "litert":
-            keys = [watched.key for watched in self.watched()]
-            return litert_reference.reference(self.data, self.model, calls, keys, limits)
-        tensors = self.model.subgraphs[0].inputs
+    def compute_reference(
+        self, calls: Calls, reference: Reference, options: CompileOptions, limits: Limits | None
+    ) -> Values:
+        """Compute the tensors with LiteRT, or in floats."""
+        if reference == "litert":
+            keys = [tensor.key for tensor in self.tensors()]
+            return compute_with_litert(self.data, self.model, calls, keys, limits)
+        inputs = self.model.subgraphs[0].inputs
         interpreter = tflite.FloatInterpreter(self.model, options.import_options)
-        reals = [list(map(interpreter.expressed, arrays, tensors)) for arrays in calls]
-        return _interpreted(interpreter, reals)
+        floats = [list(map(interpreter.expressed, arrays, inputs)) for arrays in calls]
+        return _interpret(interpreter, floats)
 
 
-def _interpreted(interpreter: tflite.Interpreter, calls: Calls) -> list[Mapping[str, Array]]:
-    results: list[Mapping[str, Array]] = []
+def _interpret(interpreter: tflite.Interpreter, calls: Calls) -> Values:
+    results: Values = []
     for arrays in calls:
-        found: dict[str, Array] = {}
-        interpreter.run(0, arrays, partial(_keep, found))
-        results.append(found)
+        values: dict[str, Array] = {}
+        interpreter.run(0, arrays, partial(_store, values))
+        results.append(values)
     return results
 
 
-def _keep(found: dict[str, Array], tensor: tflite_format.Tensor, value: Array) -> None:
-    found[str(tensor.index)] = value
+def _store(values: dict[str, Array], tensor: Tensor, value: Array) -> None:
+    values[str(tensor.index)] = value
 
 
 class OnnxModel(ComparedModel):
@@ -191,74 +195,67 @@ class OnnxModel(ComparedModel):
         super().__init__(with_external_data(data, file), file, options)
         self.model = read_onnx(self.data, file)
 
-    @property
-    def inputs(self) -> list[tuple[str, str, tuple[int, ...], bool]]:
-        """As of `ComparedModel`; a dynamic batch is one element."""
+    def arguments(self) -> list[Argument]:
+        """Return the arguments of the graph."""
         return [
-            (
-                each.type.name,
-                ONNX_ELEMENTS[each.type.type],
-                each.shape,
-                each.type.type in ("INT8", "UINT8", "INT16", "UINT16"),
-            )
+            Argument(each.type.name, ElementType.parse(ONNX_ELEMENTS[each.type.type]), each.shape,
+                     each.type.type in ("INT8", "UINT8", "INT16", "UINT16"))
             for each in onnx.arguments_of(self.model, self.options)
-        ]
+        ]  # fmt: skip
 
-    def watched(self) -> list[Watched]:
-        """All that nodes compute."""
+    def tensors(self) -> list[ComparedTensor]:
+        """Return all outputs of nodes."""
         return [
-            Watched(name, node.index, node.operator, name, "")
+            ComparedTensor(name, node.index, node.operator, name, "")
             for node in self.model.nodes
             for name in node.outputs
             if name
         ]
 
-    def by_numpy(self, calls: Calls, options: CompileOptions) -> list[Mapping[str, Array]]:
-        """As of `ComparedModel`."""
+    def compute_with_numpy(self, calls: Calls, options: CompileOptions) -> Values:
+        """Compute the tensors with NumPy."""
         interpreter, results = onnx.Interpreter(self.model), []
         names = [each.name for each in self.model.inputs]
         for arrays in calls:
-            found: dict[str, Array] = {}
+            values: dict[str, Array] = {}
             with np.errstate(all="ignore"):
-                interpreter.run(dict(zip(names, arrays, strict=True)), found.__setitem__)
-            results.append(found)
+                interpreter.run(dict(zip(names, arrays, strict=True)), values.__setitem__)
+            results.append(values)
         return list(results)
 
-    def by_reference(
-        self, calls: Calls, against: Against, options: CompileOptions, limits: Limits | None
-    ) -> list[Mapping[str, Array]]:
-        """As of `ComparedModel`."""
-        names = [watched.key for watched in self.watched()]
-        feeds = [each.name for each in self.model.inputs]
-        return onnxruntime_reference.reference(self.data, self.file, feeds, calls, names, limits)
+    def compute_reference(
+        self, calls: Calls, reference: Reference, options: CompileOptions, limits: Limits | None
+    ) -> Values:
+        """Compute the tensors with ONNX Runtime."""
+        keys = [tensor.key for tensor in self.tensors()]
+        names = [each.name for each in self.model.inputs]
+        return compute_with_onnxruntime(self.data, self.file, names, calls, keys, limits)
 
 
-def model_of(data: bytes, file: str, options: ImportOptions = AS_IN_FILE) -> ComparedModel:
+def read_compared_model(
+    data: bytes, file: str, options: ImportOptions = AS_IN_FILE
+) -> ComparedModel:
     """Read a model.
 
     Args:
-        data: the file.
-        file: its name, for errors.
-        options: of its import: the extents of its inputs.
+        data: the contents of the file.
+        file: the file name, for errors.
+        options: import options, with the sizes of dynamic dimensions.
 
     Raises:
-        UsageError: it is of no tool that there is a reference of.
-        SubquantError: it is damaged, or not supported.
+        UsageError: the format has no reference.
+        SubquantError: the file is damaged, or not supported.
     """
     kind = "onnx" if file.lower().endswith(".onnx") else kind_of(data)
-    kinds: dict[str | None, Callable[[bytes, str, ImportOptions], ComparedModel]] = {
-        "tflite": TfliteModel,
-        "onnx": OnnxModel,
-    }
-    if kind not in kinds:
+    if kind not in ("tflite", "onnx"):
         raise UsageError(f"expected a .tflite or .onnx model, got '{file}'")
-    return kinds[kind](data, file, options)
+    return (TfliteModel if kind == "tflite" else OnnxModel)(data, file, options)
 
 
 def compare_layers(
     model: ComparedModel,
     inputs: Calls | int,
-    against: Against | None = None,
+    against: Reference | None = None,
     options: CompileOptions | None = None,
     device: Device | None = None,
     *,
@@ -267,23 +264,22 @@ def compare_layers(
     progress: Callable[[str], None] | None = None,
     on_remark: Callable[[Remark], object] | None = None,
 ) -> list[Layer]:
-    """Compare a model on a device with a reference.
+    """Compare a model, on a device or with NumPy, with a reference.
 
     Args:
-        model: of `model_of`.
-        inputs: storage values or floats for each argument of each call, or how many calls with
-            drawn ones.
+        model: of `read_compared_model`.
+        inputs: the arguments of each call, or a number of random calls.
         against: the reference; by default the first of the model's.
-        options: how ours is compiled.
-        device: where it runs; None for NumPy.
-        seed: of drawn arguments.
-        limits: of child processes.
+        options: compile options.
+        device: the device; None for NumPy.
+        seed: seed of random arguments.
+        limits: limits of child processes.
         progress: called with a line about each step.
-        on_remark: called with what the options ask for by ``explain``, of a device.
+        on_remark: called with the remarks that ``explain`` requests, for a device.
 
     Raises:
-        UsageError: no such reference of this model.
-        SubquantError: the model is refused, or the reference is not there.
+        UsageError: the model has no such reference.
+        SubquantError: the model is refused, or the reference is not installed.
     """
     notify = progress or (lambda step: None)
     options = options or CompileOptions()
@@ -293,36 +289,28 @@ def compare_layers(
             f"expected a reference among {', '.join(model.references)} for '{model.file}', got "
             f"'{reference}'"
         )
-    calls = model.drawn(inputs, seed) if isinstance(inputs, int) else inputs
+    calls = model.random_calls(inputs, seed) if isinstance(inputs, int) else inputs
     model.check(calls)
     notify(f"compute with {reference}")
-    theirs = model.by_reference(calls, reference, options, limits)
+    theirs = model.compute_reference(calls, reference, options, limits)
     if device is None:
-        ours = model.by_numpy(calls, options)
+        ours = model.compute_with_numpy(calls, options)
     else:
-        ours = _on_device(model, calls, options, device, limits, notify, on_remark)
+        all_tensors = replace(options, every_tensor=True)
+        executable = Executable(compile_to_bytes(
+            model.data, all_tensors, progress=notify, on_remark=on_remark, limits=limits
+        ), device)  # fmt: skip
+        notify(f"run on {device.name}")
+        ours = [_call(executable, model, arrays) for arrays in calls]
     notify("compare")
-    there = [each for each in model.watched() if all(each.key in found for found in theirs)]
-    return compared(there, ours, theirs, is_real=reference == "float")
+    common = [each for each in model.tensors() if all(each.key in values for values in theirs)]
+    return compare_tensors(common, ours, theirs, is_expressed=reference == "float")
 
 
-def _on_device(
-    model: ComparedModel,
-    calls: Calls,
-    options: CompileOptions,
-    device: Device,
-    limits: Limits | None,
-    notify: Callable[[str], None],
-    on_remark: Callable[[Remark], object] | None,
-) -> list[Mapping[str, Array]]:
-    keys = [watched.key for watched in model.watched()]
-    whole = replace(options, every_tensor=True)
-    data = compile_to_bytes(model.data, whole, progress=notify, on_remark=on_remark, limits=limits)
-    executable = Executable(data, device)
-    notify(f"run on {device.name}")
-    results: list[Mapping[str, Array]] = []
-    for arrays in calls:
-        found: Any = executable.main(*arrays)
-        listed = list(found) if isinstance(found, (list, tuple)) else [found]
-        results.append(dict(zip(keys, map(np.asarray, listed), strict=True)))
-    return results
+def _call(
+    executable: Executable, model: ComparedModel, arrays: Sequence[Array]
+) -> Mapping[str, Array]:
+    results: Any = executable.main(*arrays)
+    results = list(results) if isinstance(results, (list, tuple)) else [results]
+    keys = [tensor.key for tensor in model.tensors()]
+    return dict(zip(keys, map(np.asarray, results), strict=True))

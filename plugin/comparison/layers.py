@@ -1,38 +1,45 @@
-"""A model beside a reference, tensor by tensor.
+"""Error statistics of each tensor that an operator computes, against a reference.
 
-Of each tensor that an operator computes: how many storage values are equal, the greatest difference
-in steps of its scale and as a real, and the ratio of signal to noise, of which 6 dB are one bit::
+They are the number of equal values, the greatest difference in steps of the scale and as a real
+number, and the signal-to-quantization-noise ratio (6 dB are one bit)::
 
     SQNR = 10 log10 (sum reference**2 / sum (ours - reference)**2)
 
-NaN and NaN are equal, and so are infinities of one sign; neither is part of the sums.
+NaN equals NaN, and an infinity equals itself; neither is part of the sums.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from ..numerics.element_types import Array
 
-__all__ = ["Layer", "Sums", "Watched", "compared", "to_json", "to_model_explorer"]
+__all__ = [
+    "ComparedTensor",
+    "ErrorStatistics",
+    "Layer",
+    "compare_tensors",
+    "to_json",
+    "to_model_explorer",
+]
 
 
 @dataclass(frozen=True)
-class Watched:
-    """A tensor that is compared.
+class ComparedTensor:
+    """A tensor that an operator computes.
 
     Args:
-        key: by which calls have it.
-        operator: the number of the operator that computes it.
-        name: of the operator.
-        tensor: its name.
-        type: its element type as in the file.
-        scale, zero_point: how storage values stand for reals; None where values are reals.
+        key: the key of the tensor in the values of a call.
+        operator: the number of the operator.
+        name: the name of the operator.
+        tensor: the name of the tensor.
+        type: its element type in the file.
+        scale, zero_point: quantization parameters; a scale of None for unquantized values.
     """
 
     key: str
@@ -46,20 +53,17 @@ class Watched:
 
 @dataclass(frozen=True)
 class Layer:
-    """What one tensor is beside the reference.
+    """Error statistics of a tensor.
 
     Args:
-        operator: the number of the operator that computes it.
-        name: of the operator.
-        tensor: the name of the tensor.
-        type: its element type as in the file.
-        shape: its extents.
-        elements: how many values were compared, over all calls.
-        equal: how many of them are the same; beside reals, how many are within half a step.
-        steps: the greatest difference in steps of the scale; None of floats.
-        difference: the greatest difference of reals; infinity where one is infinite or no number,
-            and the other is not.
-        sqnr: in decibels; infinity where all reals are equal.
+        operator, name, tensor, type: as in `ComparedTensor`.
+        shape: the shape of the tensor.
+        elements: the number of compared values, over all calls.
+        equal: the number of equal values; against floats, of those within half a step.
+        steps: the greatest difference in steps of the scale; None for floats.
+        difference: the greatest difference of expressed values; infinite if only one of two values
+            is infinite or NaN.
+        sqnr: in decibels; infinite if all values are equal.
     """
 
     operator: int
@@ -74,98 +78,86 @@ class Layer:
     sqnr: float
 
 
-class Sums:
-    """What is counted of a tensor.
+class ErrorStatistics:
+    """Accumulates the error statistics of a tensor over calls."""
 
-    Args:
-        watched: the tensor.
-    """
-
-    def __init__(self, watched: Watched) -> None:
-        self.watched = watched
+    def __init__(self, tensor: ComparedTensor) -> None:
+        self.tensor = tensor
         self.shape: tuple[int, ...] = ()
         self.elements = self.equal = 0
         self.difference = self.signal = self.noise = 0.0
 
-    def add(self, ours: Array, theirs: Array, *, is_real: bool) -> None:
-        """Count the values of a call; `theirs` are reals, or what `ours` are."""
+    def add(self, ours: Array, theirs: Array, *, is_expressed: bool) -> None:
+        """Add the values of a call; `theirs` are expressed values, or of the type of `ours`."""
         theirs = theirs.reshape(ours.shape)
         self.shape = ours.shape
-        left = self._reals(ours)
-        right = theirs.astype(np.float64) if is_real else self._reals(theirs)
+        left = self._expressed(ours)
+        right = theirs.astype(np.float64) if is_expressed else self._expressed(theirs)
         self.elements += ours.size
-        # Reals of f64 are too coarse for some integers of 64 bits.
+        # f64 is too coarse for some 64-bit integers.
         are_integers = ours.dtype == theirs.dtype and ours.dtype.kind in "iu"
-        same = ours == theirs if are_integers else left == right
-        same = same | (np.isnan(left) & np.isnan(right))
+        is_equal = ours == theirs if are_integers else left == right
+        is_equal = is_equal | (np.isnan(left) & np.isnan(right))
         with np.errstate(all="ignore"):
-            noise = np.where(same, 0.0, np.abs(left - right))
-            noise[np.isnan(noise)] = np.inf  # one is no number, and the other is
-            half_step = (self.watched.scale or 0.0) / 2
-            self.equal += int((same | (is_real & (noise <= half_step))).sum())
+            noise = np.where(is_equal, 0.0, np.abs(left - right))
+            noise[np.isnan(noise)] = np.inf  # only one of both is NaN
+            half_step = (self.tensor.scale or 0.0) / 2
+            self.equal += int((is_equal | (is_expressed & (noise <= half_step))).sum())
             self.difference = max(self.difference, float(noise.max(initial=0)))
             self.signal += float((right[np.isfinite(right)] ** 2).sum())
             self.noise += float((noise**2).sum())
 
-    def _reals(self, values: Array) -> Array:
-        reals = values.astype(np.float64)
-        if self.watched.scale is None:
-            return reals
-        return (reals - self.watched.zero_point) * self.watched.scale
+    def _expressed(self, values: Array) -> Array:
+        floats = values.astype(np.float64)
+        if self.tensor.scale is None:
+            return floats
+        return (floats - self.tensor.zero_point) * self.tensor.scale
 
     def layer(self) -> Layer:
-        """The tensor, as it is shown."""
-        watched = self.watched
+        """Return the statistics."""
+        tensor = self.tensor
         sqnr = math.inf
         if self.noise:
             ratio = 0.0 if math.isinf(self.noise) else self.signal / self.noise
             sqnr = 10 * math.log10(ratio) if ratio else -math.inf
-        steps = None if watched.scale is None else self.difference / watched.scale
+        steps = None if tensor.scale is None else self.difference / tensor.scale
         return Layer(
-            watched.operator, watched.name, watched.tensor, watched.type, self.shape,
-            self.elements, self.equal, steps, self.difference, sqnr,
+            tensor.operator, tensor.name, tensor.tensor, tensor.type, self.shape, self.elements,
+            self.equal, steps, self.difference, sqnr,
         )  # fmt: skip
 
 
-def compared(
-    tensors: Sequence[Watched],
+def compare_tensors(
+    tensors: Sequence[ComparedTensor],
     ours: Sequence[Mapping[str, Array]],
     theirs: Sequence[Mapping[str, Array]],
     *,
-    is_real: bool = False,
+    is_expressed: bool = False,
 ) -> list[Layer]:
-    """Compare tensors, which each call has by their keys.
+    """Compare the values of tensors in each call.
 
     Args:
-        tensors: what to compare.
-        ours, theirs: of each call.
-        is_real: theirs are reals, whatever ours are.
+        tensors: the tensors.
+        ours, theirs: their values in each call, by key.
+        is_expressed: `theirs` are expressed values.
     """
-    sums = [Sums(each) for each in tensors]
+    statistics = [ErrorStatistics(each) for each in tensors]
     for left, right in zip(ours, theirs, strict=True):
-        for each in sums:
-            each.add(left[each.watched.key], right[each.watched.key], is_real=is_real)
-    return [each.layer() for each in sums]
+        for each in statistics:
+            key = each.tensor.key
+            each.add(left[key], right[key], is_expressed=is_expressed)
+    return [each.layer() for each in statistics]
 
 
-# -- for other tools ------------------------------------------------------------------------------
+# -- formats --------------------------------------------------------------------------------------
 
 
 def to_json(layers: Sequence[Layer]) -> list[dict[str, Any]]:
-    """The layers as JSON; what is infinite is null: the SQNR where all values are equal, too."""
+    """Return the layers as JSON; infinite numbers are null, so also the SQNR of equal values."""
     return [
-        {
-            "operator": layer.operator,
-            "name": layer.name,
-            "tensor": layer.tensor,
-            "type": layer.type,
-            "shape": list(layer.shape),
-            "elements": layer.elements,
-            "equal": layer.equal,
-            "steps": _finite(layer.steps),
-            "difference": _finite(layer.difference),
-            "sqnr": _finite(layer.sqnr),
-        }
+        asdict(layer)
+        | {"shape": list(layer.shape)}
+        | {name: _finite(getattr(layer, name)) for name in ("steps", "difference", "sqnr")}
         for layer in layers
     ]
 
@@ -174,16 +166,17 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-_BEST = 120.0  # dB, for layers that are equal: more than f32 can differ by
+_MAX_SQNR_DB = 120.0  # shown for equal tensors: above every SQNR of f32
 
 
 def to_model_explorer(layers: Sequence[Layer]) -> dict[str, Any]:
-    """Node data of Model Explorer: the SQNR of each output tensor, red to green.
+    """Return node data for Model Explorer: the SQNR of each output tensor, from red to green.
 
     Source: Model Explorer, ``node_data_builder.py``.
     """
     results = {
-        layer.tensor: {"value": round(min(max(layer.sqnr, -_BEST), _BEST), 2)} for layer in layers
+        layer.tensor: {"value": round(min(max(layer.sqnr, -_MAX_SQNR_DB), _MAX_SQNR_DB), 2)}
+        for layer in layers
     }
     gradient = [
         {"stop": 0, "bgColor": "#d73027"},

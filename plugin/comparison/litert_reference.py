@@ -1,7 +1,4 @@
-"""LiteRT's reference kernels, in a child process: its C++ ends on files that ours refuses.
-
-`compute` runs there; `reference` calls it.
-"""
+"""LiteRT's reference kernels, in a child process: some files that subquant refuses crash LiteRT."""
 
 from __future__ import annotations
 
@@ -15,59 +12,57 @@ from ..importers.tflite.reading.model import Model
 from ..isolation.child import ReportStep
 from ..isolation.limits import Limits
 from ..numerics.element_types import Array
-from .child_runtime import arrays_of, ask, described
+from .child_runtime import call_runtime, decode_arrays, encode_arrays
 
-__all__ = ["REQUIREMENT", "compute", "reference"]
+__all__ = ["REQUIREMENT", "compute", "compute_with_litert"]
 
 REQUIREMENT = "ai-edge-litert==2.3.0"
-"""What to install (also in pyproject.toml)."""
-
-_COMPUTE = "subquant.comparison.litert_reference:compute"
+"""The package to install (also in pyproject.toml)."""
 
 
-def reference(
+def compute_with_litert(
     data: bytes,
     model: Model,
     inputs: Sequence[Sequence[Array]],
-    wanted: Sequence[str],
+    tensors: Sequence[str],
     limits: Limits | None = None,
 ) -> list[Mapping[str, Array]]:
-    """Return tensors that LiteRT's reference kernels compute, by number, for each call.
+    """Return the values of tensors, by number, for each call.
 
     Args:
-        data: the model's file.
-        model: the same, as read.
-        inputs: the arguments of each call; variables keep their values from one to the next.
-        wanted: the numbers of the tensors; no handles of variables, which end LiteRT.
-        limits: of the child process.
+        data: the contents of the file.
+        model: the model in the file.
+        inputs: the arguments of each call; variables keep their values between calls.
+        tensors: the numbers of the tensors; handles of variables would crash LiteRT.
+        limits: limits of the child process.
 
     Raises:
         EnvironmentProblem: LiteRT is not installed.
-        CompilerError: it refuses the model, or crashed.
+        CompilerError: LiteRT refuses the model, or crashed.
     """
-    assert kind_of(data) == "tflite"  # it has been read
-    types, blobs = described(array for arrays in inputs for array in arrays)
-    arguments = {"calls": len(inputs), "inputs": types, "tensors": [int(key) for key in wanted]}
-    value, found = ask(
-        "LiteRT", _COMPUTE, REQUIREMENT, model.file, arguments, [data, *blobs], limits
+    assert kind_of(data) == "tflite"
+    types, blobs = encode_arrays(array for arrays in inputs for array in arrays)
+    arguments = {"calls": len(inputs), "inputs": types, "tensors": [int(key) for key in tensors]}
+    value, results = call_runtime(
+        "LiteRT", f"{__name__}:compute", REQUIREMENT, model.file, arguments, [data, *blobs], limits
     )
-    arrays = arrays_of(value, found)
-    each_call = len(wanted)
+    arrays = decode_arrays(value, results)
+    per_call = len(tensors)
     return [
-        dict(zip(wanted, arrays[start : start + each_call], strict=True))
-        for start in range(0, len(arrays), each_call)
+        dict(zip(tensors, arrays[start : start + per_call], strict=True))
+        for start in range(0, len(arrays), per_call)
     ]
 
 
 def compute(
-    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
+    arguments: dict[str, Any], blobs: list[bytes], report_step: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """Run the model, in a child; a text is what LiteRT says where it refuses it."""
+    """Run the model, in the child process; return LiteRT's message if it refuses the model."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    steps("LiteRT")
-    arrays = arrays_of(arguments["inputs"], blobs[1:])
-    found: list[Array] = []
+    report_step("LiteRT")
+    arrays = decode_arrays(arguments["inputs"], blobs[1:])
+    results: list[Array] = []
     try:
         interpreter = Interpreter(
             model_content=blobs[0],
@@ -84,7 +79,7 @@ def compute(
             for detail, array in zip(details, arrays[start : start + count], strict=True):
                 interpreter.set_tensor(detail["index"], array)
             interpreter.invoke()
-            found += [np.array(interpreter.get_tensor(index)) for index in arguments["tensors"]]
+            results += [np.array(interpreter.get_tensor(index)) for index in arguments["tensors"]]
     except (RuntimeError, ValueError) as error:
         return str(error).partition("\n")[0], []
-    return described(found)
+    return encode_arrays(results)

@@ -267,13 +267,13 @@ def window_sums(x: Array, w: Array, *, padding: Any, stride: int, groups: int) -
 
 def model(name: str, path: Path) -> Data:
     """One inference of a TensorFlow Lite model."""
-    from subquant.comparison.compared_models import model_of
+    from subquant.comparison.compared_models import read_compared_model
     from subquant.compiler.compile_options import CompileOptions
 
-    read = model_of(path.read_bytes(), path.name)
-    calls = read.drawn(1, 5)
-    tensors = read.by_numpy(calls, CompileOptions())[0]
-    exact = tensors[read.watched()[-1].key]
+    model_ = read_compared_model(path.read_bytes(), path.name)
+    calls = model_.random_calls(1, 5)
+    values = model_.compute_with_numpy(calls, CompileOptions())[0]
+    exact = values[model_.tensors()[-1].key]
     size = path.stat().st_size
     values = {"kind": "model", "file": str(path)}
     return Data(name, values, {"x": calls[0][0]}, exact.astype(np.float64), bytes=size)
