@@ -1,7 +1,6 @@
 """Scaled dot-product attention, and the operator Attention of ONNX.
 
-Scores, softmax and products with values are f32 also where operands are f16 or bf16, and f64 where
-they are f64.
+Scores, softmax and products with values are f32 for operands of f16 and bf16 too, and f64 for f64.
 
 Source: ONNX, Attention 25.
 """
@@ -54,17 +53,17 @@ def attend(
     sinks: AnyArray = None,
     precision: ElementType | None = None,
 ) -> Attended:
-    """Attend keys and values.
+    """Compute scaled dot-product attention.
 
     Args:
         query: ``[B, N, S, H]``, f32 or f64.
         key, value: ``[B, G, T, H]`` and ``[B, G, T, V]``, where G divides N: consecutive heads of
             the query share a head.
         scale: the factor of the scores.
-        bias: four dimensions, added to the scores. A row of -inf alone gives 0.
+        bias: the addend of the scores, four dimensions. A row of only -inf gives 0.
         softcap: the bound of the scores, before the bias; 0 for none.
-        sinks: a score for each of N heads that only adds to the denominator of the softmax.
-        precision: of the softmax, if it is not that of the query.
+        sinks: a score for each of N heads that is only in the denominator of the softmax.
+        precision: the type of the softmax, if it is not that of the query.
     """
     batch, heads, length, _ = query.shape
     groups, total, width = value.shape[1:]
@@ -108,7 +107,7 @@ def split_heads(call: Call, x: AnyArray, heads: int, name: str) -> AnyArray:
 
 
 def with_past(call: Call, x: AnyArray, index: int, name: str) -> AnyArray:
-    """Return an optional input ``[B, N, P, H]`` and ``[B, N, S, H]`` one after the other."""
+    """Concatenate an optional input ``[B, N, P, H]`` and ``[B, N, S, H]``."""
     if call.optional(index) is None:
         return x
     past = convert(call.array(index), ElementType.of_dtype(np.dtype(x.dtype)))
@@ -118,14 +117,14 @@ def with_past(call: Call, x: AnyArray, index: int, name: str) -> AnyArray:
 
 
 def positions(x: AnyArray, count: int) -> AnyArray:
-    """Return the int32 0 to `count`: a value of the program that `x` is of, if it is of one."""
+    """Return int32 from 0 to `count`, as a value of the program of `x` if there is one."""
     return beside(x, np.arange(count, dtype=np.int32))
 
 
 def window_bias(
     query: AnyArray, total: int, offset: AnyArray, left: int = -1, right: int = -1
 ) -> AnyArray:
-    """Return a bias that is -inf for keys outside of a window around the position of each query.
+    """Return a bias that is -inf for keys outside a window around each query.
 
     Args:
         query: ``[B, N, S, H]``.
@@ -169,7 +168,7 @@ def bias_beside_scores(call: Call, bias: AnyArray) -> AnyArray:
 
 
 _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
-"""The type that a softmax of f32, f16, f64 or bf16 is computed in."""
+"""The type of a softmax, by the number of ``softmax_precision``."""
 
 
 @importer("Attention")
@@ -188,7 +187,7 @@ def attention(call: Call) -> list[AnyArray]:
             for side, count, name in zip((query, key, value), counts, "QKV", strict=True)
         )
     _check_heads(call, query, key, value)
-    if not is_flat:  # the shapes say it
+    if not is_flat:  # the shapes have them
         for name, side in (("q_num_heads", query), ("kv_num_heads", key)):
             if call.attribute(name, side.shape[1]) != side.shape[1]:
                 raise call.error(
@@ -220,8 +219,6 @@ def attention(call: Call) -> list[AnyArray]:
         result = result.reshape((*result.shape[:2], -1))
     stages = [attended.scores, attended.capped, attended.biased, attended.probabilities]
     mode = call.attribute("qk_matmul_output_mode", 0)
-    if mode not in range(len(stages)):
-        raise call.error(f"has the qk_matmul_output_mode {mode}, expected 0 to 3")
     return [
         as_input_type(call, 0, result),
         as_input_type(call, 1, key),
@@ -278,8 +275,6 @@ def _mask(call: Call, query: AnyArray, total: int) -> AnyArray:
 def _windows(call: Call, query: AnyArray, total: int) -> list[AnyArray]:
     """Return the biases of causal attention, of windows, and of padded keys."""
     left, right = (call.attribute(f"{side}_window_size", -1) for side in ("left", "right"))
-    if min(left, right) < -1:
-        raise call.error(f"has windows of {left} and {right} keys, expected -1 or more")
     causal = call.attribute("is_causal", 0)
     offset: AnyArray = 0
     padding = None

@@ -82,12 +82,12 @@ def _added(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
 def _attended(
     call: Call, query: AnyArray, key: AnyArray, value: AnyArray, length: int, *biases: AnyArray
 ) -> Attended:
-    """Attend ``[B, N, ., H]``, of which `length` keys are new."""
+    """Compute attention of ``[B, N, ., H]``, with `length` new keys."""
     scale = call.attribute("scale", 0.0) or 1 / math.sqrt(query.shape[3])
     total = key.shape[2]
     causal = None
     if call.attribute("unidirectional", 0) and query.shape[2] > 1:
-        if query.shape[2] != length:  # of the last query, ONNX Runtime masks nothing
+        if query.shape[2] != length:  # ONNX Runtime masks nothing for one query
             raise call.error(
                 f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} keys",
                 UnsupportedError,
@@ -104,7 +104,7 @@ def _merged(x: AnyArray) -> AnyArray:
 
 
 def _split(call: Call, whole: AnyArray) -> list[AnyArray]:
-    """Return queries, keys and values, side by side in the last axis, by heads."""
+    """Split the last axis into queries, keys and values, by heads."""
     width, heads = whole.shape[-1], call.integer("num_heads")
     sizes = call.attribute("qkv_hidden_sizes") or [width // 3] * 3
     if len(sizes) != 3 or sum(sizes) != width:
@@ -164,7 +164,7 @@ def attention(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.QAttention")
 def quantized_attention(call: Call) -> list[AnyArray]:
-    """``input, weight, bias, scales, mask, zero points, past``: of a product of integers."""
+    """``input, weight, bias, scales, mask, zero points, past``; the product is one of integers."""
     left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
     total = required_integer_matmul(call, left, right)
     whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)

@@ -34,7 +34,7 @@ _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seq
 
 @importer("com.microsoft.GroupQueryAttention")
 def group_query_attention(call: Call) -> list[AnyArray]:
-    """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and more.
+    """``query, key, value, past_key, past_value, seqlens_k, total_sequence_length``, and others.
 
     The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale,
     v_scale``. The results are ``output, present_key, present_value, output_qk``.
@@ -43,7 +43,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     if call.attribute("sliding_window_cache", 0):
         raise call.error("has a sliding cache (sliding_window_cache)", UnsupportedError)
     for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
-        call.attribute(name)  # of inputs that are refused
+        call.attribute(name)  # the inputs are refused
     query, key, value = _sides(call)
     batch, _, length, width = query.shape
     lengths = convert(call.array(5), I32)
@@ -122,10 +122,9 @@ def _sides(call: Call) -> list[AnyArray]:
 
 
 def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> list[AnyArray]:
-    """Return queries and keys turned by the angles of their positions.
+    """Rotate queries and keys by the angles of their positions.
 
-    The positions of a prompt, which has no starts, go on from the first of ``position_ids``, or
-    from 0.
+    A prompt has no starts: its positions start at the first of ``position_ids``, or at 0.
     """
     batch, _, length, width = query.shape
     steps = np.arange(length, dtype=np.int32).reshape((1, -1))
@@ -157,7 +156,7 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
 def _allowed(
     call: Call, query: AnyArray, starts: AnyArray, lengths: AnyArray, extent: int
 ) -> AnyArray:
-    """Return the bias that is -inf for keys that a query does not attend."""
+    """Return a bias that is -inf for keys that a query does not attend to."""
     batch, _, length, _ = query.shape
     rows = positions(query, length).reshape((1, 1, length, 1)) + starts.reshape((batch, 1, 1, 1))
     columns = positions(query, extent).reshape((1, 1, 1, extent))

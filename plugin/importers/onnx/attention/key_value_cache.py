@@ -1,8 +1,8 @@
-"""Caches of keys and values: floats, or integers of 8 or 4 bits with constant scales.
+"""Key-value caches: floats, or integers of 8 or 4 bits with constant scales.
 
-A quantized cache has ``round(x / scale)``, bounded by the range of its type. Integers of 4 bits are
-two to a byte, the first one in the low bits, with an offset of 8. Attention reads the cache: new
-keys and values are rounded before they are attended.
+A quantized cache has ``round(x / scale)``, saturated to its type. Integers of 4 bits are two to a
+byte, the first one in the low bits, with an offset of 8. Attention reads the cache, so new keys and
+values are quantized before.
 
 Source: ONNX Runtime, ``ContribOperators.md``; its CPU for the layout of 4 bits.
 """
@@ -29,9 +29,9 @@ class CacheFormat:
     """The elements of a cache, ``[B, G, T, H]``.
 
     Args:
-        element: of the cache.
-        bits: of an integer; 0 for floats.
-        scales: broadcast to the cache; None for floats.
+        element: the element type of the cache.
+        bits: the bits of an integer; 0 for floats.
+        scales: the scales, which broadcast to the cache; None for floats.
     """
 
     element: ElementType
@@ -45,9 +45,9 @@ class CacheFormat:
         Args:
             call: the node.
             letter: ``k`` or ``v``.
-            scale: the input that is the scales.
-            groups: heads of keys.
-            width: elements of a head.
+            scale: the number of the input with the scales.
+            groups: the number of heads of keys.
+            width: the number of elements of a head.
         """
         kind = call.attribute(f"{letter}_quant_type", "NONE")
         bits = call.attribute("kv_cache_bit_width") or 8
@@ -64,7 +64,7 @@ class CacheFormat:
         return CacheFormat(I8 if bits == 8 else U8, bits, scales.reshape(shape))
 
     def stored(self, x: AnyArray) -> AnyArray:
-        """Return f32 as the cache has them."""
+        """Quantize f32 to the format of the cache."""
         if not self.bits:
             return convert(x, self.element)
         high = (1 << (self.bits - 1)) - 1
@@ -76,7 +76,7 @@ class CacheFormat:
         return convert(pairs[..., 0] | (pairs[..., 1] << np.int32(4)), self.element)
 
     def dequantize(self, cache: AnyArray) -> AnyArray:
-        """Return a cache as f32."""
+        """Dequantize a cache to f32."""
         if self.bits == 4:
             packed = convert(cache, I32)
             pairs = np.stack([packed & np.int32(15), packed >> np.int32(4)], axis=-1)
@@ -92,10 +92,10 @@ def present(
 
     Args:
         call: the node.
-        index: the input that is the past.
-        form: of the cache.
+        index: the number of the input with the past.
+        form: the format of the cache.
         new: f32, ``[B, G, S, H]``.
-        starts: where the new ones of each sequence are put.
+        starts: the position of the first new key of each sequence.
         total: the number of keys in the longest sequence.
     """
     new = form.stored(new)

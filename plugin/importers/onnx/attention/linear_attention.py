@@ -1,4 +1,4 @@
-"""Operators whose state is an input and an output: linear attention, causal convolution, caches.
+"""Operators with a state as input and output: linear attention, causal convolution, caches.
 
 Sources: ONNX, CausalConvWithState 27, LinearAttention 27, TensorScatter 24; ONNX Runtime,
 ``ContribOperators.md``.
@@ -83,7 +83,7 @@ _RULES = {
     "linear": (False, False), "gated": (True, False), "delta": (False, True),
     "gated_delta": (True, True),
 }  # fmt: skip
-"""By update rule: the state decays; the value is corrected by the state's."""
+"""Two flags by update rule: the state decays; the value is corrected by that of the state."""
 
 
 @importer("LinearAttention", "com.microsoft.LinearAttention")
@@ -170,7 +170,7 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
 
 @importer("TensorScatter")
 def tensor_scatter(call: Call) -> Typed:
-    """``past_cache, update, write_indices``: the update of each element of the batch, written."""
+    """``past_cache, update, write_indices``: the cache with the update of each batch element."""
     operand = call.input(0)
     cache, update = call.array(0), call.array(1)
     axis = call.axis("axis", cache.ndim, -2)
@@ -184,8 +184,6 @@ def tensor_scatter(call: Call) -> Typed:
         or any(n != m for a, (n, m) in enumerate(zip(*shapes, strict=True)) if a != axis)
     ):
         raise call.error(f"writes {shapes[1]} along dimension {axis} of {shapes[0]}")
-    if mode not in ("linear", "circular"):
-        raise call.error(f"has the mode {mode!r}, expected 'linear' or 'circular'")
     batch = shapes[0][0]
     starts: AnyArray = np.zeros(batch, np.int32)
     if call.optional(2) is not None:
@@ -197,7 +195,7 @@ def tensor_scatter(call: Call) -> Typed:
     )
     if is_outside:
         raise call.error(f"writes {count} elements of {extent} at {starts.tolist()}")
-    write: Any = _written if mode == "linear" else _written_around
+    write: Any = _written if mode == "linear" else _written_circularly
     rows = [
         write(cache[n : n + 1], update[n : n + 1], starts[n].reshape(()), axis)
         for n in range(batch)
@@ -206,13 +204,13 @@ def tensor_scatter(call: Call) -> Typed:
 
 
 def _written(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:
-    """Return the cache with the update from a start on."""
+    """Return the cache with the update at a start."""
     zero = np.int32(0)
     return put_slice(cache, update, [start if a == axis else zero for a in range(cache.ndim)])
 
 
-def _written_around(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:
-    """Return the cache with the update from a start on, which goes on at the beginning."""
+def _written_circularly(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:
+    """Return the cache with the update at a start, which wraps around at the end."""
     extent, count = cache.shape[axis], update.shape[axis]
     first = start - divide_truncated(start, np.int32(extent)) * np.int32(extent)
     indices = positions(cache, extent) - first

@@ -56,7 +56,28 @@ def rotated(x: AnyArray, cosines: AnyArray, sines: AnyArray, *, is_interleaved: 
     return np.concatenate([result, rest], axis=-1) if rest.shape[-1] else result
 
 
-def _checked(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None:
+def _heads(call: Call, x: AnyArray, heads: int, name: str) -> AnyArray:
+    """Return ``[B, S, N * H]`` or ``[B, N, S, H]`` as ``[B, S, N, H]``."""
+    shape = tuple(x.shape)
+    if len(shape) == 4:
+        return x.transpose(0, 2, 1, 3)
+    if len(shape) != 3:
+        raise call.error(f"has {name} of shape {list(shape)}, expected three or four dimensions")
+    if heads < 1 or shape[2] % heads:
+        raise call.error(f"has {heads} heads in {list(shape)}")
+    return x.reshape((*shape[:2], heads, shape[2] // heads))
+
+
+def _rotated_like(call: Call, heads: AnyArray, cosines: AnyArray, sines: AnyArray) -> AnyArray:
+    """Rotate ``[B, S, N, H]``, and return it in the shape and type of input 0."""
+    shape = call.input(0).shape
+    is_interleaved = bool(call.attribute("interleaved", 0))
+    result = rotated(heads, cosines, sines, is_interleaved=is_interleaved)
+    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
+    return as_input_type(call, 0, result)
+
+
+def _check_angles(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None:
     half = cosines.shape[-1]
     size = call.attribute("rotary_embedding_dim", 0) or width
     if tuple(cosines.shape) != tuple(sines.shape) or 2 * half != size or size > width:
@@ -69,69 +90,42 @@ def _checked(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None
 @importer("RotaryEmbedding")
 def rotary_embedding(call: Call) -> AnyArray:
     """``X, cos_cache, sin_cache, position_ids``."""
-    x, cosines, sines = float_operand(call, 0), float_operand(call, 1), float_operand(call, 2)
-    shape = tuple(x.shape)
-    if len(shape) == 3:
-        heads = call.integer("num_heads")
-        if heads < 1 or shape[2] % heads:
-            raise call.error(f"has {heads} heads in {list(shape)}")
-        x = x.reshape((*shape[:2], heads, shape[2] // heads))
-    elif len(shape) == 4:
-        call.attribute("num_heads", 0)  # the shape says it
-        x = x.transpose(0, 2, 1, 3)
-    else:
-        raise call.error(f"has X of shape {list(shape)}, expected three or four dimensions")
-    _checked(call, x.shape[-1], cosines, sines)
+    x, cosines, sines = (float_operand(call, index) for index in range(3))
+    is_flat = len(x.shape) == 3
+    heads = call.integer("num_heads") if is_flat else call.attribute("num_heads", 0)
+    x = _heads(call, x, heads, "X")
+    _check_angles(call, x.shape[-1], cosines, sines)
+    shape = list(call.input(0).shape)
     if call.optional(3) is not None:
         positions = call.array(3)
         if tuple(positions.shape) != tuple(x.shape[:2]):
-            raise call.error(f"has position_ids of shape {list(positions.shape)} for {list(shape)}")
-        cosines, sines = (
-            rows_of(call, table, positions, name)
-            for table, name in ((cosines, "cos_cache"), (sines, "sin_cache"))
-        )
+            raise call.error(f"has position_ids of shape {list(positions.shape)} for {shape}")
+        cosines = rows_of(call, cosines, positions, "cos_cache")
+        sines = rows_of(call, sines, positions, "sin_cache")
     if tuple(cosines.shape[:-1]) != tuple(x.shape[:2]):
-        raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {list(shape)}")
-    interleaved = bool(call.attribute("interleaved", 0))
-    result = rotated(x, cosines, sines, is_interleaved=interleaved)
-    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
-    return as_input_type(call, 0, result)
+        raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {shape}")
+    return _rotated_like(call, x, cosines, sines)
 
 
 @importer("com.microsoft.RotaryEmbedding")
 def contributed_rotary_embedding(call: Call) -> AnyArray:
     """``input, position_ids, cos_cache, sin_cache``; one position is that of the first element."""
-    x, positions, cosines, sines = (
-        float_operand(call, 0),
-        call.array(1),
-        float_operand(call, 2),
-        float_operand(call, 3),
-    )
-    shape = tuple(x.shape)
+    x, positions = float_operand(call, 0), call.array(1)
+    cosines, sines = float_operand(call, 2), float_operand(call, 3)
     if call.attribute("is_packed_batching", 0):
         raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
     if call.attribute("scale", 1.0) != 1.0:
         raise call.error(f"has the scale {call.attribute('scale')}", UnsupportedError)
-    heads = call.attribute("num_heads", 0)
-    if len(shape) == 3:
-        heads = heads or shape[2] // (2 * cosines.shape[-1])
-        if heads < 1 or shape[2] % heads:
-            raise call.error(f"has {heads} heads in {list(shape)}")
-        x = x.reshape((*shape[:2], heads, shape[2] // heads))
-    elif len(shape) == 4:
-        x = x.transpose(0, 2, 1, 3)
-    else:
-        raise call.error(f"has an input of shape {list(shape)}, expected three or four dimensions")
+    heads = call.attribute("num_heads", 0) or x.shape[-1] // (2 * cosines.shape[-1])
+    x = _heads(call, x, heads, "an input")
     batch, length, _, width = x.shape
     if positions.size == 1:
         positions = positions.reshape(1, 1) + np.arange(length, dtype=np.int64).reshape(1, -1)
         positions = np.broadcast_to(positions, (batch, length))
     if tuple(positions.shape) != (batch, length):
-        raise call.error(f"has position_ids of shape {list(positions.shape)} for {list(shape)}")
-    _checked(call, width, cosines, sines)
+        shape = list(call.input(0).shape)
+        raise call.error(f"has position_ids of shape {list(positions.shape)} for {shape}")
+    _check_angles(call, width, cosines, sines)
     cosines = rows_of(call, cosines, positions, "cos_cache")
     sines = rows_of(call, sines, positions, "sin_cache")
-    interleaved = bool(call.attribute("interleaved", 0))
-    result = rotated(x, cosines, sines, is_interleaved=interleaved)
-    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
-    return as_input_type(call, 0, result)
+    return _rotated_like(call, x, cosines, sines)

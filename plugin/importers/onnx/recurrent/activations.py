@@ -32,9 +32,9 @@ def _elu(x: AnyArray, alpha: Any, beta: Any) -> AnyArray:
 
 @dataclass(frozen=True)
 class _Activation:
-    """An activation function, which of alpha and beta it reads, and their default values.
+    """An activation function, its parameters alpha and beta, and their default values.
 
-    A default of None is one on which the specification and ONNX Runtime do not agree.
+    The specification and ONNX Runtime disagree on a default of None.
     """
 
     function: Callable[..., AnyArray]
@@ -64,28 +64,28 @@ _ACTIVATIONS = {
 
 
 def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float | None]:
-    """Return alpha or beta of each activation function; those that read none get None.
+    """Return alpha or beta of each activation function; None for a function without it.
 
-    The values of the attribute are for the functions that read one, in their order. A value for
-    each function is accepted where this is the same.
+    The values of the attribute are for the functions with that parameter, in their order. A value
+    for each function is accepted where the result is the same.
     """
     letter = attribute.removeprefix("activation_")
     has_one = [getattr(_ACTIVATIONS[name], f"has_{letter}") for name in names]
     values = [float(value) for value in call.attribute(attribute) or []]
-    rest, parameters = list(values), []
+    remaining, parameters = list(values), []
     for name, has in zip(names, has_one, strict=True):
         default = getattr(_ACTIVATIONS[name], letter)
-        if has and not rest and default is None:
+        if has and not remaining and default is None:
             raise call.error(
                 f"has the activation function {name!r} without a value in {attribute!r}, for which "
                 "ONNX and ONNX Runtime have different defaults; state the value",
                 UnsupportedError,
             )
-        parameters.append((rest.pop(0) if rest else default) if has else None)
+        parameters.append((remaining.pop(0) if remaining else default) if has else None)
     agrees = len(values) == len(names) and all(
         value is None or value == values[n] for n, value in enumerate(parameters)
     )
-    if rest and not agrees:
+    if remaining and not agrees:
         raise call.error(
             f"has {len(values)} values in {attribute!r} for {sum(has_one)} activation functions "
             f"that read one, {', '.join(names)}",

@@ -1,10 +1,9 @@
 """DynamicQuantizeLSTM: an LSTM of integer weights whose operands are quantized in the loop.
 
 X is quantized once, over the steps up to the longest sequence length; the state is quantized in
-each step. Both are quantized as DynamicQuantizeLinear does, with one range for the whole batch:
-ONNX Runtime has one for each part of a batch that a thread computes, so this is its result with one
-thread. Sequences that have ended count as 0 in that range; without the output Y they count with
-their final states.
+each step. Both are quantized as DynamicQuantizeLinear does, with one range for the whole batch.
+ONNX Runtime has a range for each part of a batch that a thread computes, so this is its result with
+one thread. The range takes 0 for sequences that have ended, or their final states without output Y.
 
 Source: ONNX Runtime, ``dynamic_quantize_lstm.cc``, ``uni_directional_lstm.cc``, ``ComputeGemm`` of
 ``rnn_helpers.cc``.
@@ -85,7 +84,7 @@ class _QuantizedProducts:
         return lambda state: self._product(state, 1, direction)
 
     def _product(self, real: AnyArray, side: int, direction: int) -> AnyArray:
-        """Quantize an operand, multiply it with a side's weights, and scale the sums."""
+        """Quantize an operand, multiply it with W or R, and scale the accumulators."""
         storage, scale, zero_point = (each.value for each in dynamically_quantized(real))
         centered = convert(storage, I16) - convert(zero_point, I16)
         axes = ((len(real.shape) - 1,), (0,))

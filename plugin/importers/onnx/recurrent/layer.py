@@ -1,4 +1,4 @@
-"""Parts that LSTM, GRU and RNN share: operands, activation functions, sequence lengths, directions.
+"""A recurrent layer: operands, activation functions, sequence lengths and directions.
 
 The products of the inputs with W are one contraction before the loop; a step of the loop has the
 products of the state with R. A sequence ends at its length: later outputs are 0, and the final
@@ -7,8 +7,8 @@ state is that of the length. The reverse direction reverses each sequence within
 f16 and bf16 are computed in f32, and rounded once, in the results.
 
 Sources: ONNX, LSTM 22, GRU 22, RNN 22. ONNX Runtime decides where the specification is silent: how
-alpha and beta are assigned to activation functions, that ``clip`` leaves the cell state alone, and
-that the final states of an empty sequence are 0.
+alpha and beta are assigned to activation functions; ``clip`` does not change the cell state; the
+final states of an empty sequence are 0.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .activations import Function, functions_of
 __all__ = ["FloatProducts", "Layer", "Products", "Step", "element_of_layer"]
 
 Step = Callable[..., Sequence[AnyArray]]
-"""Takes the gates' products of an input and the states, and returns the states."""
+"""The function takes the gates' products of an input and the states, and returns the states."""
 
 
 _DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
@@ -54,8 +54,8 @@ class FloatProducts:
 
     Args:
         call: the node.
-        gates: the number of them.
-        element: in which products are summed.
+        gates: the number of gates.
+        element: the type of the accumulators.
     """
 
     def __init__(self, call: Call, gates: int, element: ElementType) -> None:
@@ -78,7 +78,7 @@ class FloatProducts:
     def of_states(self, direction: int, first: int, last: int) -> Function:
         """A contraction of one step, with the weights transposed before the loop.
 
-        One row with 512 x 128 takes half the time so.
+        This halves the time of one row with 512 x 128.
         """
         rows = self._recurrent[direction][first * self.hidden : last * self.hidden]
         weights = rows.transpose(1, 0)
@@ -86,12 +86,12 @@ class FloatProducts:
 
 
 class Layer:
-    """The operands of a recurrent node that all operators have, checked.
+    """The operands that all recurrent operators have, checked.
 
     Args:
         call: the node. Inputs 0, 3, 4 and 5 are X, B, sequence_lens and initial_h.
-        products: of its weights.
-        element: in which it is computed.
+        products: the products with its weights.
+        element: the type of the computation.
         functions: the names of the default activation functions of a direction.
     """
 
@@ -182,25 +182,25 @@ class Layer:
         """Compute the results: the outputs of all steps, and each final state.
 
         Args:
-            before: of each direction: products of the inputs, ``[T, B, ...]``.
-            states: ``[D, B, H]`` each; the first one is the output.
-            steps: of each direction.
+            before: the products of the inputs of each direction, ``[T, B, ...]``.
+            states: the initial states, ``[D, B, H]``; the first one is the output.
+            steps: the step of each direction.
         """
-        outputs, ended = [], []
+        outputs, final_states = [], []
         for n, step in enumerate(steps):
             rows = self._reversed(before[n]) if self.is_reverse[n] else before[n]
-            final, ys = self._passed(rows, [state[n] for state in states], step)
+            final, ys = self._direction(rows, [state[n] for state in states], step)
             outputs.append(self._reversed(ys) if self.is_reverse[n] else ys)
-            ended.append(final)
+            final_states.append(final)
         axis = 2 if self.is_batch_first else 1
         if self.is_batch_first:
             outputs = [each.transpose(1, 0, 2) for each in outputs]
         results = [np.stack(outputs, axis)]
-        results += [np.stack(each, axis - 1) for each in zip(*ended, strict=True)]
+        results += [np.stack(each, axis - 1) for each in zip(*final_states, strict=True)]
         target = ElementType.of_dtype(np.dtype(self.call.array(0).dtype))
         return [convert(result, target) for result in results]
 
-    def _passed(
+    def _direction(
         self, rows: AnyArray, states: Sequence[AnyArray], step: Step
     ) -> tuple[list[AnyArray], AnyArray]:
         """Return the final states of one direction, and the outputs of all steps."""
@@ -212,9 +212,7 @@ class Layer:
         def masked(output: AnyArray, *values: AnyArray) -> list[AnyArray]:
             *states, row, index = values
             is_inside = index < lengths
-            operand = (
-                output if has_outputs else states[0]
-            )  # its range matters where it is quantized
+            operand = output if has_outputs else states[0]  # its range matters if quantized
             after = [
                 np.where(is_inside, new, old)
                 for new, old in zip(step(row, operand, *states[1:]), states, strict=True)

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: one loop over time steps for each direction.
+"""LSTM, GRU and RNN: a loop over time steps for each direction.
 
 Sources: ONNX, LSTM 22, GRU 22, RNN 22.
 """
@@ -16,7 +16,7 @@ from .layer import FloatProducts, Layer, Step, element_of_layer
 __all__ = ["LSTM_FUNCTIONS", "lstm_of"]
 
 LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
-"""The default activation functions f, g and h."""
+"""The default activation functions f, g and h of an LSTM."""
 
 
 @importer("LSTM")

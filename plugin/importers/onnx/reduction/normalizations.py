@@ -37,9 +37,9 @@ def normalized(
 
     Args:
         x: f32 or f64.
-        axes: of mean and variance.
+        axes: the axes of mean and variance.
         epsilon: the addend of the variance.
-        is_centered: the mean is subtracted; else it is taken for 0.
+        is_centered: subtract the mean; else the mean is 0.
     """
     kind = x.dtype.type
     count = kind(math.prod(x.shape[axis] for axis in axes))
@@ -108,7 +108,7 @@ def _simplified(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[AnyArray]:
-    """``input, skip, gamma, beta, bias``: of ``input + skip + bias``."""
+    """``input, skip, gamma, beta, bias``: normalized ``input + skip + bias``."""
     return _of_sum(
         call, optional_float_operand(call, 3), optional_float_operand(call, 4), is_centered=True
     )
@@ -116,7 +116,7 @@ def skip_layer_normalization(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
-    """``input, skip, gamma, bias``: of ``input + skip + bias``, without a mean."""
+    """``input, skip, gamma, bias``: normalized ``input + skip + bias``, without a mean."""
     return _of_sum(call, None, optional_float_operand(call, 3), is_centered=False)
 
 
@@ -137,7 +137,7 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
 
 
 def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
-    """Return an input of one number for each channel, to be broadcast."""
+    """Return an input with a number for each channel, which broadcasts."""
     value = float_operand(call, index)
     if len(shape) < 2 or tuple(value.shape) != (shape[1],):
         raise call.error(
@@ -149,13 +149,13 @@ def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
 
 @importer("GroupNormalization")
 def group_normalization(call: Call) -> AnyArray:
-    """``X, scale, bias``, of groups of channels."""
+    """``X, scale, bias``: normalized groups of channels."""
     x, groups, stash = (
         float_operand(call, 0),
         call.integer("num_groups"),
         call.attribute("stash_type", 1),
     )
-    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+    if x.ndim < 2 or x.shape[1] % groups:
         raise call.error(f"has {groups} groups of the channels of {list(x.shape)}")
     if stash not in _STASH_TYPES:
         raise call.error(f"has the stash_type {stash}, expected one of {[*_STASH_TYPES]}")
@@ -167,7 +167,7 @@ def group_normalization(call: Call) -> AnyArray:
 
 @importer("InstanceNormalization")
 def instance_normalization(call: Call) -> AnyArray:
-    """``input, scale, B``, of each channel of each image."""
+    """``input, scale, B``: each channel of each image normalized."""
     x = float_operand(call, 0)
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
     unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
@@ -209,8 +209,6 @@ def lp_normalization(call: Call) -> AnyArray:
     """``input / norm`` along an axis; 0 where the norm is 0."""
     x, order = float_operand(call, 0), call.attribute("p", 2)
     axis = call.axis("axis", x.ndim, -1)
-    if order not in (1, 2):
-        raise call.error(f"has the order {order}, expected 1 or 2")
     powers = np.abs(x) if order == 1 else x * x
     norm = powers.sum(axis=axis, dtype=x.dtype, keepdims=True)
     norm = norm if order == 1 else np.sqrt(norm)
