@@ -1,4 +1,4 @@
-"""A short run of ``scripts/fuzz numbers``, and whether it finds what is wrong."""
+"""Short runs of ``scripts/fuzz numbers``, which find wrong results."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pytest
 
 from programs import LONG
 from subquant.conformance.interpreter import interpret
+from subquant.kernels.epilogue import requant_analysis
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
+    sys.path.insert(0, str(ROOT / "scripts"))
     specification = importlib.util.spec_from_file_location(
         "fuzz_numbers", ROOT / "scripts/fuzz_numbers.py"
     )
@@ -27,46 +29,48 @@ def fuzz() -> Any:
     module = importlib.util.module_from_spec(specification)
     sys.modules["fuzz_numbers"] = module  # dataclasses look there
     specification.loader.exec_module(module)
+    sys.path.remove(str(ROOT / "scripts"))
     return module
 
 
-def show(wrong: list[Any]) -> str:
-    return "\n".join(f"{each.kind}:{each.number}: {each.why}" for each in wrong)
+def show(failures: list[Any]) -> str:
+    return "\n".join(f"{each.kind}:{each.number}: {each.reason}" for each in failures)
 
 
 @pytest.mark.parametrize("kind", ["chains", "requantizations", "rescales"])
 @pytest.mark.share(3)
 def test_programs_give_their_numbers(fuzz: Any, kind: str) -> None:
-    wrong = fuzz.run(3, kind, range(48 if LONG else 4), fuzz.instructions_here()[:1])
-    assert not wrong, show(wrong)
+    failures = fuzz.run(3, kind, range(48 if LONG else 4), fuzz.instructions_here()[:1])
+    assert not failures, show(failures)
 
 
-def test_staircases_are_what_is_proved(fuzz: Any) -> None:
-    programs = [fuzz.drawn(3, "staircases", number) for number in range(400 if LONG else 30)]
-    found = [fuzz.check_stairs(program) for program in programs]
-    assert [why for why, _ in found if why] == []
-    assert sum(proved for _, proved in found) > len(found) / 3
+def test_proved_lines_are_right(fuzz: Any) -> None:
+    cases = [fuzz.draw_program(3, "monotone", number) for number in range(400 if LONG else 30)]
+    checks = [fuzz.check_monotone(case) for case in cases]
+    assert [reason for reason, _ in checks if reason] == []
+    assert sum(is_proved for _, is_proved in checks) > len(checks) / 3
 
 
 @pytest.mark.parametrize("kind", ["chains", "requantizations"])
 def test_numbers_are_those_of_the_reference_interpreter(fuzz: Any, kind: str) -> None:
-    """What a program must give is computed here a second time."""
+    """The reference interpreter computes the expected results a second time."""
     checked = 0
     for number in range(30):
-        program = fuzz.drawn(5, kind, number)
-        if program.contraction.sums().size > 600:
+        program = fuzz.draw_program(5, kind, number)
+        if program.contraction.accumulators().size > 600:
             continue
-        found = interpret(program.text("main"), program.arguments())
-        for each, wanted in zip(found, program.wanted(), strict=True):
-            np.testing.assert_array_equal(each.astype(wanted.dtype), wanted, err_msg=str(number))
+        results = interpret(program.text("main"), program.arguments())
+        for each, expected in zip(results, program.expected(), strict=True):
+            each = each.astype(expected.dtype)
+            np.testing.assert_array_equal(each, expected, err_msg=str(number))
         checked += 1
     assert checked > 5
 
 
-def test_a_wrong_program_is_made_smaller_and_kept(
+def test_a_wrong_program_is_minimized_and_saved(
     fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As if each exclusive or were wrong."""
+    """Each exclusive or counts as wrong."""
 
     def compared(programs: dict[str, Any], kernels: str) -> dict[str, str]:
         return {
@@ -76,40 +80,37 @@ def test_a_wrong_program_is_made_smaller_and_kept(
         }
 
     monkeypatch.setattr(fuzz, "_compared", compared)
-    monkeypatch.setattr(fuzz, "_KEPT", tmp_path)
+    monkeypatch.setattr(fuzz, "FAILURES", tmp_path)
     monkeypatch.setattr(sys, "argv", ["fuzz", "--kinds", "chains", "--count", "24"])
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
     assert ended.value.code == 1
-    said = capsys.readouterr().out
-    assert "24 programs, " in said
+    assert "24 programs, " in capsys.readouterr().out
     folders = sorted(tmp_path.iterdir())
     assert folders
     for folder in folders:
         kind, _, number = folder.name.partition("-")
         text = (folder / "program.mlir").read_text()
         steps = [line for line in text.splitlines() if " %v" in line or "%v" in line.split("=")[0]]
-        assert len(steps) <= len(fuzz.drawn(0, kind, int(number)).steps) + 1
+        assert len(steps) <= len(fuzz.draw_program(0, kind, int(number)).steps) + 1
         assert sum("stablehlo.xor" in line for line in steps) == 1
-        found = interpret(text, [np.load(each) for each in sorted(folder.glob("argument_*"))])
-        wanted = [np.load(each) for each in sorted(folder.glob("wanted_*"))]
-        for one, other in zip(found, wanted, strict=True):
+        results = interpret(text, [np.load(each) for each in sorted(folder.glob("argument_*"))])
+        expected = [np.load(each) for each in sorted(folder.glob("expected_*"))]
+        for one, other in zip(results, expected, strict=True):
             np.testing.assert_array_equal(one.astype(other.dtype), other)
         assert f"--replay {kind}:{number} --seed 0" in (folder / "wrong").read_text()
 
 
-def test_a_line_that_is_off_is_found(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    import subquant.kernels.epilogue.requant_analysis as proving
+def test_a_shifted_line_is_reported(fuzz: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    prove = requant_analysis.monotone_requant
 
-    real = proving.monotone_requant
+    def shifted(*arguments: Any) -> Any:
+        line = prove(*arguments)
+        return None if line is None else replace(line, offset=line.offset + 0.01)
 
-    def moved(*arguments: Any) -> Any:
-        found = real(*arguments)
-        return None if found is None else replace(found, offset=found.offset + 0.01)
-
-    monkeypatch.setattr(proving, "monotone_requant", moved)
-    programs = [fuzz.drawn(3, "staircases", number) for number in range(30)]
-    assert sum(bool(fuzz.check_stairs(program)[0]) for program in programs) > 5
+    monkeypatch.setattr(requant_analysis, "monotone_requant", shifted)
+    programs = [fuzz.draw_program(3, "monotone", number) for number in range(30)]
+    assert sum(bool(fuzz.check_monotone(program)[0]) for program in programs) > 5
 
 
 def test_unknown_kinds(
