@@ -212,11 +212,14 @@ class _Int8Call:
         pixels = images * vertical.size * horizontal.size
         operands = [
             weight.prepacked(
-                kernels, (kernel.groups, channel_padding), lambda: kernel.groups.pack(taps), I8
+                kernels,
+                (kernel.tap_packs, channel_padding),
+                lambda: kernel.tap_packs.pack(taps),
+                I8,
             ),
             weight.prepacked(
                 kernels,
-                (kernel.groups, channel_padding, target.sign_offset, *bias_key(self.epilogue)),
+                (kernel.tap_packs, channel_padding, target.sign_offset, *bias_key(self.epilogue)),
                 lambda: sums_with_bias(weight_sums, target, self.epilogue),
                 I32,
             ),
