@@ -119,9 +119,10 @@ def test_devices_are_resources(cluster: Cluster) -> None:
 
 
 def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> None:
-    wishes = [{"vulkan": 1.0}] * 3 + [{"hip": 1.0, "vulkan": 1.0}]
+    optional_resources = [{"vulkan": 1.0}] * 3 + [{"hip": 1.0, "vulkan": 1.0}]
     tasks = [
-        Task(f"{n}", "fleet_tasks:process", {}, wishes=wished) for n, wished in enumerate(wishes)
+        Task(f"{n}", "fleet_tasks:process", {}, optional_resources=wished)
+        for n, wished in enumerate(optional_resources)
     ]
     found = run(cluster, tasks)
     assert [name for name, done in found.items() if done.error is not None] == []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from subquant.batch.engines.input_bundle import Parcel, read_flag_files, unpacked
+from subquant.batch.engines.input_bundle import InputBundle, read_flag_files, unpack_bundle
 from subquant.compiler.mlir_client import Input
 from subquant.errors import CompilerError, EnvironmentProblem, InputError, Place, UsageError
 from test_compile_many import write_onnx
@@ -25,11 +25,11 @@ MODEL = Input("m/x.mlir", data=b"module {}")
 def test_files_have_their_names_there(here: Path) -> None:
     Path("a").mkdir()
     Path("a/x.npy").write_bytes(b"x")
-    parcel = Parcel(MODEL, "out/model.reproducer.mlir")
-    names = [parcel.add("a/x.npy", "one"), parcel.add("y.npy", "two", b"y")]
+    bundle = InputBundle(MODEL, "out/model.reproducer.mlir")
+    names = [bundle.add("a/x.npy", "one"), bundle.add("y.npy", "two", b"y")]
     with pytest.raises(InputError, match="cannot read 'none': No such file"):
-        parcel.add("none", "three")
-    with unpacked(parcel.label, parcel.blobs) as found:
+        bundle.add("none", "three")
+    with unpack_bundle(bundle.label, bundle.blobs) as found:
         paths = [found.path(name) for name in names]
         assert [Path(path).read_bytes() for path in paths] == [b"x", b"y"]
         assert [os.path.basename(path) for path in paths] == ["x.npy", "y.npy"]
@@ -40,8 +40,8 @@ def test_files_have_their_names_there(here: Path) -> None:
 
 
 def test_a_model_that_is_to_have_a_path() -> None:
-    parcel = Parcel(MODEL, "r", as_file=True)
-    with unpacked(parcel.label, parcel.blobs) as found:
+    bundle = InputBundle(MODEL, "r", as_file=True)
+    with unpack_bundle(bundle.label, bundle.blobs) as found:
         assert found.model == Input("m/x.mlir", os.path.join(found.folder, "model", "x.mlir"))
         assert found.model.read() == b"module {}"
 
@@ -54,8 +54,8 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
     data = Path("m/parts.bin").read_bytes()
     if not has_data:
         Path("m/parts.bin").unlink()
-    parcel = Parcel(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()), "r")
-    with unpacked(parcel.label, parcel.blobs) as found:
+    bundle = InputBundle(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()), "r")
+    with unpack_bundle(bundle.label, bundle.blobs) as found:
         assert found.model.path is not None
         path = Path(found.model.path)
         assert path.read_bytes() == Path("m/parts.onnx").read_bytes()
@@ -78,8 +78,8 @@ def test_files_below_the_model_go_along_and_no_others() -> None:
     sent = []
     for number in range(3):
         path = f"m/{number}.onnx"
-        parcel = Parcel(Input(path, data=Path(path).read_bytes()), "r")
-        with unpacked(parcel.label, parcel.blobs) as found:
+        bundle = InputBundle(Input(path, data=Path(path).read_bytes()), "r")
+        with unpack_bundle(bundle.label, bundle.blobs) as found:
             every = [each for each in Path(found.folder).rglob("*") if each.is_file()]
             names = {str(each.relative_to(found.folder)) for each in every}
             sent.append(sorted(names - {".held"}))
@@ -87,9 +87,9 @@ def test_files_below_the_model_go_along_and_no_others() -> None:
 
 
 def test_errors_and_reproducers_name_the_callers_files() -> None:
-    parcel = Parcel(MODEL, "out/my model.reproducer.mlir", as_file=True)
-    other = parcel.add("y.npy", "input0", b"")
-    with unpacked(parcel.label, parcel.blobs) as found:
+    bundle = InputBundle(MODEL, "out/my model.reproducer.mlir", as_file=True)
+    other = bundle.add("y.npy", "input0", b"")
+    with unpack_bundle(bundle.label, bundle.blobs) as found:
         replay = f"iree-compile {found.reproducer} --flag={found.path(other)}"
         Path(found.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
         place = Place(str(found.model.path), 3, 5)
@@ -112,9 +112,9 @@ def test_files_that_flags_name_go_along() -> None:
     )  # fmt: skip
     files = read_flag_files(flags)
     assert files == {path: path.encode() for path in ("spec.mlir", "d/spec.mlir", "d/x")}
-    parcel = Parcel(MODEL, "r")
-    parcel.add_flag_files(files)
-    with unpacked(parcel.label, parcel.blobs) as found:
+    bundle = InputBundle(MODEL, "r")
+    bundle.add_flag_files(files)
+    with unpack_bundle(bundle.label, bundle.blobs) as found:
         spec, two, entry, *others = found.flags(flags)
         assert others == ["--cpu=host", "--x=1.5"]
         assert Path(spec.removeprefix("--spec=")).read_text() == "spec.mlir"
@@ -132,17 +132,17 @@ def test_flags_that_name_what_cannot_be_sent(value: str) -> None:
         read_flag_files([f"--dump={value}"])
 
 
-def unpack(parcel: Parcel) -> None:
-    with unpacked(parcel.label, parcel.blobs):
+def unpack(bundle: InputBundle) -> None:
+    with unpack_bundle(bundle.label, bundle.blobs):
         pass
 
 
 def test_there_is_no_place(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parcel = Parcel(MODEL, "r")
+    bundle = InputBundle(MODEL, "r")
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(here / "none"))
         with pytest.raises(EnvironmentProblem, match="no temporary folder can be made: No such"):
-            unpack(parcel)
-    parcel.add("x" * 300, "model", b"data")
+            unpack(bundle)
+    bundle.add("x" * 300, "model", b"data")
     with pytest.raises(EnvironmentProblem, match="to a temporary folder: File name too long"):
-        unpack(parcel)
+        unpack(bundle)

@@ -1,7 +1,7 @@
-"""Many models compiled in one run: each whole or not at all, whatever becomes of the others.
+"""Batch compilation of many models; the failure of one does not affect the others.
 
-`models` finds them and names their outputs, `tasks` compiles one wherever it is done (on this
-machine, or by a worker of a cluster: `subquant.batch.engines`), `run` hands them out and writes
-what comes back, and `manifest` is what ``--resume`` knows them by. `compiling` does it all in one
-call. `report` says what became of all, and `merging` puts several such reports together.
+`models` finds them and names their outputs, `tasks` compiles one (here, or on a worker of a
+cluster: `subquant.batch.engines`), `run` submits them and writes the outputs, and `manifest`
+records them for ``--resume``. `compiling` is the function of the API, `report` writes reports,
+`merging` merges them.
 """

@@ -35,30 +35,28 @@ def compile_many(
     >>> [each.error for each in results if each.error]                              # doctest: +SKIP
 
     Args:
-        sources: paths, patterns, and lists of them (``@FILE``), as ``subquant compile`` has them;
-            or one of these.
+        sources: one or several paths, patterns, or lists of them (``@FILE``).
         output: the folder of the outputs, which mirror the paths of the models.
         emit: ``vmfb`` for executables; ``mlir`` or ``mlirbc`` to stop before IREE.
         base: the folder that outputs are named from; by default the current one.
         parameters: a folder for constants of 1 KiB and more, an ``.irpa`` file for each model.
-        jobs: how many models at a time on this machine; by default one a core.
-        cluster: the address of a Dask scheduler, whose workers compile in place of this machine.
-        resume: leave alone what is up to date: its model, the options and the versions are those
-            that it was made with, and it has the bytes that were written.
-        on_result: called with what became of each model, in the order in which they end.
-        limits: how long MLIR may read a module, and how much memory it may take.
+        jobs: models at a time on this machine; by default one for each core.
+        cluster: the address of a Dask scheduler, whose workers compile instead of this machine.
+        resume: skip up-to-date outputs: same model, options and versions, and unchanged bytes.
+        on_result: called with each result, in the order of completion.
+        limits: time and memory limits of MLIR.
         **options: fields of `CompileOptions`.
 
     Returns:
-        What became of each model, in the order in which they are given: its status, times, size,
-        and the error of one that failed, which is not raised.
+        The result of each model, in the order of the input: status, times, size, and the error of
+        a failed model, which is not raised.
 
     Raises:
-        SubquantError: wrong options, no such models, two with one output, or no cluster.
+        SubquantError: wrong options, missing models, two models with one output, or no cluster.
     """
     choices = CompileOptions(**options)
-    given = [sources] if isinstance(sources, (str, os.PathLike)) else sources
-    paths = find_models([os.fspath(each) for each in given], output)
+    words = [sources] if isinstance(sources, (str, os.PathLike)) else sources
+    paths = find_models([os.fspath(each) for each in words], output)
     models = name_outputs(paths, output, emit, base)
     batch = Batch(
         models, output, choices, emit=emit, parameters=parameters, resume=resume, limits=limits

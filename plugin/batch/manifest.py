@@ -1,18 +1,16 @@
-"""What a folder of outputs was made of: one line of JSON for each model, kept beside them.
+"""Manifest of a folder of outputs: one line of JSON for each compiled model.
 
-``--resume`` makes again what is not up to date. A model is, if its line has the key that it would
-be compiled under now (`subquant.compiler.keys`: its bytes, the options, the versions), and if the
-outputs that the line names have the very bytes that were written. So nothing has to be believed of
-the times of files, nor of an earlier run that may have been killed: a line is written after the
-outputs, at the end of the file and at once; a line that was cut is none; of several for an output
-the last one counts; and an output that somebody changed is made again.
+``--resume`` compiles models again that are not up to date. A model is up to date if its line has
+the key of the compilation (`subquant.compiler.keys`: its bytes, the options, the versions), and if
+the outputs have the bytes that were written. Modification times are not used. A line is appended
+after the outputs; an incomplete line (a killed run) is ignored; the last line of an output counts.
 
 A line::
 
     {"version": 1, "output": "a/x.vmfb", "key": "9f...", "files": {"a/x.vmfb": [4123, "c0..."]},
      "passes_seconds": 0.2, "iree_seconds": 0.9}
 
-``files`` has the size and the digest of all that was written, an archive of parameters too.
+``files`` has the size and the digest of each output, the parameter archive included.
 """
 
 from __future__ import annotations
@@ -33,19 +31,19 @@ __all__ = ["NAME", "Manifest", "Record"]
 
 NAME = ".subquant-manifest.jsonl"
 _VERSION = 1
-_FEW = 16
-"""Lines that later ones have replaced and that may stay."""
+_MAX_STALE_LINES = 16
+"""Replaced lines that may stay in the file."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of the outputs of a model.
+    """Outputs of a model.
 
     Args:
-        output: its path, from the folder on.
-        key: of the compilation.
-        files: the size and the digest of each file, by its path from the folder on.
-        passes_seconds, iree_seconds: what it took to make them.
+        output: the path in the folder.
+        key: the key of the compilation.
+        files: size and digest of each file by its path in the folder.
+        passes_seconds, iree_seconds: the times of the compilation.
     """
 
     output: str
@@ -56,7 +54,7 @@ class Record:
 
     @classmethod
     def of(cls, values: Any) -> Record | None:
-        """Return what a line says; None if that is nothing of this version."""
+        """Return the record of a line; None for a line of another version or form."""
         if not isinstance(values, dict) or values.pop("version", None) != _VERSION:
             return None
         try:
@@ -69,10 +67,10 @@ class Record:
 
 
 class Manifest:
-    """The lines of a folder.
+    """Records of a folder.
 
     Args:
-        folder: of the outputs, which need not be there.
+        folder: the folder of the outputs, which may be missing.
 
     Raises:
         InputError: the file cannot be read.
@@ -92,8 +90,8 @@ class Manifest:
 
     def _read(self) -> None:
         data = self._path.read_bytes()
-        lines = data.splitlines()
-        for line in lines:
+        json_lines = data.splitlines()
+        for line in json_lines:
             try:
                 record = Record.of(json.loads(line))
             except (ValueError, RecursionError):
@@ -101,8 +99,8 @@ class Manifest:
             if record is not None:
                 self._records[record.output] = record
         self._is_cut = not data.endswith(b"\n")
-        if len(lines) > 2 * len(self._records) + _FEW:
-            with contextlib.suppress(OSError):  # of a full disk, say: it may stay long
+        if len(json_lines) > 2 * len(self._records) + _MAX_STALE_LINES:
+            with contextlib.suppress(OSError):  # a full disk, say: the file stays long
                 write_whole(self._path, b"".join(map(_line, self._records.values())))
                 self._is_cut = False
 
@@ -122,14 +120,14 @@ class Manifest:
         path = self._folder / name
         try:
             return path.stat().st_size == size and digest_of_file(path) == digest
-        except (OSError, SubquantError, ValueError):  # ValueError: it can be no path
+        except (OSError, SubquantError, ValueError):  # ValueError: an invalid path
             return False
 
     def add(self, record: Record) -> None:
-        """Write a line, at once.
+        """Append a line.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the line cannot be written.
         """
         data = b"\n" * self._is_cut + _line(record)
         self._is_cut = True
@@ -137,7 +135,7 @@ class Manifest:
             with self._path.open("ab", buffering=0) as file:
                 self._is_cut = file.write(data) != len(data)
         except OSError as error:
-            error.filename = os.fspath(self._path)  # which writing does not say
+            error.filename = os.fspath(self._path)  # missing in errors of write()
             raise
         self._records[record.output] = record
 

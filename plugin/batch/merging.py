@@ -1,4 +1,4 @@
-"""Reports of compilations, read again and put together: what one run over all models would say."""
+"""Reading and merging of compile reports, into the report of one run over all models."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ __all__ = ["Compilations", "merge_compilations", "read_compilations", "show_comp
 
 @dataclass(frozen=True)
 class Compilations:
-    """What became of the models of a run.
+    """Results of a run.
 
     Args:
-        results: in the order of the input.
-        options, emit: of the compilations.
-        seconds: that the run took, or all runs together.
-        versions: of subquant, the bindings and IREE.
+        results: the results in the order of the input.
+        options, emit: the options of the compilations.
+        seconds: the time of the run, or of all runs together.
+        versions: versions of subquant, the bindings and IREE.
     """
 
     results: tuple[CompiledModel, ...]
@@ -52,10 +52,10 @@ def read_compilations(path: str | os.PathLike[str]) -> Compilations:
     listed = enumerate(report.list("results"))
     emit = report.text("emit")
     if emit not in get_args(Emit):
-        report.fail(f"has the unknown form {quoted(emit)} of outputs")
+        report.fail(f"has the unknown output format {quoted(emit)}")
     versions = report.object("versions").values
     if not all(version is None or isinstance(version, str) for version in versions.values()):
-        report.fail("has a version that is no text")
+        report.fail("has a version that is not a string")
     return Compilations(
         tuple(_result_of(reports.Fields(v, report.place, f"result {n}")) for n, v in listed),
         _options_of(report.object("options")),
@@ -66,18 +66,18 @@ def read_compilations(path: str | os.PathLike[str]) -> Compilations:
 
 
 def _options_of(values: reports.Fields) -> CompileOptions:
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for declared in fields(CompileOptions):
         value = values.values.get(declared.name, declared.default)
         if isinstance(declared.default, tuple) and isinstance(value, list):
             value = values.texts(declared.name)
         if declared.default is not None and type(value) is not type(declared.default):
             values.fail(f"has no '{declared.name}' of the right kind")
-        found[declared.name] = value
+        options[declared.name] = value
     try:
-        return CompileOptions(**found)
+        return CompileOptions(**options)
     except (UsageError, TypeError, ValueError) as error:
-        values.fail(f"are none: {getattr(error, 'message', error)}")
+        values.fail(f"are invalid: {getattr(error, 'message', error)}")
 
 
 def _result_of(values: reports.Fields) -> CompiledModel:
@@ -89,7 +89,7 @@ def _result_of(values: reports.Fields) -> CompiledModel:
         try:
             error = error_from_json(values.object("error").values)
         except (KeyError, TypeError, ValueError):
-            values.fail("has an error that is none")
+            values.fail("has a malformed error")
     if (status == "failed") != (error is not None):
         values.fail(f"has the status '{status}' with{'' if error else 'out'} an error")
     return CompiledModel(
@@ -106,13 +106,13 @@ def _result_of(values: reports.Fields) -> CompiledModel:
 
 
 def merge_compilations(named: Sequence[tuple[str, Compilations]]) -> Compilations:
-    """Put reports together, in the order in which they are given.
+    """Merge reports, in the order of the arguments.
 
     Args:
-        named: at least one, each with the name of its file.
+        named: at least one report with the name of its file.
 
     Raises:
-        InputError: they are of other versions or options, or have the same model.
+        InputError: versions or options differ, or two reports have the same model.
     """
     first_name, first = named[0]
     seen: dict[str, str] = {}
@@ -147,18 +147,18 @@ def merge_compilations(named: Sequence[tuple[str, Compilations]]) -> Compilation
 
 
 def show_compilations(
-    found: Compilations, *, json: str | None = None, junit: str | None = None
+    report: Compilations, *, json: str | None = None, junit: str | None = None
 ) -> int:
     """Print a report, write it, and return the exit status.
 
     Raises:
         InputError: a file cannot be written.
     """
-    show_table(found.results)
-    print(summary_line(found.results, found.seconds))
+    show_table(report.results)
+    print(summary_line(report.results, report.seconds))
     if json is not None:
-        text = to_json(found.results, found.options, found.emit, found.seconds, found.versions)
+        text = to_json(report.results, report.options, report.emit, report.seconds, report.versions)
         reports.write_report(json, text)
     if junit is not None:
-        reports.write_report(junit, to_junit(found.results, found.options))
-    return found.exit_status
+        reports.write_report(junit, to_junit(report.results, report.options))
+    return report.exit_status

@@ -1,16 +1,14 @@
-"""Which models are compiled, and what their outputs are called.
+"""Models of a batch, and the names of their outputs.
 
-Models are given by paths, by patterns (``models/**/*.tflite``, for shells that do not expand them),
-and by lists. A list is ``@FILE``, as compilers have it (gcc, clang, javac, MSVC) and as ``@x.npy``
-stands for the contents of a file elsewhere on this command line; unlike theirs it has one path or
-pattern a line, so that names with spaces need no quotes, or, if it has NULs, one before each, as
-``find -print0`` writes them. What exists under its name is taken by it, be there brackets in it or
-an ``@``.
+Arguments are paths, patterns (``models/**/*.tflite``, for shells that do not expand them), and
+lists. A list is a response file ``@FILE`` with one path or pattern a line (so names with spaces
+need no quotes), or with NUL-terminated names, as ``find -print0`` writes them. A path that exists
+is never a pattern or a list, even with brackets or ``@`` in its name.
 
-An output mirrors the path of its model, from the base folder on: ``a/x.mlir`` becomes
-``OUT/a/x.vmfb``, whichever other models are compiled beside it. So a name stays what it is when
-models are added, and tells later runs what is there already. The base is the current folder; if a
-model lies outside of it and no base is named, the base is the folder that all models share.
+An output mirrors the path of its model below the base folder: ``a/x.mlir`` becomes
+``OUT/a/x.vmfb``, independent of the other models, so that later runs know it. The base is the
+current folder; if a model lies outside of it and no base is named, the base is the common folder of
+all models.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ __all__ = ["Model", "find_models", "is_list", "is_pattern", "name_outputs"]
 
 @dataclass(frozen=True)
 class Model:
-    """A model, and where what is made of it goes.
+    """Model and the names of its outputs.
 
     Args:
-        path: as it was given, or found.
-        stem: of its outputs, from the output folder on, with "/".
-        output: the path of the output, from the output folder on, with "/".
+        path: the path of the model.
+        stem: the stem of its outputs in the output folder, with "/".
+        output: the path of the output in the output folder, with "/".
     """
 
     path: str
@@ -55,32 +53,32 @@ def is_pattern(word: str) -> bool:
 
 
 def find_models(
-    given: Iterable[str],
+    arguments: Iterable[str],
     output: str | os.PathLike[str],
     read_stdin: Callable[[], bytes] | None = None,
 ) -> list[str]:
-    """Return the paths of models, in the order in which they are given; each once.
+    """Return the paths of models without duplicates, in the order of the arguments.
 
-    Those that a pattern matches are in the order of their names. What lies in the output folder is
-    not matched, unless the current folder lies there too.
+    The matches of a pattern are sorted by name. A pattern matches nothing in the output folder,
+    unless the current folder lies there too.
 
     Args:
-        given: paths, patterns, and lists of them.
+        arguments: paths, patterns, and lists of them.
         output: the folder of the outputs.
-        read_stdin: what reads the list ``@-``.
+        read_stdin: reads the list ``@-``.
 
     Raises:
         InputError: a list cannot be read.
-        UsageError: a pattern matches nothing, or what is given is a folder or a list in a list.
+        UsageError: a pattern matches nothing, an argument is a folder, or a list contains a list.
     """
-    found: dict[str, str] = {}
-    made = os.path.abspath(output)
-    if _is_below(os.getcwd(), made):
-        made = ""
-    for word in given:
+    models: dict[str, str] = {}
+    excluded = os.path.abspath(output)
+    if _is_below(os.getcwd(), excluded):
+        excluded = ""
+    for word in arguments:
         words = _read_list(word[1:], read_stdin) if is_list(word) else [word]
         for path in words:
-            for each in _expanded(path, made) if is_pattern(path) else [path]:
+            for each in _expanded(path, excluded) if is_pattern(path) else [path]:
                 if each == "-":
                     raise UsageError("standard input is one model; give it alone")
                 if os.path.isdir(each):
@@ -88,8 +86,8 @@ def find_models(
                     raise UsageError(
                         f"{quoted(each)} is a folder; give a pattern, such as {quoted(example)}"
                     )
-                found.setdefault(os.path.abspath(each), each)
-    return list(found.values())
+                models.setdefault(os.path.abspath(each), each)
+    return list(models.values())
 
 
 def _is_below(path: str, folder: str) -> bool:
@@ -100,25 +98,25 @@ def _same_drive(one: str, other: str) -> bool:
     return os.path.splitdrive(one)[0] == os.path.splitdrive(other)[0]
 
 
-def _expanded(pattern: str, made: str) -> list[str]:
-    """The files that a pattern matches.
+def _expanded(pattern: str, excluded: str) -> list[str]:
+    """Return the files that a pattern matches outside of a folder.
 
     Raises:
-        UsageError: there are none.
+        UsageError: there are no such files.
     """
-    found = [path for path in {*_matches(pattern)} if os.path.isfile(path)]
-    if made:
-        found = [path for path in found if not _is_below(os.path.abspath(path), made)]
-    if not found:
+    files = [path for path in {*_matches(pattern)} if os.path.isfile(path)]
+    if excluded:
+        files = [path for path in files if not _is_below(os.path.abspath(path), excluded)]
+    if not files:
         raise UsageError(f"no file matches {quoted(pattern)}")
-    return sorted(found)
+    return sorted(files)
 
 
 _ANY_FOLDERS = re.compile(r"(?:^|(?<=/))\*\*(?:/+|$)")
 
 
 def _matches(pattern: str) -> Iterator[str]:
-    """What `glob.glob` finds, but for links to a folder above, in which it goes round 40 times."""
+    """Return the matches of `glob.glob`, without its 40 rounds through links to a parent folder."""
     any_folders = _ANY_FOLDERS.search(pattern)
     if any_folders is None:
         yield from glob.iglob(pattern)
@@ -130,7 +128,7 @@ def _matches(pattern: str) -> Iterator[str]:
 
 
 def _folders_below(start: str) -> Iterator[str]:
-    """A folder and all below that are not hidden, those of links too."""
+    """Return a folder and all folders below that are not hidden, links included."""
     waiting: list[tuple[str, frozenset[tuple[int, int]]]] = [(start, frozenset())]
     while waiting:
         folder, above = waiting.pop()
@@ -150,7 +148,7 @@ def _folders_below(start: str) -> Iterator[str]:
 
 def _read_list(file: str, read_stdin: Callable[[], bytes] | None) -> Iterator[str]:
     data = read_stdin() if file == "-" and read_stdin is not None else read_input(file)
-    data = data.removeprefix(codecs.BOM_UTF8)  # as editors of Windows begin a file
+    data = data.removeprefix(codecs.BOM_UTF8)  # written by editors on Windows
     is_by_null = b"\0" in data
     for line in data.split(b"\0") if is_by_null else data.splitlines():
         word = os.fsdecode(line if is_by_null else line.strip())
@@ -170,11 +168,11 @@ def name_outputs(
     """Return the models with the names of their outputs.
 
     Args:
-        paths: of the models.
+        paths: the paths of the models.
         output: the folder of the outputs.
-        emit: what is made, which is the suffix of the outputs.
-        base: the folder that outputs are named from; by default the current one, or the folder that
-            all models have in common, if one lies outside of the current one.
+        emit: the format, which is the suffix of the outputs.
+        base: the base folder of the names; by default the current folder, or the common folder of
+            all models, if one lies outside of the current folder.
 
     Raises:
         UsageError: a model lies outside of the base, two would have one output, or an output is a
@@ -205,7 +203,7 @@ def name_outputs(
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """The current folder if all models lie there, or the deepest folder that they share."""
+    """Return the current folder if all models lie there, or their deepest common folder."""
     here = os.path.abspath(os.curdir)
     folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     if all(_is_below(folder, here) for folder in folders):

@@ -1,6 +1,6 @@
-"""What became of many models: a table, JSON and JUnit XML, in the order of the input.
+"""Reports of a batch: a table, JSON and JUnit XML, in the order of the input.
 
-JSON, of the form of `subquant.core.reports`::
+JSON in the format of `subquant.core.reports`::
 
     {"version": 1, "report": "compile",
      "summary": {"compiled": 17, "up-to-date": 180, "failed": 3, "not-run": 0},
@@ -11,8 +11,8 @@ JSON, of the form of `subquant.core.reports`::
                   "iree_seconds": 0.9, "cached": false, "size": 4123, "worker": "",
                   "message": "", "error": null}, ...]}
 
-``message`` is the first line of an error, as it is shown; ``error`` is its class, message, place,
-operation and notes. Of a model that is up to date, the times are those of when it was made.
+``message`` is the first line of an error as printed; ``error`` has class, message, location,
+operation and notes. An up-to-date model has the times of its compilation.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run":
 
 
 def _counts(results: Sequence[CompiledModel]) -> dict[str, int]:
-    found = Counter(result.status for result in results)
-    return {status: found[status] for status in get_args(Status)}
+    counts = Counter(result.status for result in results)
+    return {status: counts[status] for status in get_args(Status)}
 
 
 def to_json(
@@ -52,10 +52,10 @@ def to_json(
     """Return the results as JSON text.
 
     Args:
-        results: in the order of the input.
-        options, emit: of the compilations.
-        seconds: that the run took.
-        versions: of subquant, the bindings and IREE.
+        results: the results in the order of the input.
+        options, emit: the options of the compilations.
+        seconds: the time of the run.
+        versions: versions of subquant, the bindings and IREE.
     """
     return reports.to_json(
         "compile",
@@ -111,7 +111,7 @@ def to_junit(results: Sequence[CompiledModel], options: CompileOptions) -> bytes
 
 
 def summary_line(results: Sequence[CompiledModel], seconds: float) -> str:
-    """Return how many models came to what: ``3 compiled, 1 failed in 2.5 s``."""
+    """Return the counts of each status: ``3 compiled, 1 failed in 2.5 s``."""
     counts = [f"{count} {status}" for status, count in _counts(results).items() if count]
     return f"{', '.join(counts) or 'no models'} in {seconds:.1f} s"
 
@@ -145,9 +145,9 @@ def render_table(results: Sequence[CompiledModel]) -> Table:
             overflow="fold" if is_text else "ellipsis",
         )
     for result in results:
-        name, status, *others = _cells(result, titles)
+        name, status, *remaining = _cells(result, titles)
         colored = Text(status, _STYLES[result.status])
-        table.add_row(Text(name), colored, *map(Text, others))
+        table.add_row(Text(name), colored, *map(Text, remaining))
     return table
 
 
@@ -161,14 +161,14 @@ def _titles(results: Sequence[CompiledModel]) -> list[str]:
 
 
 def _cells(result: CompiledModel, titles: Sequence[str]) -> list[str]:
-    """The row of a model."""
-    is_made = result.status in ("compiled", "up-to-date")
+    """Return the row of a model."""
+    is_compiled = result.status in ("compiled", "up-to-date")
     seconds = (result.passes_seconds, result.iree_seconds)
-    found = [
+    cells = [
         printable(result.name),
         f"{result.status} (cache)" if result.is_cached else result.status,
-        *(f"{each:.2f}" if is_made or each else "-" for each in seconds),
-        f"{result.size:,}" if is_made else "-",
+        *(f"{each:.2f}" if is_compiled or each else "-" for each in seconds),
+        f"{result.size:,}" if is_compiled else "-",
         printable(_message(result)),
     ]
-    return found[: len(titles)]
+    return cells[: len(titles)]

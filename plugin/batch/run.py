@@ -1,10 +1,9 @@
-"""Hand models out, and write what comes back.
+"""Run of a batch: submits models, and writes their outputs.
 
-All files are read here, and written here: a worker of a cluster needs no folder of ours. A model is
-read when its turn comes near, so that there may be more of them than memory has place for. Outputs
-take their names when they are whole (`subquant.core.files.write_whole`), and the line of the
-manifest comes last; so a run that is killed leaves whole outputs and nothing else, and the next one
-knows which.
+All files are read and written by this process, so workers of a cluster need no shared folder. A
+model is read shortly before it is compiled, so that all of them need not fit into memory. Outputs
+are written atomically (`subquant.core.files.write_whole`), then their line of the manifest: a
+killed run leaves only complete outputs, and the next run knows them.
 """
 
 from __future__ import annotations
@@ -26,34 +25,34 @@ from ..core.files import read_input, reproducer_name, write_whole
 from ..errors import InputError, Place, Remark, SubquantError, error_from_json
 from ..isolation.limits import Limits
 from .engines import HOST_CPU, Done, Task, run_tasks
-from .engines.input_bundle import Parcel, read_flag_files
+from .engines.input_bundle import InputBundle, read_flag_files
 from .manifest import Manifest, Record
 from .models import Model
 
 __all__ = ["Batch", "CompiledModel", "Status"]
 
 Status = Literal["compiled", "up-to-date", "failed", "not-run"]
-"""What became of a model. One that is not run was waiting, or was cancelled, when the run ended."""
+"""Status of a model; a model is not run if the run ended before or during its compilation."""
 
 _FUNCTION = "subquant.batch.tasks:compile_model"
 
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """What became of a model.
+    """Result of a model.
 
     Args:
-        name: its path, as it was given or found.
-        output: the path of what was made of it.
+        name: the path of the model.
+        output: the path of its output.
         status: `Status`.
-        passes_seconds: what subquant's passes and reading the model took; of a model that is up to
-            date, when it was made.
-        iree_seconds: the same of IREE's compiler; 0 if the executable came out of a cache.
-        size: of the output, in bytes.
-        is_cached: the executable came out of a cache.
-        error: why it failed, with the place.
+        passes_seconds: the time of reading and passes; an up-to-date model has the time of its
+            compilation.
+        iree_seconds: the time of IREE's compiler; 0 for an executable from a cache.
+        size: the bytes of the output.
+        is_cached: True if the executable came from a cache.
+        error: the located error of a failed model.
         worker: the address of the worker that compiled it; empty on this machine.
-        remarks: what `CompileOptions.explain` asks for.
+        remarks: the remarks of `CompileOptions.explain`.
     """
 
     name: str
@@ -69,30 +68,30 @@ class CompiledModel:
 
     @property
     def seconds(self) -> float:
-        """What it took, without waiting."""
+        """The time of the compilation, without waiting."""
         return self.passes_seconds + self.iree_seconds
 
 
 @dataclass(frozen=True)
-class _Read:
-    """A model whose files are read, and the key of what becomes of it."""
+class _Submitted:
+    """Model whose files were read, and the key of its compilation."""
 
     model: Model
     key: str
 
 
 class Batch:
-    """A run over many models.
+    """Batch of models.
 
     Args:
-        models: with the names of their outputs, which differ.
-        folder: of the outputs.
-        options: what to compile for.
-        emit: as of `subquant.compiler.compilation.compile_to_bytes`.
+        models: the models, with different outputs.
+        folder: the folder of the outputs.
+        options: the options of the compilations.
+        emit: see `subquant.compiler.compilation.compile_to_bytes`.
         parameters: a folder for the constants of 1 KiB and more, in one archive (``.irpa``) for
-            each model, named like its output; None to have them in the executables.
-        resume: leave alone what is up to date.
-        limits: of the child processes.
+            each model, named like its output; None to keep them in the executables.
+        resume: True to skip up-to-date outputs.
+        limits: limits of the child processes.
 
     Raises:
         InputError: the folder or its manifest cannot be read or written.
@@ -118,7 +117,7 @@ class Batch:
         self._manifest = Manifest(self._folder)
 
     def not_run(self, model: Model) -> CompiledModel:
-        """What is said of a model that has no result."""
+        """Return the result of a model that was not run."""
         return CompiledModel(model.path, self._folder / model.output, "not-run")
 
     def run(
@@ -128,69 +127,70 @@ class Batch:
         cluster: str | None = None,
         on_begin: Callable[[Model], object] | None = None,
     ) -> Generator[tuple[Model, CompiledModel], None, None]:
-        """Compile, and yield what became of each model, in the order in which they end.
+        """Compile, and yield the result of each model in the order of completion.
 
-        Closing the iterator cancels what is left, with its child processes.
+        Closing the iterator cancels the remaining models, with their child processes.
 
         Args:
-            jobs: how many models at a time on this machine; by default one a core.
-            cluster: the address of a Dask scheduler, whose workers compile in place of this
-                machine.
-            on_begin: called with each model that is compiled, when that begins.
+            jobs: models at a time on this machine; by default one for each core.
+            cluster: the address of a Dask scheduler, whose workers compile instead of this machine.
+            on_begin: called with each model when its compilation starts.
 
         Raises:
             EnvironmentProblem: the cluster cannot be used, or was lost.
-            InputError, UsageError: a flag for IREE's compiler names what cannot be sent to it.
+            InputError, UsageError: a flag of IREE's compiler names a file that cannot be sent.
         """
         flag_files = {} if cluster is None else read_flag_files(self.options.iree_flags)
         left: list[Model] = []
         for model in self.models:
-            found = self._up_to_date(model) if self._resume else None
-            if found is None:
+            result = self._up_to_date(model) if self._resume else None
+            if result is None:
                 left.append(model)
             else:
-                yield model, found
+                yield model, result
         if not left:
             return
         failed: deque[tuple[Model, CompiledModel]] = deque()
-        read: dict[str, _Read] = {}
+        submitted: dict[str, _Submitted] = {}
 
         def tasks() -> Iterator[Task]:
             for model in sorted(left, key=_rank):
                 try:
-                    read[model.path], task = self._begin(model, flag_files)
+                    submitted[model.path], task = self._submit(model, flag_files)
                 except SubquantError as error:
                     failed.append((model, self._failed(model, error)))
                 else:
                     yield task
 
-        on_step = None if on_begin is None else lambda task, step: on_begin(read[task.name].model)
+        on_step = (
+            None if on_begin is None else lambda task, step: on_begin(submitted[task.name].model)
+        )
         run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=on_step)
         with contextlib.closing(run):
             for done in run:
-                yield from _taken(failed)
-                one = read.pop(done.task.name)
+                yield from _drain(failed)
+                one = submitted.pop(done.task.name)
                 yield one.model, self._finish(one, done)
-        yield from _taken(failed)
+        yield from _drain(failed)
 
     def _failed(
         self, model: Model, error: SubquantError, result: CompiledModel | None = None
     ) -> CompiledModel:
-        """The result of a model that failed; its error says which it is."""
+        """Return the result of a failed model; its error names the model."""
         if error.place is None and f"'{model.path}'" not in error.message:
             error.place = Place("-")
         error = error.in_file(model.path)
         return replace(result or self.not_run(model), status="failed", error=error)
 
-    # -- before -----------------------------------------------------------------------------------
+    # -- reading ----------------------------------------------------------------------------------
 
     def _up_to_date(self, model: Model) -> CompiledModel | None:
-        """The result of a model that there is nothing to do for."""
+        """Return the result of an up-to-date model, else None."""
         if not self._manifest.has(model.output):
             return None
         try:
             key = self._key(Input(model.path, data=read_input(model.path)))
-        except SubquantError:  # which is said when its turn comes
+        except SubquantError:  # raised again when the model is submitted
             return None
         record = self._manifest.up_to_date(model.output, key.text)
         if record is None or {*record.files} != {*map(self._name, self._outputs(model))}:
@@ -203,24 +203,24 @@ class Batch:
             size=record.files[model.output][0],
         )
 
-    def _key(self, given: Input) -> Key:
+    def _key(self, source: Input) -> Key:
         has_archive = self._parameters is not None
-        return key_of_source(given, self.options, self.emit, parameters=has_archive)
+        return key_of_source(source, self.options, self.emit, parameters=has_archive)
 
-    def _begin(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[_Read, Task]:
-        """Read a model.
+    def _submit(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[_Submitted, Task]:
+        """Read a model, and return its task.
 
         Raises:
-            SubquantError: it cannot be read.
+            SubquantError: the model cannot be read.
         """
-        given = Input(model.path, data=read_input(model.path))
-        key = self._key(given)
-        parcel = Parcel(given, self._reproducer(model))
+        source = Input(model.path, data=read_input(model.path))
+        key = self._key(source)
+        bundle = InputBundle(source, self._reproducer(model))
         if not key.is_valid:
-            raise InputError("a file that it has data in changes", Place(model.path))
-        parcel.add_flag_files(flag_files)
+            raise InputError("an external data file changed while it was read", Place(model.path))
+        bundle.add_flag_files(flag_files)
         arguments: dict[str, Any] = {
-            "parcel": parcel.label,
+            "parcel": bundle.label,
             "options": asdict(self.options),
             "emit": self.emit,
             "limits": asdict(self._limits),
@@ -228,26 +228,28 @@ class Batch:
             "machine": machine_of(self.options),
         }
         needs = {HOST_CPU: 1.0} if is_for_host(self.options) else {}
-        return _Read(model, key.text), Task(model.path, _FUNCTION, arguments, parcel.blobs, needs)
+        return _Submitted(model, key.text), Task(
+            model.path, _FUNCTION, arguments, bundle.blobs, needs
+        )
 
     def _reproducer(self, model: Model) -> Path:
         path = self._folder / model.stem
         return path.with_name(reproducer_name(path.name))
 
     def _outputs(self, model: Model) -> list[Path]:
-        found = [self._folder / model.output]
+        paths = [self._folder / model.output]
         if self._parameters is not None:
-            found.append(self._parameters / f"{model.stem}.irpa")
-        return found
+            paths.append(self._parameters / f"{model.stem}.irpa")
+        return paths
 
     def _name(self, path: Path) -> str:
-        """A path from the folder of the outputs on."""
+        """Return a path relative to the folder of the outputs."""
         return os.path.relpath(path, self._folder).replace(os.sep, "/")
 
-    # -- after ------------------------------------------------------------------------------------
+    # -- writing ----------------------------------------------------------------------------------
 
-    def _finish(self, one: _Read, done: Done) -> CompiledModel:
-        """Write what was made of a model, or the reproducer of its error."""
+    def _finish(self, one: _Submitted, done: Done) -> CompiledModel:
+        """Write the outputs of a model, or the reproducer of its error."""
         if done.error is not None:
             return replace(self._failed(one.model, done.error), worker=done.worker)
         value = done.value
@@ -271,7 +273,7 @@ class Batch:
         return replace(result, status="compiled", size=len(done.blobs[0]))
 
     def _write_reproducer(self, model: Model, blobs: Sequence[bytes]) -> Iterator[str]:
-        """Write it, if there is one; what is to be said where that is not possible."""
+        """Write the reproducer, if there is one; yield a note if that fails."""
         path = self._reproducer(model)
         for data in blobs:
             try:
@@ -279,9 +281,11 @@ class Batch:
             except OSError as problem:  # the error of the model is what matters
                 yield f"'{path}' cannot be written: {problem.strerror}"
 
-    def _write_outputs(self, one: _Read, result: CompiledModel, blobs: Sequence[bytes]) -> None:
+    def _write_outputs(
+        self, one: _Submitted, result: CompiledModel, blobs: Sequence[bytes]
+    ) -> None:
         files = {}
-        # The executable last: it is what people look for.
+        # The executable is written last: scripts wait for it.
         for path, data in reversed([*zip(self._outputs(one.model), blobs, strict=False)]):
             _write(path, data)
             files[self._name(path)] = (len(data), digest_of(data))
@@ -292,24 +296,24 @@ class Batch:
         )  # fmt: skip
 
 
-_SMALL, _ALIKE = 1 << 14, 8
+_SMALL_BYTES, _SIZE_CLASS = 1 << 14, 8
+"""Files below `_SMALL_BYTES`, and files within a factor of `_SIZE_CLASS`, have one rank."""
 
 
 def _rank(model: Model) -> float:
-    """The place of a model in a run: those that take longest begin first.
+    """Return the rank of a model: large files are compiled first.
 
-    Otherwise the run may end with one of them alone. How long one takes is not known, and the size
-    of its file says it roughly: below `_SMALL` bytes, and within a factor of `_ALIKE`, it says
-    nothing, and models stay in the order of the input, in which people see them end.
+    Otherwise a large one may run alone at the end. The size of the file is a rough estimate of the
+    time; models of one rank stay in the order of the input.
     """
     try:
         size = os.path.getsize(model.path)
-    except OSError:  # which is said when its turn comes
+    except OSError:  # raised when the model is submitted
         size = 0
-    return -math.floor(math.log(max(size / _SMALL, 1), _ALIKE))
+    return -math.floor(math.log(max(size / _SMALL_BYTES, 1), _SIZE_CLASS))
 
 
-def _taken(
+def _drain(
     failed: deque[tuple[Model, CompiledModel]],
 ) -> Iterator[tuple[Model, CompiledModel]]:
     while failed:
@@ -320,14 +324,14 @@ def _make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder '{path}': {error.strerror}") from None
+        raise InputError(f"cannot create the folder '{path}': {error.strerror}") from None
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole, in a folder that may have to be made.
+    """Write a file atomically, and create its folder.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, data)

@@ -26,7 +26,7 @@ from ..compiler.keys import machine_of
 from ..errors import CompilerError, EnvironmentProblem, Place, Remark, SubquantError
 from ..isolation.child import ReportStep
 from ..isolation.limits import Limits
-from .engines.input_bundle import unpacked
+from .engines.input_bundle import unpack_bundle
 
 __all__ = ["Clock", "compile_model"]
 
@@ -65,49 +65,48 @@ def compile_model(
     """Compile a model: a function of a `subquant.batch.engines.Task`.
 
     Args:
-        arguments: ``parcel``, the label of that in which the model is; ``options``, ``emit`` and
-            ``limits``; ``parameters``, whether constants go to an archive; ``machine``, what code
-            is made for where the options do not say it.
-        blobs: of the parcel.
-        steps: called once, at the beginning: there are a hundred passes, and a scheduler would pass
-            on what is said of each.
+        arguments: ``parcel``, the label of the `InputBundle`; ``options``, ``emit``, ``limits``;
+            ``parameters``, True to write constants to an archive; ``machine``, the target of the
+            code if the options do not name it.
+        blobs: the blobs of the bundle.
+        steps: called once, at the start: a scheduler would forward the steps of a hundred passes.
 
     Raises:
-        EnvironmentProblem: this machine makes other code than the caller's, or there is no place
-            for files.
+        EnvironmentProblem: this machine's CPU differs from the caller's, or files cannot be
+            written.
     """
     options = options_of_json(arguments["options"])
     if list(machine_of(options)) != arguments["machine"]:
         raise EnvironmentProblem(
-            f"'{platform.node()}' has another CPU than the machine that asks, which code is for; "
-            "give --target-cpu a name, and workers of that kind"
+            f"'{platform.node()}' has another CPU than the client, which the code is for; "
+            "name a CPU with --target-cpu"
         )
     steps("compile")
     clock = Clock()
     remarks: list[Remark] = []
     error: SubquantError | None = None
-    made: list[bytes] = []
-    with unpacked(arguments["parcel"], blobs) as parcel:
-        archive = parcel.path("parameters.irpa")
+    outputs: list[bytes] = []
+    with unpack_bundle(arguments["parcel"], blobs) as bundle:
+        archive = bundle.path("parameters.irpa")
         try:
             output = compile_to_bytes(
-                parcel.model,
-                replace(options, iree_flags=parcel.flags(options.iree_flags)),
+                bundle.model,
+                replace(options, iree_flags=bundle.flags(options.iree_flags)),
                 emit=arguments["emit"],
-                reproducer=parcel.reproducer,
+                reproducer=bundle.reproducer,
                 progress=clock,
                 on_remark=remarks.append,
                 parameters=archive if arguments["parameters"] else None,
                 limits=Limits(**arguments["limits"]),
             )
-            made = [output, *parcel.read(archive)]
+            outputs = [output, *bundle.read(archive)]
         except SubquantError as raised:
             error = raised
-            made = parcel.read_reproducer()
-        except Exception as bug:  # of one model, which is no reason to leave the others
+            outputs = bundle.read_reproducer()
+        except Exception as bug:  # the other models are compiled all the same
             error = CompilerError(
                 f"subquant has a bug here, which is worth a report: {type(bug).__name__}: {bug}",
-                Place(parcel.model.file),
+                Place(bundle.model.file),
                 tuple(traceback.format_exc().splitlines()),
             )
         clock.stop()
@@ -115,6 +114,6 @@ def compile_model(
             "passes_seconds": clock.passes,
             "iree_seconds": clock.iree,
             "cached": clock.is_cached,
-            "error": error and parcel.renamed(error),
+            "error": error and bundle.renamed(error),
             "remarks": [asdict(remark) for remark in remarks],
-        }, made
+        }, outputs

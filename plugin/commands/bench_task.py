@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..batch.engines import Task, needs_of, run_tasks
-from ..batch.engines.input_bundle import Parcel, read_flag_files, unpacked
+from ..batch.engines.input_bundle import InputBundle, read_flag_files, unpack_bundle
 from ..compiler.compile_options import options_of_json
 from ..compiler.mlir_client import Input
 from ..errors import Remark, SubquantError, error_from_json
@@ -198,26 +198,26 @@ def _task(bench: Bench, reproducer: Path) -> Task:
         SubquantError: a file cannot be read or sent, or a value is wrong.
     """
     model = Input(bench.model, data=read_model(bench.model))
-    parcel = Parcel(model, reproducer, as_file=True)
+    bundle = InputBundle(model, reproducer, as_file=True)
     if not bench.is_executable:
-        parcel.add_flag_files(read_flag_files(bench.options["iree_flags"]))
+        bundle.add_flag_files(read_flag_files(bench.options["iree_flags"]))
     inputs = []
     for number, text in enumerate(bench.inputs):
         name, value = split_name(text)
         parse_input(value)  # reports errors before the value is sent
         if value.startswith("@"):
-            value = f"@{parcel.add(value[1:], f'input{number}')}"
+            value = f"@{bundle.add(value[1:], f'input{number}')}"
         inputs.append(f"{name}={value}" if name else value)
     parameters = {
-        scope: parcel.add(path, f"parameters{number}")
+        scope: bundle.add(path, f"parameters{number}")
         for number, (scope, path) in enumerate(bench.parameters.items())
     }
     moved = replace(bench, inputs=inputs, parameters=parameters)
     return Task(
         f"bench {bench.model}",
         f"{__name__}:{time_on_worker.__name__}",
-        {"bench": asdict(moved), "parcel": parcel.label},
-        parcel.blobs,
+        {"bench": asdict(moved), "parcel": bundle.label},
+        bundle.blobs,
         needs_of(bench.device),
         _EXCLUSIVE,
     )
@@ -237,24 +237,24 @@ def time_on_worker(
         The ``result`` and the ``remarks``; or the ``error``, with the reproducer as the blob.
     """
     bench = Bench(**arguments["bench"])
-    with unpacked(arguments["parcel"], blobs) as parcel:
+    with unpack_bundle(arguments["parcel"], blobs) as bundle:
 
         def unpacked_input(text: str) -> str:
             name, value = split_name(text)
-            value = f"@{parcel.path(value[1:])}" if value.startswith("@") else value
+            value = f"@{bundle.path(value[1:])}" if value.startswith("@") else value
             return f"{name}={value}" if name else value
 
         options = bench.options
         moved = replace(
             bench,
             inputs=[unpacked_input(text) for text in bench.inputs],
-            parameters={scope: parcel.path(path) for scope, path in bench.parameters.items()},
-            options={**options, "iree_flags": parcel.flags(options["iree_flags"])},
+            parameters={scope: bundle.path(path) for scope, path in bench.parameters.items()},
+            options={**options, "iree_flags": bundle.flags(options["iree_flags"])},
         )
         request = {
             "bench": asdict(moved),
-            "path": parcel.model.path,
-            "reproducer": parcel.reproducer,
+            "path": bundle.model.path,
+            "reproducer": bundle.reproducer,
         }
         try:
             value, _ = call(_IN_CHILD, request, steps=steps, is_quiet=True)
@@ -263,9 +263,9 @@ def time_on_worker(
             failure: dict[str, Any] = {
                 "result": None,
                 "remarks": [],
-                "error": parcel.renamed(error),
+                "error": bundle.renamed(error),
             }
-            return failure, parcel.read_reproducer()
+            return failure, bundle.read_reproducer()
 
 
 def time_in_child(

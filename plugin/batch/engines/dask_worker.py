@@ -1,14 +1,15 @@
-"""What runs on the workers of a Dask cluster: they are admitted, and do tasks.
+"""Functions that run on the workers of a Dask cluster: admission, tasks, cancellation.
 
-**Admission.** Before a worker is given tasks, `admit` is called there (by ``Client.run``): it says
-which versions the worker has, and if they are those of the client, it lets the worker offer the
-Dask resource that all tasks of such clients need (`resource_of`). So Dask gives the tasks to no
-other worker, also to none that joins later, before the client has looked at it.
+**Admission.** Before a worker gets tasks, the client calls `admit` there (by ``Client.run``). If
+  the
+worker has the client's versions, it then offers the Dask resource that all tasks of the client need
+(`resource_of`). So Dask sends no task to another worker, nor to a new worker before its admission.
 
-**Cancellation.** Dask does not end a thread. When nobody wants a task any more, because its future
-was cancelled, or its client has ended, however that was, the worker's state of the task goes from
-executing to released, which a worker plugin is told (`_Children.transition`). It cancels the
-`CancellableWork` of the task, whose child processes end. They end with the worker too.
+**Cancellation.** Dask does not end a thread. If a task's future was cancelled or its client ended,
+  the
+worker's state of the task changes from executing to released, and the worker plugin
+(`_Children.transition`) cancels the `CancellableWork` of the task: its child processes end. They
+also end with the worker.
 """
 
 from __future__ import annotations
@@ -42,41 +43,41 @@ __all__ = [
     "cpu_resource",
     "differences_of",
     "here",
-    "look_again",
     "perform_there",
     "present",
     "resource_of",
+    "retry_unrunnable",
     "threads_of_machines",
 ]
 
 PREFIX = "subquant-"
-"""How the names of our tasks, resources and plugins begin in Dask."""
+"""Prefix of the names of tasks, resources and plugins in Dask."""
 
 CPU_RESOURCE = f"{PREFIX}cpu-"
-"""How the resource begins that says which CPU a worker has."""
+"""Prefix of the resource that names a worker's CPU."""
 
 STEPS = f"{PREFIX}steps"
-"""The topic of the events that say which step of a task begins."""
+"""Topic of the events that report the steps of tasks."""
 
-_PLENTY = 1e9
-"""Of a resource that is no bound."""
+_UNBOUNDED = 1e9
+"""Amount of a resource that limits nothing."""
 
 _IDLE_SECONDS = 10
-"""After so long without a task, the idle children of a worker end."""
+"""Time without a task after which the idle children of a worker end."""
 
 Versions = Mapping[str, "str | None"]
 
 
 @dataclass(frozen=True)
 class Admission:
-    """What a worker has, and whether it can do what the client asks for.
+    """Versions and resources of a worker.
 
     Args:
         differences: the versions that are not those of the client, as ``name: (here, there)``; the
             worker is admitted if there are none.
-        resources: what it offers.
-        threads: how many tasks it does at a time.
-        threads_of_machine: how many it and the other workers of its machine do.
+        resources: the resources that it offers.
+        threads: tasks that it runs at a time.
+        threads_of_machine: tasks that all workers of its machine run at a time.
     """
 
     differences: Mapping[str, tuple[str | None, str | None]]
@@ -86,7 +87,7 @@ class Admission:
 
 
 def here() -> Versions:
-    """Return what the results of tasks depend on, but for the CPU, in this process."""
+    """Return the versions on which the results of tasks depend, without the CPU."""
     names = [*PINNED_VERSIONS, "numpy", "ml_dtypes", "onnx"]
     return {
         "python": ".".join(map(str, sys.version_info[:2])),
@@ -95,17 +96,19 @@ def here() -> Versions:
     }
 
 
-def differences_of(wanted: Versions, found: Versions) -> dict[str, tuple[str | None, str | None]]:
-    """Return what is not as it is wanted, as ``name: (wanted, found)``; None is not wanted."""
+def differences_of(
+    required: Versions, actual: Versions
+) -> dict[str, tuple[str | None, str | None]]:
+    """Return differing versions as ``name: (required, actual)``; None is not required."""
     return {
-        name: (version, found.get(name))
-        for name, version in wanted.items()
-        if version is not None and version != found.get(name)
+        name: (version, actual.get(name))
+        for name, version in required.items()
+        if version is not None and version != actual.get(name)
     }
 
 
 def resource_of(versions: Versions) -> str:
-    """Return the name of the resource that workers of these versions offer."""
+    """Return the name of the resource that workers with these versions offer."""
     return PREFIX + digest_of(repr(sorted(versions.items())).encode())[:16]
 
 
@@ -116,13 +119,13 @@ def cpu_resource() -> str:
 
 @dataclass(frozen=True)
 class Present:
-    """A worker that the scheduler has.
+    """Worker known to the scheduler.
 
     Args:
-        address: of it.
-        machine: where it is.
-        threads: how many tasks it does at a time.
-        is_admitted: it offers what `resource_of` the client's versions names.
+        address: its address.
+        machine: its host.
+        threads: tasks that it runs at a time.
+        is_admitted: True if it offers the client's resource (`resource_of`).
     """
 
     address: str
@@ -132,11 +135,11 @@ class Present:
 
 
 def present(resource: str, dask_scheduler: Scheduler) -> dict[str, Present]:
-    """Return which workers there are, by their addresses.
+    """Return the workers by their addresses.
 
     Args:
-        resource: of `resource_of`.
-        dask_scheduler: Dask gives it.
+        resource: the client's resource (`resource_of`).
+        dask_scheduler: the scheduler, passed by Dask.
     """
     return {
         address: Present(address, _machine(address), state.nthreads, resource in state.resources)
@@ -150,22 +153,22 @@ def _machine(address: str) -> str:
 
 
 def threads_of_machines(workers: Mapping[str, Present]) -> Counter[str]:
-    """Return how many tasks each machine does at a time."""
-    found: Counter[str] = Counter()
+    """Return the number of tasks that each machine runs at a time."""
+    threads: Counter[str] = Counter()
     for worker in workers.values():
-        found[worker.machine] += worker.threads
-    return found
+        threads[worker.machine] += worker.threads
+    return threads
 
 
 async def admit(
     versions: Versions, threads_of_machines: Mapping[str, int], dask_worker: Worker
 ) -> Admission:
-    """Let this worker do the tasks of a client, if it has the client's versions.
+    """Admit this worker for the tasks of a client, if it has the client's versions.
 
     Args:
-        versions: those of the client. What it does not have itself, it does not ask for.
-        threads_of_machines: how many tasks the machines of this worker and of others do at a time.
-        dask_worker: this worker; Dask gives it.
+        versions: the client's versions; None for packages that it does not have.
+        threads_of_machines: tasks at a time by machine.
+        dask_worker: this worker, passed by Dask.
     """
     differences = differences_of(versions, here())
     threads = dask_worker.state.nthreads
@@ -173,7 +176,7 @@ async def admit(
     if not differences:
         if PREFIX not in dask_worker.plugins:
             await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)
-        resources = {resource_of(versions): _PLENTY, cpu_resource(): _PLENTY}
+        resources = {resource_of(versions): _UNBOUNDED, cpu_resource(): _UNBOUNDED}
         if not resources.keys() <= dask_worker.state.total_resources.keys():
             await dask_worker.set_resources(**resources)
         children = dask_worker.plugins[PREFIX]
@@ -184,23 +187,23 @@ async def admit(
     )
 
 
-def look_again(dask_scheduler: Scheduler) -> None:
-    """Have the scheduler look at tasks that no worker could do: one may have been admitted since.
+def retry_unrunnable(dask_scheduler: Scheduler) -> None:
+    """Schedule tasks again that no worker could run before the last admission.
 
-    It does so itself only when a worker comes, which is before the worker is admitted.
+    Dask does so when a worker joins, which is before its admission.
 
     Args:
-        dask_scheduler: Dask gives it.
+        dask_scheduler: the scheduler, passed by Dask.
     """
     for worker in list(dask_scheduler.running):
         if not dask_scheduler.unrunnable:
             return
-        found = dask_scheduler.bulk_schedule_unrunnable_after_adding_worker(worker)
-        dask_scheduler.transitions(found, f"{PREFIX}look-again")
+        recommendations = dask_scheduler.bulk_schedule_unrunnable_after_adding_worker(worker)
+        dask_scheduler.transitions(recommendations, f"{PREFIX}retry")
 
 
 class _Children(WorkerPlugin):
-    """The child processes of a worker's tasks: as many as its threads, and ended with them."""
+    """Plugin of a worker: the child processes of its tasks, one for each thread."""
 
     def __init__(self) -> None:
         self.works: dict[str, CancellableWork] = {}
@@ -225,15 +228,15 @@ class _Children(WorkerPlugin):
             if not self.works:
                 self._loop.call_later(_IDLE_SECONDS, self._close_idle, self._count)
 
-    def begin(self, key: str) -> CancellableWork | None:
-        """Return the work of a task that begins; None if it was cancelled meanwhile."""
+    def work_of(self, key: str) -> CancellableWork | None:
+        """Return the work of a starting task; None if it was cancelled meanwhile."""
         work = self.works.get(key)
         if work is not None:
             work.cores = cores_of_each(self.threads_of_others + len(self.works))
         return work
 
     def _close_idle(self, count: int) -> None:
-        """End the idle children, if nothing began in the meantime."""
+        """End the idle children, if no task started in the meantime."""
         if count == self._count:
             client.close_idle_children()
 
@@ -245,20 +248,20 @@ class _Children(WorkerPlugin):
 
 
 def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple[str, Answer]:
-    """Do a task in a thread of a worker.
+    """Run a task in a thread of a worker.
 
     Args:
         task: the task, without its blobs.
-        key: Dask's name of it.
-        has_steps: somebody wants to know its steps.
-        blobs: those of the task.
+        key: its key in Dask.
+        has_steps: True to report its steps.
+        blobs: its blobs.
 
     Returns:
         The address of this worker, and the answer.
     """
     worker = get_worker()
     children = worker.plugins.get(PREFIX)
-    work = children.begin(key) if isinstance(children, _Children) else None
+    work = children.work_of(key) if isinstance(children, _Children) else None
     if work is None:
         raise Reschedule
 
@@ -268,5 +271,5 @@ def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple
 
     try:
         return worker.address, perform(replace(task, blobs=blobs), steps, work)
-    except Cancelled:  # by the worker's own end, if anybody wants it yet
+    except Cancelled:  # the worker ends: another one runs the task
         raise Reschedule from None

@@ -1,4 +1,4 @@
-"""Where tasks are done."""
+"""Dispatch of tasks to the engine of this machine or of a Dask cluster."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ def run_tasks(
     on_step: OnStep | None = None,
     on_notice: Callable[[str], object] | None = None,
 ) -> Generator[Done, None, None]:
-    """Do tasks, and give what came of each in the order in which they end.
+    """Run tasks, and yield a `Done` for each in the order of completion.
 
-    The tasks are taken when their turn comes near, so that there may be more of them than memory
-    has place for. When the generator is closed, by Ctrl-C or by ``contextlib.closing``, those that
-    run are cancelled, with their child processes; take it in a ``with closing(...)`` wherever the
-    loop may end before it does.
+    The iterator of tasks is advanced shortly before each one runs, so that all of them need not fit
+    into memory. Closing the generator (Ctrl-C, ``contextlib.closing``) cancels the running tasks
+    with their child processes; use ``with closing(...)`` if the loop may end early.
 
     Args:
-        tasks: what to do.
-        jobs: how many at a time on this machine; by default one a core.
-        cluster: the address of a Dask scheduler, whose workers do them in place of this machine.
+        tasks: the tasks.
+        jobs: tasks at a time on this machine; by default one for each core.
+        cluster: the address of a Dask scheduler, whose workers run them instead of this machine.
         on_step: called with a task and each step that its function reports.
-        on_notice: called with what people should know of the cluster, such as that a worker is
-            refused; by default it is written on standard error.
+        on_notice: called with messages about the cluster, such as a refused worker; by default
+            written to standard error.
 
     Raises:
-        UsageError: that is no address of a scheduler, or no number of jobs.
+        UsageError: the address or the number of jobs is invalid.
         EnvironmentProblem: Dask is not installed, the scheduler does not answer or has ended, or
-            its workers cannot do what is asked for.
-        RuntimeError: a function has a bug. It is raised after all else is done, and its message has
-            the tracebacks.
+            its workers cannot run the tasks.
+        RuntimeError: a function has a bug. It is raised after all tasks, with the tracebacks.
     """
     bugs: list[str] = []
     if jobs is not None and jobs < 1:

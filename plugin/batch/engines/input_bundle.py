@@ -1,10 +1,9 @@
-"""Files of the machine that asks, where a task is done.
+"""Input bundles: the files of a task, sent with it to the machine that runs it.
 
-What a task has are JSON values and bytes, and what reads a model, or runs one, wants files: with
-tensors of the model, with parameters, with what a flag of IREE's compiler names. A `Parcel` takes
-them along with the model. Where the task is done, `unpacked` lays them out under their own names in
-a temporary folder, which is gone afterwards; and nobody who asked knows that folder, so that errors
-name the files as the caller does (`Unpacked.renamed`).
+A task has JSON values and bytes, but its function needs files: tensors beside a model, parameters,
+files named by flags of IREE's compiler. An `InputBundle` contains them. The worker unpacks it into
+a temporary folder (`unpack_bundle`), and errors name the files by the caller's paths
+(`UnpackedBundle.renamed`).
 """
 
 from __future__ import annotations
@@ -25,18 +24,18 @@ from ...core.files import read_input
 from ...errors import EnvironmentProblem, SubquantError, UsageError, error_to_json, quoted
 from ...isolation.supervisor import locked_folder
 
-__all__ = ["Parcel", "Unpacked", "read_flag_files", "unpacked"]
+__all__ = ["InputBundle", "UnpackedBundle", "read_flag_files", "unpack_bundle"]
 
 _REPRODUCER = "subquant.reproducer.mlir"
 
 
-class Parcel:
-    """A model, and the files that it is compiled or run with.
+class InputBundle:
+    """Model with the files that its compilation or run needs.
 
     Args:
-        model: its name, and its bytes.
-        reproducer: where the caller will write what replays an error.
-        as_file: it is to have a path; otherwise it has one only beside files that it has data in.
+        model: name and bytes.
+        reproducer: the caller's path of the reproducer of an error.
+        as_file: True to unpack the model to a file; otherwise only if it has external data.
 
     Raises:
         InputError: the model, or a file beside it, cannot be read.
@@ -55,18 +54,18 @@ class Parcel:
             self._data = [model.data]
             return
         for name, path in beside.items():
-            if os.path.isfile(path):  # what is missing is for who reads the model to say
+            if os.path.isfile(path):  # the reader of the model reports a missing file
                 self.add(path, os.path.join("model", os.path.dirname(name)))
         self._model["path"] = self.add(model.file, "model", model.data)
 
     @property
     def blobs(self) -> list[bytes]:
-        """What it contains, for `unpacked`."""
+        """The contents, for `unpack_bundle`."""
         return [*self._data, *self._files.values()]
 
     @property
     def label(self) -> dict[str, Any]:
-        """What else `unpacked` needs, as JSON values."""
+        """The names of the contents, as JSON values for `unpack_bundle`."""
         return {
             "model": self._model,
             "files": [*self._files],
@@ -75,18 +74,18 @@ class Parcel:
         }
 
     def add(self, path: str, folder: str, data: bytes | None = None) -> str:
-        """Take a file along.
+        """Add a file.
 
         Args:
-            path: as the caller calls it.
-            folder: where it will be, in the temporary folder; beside others that are put there.
-            data: its contents, if they are known.
+            path: the caller's path.
+            folder: its folder in the temporary folder.
+            data: the contents; None to read them.
 
         Returns:
-            What `Unpacked.path` is to be asked for.
+            The argument of `UnpackedBundle.path` for this file.
 
         Raises:
-            InputError: it cannot be read.
+            InputError: the file cannot be read.
         """
         inside = os.path.join(folder, os.path.basename(path))
         self._files[inside] = read_input(path) if data is None else data
@@ -94,7 +93,7 @@ class Parcel:
         return inside
 
     def add_flag_files(self, files: Mapping[str, bytes]) -> None:
-        """Take along what `read_flag_files` has read."""
+        """Add the files of `read_flag_files`."""
         for number, (path, data) in enumerate(files.items()):
             self._flag_files[path] = self.add(path, f"flag{number}", data)
 
@@ -102,14 +101,14 @@ class Parcel:
 def read_flag_files(flags: Sequence[str]) -> dict[str, bytes]:
     """Read the files that flags of IREE's compiler name.
 
-    Nothing tells which flags name files. A value with a separator is taken for a path, and one with
-    a dot if there is such a file; others are words, such as ``host``, whatever is there.
+    A value with a path separator is a path; a value with a dot is a path if the file exists; other
+    values are words, such as ``host``.
 
     Raises:
-        InputError: one cannot be read.
-        UsageError: a flag names a folder, or what is not there, such as a file to write.
+        InputError: a file cannot be read.
+        UsageError: a flag names a folder or a missing file, such as an output.
     """
-    found = {}
+    files = {}
     for value in values_of(flags):
         has_separator = any(each in value for each in (os.sep, os.altsep) if each)
         if has_separator or ("." in value and os.path.exists(value)):
@@ -118,19 +117,19 @@ def read_flag_files(flags: Sequence[str]) -> dict[str, bytes]:
                     f"{quoted(value)}, which --iree-flag names, is no file that can be sent to "
                     "the workers of a cluster; compile without --cluster"
                 )
-            found[value] = read_input(value)
-    return found
+            files[value] = read_input(value)
+    return files
 
 
 @dataclass(frozen=True)
-class Unpacked:
-    """A parcel, in a temporary folder.
+class UnpackedBundle:
+    """Bundle in a temporary folder.
 
     Args:
         model: the model, by its path or as bytes.
         folder: the folder.
-        names: what the caller says, by what lies there.
-        moved: where the files are that flags name.
+        names: the caller's paths by the paths in the folder.
+        moved: paths in the folder by the values of flags.
     """
 
     model: Input
@@ -140,7 +139,7 @@ class Unpacked:
 
     @property
     def reproducer(self) -> str:
-        """Where to write what replays an error."""
+        """The path of the reproducer."""
         return self.path(_REPRODUCER)
 
     def path(self, inside: str) -> str:
@@ -148,23 +147,23 @@ class Unpacked:
         return os.path.join(self.folder, inside)
 
     def read(self, path: str) -> list[bytes]:
-        """Return the contents of a file that may have been made; none if it was not."""
+        """Return the contents of a file, or nothing if it does not exist."""
         try:
             return [Path(path).read_bytes()]
         except OSError:
             return []
 
     def read_reproducer(self) -> list[bytes]:
-        """Return the reproducer, if there is one; its first line may say how to replay it."""
-        found = []
+        """Return the reproducer, if there is one; its first line may have the replay command."""
+        reproducers = []
         for data in self.read(self.reproducer):
             head, end, rest = data.partition(b"\n")
             if head.startswith(b"//"):
-                head = self._said(head.decode(errors="surrogateescape")).encode(
+                head = self._with_callers_paths(head.decode(errors="surrogateescape")).encode(
                     errors="surrogateescape"
                 )
-            found.append(head + end + rest)
-        return found
+            reproducers.append(head + end + rest)
+        return reproducers
 
     def flags(self, flags: Sequence[str]) -> tuple[str, ...]:
         """Return flags of IREE's compiler with the paths that their files have here."""
@@ -173,47 +172,47 @@ class Unpacked:
         )
 
     def renamed(self, error: SubquantError) -> dict[str, Any]:
-        """Return an error as JSON values, in whose words files are called as the caller does."""
+        """Return an error as JSON values, with the caller's paths."""
         fields = error_to_json(error)
-        fields["message"] = self._said(fields["message"])
-        fields["notes"] = [self._said(note) for note in fields["notes"]]
+        fields["message"] = self._with_callers_paths(fields["message"])
+        fields["notes"] = [self._with_callers_paths(note) for note in fields["notes"]]
         if fields["place"] is not None:
             file, *where = fields["place"]
-            fields["place"] = [self._said(file), *where]
+            fields["place"] = [self._with_callers_paths(file), *where]
         return fields
 
-    def _said(self, text: str) -> str:
+    def _with_callers_paths(self, text: str) -> str:
         for ours, theirs in self.names.items():
             text = text.replace(self.path(ours), theirs)
         return text
 
 
 @contextlib.contextmanager
-def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpacked]:
-    """Lay the files of a parcel out for a block.
+def unpack_bundle(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[UnpackedBundle]:
+    """Unpack a bundle into a temporary folder for a ``with`` block.
 
     Args:
-        label, blobs: of the `Parcel`.
+        label, blobs: the properties of the `InputBundle`.
 
     Raises:
-        EnvironmentProblem: there is no place for them.
+        EnvironmentProblem: the files cannot be written.
     """
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(locked_folder(tempfile.gettempdir()))
         except OSError as problem:
             raise EnvironmentProblem(
-                f"no temporary folder can be made: {problem.strerror}"
+                f"cannot create a temporary folder: {problem.strerror}"
             ) from None
         file, inside = label["model"]["file"], label["model"]["path"]
         if inside is None:
             model = Input(file, data=blobs[0])
         else:
             model = Input(file, os.path.join(folder, inside))
-        found = Unpacked(model, folder, label["names"], label["flag files"])
+        bundle = UnpackedBundle(model, folder, label["names"], label["flag files"])
         try:
             for name, data in zip(label["files"], blobs[inside is None :], strict=True):
-                path = Path(found.path(name))
+                path = Path(bundle.path(name))
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
         except OSError as error:
@@ -221,4 +220,4 @@ def unpacked(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[Unpac
                 f"cannot write {quoted(os.path.basename(error.filename or folder))} to a "
                 f"temporary folder: {error.strerror}"
             ) from None
-        yield found
+        yield bundle

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from ...isolation.cancellation import CancellableWork
 from ...isolation.client import extra_children
 from .available_cores import cores_of_each
-from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_of, perform
+from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from, perform
 
 __all__ = ["run_locally"]
 
@@ -17,25 +17,25 @@ __all__ = ["run_locally"]
 def run_locally(
     tasks: Iterator[Task], jobs: int, on_step: OnStep | None, bugs: list[str]
 ) -> Generator[Done, None, None]:
-    """Do tasks in threads of this process; see `engines.run_tasks`.
+    """Run tasks in threads of this process; see `dispatch.run_tasks`.
 
     Args:
-        tasks: what to do; as many as there are jobs are taken in advance, unless they are large.
-        jobs: how many at a time.
-        on_step: called with the steps.
-        bugs: where tracebacks are added.
+        tasks: the tasks; up to `jobs` of them are prefetched, unless they are large.
+        jobs: tasks at a time.
+        on_step: called with each step of a task.
+        bugs: a list to which tracebacks are added.
     """
     events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
     running: dict[Future[Answer], tuple[Task, CancellableWork]] = {}
 
-    def has_room() -> bool:
+    def is_window_open() -> bool:
         if len(running) < jobs:
             return True
         size = sum(len(blob) for task, _ in running.values() for blob in task.blobs)
         return len(running) < 2 * jobs and size < LARGEST_WINDOW
 
     def fill() -> None:
-        while has_room() and (task := next(tasks, None)) is not None:
+        while is_window_open() and (task := next(tasks, None)) is not None:
             start(task)
 
     def start(task: Task) -> None:
@@ -67,8 +67,8 @@ def run_locally(
                 if answer.bug:
                     bugs.append(f"in the task '{task.name}':\n{answer.bug}")
                 else:
-                    yield done_of(task, answer)
-        finally:  # also at Ctrl-C, and when nobody wants the rest
+                    yield done_from(task, answer)
+        finally:  # also at Ctrl-C, and if the generator is closed
             executor.shutdown(wait=False, cancel_futures=True)
             for _, work in running.values():
                 work.cancel()

@@ -1,4 +1,4 @@
-"""Programs that are no part of subquant, on the machine that does a task."""
+"""External programs (Python archives) that a task ships to the machine that runs it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ def run_archive(
 ) -> tuple[Any, list[bytes]]:
     """Run an archive of Python (`zipapp`) as a process: a function of a `Task`.
 
-    It and all that it starts end when the task is cancelled, and its temporary folder, in which the
-    archive is, goes with it.
+    A cancelled task ends it with all processes that it started, and removes its temporary folder.
 
     Args:
-        arguments: ``arguments``, of the program; a path is added, of the file to write.
+        arguments: ``arguments`` of the program; the path of the output file is appended.
         blobs: the archive.
         steps: not called.
 
@@ -32,5 +31,5 @@ def run_archive(
     """
     command = [sys.executable, {"file": _ARCHIVE}, *arguments["arguments"], {"file": _OUTPUT}]
     done = run_supervised(command, {_ARCHIVE: blobs[0]}, output=_OUTPUT)
-    made = [] if done.output is None else [done.output]
-    return {"status": done.status, "errors": done.stderr.decode(errors="replace")}, made
+    output = [] if done.output is None else [done.output]
+    return {"status": done.status, "errors": done.stderr.decode(errors="replace")}, output

@@ -1,9 +1,8 @@
-"""What is done: tasks, what came of them, and the function that does one, wherever it is.
+"""Tasks, their outcomes, and the function that runs a task on any machine.
 
-**Errors.** What a function raises on purpose (`SubquantError`) is the error of its task, and of no
-other. So is its loss: a child process that ended (`ChildEnded`), or too little memory. Anything
-else that it raises is a bug: the others are done first, and then the bug ends the run, with the
-traceback of where it was, be that another machine.
+**Errors.** A `SubquantError` is the error of its task alone; so is a child process that ended
+(`ChildEnded`), or a lack of memory. Any other exception is a bug: the remaining tasks run first,
+then the bug ends the run, with the traceback of the machine where it happened.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ __all__ = [
     "Done",
     "OnStep",
     "Task",
-    "done_of",
+    "done_from",
     "needs_of",
     "perform",
 ]
 
 HOST_CPU = "host-cpu"
-"""The need of a task whose result depends on the CPU: that of a worker must be as the client's."""
+"""The need of a task whose result depends on the CPU: the worker's must equal the client's."""
 
 LARGEST_WINDOW = 1 << 30
-"""Bytes of the blobs of tasks that are taken before their turn has come."""
+"""Maximum bytes of the blobs of prefetched tasks."""
 
 _ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 
 
 @dataclass(frozen=True)
 class Task:
-    """One piece of work, which any machine can do.
+    """Unit of work that any machine can run.
 
     Args:
-        name: what people call it; no other of the run is named so.
+        name: the name in messages, unique in a run.
         function: ``subquant.module:name``. It is called with the arguments, the blobs and a
-            `ReportStep` in a thread, so that what may crash or hold Python's lock belongs into a
-            child process (`subquant.isolation.client.call`); it returns a JSON value and blobs.
+            `ReportStep` in a thread; code that may crash or hold the GIL belongs into a child
+            process (`subquant.isolation.client.call`); it returns a JSON value and blobs.
         arguments: JSON values.
-        blobs: bytes; those that several tasks have in common are the same object.
-        needs: Dask resources that a worker must offer, such as ``{"vulkan": 1}``; here, what this
-            machine has is found out by the function.
-        wishes: further resources, which it needs only if a worker offers all of them.
+        blobs: bytes; tasks that share a blob have the same object.
+        needs: Dask resources that a worker must offer, such as ``{"vulkan": 1}``; on this
+            machine the function checks them.
+        optional_resources: further resources, needed only if a worker offers all of them.
     """
 
     name: str
@@ -62,7 +61,7 @@ class Task:
     arguments: Mapping[str, Any]
     blobs: Sequence[bytes] = ()
     needs: Mapping[str, float] = field(default_factory=dict)
-    wishes: Mapping[str, float] = field(default_factory=dict)
+    optional_resources: Mapping[str, float] = field(default_factory=dict)
 
 
 def needs_of(device: str) -> dict[str, float]:
@@ -73,15 +72,15 @@ def needs_of(device: str) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a task.
+    """Outcome of a task.
 
     Args:
         task: the task.
         value: the JSON value that its function returned.
         blobs: the bytes that it returned.
-        error: what it raised, or how it was lost; then there is no value.
-        seconds: how long it took, without waiting for its turn.
-        worker: the address of the one that did it; empty on this machine.
+        error: its exception, or its loss; then there is no value.
+        seconds: its run time, without waiting.
+        worker: the address of its worker; empty on this machine.
     """
 
     task: Task
@@ -98,14 +97,14 @@ OnStep = Callable[[Task, str], object]
 
 @dataclass(frozen=True)
 class Answer:
-    """What `perform` returns, which other processes and versions of Python can read.
+    """Result of `perform`, readable by other processes and versions of Python.
 
     Args:
-        value: what the function returned.
+        value: the JSON value of the function.
         blobs: the bytes that it returned.
-        error: what it raised on purpose, as `error_to_json` writes it.
-        bug: the traceback of anything else.
-        seconds: how long it took.
+        error: a `SubquantError`, as `error_to_json` writes it.
+        bug: the traceback of any other exception.
+        seconds: the run time.
     """
 
     value: Any = None
@@ -116,12 +115,12 @@ class Answer:
 
 
 def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
-    """Do a task in this thread.
+    """Run a task in this thread.
 
     Args:
-        task: what to do.
+        task: the task.
         steps: called with each step that the function reports.
-        work: what another thread cancels it by.
+        work: the handle by which another thread cancels it.
 
     Raises:
         Cancelled: the work was cancelled.
@@ -151,7 +150,7 @@ def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
         return answer(bug=traceback.format_exc())
 
 
-def done_of(task: Task, answer: Answer, worker: str = "") -> Done:
-    """Return what came of a task that has an answer without a bug."""
+def done_from(task: Task, answer: Answer, worker: str = "") -> Done:
+    """Return the outcome of a task from an answer without a bug."""
     error = None if answer.error is None else error_from_json(answer.error)
     return Done(task, answer.value, answer.blobs, error, answer.seconds, worker)
