@@ -487,7 +487,7 @@ def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
 
 
 def test_another_cpu_than_the_callers_is_refused(here: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="has another CPU than the machine that asks"):
+    with pytest.raises(EnvironmentProblem, match="has another CPU than the client"):
         tasks.compile_model({"options": {}, "machine": ["other"]}, [], lambda step: None)
 
 

@@ -222,7 +222,11 @@ def test_products_that_fit_are_exact(data: st.DataObject) -> None:
         fraction = Fraction(each)
         assert (fraction / Fraction(2) ** grain.smallest).denominator == 1
         assert abs(fraction) < Fraction(2) ** grain.largest or not fraction
-    product = BinaryFormat.of_integers(min(q, 0), max(q, 0)) * grain * BinaryFormat.of_type(ExpressedType.F16)
+    product = (
+        BinaryFormat.of_integers(min(q, 0), max(q, 0))
+        * grain
+        * BinaryFormat.of_type(ExpressedType.F16)
+    )
     if product.fits(ExpressedType(name)):
         other = data.draw(st.floats(width=16, allow_nan=False, allow_infinity=False))
         for each in array:

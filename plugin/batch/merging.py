@@ -68,7 +68,8 @@ def read_compilations(path: str | os.PathLike[str]) -> Compilations:
 def _options_of(values: reports.Fields) -> CompileOptions:
     options: dict[str, Any] = {}
     for declared in fields(CompileOptions):
-        value = values.values.get(declared.name, declared.default)
+        old_name = declared.metadata.get("old_name")  # in reports of earlier versions
+        value = values.values.get(declared.name, values.values.get(old_name, declared.default))
         if isinstance(declared.default, tuple) and isinstance(value, list):
             value = values.texts(declared.name)
         if declared.default is not None and type(value) is not type(declared.default):

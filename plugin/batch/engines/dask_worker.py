@@ -29,7 +29,7 @@ from ...compiler.keys import code_digest, host_cpu
 from ...core.versions import PINNED_VERSIONS, versions_of
 from ...isolation import client
 from ...isolation.cancellation import CancellableWork, Cancelled
-from .available_cores import cores_of_each
+from .core_count import cores_of_each
 from .tasks import Answer, Task, perform
 
 __all__ = [

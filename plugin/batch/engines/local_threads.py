@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ...isolation.cancellation import CancellableWork
 from ...isolation.client import extra_children
-from .available_cores import cores_of_each
+from .core_count import cores_of_each
 from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from, perform
 
 __all__ = ["run_locally"]

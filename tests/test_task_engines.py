@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from subquant.batch.engines import Done, Task, run_tasks
-from subquant.batch.engines.available_cores import cores_of_each
+from subquant.batch.engines.core_count import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
 from subquant.isolation import client
 from subquant.isolation.cancellation import CancellableWork, Cancelled
@@ -26,13 +26,13 @@ TESTS = Path(__file__).parent
 
 
 def task(function: str, name: str = "", /, **arguments: object) -> Task:
-    return Task(name or function, f"fleet_tasks:{function}", arguments)
+    return Task(name or function, f"engine_tasks:{function}", arguments)
 
 
 def test_tasks_are_done() -> None:
     steps: list[tuple[str, str]] = []
     tasks = [
-        *(Task(f"double {x}", "fleet_tasks:double", {"x": x}, [b"x"] * x) for x in range(20)),
+        *(Task(f"double {x}", "engine_tasks:double", {"x": x}, [b"x"] * x) for x in range(20)),
         task("in_child", "in a child", function="double", x=21),
     ]
     found = list(
@@ -80,7 +80,7 @@ def test_tasks_are_taken_when_their_turn_comes() -> None:
     def endless() -> Iterator[Task]:
         while True:
             taken.append(len(taken))
-            yield Task(f"task {len(taken)}", "fleet_tasks:double", {"x": 1})
+            yield Task(f"task {len(taken)}", "engine_tasks:double", {"x": 1})
 
     with contextlib.closing(run_tasks(endless(), jobs=2)) as found:
         for done, _ in zip(found, range(50), strict=False):
@@ -95,7 +95,7 @@ def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -
     def tasks(size: int) -> Iterator[Task]:
         for number in range(9):
             taken.append(number)
-            yield Task(f"{number}", "fleet_tasks:double", {"x": 1}, [b"x" * size])
+            yield Task(f"{number}", "engine_tasks:double", {"x": 1}, [b"x" * size])
 
     for size, ahead in ((20, 2), (1, 4)):
         taken.clear()
@@ -106,7 +106,7 @@ def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -
 
 def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """And children know it; one that is done alone may take all."""
-    monkeypatch.setattr("subquant.batch.engines.available_cores.available_cores", lambda: 9)
+    monkeypatch.setattr("subquant.batch.engines.core_count.available_cores", lambda: 9)
     tasks = [
         *(task("cores", f"{n}", seconds=0.05) for n in range(6)),
         *(task("in_child", f"child {n}", function="cores", seconds=0.05) for n in range(6)),
@@ -153,7 +153,7 @@ def test_what_runs_is_cancelled_when_nobody_wants_the_rest(tmp_path: Path, funct
 RUN = """
 import contextlib, sys
 from subquant.batch.engines import Task, run_tasks
-tasks = [Task(str(number), "fleet_tasks:in_child", {"function": "sleep", "folder": sys.argv[1]})
+tasks = [Task(str(number), "engine_tasks:in_child", {"function": "sleep", "folder": sys.argv[1]})
          for number in range(9)]
 with contextlib.closing(run_tasks(tasks, jobs=2)) as found:
     for done in found:
@@ -183,7 +183,7 @@ def test_work_that_is_cancelled_has_no_more_children() -> None:
     def wait_for_place() -> None:
         with work.active():
             try:
-                client.call("fleet_tasks:double", {"x": 1})
+                client.call("engine_tasks:double", {"x": 1})
             except Cancelled as error:
                 raised.append(error)
 

@@ -141,7 +141,7 @@ def test_there_is_no_place(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = InputBundle(MODEL, "r")
     with monkeypatch.context() as patch:
         patch.setattr(tempfile, "tempdir", str(here / "none"))
-        with pytest.raises(EnvironmentProblem, match="no temporary folder can be made: No such"):
+        with pytest.raises(EnvironmentProblem, match="cannot create a temporary folder: No such"):
             unpack(bundle)
     bundle.add("x" * 300, "model", b"data")
     with pytest.raises(EnvironmentProblem, match="to a temporary folder: File name too long"):
