@@ -29,8 +29,7 @@ from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
-from .pack.parameters import LOAD, ModuleGlobals
-from .pack.prepack_arguments import is_prepacked_argument
+from .pack.parameters import LOAD, ModuleGlobals, is_prepacked_argument
 
 __all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant", "is_invariant"]
 

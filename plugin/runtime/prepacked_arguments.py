@@ -1,10 +1,10 @@
 """Prepacked weights: arguments of a function that its kernels read in a packed layout.
 
 For a function with such weights the executable has a variant that takes them prepacked as well, and
-a function for each that prepacks it (`subquant.kernels.pack.prepack_arguments`). `Function.put`
-prepacks an array. Another array in the device's memory is prepacked when the function gets it for
-the second time, since prepacking does not pay for one call. The packed tensors are kept with the
-array, which never changes.
+a function for each that prepacks it (`subquant.transforms.contraction.prepack_arguments`).
+`Function.put` prepacks an array. Another array in the device's memory is prepacked when the
+function gets it for the second time, since prepacking does not pay for one call. The packed tensors
+are kept with the array, which never changes.
 """
 
 from __future__ import annotations

@@ -30,14 +30,18 @@ from ...numerics.element_types import Array, ElementType
 
 __all__ = [
     "LOAD",
+    "PREPACKED_ATTRIBUTE",
     "ModuleGlobals",
     "Parameter",
     "ParameterStore",
+    "is_prepacked_argument",
     "named_parameter",
     "parameter_of",
 ]
 
 LOAD = "util.global.load"
+PREPACKED_ATTRIBUTE = "subquant.weights"
+"""Function attribute: the numbers of the arguments that the caller prepacks."""
 
 _NAMED = re.compile(
     r'#flow\.parameter\.named<("(?:[^"\\]|\\.)*")::("(?:[^"\\]|\\.)*")> : (tensor<.*>)', re.DOTALL
@@ -127,12 +131,24 @@ def named_parameter(scope: str, name: str, type_: ir.Type) -> ir.Attribute:
     return ir.Attribute.parse(f"#flow.parameter.named<{texts[0]}::{texts[1]}> : {type_}")
 
 
+def is_prepacked_argument(argument: Value) -> bool:
+    """True for an argument that the caller of its function prepacks."""
+    function = argument.owner.owner
+    if not isinstance(function, ir.OpView | ir.Operation):
+        return False
+    attributes = function.operation.attributes
+    if PREPACKED_ATTRIBUTE not in attributes:
+        return False
+    return ir.BlockArgument(argument).arg_number in list(attributes[PREPACKED_ATTRIBUTE])
+
+
 @dataclass(frozen=True)
 class _Global:
     is_mutable: bool
     parameter: Parameter | None
 
 
+@dataclass
 class ModuleGlobals:
     """The globals of a module, and the elements of parameters among them.
 
@@ -143,11 +159,10 @@ class ModuleGlobals:
         parameters: the source and destination of parameters; None where the program loads all.
     """
 
-    def __init__(self, module: Operation, parameters: ParameterStore | None = None) -> None:
-        self.parameters = parameters
-        self._module = module
-        self._symbols: ir.SymbolTable | None = None
-        self._globals: dict[str, _Global | None] = {}
+    module: Operation
+    parameters: ParameterStore | None = None
+    _symbols: ir.SymbolTable | None = field(default=None, init=False)
+    _globals: dict[str, _Global | None] = field(default_factory=dict, init=False)
 
     def is_immutable(self, load: Operation) -> bool:
         """True if a ``util.global.load`` returns the same at each call."""
@@ -174,14 +189,14 @@ class ModuleGlobals:
         return parameters.array(parameter, load)
 
     def packed_name(self, sources: Sequence[Value], label: str, layout: object) -> str | None:
-        """Return the name of a packed parameter; None if no source has a parameter.
+        """Return the name of a packed parameter; None if the sources read no parameters.
 
         Args:
             sources: constant values that it is computed from.
             label: legible summary of the layout.
             layout: all else that the elements depend on: numbers, strings, sequences, dataclasses.
         """
-        if self.parameters is None or all(all_producers(value, _is_no_load) for value in sources):
+        if all(all_producers(value, _is_no_load) for value in sources):
             return None
         names: list[str] = []
         digests: dict[int, str] = {}
@@ -212,7 +227,7 @@ class ModuleGlobals:
         name = load.attributes["global"].value
         if name not in self._globals:
             if self._symbols is None or name not in self._symbols:
-                self._symbols = ir.SymbolTable(self._module)  # with new globals
+                self._symbols = ir.SymbolTable(self.module)  # with new globals
             if name not in self._symbols:
                 return None
             op = self._symbols[name].operation

@@ -81,7 +81,8 @@ def prepacked(
         element: their type.
     """
     module_globals, name = kernels.module_globals, None
-    if all(is_constant(source, module_globals) for source in sources):
+    is_archived = module_globals.parameters is not None
+    if is_archived and all(is_constant(source, module_globals) for source in sources):
         name = module_globals.packed_name(sources, label, layout)
     if name is None:
         return materialize(pack(), element)

@@ -34,7 +34,7 @@ quantized once. Elementwise operations between the contractions of a token becom
 A constant weight is packed here, and so is a parameter that the compilation reads
 (`subquant.kernels.pack.parameters`). Other weights are packed by operations of the program; if they
 are arguments, a clone of the function takes them prepacked
-(`subquant.kernels.pack.prepack_arguments`).
+(`subquant.transforms.contraction.prepack_arguments`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,6 @@ from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.pack.parameters import ModuleGlobals, ParameterStore
-from ...kernels.pack.prepack_arguments import clone_for_prepacking, is_computed_from_argument
 from ...kernels.select.call_blockwise import call_blockwise
 from ...kernels.select.call_dynamic_m import call_dynamic_m
 from ...kernels.select.call_gather_rows import replace_gather_rows
@@ -75,6 +74,7 @@ from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named
 from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
+from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
 
 __all__ = ["SelectKernels"]
 

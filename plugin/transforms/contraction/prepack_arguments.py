@@ -35,18 +35,15 @@ from ...emit.operation import (
     values_read,
 )
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX
+from ...kernels.pack.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
 from ...signature import LAYOUTS_KEY
-from .parameters import LOAD, ModuleGlobals
 
 __all__ = [
     "PrepackedClone",
     "clone_for_prepacking",
     "is_computed_from_argument",
-    "is_prepacked_argument",
 ]
 
-_WEIGHTS = "subquant.weights"
-"""Attribute of a clone: the numbers of its weight arguments."""
 _PURE = (
     *("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor."),
     *(linalg.APART, linalg.BARRIER),
@@ -54,17 +51,6 @@ _PURE = (
 """Prefixes of operations without side effects."""
 _MIN_SIZE_RATIO = 4
 """A tensor that no kernel reads is prepacked if the weight is this many times as large."""
-
-
-def is_prepacked_argument(argument: Value) -> bool:
-    """True for an argument of a clone that its caller prepacks."""
-    function = argument.owner.owner
-    if not isinstance(function, ir.OpView | ir.Operation):
-        return False
-    attributes = function.operation.attributes
-    if _WEIGHTS not in attributes:
-        return False
-    return ir.BlockArgument(argument).arg_number in list(attributes[_WEIGHTS])
 
 
 @dataclass(frozen=True)
@@ -110,14 +96,14 @@ class PrepackedClone:
         if "arg_attrs" in attributes:
             empty = [ir.DictAttr.get({})] * len(arguments)
             attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes["arg_attrs"], *empty])
-        del attributes[_WEIGHTS]
+        del attributes[PREPACKED_ATTRIBUTE]
         counts = {str(number): len(values) for number, values in packed.items()}
         self.function.attributes[LAYOUTS_KEY] = ir.StringAttr.get(json.dumps(counts))
 
     def _packed_values(self) -> dict[int, list[Value]]:
         """Return the values that follow from each weight alone, and that other operations read."""
         body = self.clone.regions[0].blocks[0]
-        weights = set(self.clone.attributes[_WEIGHTS])
+        weights = set(self.clone.attributes[PREPACKED_ATTRIBUTE])
         sources = _ArgumentSources(self.clone, self.module_globals)
         packed: dict[int, list[Value]] = {}
 
@@ -169,7 +155,7 @@ def clone_for_prepacking(
             clone = function.clone().operation
         clone.attributes["sym_name"] = ir.StringAttr.get(f"{name}{PREPACKED_SUFFIX}")
         numbers = ", ".join(map(str, weights))
-        clone.attributes[_WEIGHTS] = parse_attribute(f"array<i64: {numbers}>")
+        clone.attributes[PREPACKED_ATTRIBUTE] = parse_attribute(f"array<i64: {numbers}>")
         clones.append(PrepackedClone(function, clone, module_globals))
     return clones
 
