@@ -27,6 +27,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from distributed import Client
+from test_fleet import task
 
 import subquant
 from dask_cluster import Cluster
@@ -41,7 +42,6 @@ from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.runtime.machine import describe_machine
 from test_compile_many import PROGRAM, write_onnx
-from test_fleet import task
 from test_process_cleanup import is_alive, wait_until
 
 TESTS = Path(__file__).parent
