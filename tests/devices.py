@@ -19,7 +19,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from subquant.runtime import Device, Function
+from subquant import compile
+from subquant.runtime import Device, Executable, Function
 from together import Together
 
 ON_DEVICES = pytest.mark.parametrize(
@@ -68,6 +69,11 @@ def main_of(text: str, device: Device | None = None, **options: Any) -> Function
     device = _cpu() if device is None else device
     texts = _texts_around(asked.program, device)
     return _together(tuple(texts), asked.program[1]).function(text, device)
+
+
+def compile_for(text: str, device: Device) -> Executable:
+    """Compile a program by itself for a device."""
+    return compile(text, target="vulkan" if device.is_vulkan else "llvm-cpu", device=device)
 
 
 @functools.cache

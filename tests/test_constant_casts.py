@@ -95,7 +95,7 @@ TYPES = """
 def functions(weight: str, block: str) -> str:
     """A product and casts, of constants (as text) or, if they are empty, of arguments."""
     arguments = "" if weight else ", %w: tensor<64x32xf32>, %b: tensor<16x3xf16>"
-    lines = [
+    statements = [
         f"  %{name} = stablehlo.constant {text}"
         for name, text in (("w", weight), ("b", block))
         if text
@@ -103,7 +103,7 @@ def functions(weight: str, block: str) -> str:
     return f"""
 func.func @{"constants" if weight else "arguments"}(%x: tensor<5x64x!x>{arguments})
     -> (tensor<5x32x!y>, tensor<16x3x!b>, tensor<16x3xf16>) {{
-{chr(10).join(lines)}
+{chr(10).join(statements)}
   %q = stablehlo.uniform_quantize %w : (tensor<64x32xf32>) -> tensor<64x32x!w>
   %y = stablehlo.dot_general %x, %q, contracting_dims = [1] x [0]
     : (tensor<5x64x!x>, tensor<64x32x!w>) -> tensor<5x32x!y>

@@ -1,14 +1,13 @@
-"""Sums and what is made of them, on Vulkan, where each is computed by threads of its own.
+"""Reductions and their consumers on Vulkan, without data races between threads.
 
-The reasons are in `subquant.transforms.iree_workarounds.cross_thread_reads`. On a device whose
-threads run one after another most of these are right by chance, so they run on SwiftShader too, and
-executables are looked at (`spirv`). Operands are small integers, so that every order of a sum gives
-the same; expected numbers are NumPy's.
+See `subquant.transforms.iree_workarounds.cross_thread_reads`. A device that runs its threads one
+after another computes most programs correctly by chance, so they run on SwiftShader too, and
+executables are checked for races (`spirv`). Operands are small integers, so that sums are exact in
+any order; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
 
-import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,12 +16,12 @@ import numpy as np
 import pytest
 
 import subquant
+from bare_iree import FIXED, compile_bare, without_barriers
 from devices import run
 from programs import share_of
 from spirv import races
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.iree_driver import compiler_path
 from subquant.runtime import Device, Executable
 from together import Together
 
@@ -37,15 +36,15 @@ def tensor(shape: Sequence[int]) -> str:
 
 def normalized(shape: Sequence[int], axes: Sequence[int], before: str) -> str:
     """``y - sum(y)`` over some axes, of the argument or of its square."""
-    kept = [axis for axis in range(len(shape)) if axis not in axes]
-    whole, sums = tensor(shape), tensor([shape[axis] for axis in kept])
+    state = [axis for axis in range(len(shape)) if axis not in axes]
+    whole, totals = tensor(shape), tensor([shape[axis] for axis in state])
     return f"""
 func.func @main(%x: {whole}) -> {whole} {{
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %y = {before} : {whole}
   %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = {list(axes)}
-      : ({whole}, tensor<f32>) -> {sums}
-  %b = stablehlo.broadcast_in_dim %s, dims = {kept} : ({sums}) -> {whole}
+      : ({whole}, tensor<f32>) -> {totals}
+  %b = stablehlo.broadcast_in_dim %s, dims = {state} : ({totals}) -> {whole}
   %r = stablehlo.subtract %y, %b : {whole}
   return %r : {whole}
 }}"""
@@ -82,19 +81,12 @@ def test_sums_over_any_axes(
 def test_column_reductions_are_still_wrong_without_barriers(vulkan_32bit: Device) -> None:
     text = normalized((8, 2), [0], "stablehlo.multiply %x, %x")
     options = CompileOptions(target="vulkan", vulkan_target="generic-32bit")
-    text = compile_to_bytes(text, options, emit="mlir").decode()
-    barriers = re.findall(r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\)', text)
-    assert len(barriers) == 2
-    for after, before in barriers:
-        text = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", text)
-        text = re.sub(rf"{after}\b", before, text)
-    command = [compiler_path(), "-", "-o", "-", *options.flags]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
-    found = Executable(done.stdout, vulkan_32bit).main(small(8, 2))
+    lowered = compile_to_bytes(text, options, emit="mlir").decode()
+    assert lowered.count("compute_barrier.start") == 2
+    data = compile_bare(without_barriers(lowered), *options.flags)
     y = small(8, 2) ** 2
-    assert (found != y - y.sum(0)).any(), (
-        "IREE is fixed: remove iree_workarounds/cross_thread_reads.py, and its use"
-    )
+    actual = Executable(data, vulkan_32bit).main(small(8, 2))
+    assert (actual != y - y.sum(0)).any(), FIXED + "cross_thread_reads.py, and its use"
 
 
 TWICE = """
@@ -109,12 +101,6 @@ func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
   return %r : tensor<33x17xf32>
 }
 """
-
-
-@ON_DEVICES
-def test_what_is_computed_twice_is_one_for_iree(device: Device, device_name: str) -> None:
-    y = small(33, 17) ** 2
-    np.testing.assert_array_equal(run(TWICE, device, small(33, 17)), y - y.sum(0))
 
 
 CALLED = """
@@ -133,12 +119,6 @@ func.func @main(%x: tensor<33x17xf32>) -> tensor<33x17xf32> {
   return %r : tensor<33x17xf32>
 }
 """
-
-
-@ON_DEVICES
-def test_sums_of_a_function_that_is_called(device: Device, device_name: str) -> None:
-    y = small(33, 17) ** 2
-    np.testing.assert_array_equal(run(CALLED, device, small(33, 17)), y - y.sum(0))
 
 
 WIDENED_TWICE = """
@@ -160,15 +140,6 @@ func.func @main(%x: tensor<5x4x4x5x!q>, %start: tensor<!q>) -> tensor<5x4x4x5xi3
 """
 
 
-@ON_DEVICES
-def test_storage_that_is_widened_twice(device: Device, device_name: str) -> None:
-    """As a squeeze-and-excitation block does: the sum and the product widen on their own."""
-    x = np.random.default_rng(3).integers(-999, 1000, (5, 4, 4, 5)).astype(np.int16)
-    wide = x.astype(np.int64) - 5
-    found = run(WIDENED_TWICE, device, x, np.int16(5))
-    np.testing.assert_array_equal(found, wide - wide.sum((1, 2), keepdims=True))
-
-
 SUMS_ALONG_THE_OTHER_AXIS = """
 func.func @main(%x: tensor<13x13xf32>) -> tensor<13x13xf32> {
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
@@ -182,13 +153,6 @@ func.func @main(%x: tensor<13x13xf32>) -> tensor<13x13xf32> {
 """
 
 
-@ON_DEVICES
-def test_row_sums_along_the_other_axis(device: Device, device_name: str) -> None:
-    x = small(13, 13)
-    found = run(SUMS_ALONG_THE_OTHER_AXIS, device, x)
-    np.testing.assert_array_equal(found, x - x.sum(1)[None])
-
-
 PRODUCTS = """
 func.func @main(%a: tensor<13x13xf32>, %b: tensor<13x13xf32>) -> tensor<5x13x13xf32> {
   %m = stablehlo.dot_general %a, %b, contracting_dims = [1] x [0]
@@ -199,13 +163,6 @@ func.func @main(%a: tensor<13x13xf32>, %b: tensor<13x13xf32>) -> tensor<5x13x13x
   return %d : tensor<5x13x13xf32>
 }
 """
-
-
-@ON_DEVICES
-def test_a_product_that_is_broadcast(device: Device, device_name: str) -> None:
-    a, b = small(2, 13, 13)
-    expected = np.broadcast_to(a @ b - b, (5, 13, 13))
-    np.testing.assert_array_equal(run(PRODUCTS, device, a, b), expected)
 
 
 BATCH_NORM = """
@@ -228,10 +185,10 @@ def test_batch_norm_training(device: Device, device_name: str, rows: str) -> Non
     g, h = small(2, 13)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     text = BATCH_NORM.replace("ROWS", rows)
-    found = subquant.compile(text, target=target, device=device).main(x, g, h)
+    actual = subquant.compile(text, target=target, device=device).main(x, g, h)
     wide = x.astype(np.float64)
     expected = g * (wide - wide.mean(0)) / np.sqrt(wide.var(0) + 0.5) + h
-    np.testing.assert_allclose(found, expected, atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(actual, expected, atol=1e-5, rtol=1e-5)
 
 
 SOFTMAX = """
@@ -253,15 +210,6 @@ func.func @main(%x: tensor<4x?xf32>) -> tensor<4x?xf32> {
 """
 
 
-@ON_DEVICES
-def test_rows_of_any_length(device: Device, device_name: str) -> None:
-    """Devices' exponentials are within 3 + 2 |x| units in the last place (Vulkan), so 1e-5."""
-    x = small(4, 9)
-    exponentials = np.exp(x.astype(np.float64))
-    expected = exponentials / exponentials.sum(1, keepdims=True)
-    np.testing.assert_allclose(run(SOFTMAX, device, x), expected, rtol=1e-5)
-
-
 UNSIGNED = """
 !q = !quant.uniform<u8:f32, 1.0>
 !o = !quant.uniform<i32:f32, 1.0>
@@ -273,13 +221,61 @@ func.func @main(%a: tensor<1x64x!q>, %w: tensor<64x2x!q>) -> tensor<1x2x!o> {
 """
 
 
+def square(x: np.ndarray) -> np.ndarray:
+    return x * x - (x * x).sum(0)
+
+
+def widened(x: np.ndarray, start: np.ndarray) -> np.ndarray:
+    wide = x.astype(np.int64) - 5
+    return wide - wide.sum((1, 2), keepdims=True)
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(x.astype(np.float64))
+    return exponentials / exponentials.sum(1, keepdims=True)
+
+
+def bytes_from(seed: int, *shape: int, dtype: type = np.uint8) -> np.ndarray:
+    low, high = (-999, 1000) if dtype is np.int16 else (0, 256)
+    return np.random.default_rng(seed).integers(low, high, shape).astype(dtype)
+
+
+PROGRAMS = {
+    "equal computations, which IREE merges": (TWICE, [small(33, 17)], square),
+    "a called function": (CALLED, [small(33, 17)], square),
+    # As in a squeeze-and-excitation block: the sum and the product widen separately.
+    "storage widened twice": (
+        WIDENED_TWICE,
+        [bytes_from(3, 5, 4, 4, 5, dtype=np.int16), np.int16(5)],
+        widened,
+    ),
+    "row sums along the other axis": (
+        SUMS_ALONG_THE_OTHER_AXIS,
+        [small(13, 13)],
+        lambda x: x - x.sum(1)[None],
+    ),
+    "a broadcast product": (
+        PRODUCTS,
+        list(small(2, 13, 13)),
+        lambda a, b: np.broadcast_to(a @ b - b, (5, 13, 13)),
+    ),
+    "rows of dynamic length": (SOFTMAX, [small(4, 9)], softmax),
+    # Storage that is shifted to signed is multiplied and summed: the first call shows a race.
+    "products of unsigned storage": (
+        UNSIGNED,
+        [bytes_from(2, 1, 64), bytes_from(4, 64, 2)],
+        lambda a, w: a.astype(np.int64) @ w.astype(np.int64),
+    ),
+}
+
+
 @ON_DEVICES
-def test_products_of_unsigned_storage(device: Device, device_name: str) -> None:
-    """Storage that is shifted to signed is multiplied and summed: the first call shows it."""
-    generator = np.random.default_rng(2)
-    a, w = (generator.integers(0, 256, s).astype(np.uint8) for s in ((1, 64), (64, 2)))
-    expected = a.astype(np.int64) @ w.astype(np.int64)
-    np.testing.assert_array_equal(run(UNSIGNED, device, a, w), expected)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(device: Device, device_name: str, name: str) -> None:
+    """Devices' exponentials are within 3 + 2 |x| units in the last place (Vulkan), so 1e-5."""
+    text, arguments, expected = PROGRAMS[name]
+    rtol = 1e-5 if text is SOFTMAX else 0
+    np.testing.assert_allclose(run(text, device, *arguments), expected(*arguments), rtol=rtol)
 
 
 # -- elements that are moved ----------------------------------------------------------------------
@@ -360,39 +356,41 @@ class Join:
         limits = ", ".join(f"{int(axis == self.axis)}:{n}" for axis, n in enumerate(whole))
         wide, narrow = self.program.type(whole), self.program.type(cut)
         names = [f"%p{n}" for n in range(self.number)]
-        types, lines = [wide] * self.number, []
+        types, statements = [wide] * self.number, []
         if self.is_ragged:
             for n in range(1, self.number):
-                lines.append(f"%k{n} = stablehlo.slice %p{n} [{limits}] : ({wide}) -> {narrow}")
+                statements.append(
+                    f"%k{n} = stablehlo.slice %p{n} [{limits}] : ({wide}) -> {narrow}"
+                )
                 names[n], types[n] = f"%k{n}", narrow
         result = list(whole)
         result[self.axis] *= self.number
         result[self.axis] -= (self.number - 1) * self.is_ragged
-        lines.append(
+        statements.append(
             f"%r = stablehlo.concatenate {', '.join(names)}, dim = {self.axis}"
             f" : ({', '.join(types)}) -> {self.program.type(result)}"
         )
-        return self.program.text([("%r", result)], lines)
+        return self.program.text([("%r", result)], statements)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        parts = [self.program.part(x, n) for n in range(self.number)]
-        cut = parts[0].shape[self.axis]
-        rest = [part.take(range(int(self.is_ragged), cut), self.axis) for part in parts[1:]]
-        return np.concatenate([parts[0], *rest], self.axis)
+        sections = [self.program.part(x, n) for n in range(self.number)]
+        cut = sections[0].shape[self.axis]
+        rest = [part.take(range(int(self.is_ragged), cut), self.axis) for part in sections[1:]]
+        return np.concatenate([sections[0], *rest], self.axis)
 
 
 def joins() -> dict[str, Join]:
-    found = {}
+    actual = {}
     for element in NAMES:
         for shape in ((2, 4, 7, 6), (3, 5, 7), (9, 5)):
             for axis in range(len(shape)):
                 number = 2 + (axis + len(shape)) % 3
                 program = Program(shape, element, number)
                 name = f"{element}-{'x'.join(map(str, shape))}-axis{axis}-of{number}"
-                found[name] = Join(program, axis, number)
+                actual[name] = Join(program, axis, number)
                 if element == "i8":
-                    found[f"{name}-ragged"] = Join(program, axis, number, is_ragged=True)
-    return found
+                    actual[f"{name}-ragged"] = Join(program, axis, number, is_ragged=True)
+    return actual
 
 
 JOINS = joins()
@@ -410,8 +408,8 @@ def test_bytes_that_are_joined_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:
     x = bytes_of(JOINS[name].program.shape)
-    found = JOINED.function(name, device)(x)
-    np.testing.assert_array_equal(found, JOINS[name].expected(x))
+    actual = JOINED.function(name, device)(x)
+    np.testing.assert_array_equal(actual, JOINS[name].expected(x))
 
 
 MOVES = {
@@ -479,8 +477,8 @@ def test_bytes_that_are_moved_where_they_are_computed(
     device: Device, device_name: str, name: str
 ) -> None:
     x = bytes_of(MOVED.shape)
-    for n, found in enumerate(MOVED_TOGETHER.function(name, device)(x)):
-        np.testing.assert_array_equal(found, MOVES[name][2](MOVED.part(x, n)))
+    for n, actual in enumerate(MOVED_TOGETHER.function(name, device)(x)):
+        np.testing.assert_array_equal(actual, MOVES[name][2](MOVED.part(x, n)))
 
 
 @ON_DEVICES
@@ -493,18 +491,12 @@ def test_no_thread_reads_what_another_writes(device: Device, device_name: str) -
         assert races(compile_to_bytes(text, options)) == []
 
 
-def without_barriers(text: str, *flags: str) -> bytes:
-    """Compile as subquant does, but for its barriers, and with other flags for IREE."""
+def compiled_without_barriers(text: str, *flags: str) -> bytes:
+    """Compile for Vulkan without barriers, and without some flags of subquant."""
     options = CompileOptions(target="vulkan")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    for after, before in re.findall(
-        r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\)', lowered
-    ):
-        lowered = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", lowered)
-        lowered = re.sub(rf"{after}\b", before, lowered)
-    kept = [flag for flag in options.flags if not any(map(flag.startswith, flags))]
-    command = [compiler_path(), "-", "-o", "-", *kept]
-    return subprocess.run(command, input=lowered.encode(), capture_output=True, check=True).stdout
+    remaining = [flag for flag in options.flags if not any(map(flag.startswith, flags))]
+    return compile_bare(without_barriers(lowered), *remaining)
 
 
 TWO_WAYS = """
@@ -535,14 +527,14 @@ TRANSPOSING = (
 
 @pytest.mark.parametrize("name", ["i8-2x4x7x6-axis1-of4", "i8-9x5-axis1-of2"])
 def test_joins_are_still_transposed_by_default(name: str) -> None:
-    assert races(without_barriers(JOINS[name].text(), *TRANSPOSING)), (
-        "IREE is fixed: remove the flags of Vulkan about transpositions from compiler/options.py"
+    assert races(compiled_without_barriers(JOINS[name].text(), *TRANSPOSING)), (
+        FIXED + "the flags of Vulkan about transpositions from compiler/options.py"
     )
 
 
 def test_bytes_are_still_read_in_two_orders_without_barriers() -> None:
-    assert races(without_barriers(TWO_WAYS)), (
-        "IREE is fixed: remove operands_of_other_threads from cross_thread_reads.py"
+    assert races(compiled_without_barriers(TWO_WAYS)), (
+        FIXED + "operands_of_other_threads from cross_thread_reads.py"
     )
 
 
@@ -562,8 +554,8 @@ func.func @main(%x: tensor<3x7x7x4xi8>) -> tensor<7x4xi32> {
 @ON_DEVICES
 def test_sums_of_a_broadcast_that_is_widened(device: Device, device_name: str) -> None:
     x = bytes_of((3, 7, 7, 4))
-    found = run(BROADCAST_SUMS, device, x)
-    np.testing.assert_array_equal(found, 4 * x.astype(np.int64).sum((0, 2)))
+    actual = run(BROADCAST_SUMS, device, x)
+    np.testing.assert_array_equal(actual, 4 * x.astype(np.int64).sum((0, 2)))
 
 
 # -- sums of rows that several read ---------------------------------------------------------------
@@ -599,16 +591,16 @@ def test_rows_and_what_they_are_scaled_by(
 ) -> None:
     x = small(rows, columns)
     greatest = np.abs(x).max(1)
-    found, scales = QUANTIZED.function(f"{rows}x{columns}", device)(x)
-    np.testing.assert_array_equal(found, greatest[:, None] - x)
+    actual, scales = QUANTIZED.function(f"{rows}x{columns}", device)(x)
+    np.testing.assert_array_equal(actual, greatest[:, None] - x)
     np.testing.assert_array_equal(scales, greatest)
 
 
 def test_rows_with_two_results_are_still_refused_without_barriers() -> None:
     with pytest.raises(subprocess.CalledProcessError) as caught:
-        without_barriers(QUANTIZED_ROWS.replace("ROWS", "8").replace("COLUMNS", "64"))
+        compiled_without_barriers(QUANTIZED_ROWS.replace("ROWS", "8").replace("COLUMNS", "64"))
     assert b"failed to legalize operation 'arith.constant'" in caught.value.stderr, (
-        "IREE is fixed: remove has_several_results from iree_workarounds/multi_result_dispatches.py"
+        FIXED + "has_several_results from iree_workarounds/multi_result_dispatches.py"
     )
 
 

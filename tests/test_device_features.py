@@ -494,12 +494,12 @@ def test_casts_of_shapes_that_do_not_fit(
     executable: Executable, name: str, shape: tuple[int, ...], message: str
 ) -> None:
     dialect = CAST_TABLE[name][2]
-    lines = MODULE.split("\n")
+    statements = MODULE.split("\n")
     for prefix, kind, zeros in (
         ("q", "qcast", np.zeros(shape, np.float32)),
         ("d", "dcast", np.zeros(shape, np.int8)),
     ):
-        line = next(n for n, text in enumerate(lines, 2) if f"@{prefix}_{name}(" in text)
+        line = next(n for n, text in enumerate(statements, 2) if f"@{prefix}_{name}(" in text)
         with pytest.raises(ExecutionError) as caught:
             executable[f"{prefix}_{name}"](zeros)
         assert caught.value.message == (
@@ -594,13 +594,13 @@ def test_dynamic_operands(executable: Executable, shape: tuple[int, ...]) -> Non
 def test_dynamic_operands_of_wrong_shapes(
     executable: Executable, scales: tuple[int, ...], zeros: tuple[int, ...], message: str
 ) -> None:
-    for name, given in (
+    for name, operand in (
         ("quantize", np.zeros((4, 9), np.float32)),
         ("dequantize", np.zeros((4, 9), np.int8)),
     ):
         with pytest.raises(ExecutionError) as caught:
             executable[f"{name[0]}_dynamic"](
-                given, np.ones(scales, np.float32), np.zeros(zeros, np.int8)
+                operand, np.ones(scales, np.float32), np.zeros(zeros, np.int8)
             )
         text = caught.value.message
         assert f"stopped: 'subquant.{name}' op at -:" in text

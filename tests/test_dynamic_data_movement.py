@@ -341,6 +341,6 @@ def test_sums_of_what_is_used_elsewhere(
     for size in (2, 5):
         extents = [size + 2 * a if n == "?" else int(n) for a, n in enumerate(shape.split("x"))]
         x = random(extents, "i8")
-        sums, negated = function(x)
-        np.testing.assert_array_equal(sums, -x.astype(np.int32).sum(axes))
+        totals, negated = function(x)
+        np.testing.assert_array_equal(totals, -x.astype(np.int32).sum(axes))
         np.testing.assert_array_equal(negated, -x)

@@ -47,17 +47,17 @@ def test_pads(
     x = np.arange(1, 13).reshape(3, 4).astype(ELEMENTS[element])
     z = np.array(77, ELEMENTS[element])
     text = PAD.replace("ELEMENT", element)
-    found = run(text, device, x, z, numbers(*low), numbers(*high), numbers(*between))
+    actual = run(text, device, x, z, numbers(*low), numbers(*high), numbers(*between))
     shape = [
         before + after + n + (n - 1) * b
         for before, after, n, b in zip(low, high, x.shape, between, strict=True)
     ]
     expected = np.full(shape, z)
     for i, j in np.ndindex(*x.shape):
-        place = low[0] + i * (between[0] + 1), low[1] + j * (between[1] + 1)
-        if all(0 <= at < extent for at, extent in zip(place, shape, strict=True)):
-            expected[place] = x[i, j]
-    np.testing.assert_array_equal(found, expected)
+        index = low[0] + i * (between[0] + 1), low[1] + j * (between[1] + 1)
+        if all(0 <= at < extent for at, extent in zip(index, shape, strict=True)):
+            expected[index] = x[i, j]
+    np.testing.assert_array_equal(actual, expected)
 
 
 DYNAMIC_CONVOLUTION = """
@@ -80,8 +80,8 @@ def test_unsigned_pictures_are_padded(device: Device, device_name: str) -> None:
     padded = np.pad(x.astype(np.int32), ((0, 0), (1, 0), (0, 1), (0, 0)))
     windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (1, 2))
     expected = np.einsum("nhwcij,ijco->nhwo", windows, w.astype(np.int32))
-    found = run(DYNAMIC_CONVOLUTION, device, x, w, np.array([[1, 0], [0, 1]], np.int32))
-    np.testing.assert_array_equal(found, expected)
+    actual = run(DYNAMIC_CONVOLUTION, device, x, w, np.array([[1, 0], [0, 1]], np.int32))
+    np.testing.assert_array_equal(actual, expected)
 
 
 RESHAPE = """
@@ -101,8 +101,8 @@ func.func @main(%x: tensor<SOURCExELEMENT>, %s: tensor<2xi32>) -> tensor<TARGETx
 def test_reshapes(device: Device, device_name: str, element: str, source: str, target: str) -> None:
     x = np.arange(12).reshape(2, 3, 2).astype(ELEMENTS[element])
     text = RESHAPE.replace("SOURCE", source).replace("TARGET", target).replace("ELEMENT", element)
-    found = run(text, device, x, numbers(4, 3))
-    np.testing.assert_array_equal(found, x.reshape(4, 3))
+    actual = run(text, device, x, numbers(4, 3))
+    np.testing.assert_array_equal(actual, x.reshape(4, 3))
 
 
 @ON_DEVICES
@@ -127,8 +127,8 @@ def test_dimensions_that_expand_at_run_time(
     device: Device, device_name: str, shape: tuple[int, int]
 ) -> None:
     x = np.arange(12, dtype=np.float32)[: shape[0] * shape[1]].reshape(shape)
-    found = run(BROADCAST, device, x, numbers(3, 2, 4))
-    np.testing.assert_array_equal(found, np.broadcast_to(x[:, None], (3, 2, 4)))
+    actual = run(BROADCAST, device, x, numbers(3, 2, 4))
+    np.testing.assert_array_equal(actual, np.broadcast_to(x[:, None], (3, 2, 4)))
 
 
 GATHER = """
@@ -145,8 +145,8 @@ func.func @main(%x: tensor<5x4xf32>, %i: tensor<3xi32>, %s: tensor<2xi32>) -> te
 def test_gathers(device: Device, device_name: str) -> None:
     """A position beyond the end is clamped, as in `gather`."""
     x = np.arange(20, dtype=np.float32).reshape(5, 4)
-    found = run(GATHER, device, x, numbers(2, 9, 0), numbers(1, 4))
-    np.testing.assert_array_equal(found, x[[2, 4, 0]])
+    actual = run(GATHER, device, x, numbers(2, 9, 0), numbers(1, 4))
+    np.testing.assert_array_equal(actual, x[[2, 4, 0]])
 
 
 CONVOLUTION = """

@@ -46,8 +46,8 @@ func.func @main(%x: tensor<?x8xf32>, %s: tensor<f32>) -> tensor<?x8xf32> {
 @pytest.fixture(params=["vulkan", "vulkan_32bit"])
 def any_vulkan(request: pytest.FixtureRequest) -> Device:
     """Devices with 8-bit storage, and without."""
-    found: Device = request.getfixturevalue(request.param)
-    return found
+    actual: Device = request.getfixturevalue(request.param)
+    return actual
 
 
 def drawn(seed: int) -> npt.NDArray[np.float32]:
@@ -75,11 +75,11 @@ def test_a_device_may_be_off_by_two_units(units: int, monkeypatch: pytest.Monkey
 def test_quotients_are_the_nearest_floats(any_vulkan: Device) -> None:
     x, y = drawn(0), drawn(1)
     x[:8], y[:8] = [0, -0.0, np.inf, -np.inf, np.nan, 3, 1, 0], [2, 2, 2, 2, 2, np.inf, 0, 0]
-    found = subquant.compile(PROGRAM, target="vulkan", device=any_vulkan).main(x, y)
+    actual = subquant.compile(PROGRAM, target="vulkan", device=any_vulkan).main(x, y)
     with np.errstate(all="ignore"):
         expected = x / y
-    np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(np.signbit(found[:4]), np.signbit(expected[:4]))
+    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(np.signbit(actual[:4]), np.signbit(expected[:4]))
 
 
 @pytest.mark.vulkan
@@ -87,9 +87,9 @@ def test_scalars_and_extents_that_are_known_at_run_time(any_vulkan: Device) -> N
     x = np.abs(drawn(2)[:48]).reshape(6, 8)
     main = subquant.compile(BY_SOME, target="vulkan", device=any_vulkan).main
     for rows in (6, 1):
-        found = main(x[:rows], np.float32(0.3))
-        sums = found * (np.float32(0.3) / np.float32(0.7))
-        np.testing.assert_allclose(sums.sum(1), np.ones(rows), rtol=1e-5)
+        actual = main(x[:rows], np.float32(0.3))
+        totals = actual * (np.float32(0.3) / np.float32(0.7))
+        np.testing.assert_allclose(totals.sum(1), np.ones(rows), rtol=1e-5)
 
 
 def test_devices_that_divide_right_divide_once() -> None:

@@ -40,8 +40,8 @@ def test_reductions(
 ) -> None:
     """The initial value is no part of the reduction, though it pads the parts."""
     whole = "x".join([rows or str(shape[0]), *map(str, shape[1:])])
-    kept = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
-    result = "".join(f"{n}x" for axis, n in enumerate(kept) if axis not in axes)
+    state = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
+    result = "".join(f"{n}x" for axis, n in enumerate(state) if axis not in axes)
     text = f"""
 func.func @main(%x: tensor<{whole}xi32>) -> tensor<{result}i32> {{
   %zero = stablehlo.constant dense<0> : tensor<i32>
@@ -74,9 +74,9 @@ func.func @main(%x: tensor<2x70001xi32>) -> (tensor<2xi32>, tensor<2xi32>) {
 
 def test_a_reduction_of_several_operands(vulkan: Device) -> None:
     x = np.random.default_rng(2).permutation(140002).reshape(2, 70001).astype(np.int32)
-    greatest, place = run(ARGMAX, vulkan, x)
+    greatest, index = run(ARGMAX, vulkan, x)
     np.testing.assert_array_equal(greatest, x.max(1))
-    np.testing.assert_array_equal(place, x.argmax(1))
+    np.testing.assert_array_equal(index, x.argmax(1))
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ func.func @main(%a: tensor<{rows}x{length}x{element}>, %b: tensor<{length}x{colu
 }}"""
     dtype = {"i8": np.int8, "f32": np.float32}[element]
     a, b = small(rows, length), small(length, columns)
-    found = run(text, vulkan, a.astype(dtype), b.astype(dtype))
-    np.testing.assert_array_equal(found, a @ b)
+    actual = run(text, vulkan, a.astype(dtype), b.astype(dtype))
+    np.testing.assert_array_equal(actual, a @ b)
 
 
 UNSIGNED = """
@@ -191,8 +191,8 @@ def test_a_loop_of_unknown_length_is_refused_where_it_would_end(vulkan: Device, 
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_a_loop_of_unknown_length_runs_elsewhere(vulkan_32bit: Device, name: str) -> None:
     text, _, arguments, expected = DYNAMIC[name]
-    found = run(text, vulkan_32bit, *arguments(65540))
-    np.testing.assert_array_equal(found, expected(*arguments(65540)))
+    actual = run(text, vulkan_32bit, *arguments(65540))
+    np.testing.assert_array_equal(actual, expected(*arguments(65540)))
 
 
 def test_a_sort_of_unknown_length(vulkan: Device) -> None:

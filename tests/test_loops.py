@@ -1,21 +1,20 @@
-"""Loops that count, and what they hand on from one iteration to the next.
+"""Counted loops and loop-carried tensors.
 
-The reasons are in `subquant.transforms.iree_workarounds.counted_loops`, `carried_tensors` and
+See `subquant.transforms.iree_workarounds.counted_loops`, `carried_tensors` and
 `buffer_iter_args`. Operands are small integers; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from bare_iree import CPU_FLAGS, FIXED, compile_bare
 from devices import ON_DEVICES, main_of, run
 from subquant import compile as compiled
-from subquant.compiler.iree_driver import compiler_path
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, DeviceArray, Executable, Function
 
@@ -60,11 +59,11 @@ def test_counts(
     for name, value in values.items():
         text = text.replace(name, str(value))
     x, k = np.arange(3, dtype=np.int32), first
-    found = run(text, device, x, np.int32(end))
+    actual = run(text, device, x, np.int32(end))
     while k < end:
         x, k = x + k, k + step
-    np.testing.assert_array_equal(found[0], x)
-    assert found[1] == k
+    np.testing.assert_array_equal(actual[0], x)
+    assert actual[1] == k
 
 
 ENDS_WITH_AN_ARGUMENT = """
@@ -130,23 +129,19 @@ def small() -> np.ndarray:
 
 
 @ON_DEVICES
-def test_a_tensor_that_is_taken_several_times(device: Device, device_name: str) -> None:
+def test_a_tensor_that_is_carried_several_times(device: Device, device_name: str) -> None:
     a = b = c = small()
     for _ in range(5):
         a, b, c = c @ b, c, a
-    for expected, found in zip((a, b), run(TWICE, device, small()), strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for expected, actual in zip((a, b), run(TWICE, device, small()), strict=True):
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_iree_still_loses_a_buffer_that_is_carried_twice(cpu: Device) -> None:
-    flags = ["--iree-opt-level=O2", "--iree-hal-target-device=local"]
-    flags.append("--iree-hal-local-target-device-backends=llvm-cpu")
-    command = [compiler_path(), "-", "-o", "-", *flags]
-    done = subprocess.run(command, input=TWICE.encode(), capture_output=True, check=True)
-    main = Executable(done.stdout, cpu).main
+    main = Executable(compile_bare(TWICE, *CPU_FLAGS[:3]), cpu).main
     with contextlib.suppress(ExecutionError):
         main(small())
-        pytest.fail("IREE is fixed: remove iree_workarounds/carried_tensors.py, and its use")
+        pytest.fail(FIXED + "iree_workarounds/carried_tensors.py, and its use")
 
 
 EQUAL = """
@@ -172,9 +167,9 @@ func.func @main(%x: tensor<2x2xi32>) -> (tensor<2x2xi32>, tensor<2x2xi32>) {
 
 
 @ON_DEVICES
-def test_a_tensor_that_is_handed_on_twice(device: Device, device_name: str) -> None:
-    for found in run(EQUAL, device, small()):
-        np.testing.assert_array_equal(found, small() ** 2)
+def test_a_tensor_that_is_yielded_twice(device: Device, device_name: str) -> None:
+    for actual in run(EQUAL, device, small()):
+        np.testing.assert_array_equal(actual, small() ** 2)
 
 
 IN_PLACE = """
@@ -209,7 +204,7 @@ LOOP = """scf.for %i = FIRST to END step %c1 iter_args(%a = X, %b = Y)
 
 
 def written_in_place(how: str, device: Device) -> Function:
-    """Two loops after each other: one tensor gets rows, one the sums of each two of them."""
+    """Two consecutive loops: one tensor gets rows, the other sums of two neighboring rows."""
     text = IN_PLACE
     for bounds in ("%c0, %half, %x, %y", "%half, %n, %r#0, %r#1"):
         loop = LOOP.replace("HOW", how)
@@ -226,34 +221,34 @@ def addresses(arrays: Sequence[DeviceArray]) -> list[int]:
 
 @ON_DEVICES
 def test_tensors_that_a_loop_updates_in_place(device: Device, device_name: str) -> None:
-    """Each iteration reads what that before has written; no loop runs, one, or both."""
+    """Each iteration reads the results of the previous one; no loop runs, one, or both."""
     main = written_in_place("{subquant.in_place}", device)
-    for count in (0, 1, 9) if not device.is_vulkan else (1, 9):  # which takes no empty tensors
+    for count in (0, 1, 9) if not device.is_vulkan else (1, 9):  # Vulkan takes no empty tensors
         rows = np.random.default_rng(count).integers(-9, 9, (count, 4)).astype(np.int32)
         start = np.zeros(4096, np.int32)
-        expected, sums = start.copy(), start.copy()
+        expected, totals = start.copy(), start.copy()
         expected[: 4 * count] = rows.reshape(-1)
-        sums[: 4 * count] = (rows + rows[np.maximum(np.arange(count) - 1, 0)]).reshape(-1)
-        kept = [main.put(place, start) for place in (1, 2)]
-        for found, numbers in zip(main(rows, *kept), (expected, sums), strict=True):
-            np.testing.assert_array_equal(found, numbers)
-        for array in kept:  # as they were not given up
+        totals[: 4 * count] = (rows + rows[np.maximum(np.arange(count) - 1, 0)]).reshape(-1)
+        state = [main.put(index, start) for index in (1, 2)]
+        for actual, numbers in zip(main(rows, *state), (expected, totals), strict=True):
+            np.testing.assert_array_equal(actual, numbers)
+        for array in state:  # unchanged, as they were not donated
             np.testing.assert_array_equal(array.numpy(), start)
-        before = [] if device.is_vulkan else addresses(kept)
-        given = main(rows, *kept, resident=True, donate=(1, 2))
-        for found, numbers in zip(given, (expected, sums), strict=True):
-            np.testing.assert_array_equal(found.numpy(), numbers)
+        before = [] if device.is_vulkan else addresses(state)
+        operand = main(rows, *state, resident=True, donate=(1, 2))
+        for actual, numbers in zip(operand, (expected, totals), strict=True):
+            np.testing.assert_array_equal(actual.numpy(), numbers)
         if not device.is_vulkan:
-            assert addresses(given) == before, "in place"
+            assert addresses(operand) == before, "in place"
 
 
 def test_iree_still_copies_loop_carried_tensors(cpu: Device) -> None:
     main = written_in_place("", cpu)
     rows, start = np.ones((9, 4), np.int32), np.zeros(4096, np.int32)
-    kept = [main.put(place, start) for place in (1, 2)]
-    before = addresses(kept)
-    if addresses(main(rows, *kept, resident=True, donate=(1, 2))) == before:
-        pytest.fail("IREE is fixed: remove iree_workarounds/buffer_iter_args.py, and its use")
+    state = [main.put(index, start) for index in (1, 2)]
+    before = addresses(state)
+    if addresses(main(rows, *state, resident=True, donate=(1, 2))) == before:
+        pytest.fail(FIXED + "iree_workarounds/buffer_iter_args.py, and its use")
 
 
 SWITCH = """

@@ -169,16 +169,16 @@ WHERE_THEY_DIFFER = {
 
 
 def combinations(name: str, count: int) -> list[tuple[str, ...]]:
-    """Element types for the places of a program: all the same, and some others mixed in."""
-    places = quantized_places(PROGRAMS[name])
+    """Element types for the indices of a program: all the same, and some others mixed in."""
+    indices = quantized_places(PROGRAMS[name])
     choose = random.Random(name)
-    found = [*((type_,) * places for type_ in TYPES), *WHERE_THEY_DIFFER.get(name, ())]
-    for _ in range(count - len(found)):
-        mixed = [choose.choice(TYPES)] * places
+    actual = [*((type_,) * indices for type_ in TYPES), *WHERE_THEY_DIFFER.get(name, ())]
+    for _ in range(count - len(actual)):
+        mixed = [choose.choice(TYPES)] * indices
         for _ in range(choose.randint(1, 2)):
-            mixed[choose.randrange(places)] = choose.choice(TYPES)
-        found.append(tuple(mixed))
-    return [types for types in dict.fromkeys(found) if any("quant" in type_ for type_ in types)]
+            mixed[choose.randrange(indices)] = choose.choice(TYPES)
+        actual.append(tuple(mixed))
+    return [types for types in dict.fromkeys(actual) if any("quant" in type_ for type_ in types)]
 
 
 def crashes_the_verifier(name: str, types: tuple[str, ...]) -> bool:
@@ -480,10 +480,10 @@ def test_remarks_are_compared_with_comments() -> None:
             ["unexpected remark: ", "expected error was not"],
         ),
     ):
-        lines = text.splitlines()
-        lines.insert(2, comment)
+        statements = text.splitlines()
+        statements.insert(2, comment)
         result = run_opt(
-            "\n".join(lines).encode(), "f.mlir", passes, split=False, verify_diagnostics=True
+            "\n".join(statements).encode(), "f.mlir", passes, split=False, verify_diagnostics=True
         )
         assert len(result.errors) == len(expected)
         for error, part in zip(result.errors, expected, strict=True):

@@ -70,7 +70,7 @@ LIMITS = {
 
 def program(bias: str, activation: str) -> str:
     """A dot of dequantized values, a bias, an activation, a quantize."""
-    argument, lines = BIASES[bias]
+    argument, statements = BIASES[bias]
     add = "%s = stablehlo.add %d, %b : tensor<4x3xf32>"
     if bias == "none":
         add = "%s = stablehlo.optimization_barrier %d : tensor<4x3xf32>"
@@ -80,7 +80,7 @@ func.func @main(%x: tensor<4x16x{X}>, %w: tensor<16x3x{W}>{argument}) -> tensor<
   %1 = stablehlo.uniform_dequantize %w : (tensor<16x3x{W}>) -> tensor<16x3xf32>
   %d = stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]
       : (tensor<4x16xf32>, tensor<16x3xf32>) -> tensor<4x3xf32>
-  {lines}
+  {statements}
   {add}
   {ACTIVATIONS[activation]}
   %r = quant.qcast %a : tensor<4x3xf32> to tensor<4x3x{Y}>
@@ -179,16 +179,16 @@ def test_sequences_fuse(bias: str, activation: str, cpu: Device) -> None:
     if BIASES[bias][0]:
         shape = (4, 3) if bias == "whole" else 3
         arrays.append(generator.integers(-200, 201, shape).astype(np.int32))
-    wanted = expected(bias, LIMITS[activation], arrays)
+    target = expected(bias, LIMITS[activation], arrays)
     (interpreted,) = InterpretedModule(result)["main"].invoke(arrays)
-    np.testing.assert_array_equal(interpreted, wanted)
+    np.testing.assert_array_equal(interpreted, target)
     if (bias, activation) in COMPILED:
         compiled = fused_sequences().function(f"{bias}, {activation}", cpu)
-        np.testing.assert_array_equal(compiled(*arrays), wanted)
+        np.testing.assert_array_equal(compiled(*arrays), target)
     # The float program's sums are rounded to f32, and its bias is not: a step away at most.
     (as_written,) = InterpretedModule(text)["main"].invoke(arrays)
-    assert np.abs(as_written.astype(int) - wanted).max() <= 1
-    assert len(set(wanted.reshape(-1).tolist())) >= 3
+    assert np.abs(as_written.astype(int) - target).max() <= 1
+    assert len(set(target.reshape(-1).tolist())) >= 3
 
 
 def test_sequences_are_left_alone_on_request() -> None:
@@ -211,9 +211,9 @@ func.func @main(%x: tensor<4x{X}>, %y: tensor<4x{X}>) -> tensor<4x{Y}> {{
     result = fused(text)
     assert not float_operations(result)
     values = [np.array([100, -128, 20, 3], np.int8), np.array([-5, -128, -60, 3], np.int8)]
-    (wanted,) = InterpretedModule(text)["main"].invoke(values)
-    (found,) = InterpretedModule(result)["main"].invoke(values)
-    np.testing.assert_array_equal(found, wanted)
+    (expected,) = InterpretedModule(text)["main"].invoke(values)
+    (actual,) = InterpretedModule(result)["main"].invoke(values)
+    np.testing.assert_array_equal(actual, expected)
 
 
 LEFT_ALONE = {

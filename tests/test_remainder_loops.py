@@ -62,9 +62,9 @@ def test_the_compiler_is_told(
     """Once, also where a flag says something else."""
     commands, run = [], iree_driver.run_supervised
 
-    def recorded(command: list[str], *given: object, **others: object) -> object:
+    def recorded(command: list[str], *operand: object, **keywords: object) -> object:
         commands.append(command)
-        return run(command, *given, **others)  # type: ignore[arg-type]
+        return run(command, *operand, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(iree_driver, "run_supervised", recorded)
     compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags), cache="")
@@ -76,10 +76,10 @@ def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.Monk
     """It is tried once, and what follows is the default."""
     commands, run = [], iree_driver.run_supervised
 
-    def refusing(command: list[str], *given: object, **others: object) -> object:
+    def refusing(command: list[str], *operand: object, **keywords: object) -> object:
         commands.append(command)
         flags = ["--nonsense"] if any("pproc" in str(part) for part in command) else []
-        return run([*command, *flags], *given, **others)  # type: ignore[arg-type]
+        return run([*command, *flags], *operand, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(iree_driver, "run_supervised", refusing)
     options = CompileOptions(target_cpu="haswell")
@@ -89,5 +89,5 @@ def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.Monk
 
 def test_rests_are_computed() -> None:
     x = np.random.default_rng(0).integers(-128, 128, (33, 103)).astype(np.int8)
-    found = subquant.compile(SUMS).main(x)
-    np.testing.assert_array_equal(found, x.astype(np.int32).sum(1))
+    actual = subquant.compile(SUMS).main(x)
+    np.testing.assert_array_equal(actual, x.astype(np.int32).sum(1))

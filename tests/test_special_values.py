@@ -73,20 +73,20 @@ def test_special_values(device: Device, device_name: str, name: str) -> None:
     with np.errstate(all="ignore"):
         expected = FUNCTIONS[name](*(operand.astype(np.float64) for operand in operands))
         expected = expected.astype(np.float32)
-    found = PROGRAMS.function(name, device)(*operands)
+    actual = PROGRAMS.function(name, device)(*operands)
     is_normal = ~(np.abs(expected) < np.finfo(np.float32).tiny) | (expected == 0)
     is_near_zero = (expected == 0) | ~is_normal
     if name == "remainder":
         with np.errstate(all="ignore"):
             quotient = np.abs(operands[0] / operands[1])
         is_normal &= ~((quotient >= 1 << 22) & np.isfinite(quotient))
-    np.testing.assert_array_equal(np.isnan(found)[is_normal], np.isnan(expected)[is_normal])
-    exact = is_normal & (np.isinf(expected) | np.isinf(found))
-    np.testing.assert_array_equal(found[exact], expected[exact])
-    zeros = is_normal & is_near_zero & (found == 0)
-    np.testing.assert_array_equal(np.signbit(found[zeros]), np.signbit(expected[zeros]))
+    np.testing.assert_array_equal(np.isnan(actual)[is_normal], np.isnan(expected)[is_normal])
+    exact = is_normal & (np.isinf(expected) | np.isinf(actual))
+    np.testing.assert_array_equal(actual[exact], expected[exact])
+    zeros = is_normal & is_near_zero & (actual == 0)
+    np.testing.assert_array_equal(np.signbit(actual[zeros]), np.signbit(expected[zeros]))
     finite = is_normal & np.isfinite(expected)
-    np.testing.assert_allclose(found[finite], expected[finite], rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(actual[finite], expected[finite], rtol=1e-4, atol=1e-6)
 
 
 REMAINDER = """
@@ -110,10 +110,10 @@ def test_remainders_of_f64(device: Device, device_name: str) -> None:
     y = np.concatenate([y, right.reshape(-1, 1).repeat(2, 1)])
     with np.errstate(invalid="ignore"):
         expected = np.fmod(x, y)
-    found = run(REMAINDER, device, x, y)
-    np.testing.assert_array_equal(found, expected)
+    actual = run(REMAINDER, device, x, y)
+    np.testing.assert_array_equal(actual, expected)
     is_number = ~np.isnan(expected)
-    np.testing.assert_array_equal(np.signbit(found)[is_number], np.signbit(expected)[is_number])
+    np.testing.assert_array_equal(np.signbit(actual)[is_number], np.signbit(expected)[is_number])
 
 
 SUBNORMAL = """
@@ -203,10 +203,10 @@ func.func @main(%y: {_TYPE}, %x: {_TYPE}) -> ({_TYPE}, {_TYPE}) {{
 def test_arctangents_of_f64(device: Device, device_name: str, name: str) -> None:
     """Within two units in the last place of the C library, with its signs."""
     y, x = _arguments()
-    for found, expected in zip(
+    for actual, expected in zip(
         ARCTANGENTS.function(name, device)(y, x), (np.arctan2(y, x), np.arctan(y)), strict=True
     ):
-        result = np.asarray(found)
+        result = np.asarray(actual)
         np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
         is_normal = np.abs(expected) >= np.finfo(np.float64).tiny  # devices flush subnormals
         error = np.abs(result - expected)[is_normal]

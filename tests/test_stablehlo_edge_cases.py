@@ -56,8 +56,8 @@ func.func @main(%x: {x}, %y: {y}) -> {z} {{
 }}
 """
     dtype = np.dtype(f"i{width // 8}")
-    found = run(text, device, np.zeros((2, 0), dtype), np.zeros((0, 3), dtype))
-    np.testing.assert_array_equal(found, np.full((2, 3), 5))
+    actual = run(text, device, np.zeros((2, 0), dtype), np.zeros((0, 3), dtype))
+    np.testing.assert_array_equal(actual, np.full((2, 3), 5))
 
 
 def correlate(
@@ -72,13 +72,13 @@ def correlate(
     result = np.full(counts, Fraction(0), object)
     for index in np.ndindex(*counts):
         for offset in np.ndindex(*kernel.shape):
-            place = [i + o - low for i, o, (low, _) in zip(index, offset, padding, strict=True)]
+            position = [i + o - low for i, o, (low, _) in zip(index, offset, padding, strict=True)]
             inside = all(
                 0 <= p < n and p % step == 0
-                for p, n, step in zip(place, extents, dilation, strict=True)
+                for p, n, step in zip(position, extents, dilation, strict=True)
             )
             if inside:
-                at = tuple(p // step for p, step in zip(place, dilation, strict=True))
+                at = tuple(p // step for p, step in zip(position, dilation, strict=True))
                 result[index] += x[at] * kernel[offset]
     return result
 
@@ -99,8 +99,8 @@ def test_padding_that_cuts(
     device: Device, device_name: str, padding: list[list[int]], dilation: list[int], zero_point: int
 ) -> None:
     window = Window(padding, dilation, zero_point)
-    found = run(module_of([window]), device, *window.arguments)
-    assert found.reshape(-1).tolist() == window.expected
+    actual = run(module_of([window]), device, *window.arguments)
+    assert actual.reshape(-1).tolist() == window.expected
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 1)])
@@ -110,8 +110,8 @@ def test_every_padding_interpreted(dilation: list[int], sizes: tuple[int, int]) 
     windows = [Window([*two], dilation, 3, sizes) for two in itertools.product(ends, ends)]
     windows = [each for each in windows if each.expected]  # the interpreter takes no empty tensors
     assert len(windows) >= 18
-    found = InterpretedModule(module_of(windows))["main"].invoke(windows[0].arguments)
-    for window, array in zip(windows, found, strict=True):
+    actual = InterpretedModule(module_of(windows))["main"].invoke(windows[0].arguments)
+    for window, array in zip(windows, actual, strict=True):
         assert array.reshape(-1).tolist() == window.expected, window.text
 
 
@@ -148,9 +148,9 @@ def module_of(windows: Sequence[Window]) -> str:
     x, k, _ = windows[0].types
     results = ", ".join(f"%{number}" for number in range(len(windows)))
     types = ", ".join(window.types[2] for window in windows)
-    lines = [f"  %{number} = {window.text}" for number, window in enumerate(windows)]
+    statements = [f"  %{number} = {window.text}" for number, window in enumerate(windows)]
     head = f"func.func @main(%x: {x}, %k: {k}) -> ({types}) {{"
-    return "\n".join([head, *lines, f"  return {results} : {types}", "}\n"])
+    return "\n".join([head, *statements, f"  return {results} : {types}", "}\n"])
 
 
 @ON_DEVICES
@@ -177,8 +177,8 @@ func.func @main(%x: tensor<1x5x5x2xf32>, %q: {weight}) -> {result} {{
     q = rng.integers(-128, 127, (2, 3, 2, 1), np.int8, endpoint=True)
     # Products and sums of these numbers are exact in f32.
     total = (x[0, :2, :3] * q[..., 0] * np.array([0.5, 0.25])).sum()
-    found = run(text, device, x, q)
-    np.testing.assert_array_equal(found, np.full((1, *counts, 1), total, np.float32))
+    actual = run(text, device, x, q)
+    np.testing.assert_array_equal(actual, np.full((1, *counts, 1), total, np.float32))
 
 
 # -- Einstein sums --------------------------------------------------------------------------------
@@ -216,9 +216,9 @@ def einsum(rule: str, kind: str) -> tuple[str, list[np.ndarray], np.ndarray]:
     types = [f"tensor<{shape}x{element}>" for shape in EINSUMS[rule]]
     wide = [type_.replace(element, result) for type_ in types]
     names = [f"%x{number}" for number in range(len(types))]
-    lines = []
+    statements = []
     if not into and element != result:
-        lines = [
+        statements = [
             f"%w{name[1:]} = stablehlo.convert {name} : ({type_}) -> {other}"
             for name, type_, other in zip(names, types, wide, strict=True)
         ]
@@ -227,10 +227,10 @@ def einsum(rule: str, kind: str) -> tuple[str, list[np.ndarray], np.ndarray]:
         values, types_ = names, types
     form = "x".join([*map(str, expected.shape), result])
     op = "einsum" if len(types) == 2 else "unary_einsum"
-    given = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    operand = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
     text = "\n  ".join([
-        f"func.func @main({given}) -> tensor<{form}> {{",
-        *lines,
+        f"func.func @main({operand}) -> tensor<{form}> {{",
+        *statements,
         f'%r = "stablehlo.{op}"({", ".join(values)}) {{einsum_config = "{rule}"}} '
         f": ({', '.join(types_)}) -> tensor<{form}>",
         f"return %r : tensor<{form}>",
@@ -248,9 +248,9 @@ EINSUM_PROGRAMS = Together({
 @pytest.mark.parametrize("rule", EINSUMS)
 def test_einstein_sums(device: Device, device_name: str, rule: str, kind: str) -> None:
     _, arrays, expected = einsum(rule, kind)
-    found = np.asarray(EINSUM_PROGRAMS.function(f"{rule} {kind}", device)(*arrays))
-    np.testing.assert_array_equal(found, expected)
-    assert found.dtype == expected.dtype
+    actual = np.asarray(EINSUM_PROGRAMS.function(f"{rule} {kind}", device)(*arrays))
+    np.testing.assert_array_equal(actual, expected)
+    assert actual.dtype == expected.dtype
 
 
 @pytest.mark.parametrize(
@@ -314,7 +314,12 @@ CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor
 )
 @pytest.mark.share(3)
 def test_gathers_are_clamped(
-    device: Device, device_name: str, shape: str, indices: str, before: str, given: list[list[int]]
+    device: Device,
+    device_name: str,
+    shape: str,
+    indices: str,
+    before: str,
+    operand: list[list[int]],
 ) -> None:
     element = indices.rpartition("x")[2]
     if device.is_vulkan and element[0] == "u":
@@ -323,8 +328,8 @@ def test_gathers_are_clamped(
         pytest.skip("IREE refuses extents in the middle of these loops")
     dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
     text = gather(shape, indices, indices[0], before)
-    found = run(text, device, ROWS, np.array(given, dtype))
-    np.testing.assert_array_equal(found, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
+    actual = run(text, device, ROWS, np.array(operand, dtype))
+    np.testing.assert_array_equal(actual, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
 
 
 @ON_DEVICES
@@ -338,8 +343,8 @@ func.func @main(%x: {x}, %i: {i}) -> {r} {{
   return %r : {r}
 }}
 """
-    found = run(text, device, ROWS, np.array([-(2**31), 1, 3, 2**31 - 1], np.int32))
-    np.testing.assert_array_equal(found, ROWS[[0, 1, 2, 2]])
+    actual = run(text, device, ROWS, np.array([-(2**31), 1, 3, 2**31 - 1], np.int32))
+    np.testing.assert_array_equal(actual, ROWS[[0, 1, 2, 2]])
 
 
 def scatter(shape: str, indices: str, updates: str) -> str:
@@ -370,19 +375,19 @@ func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
     ],
 )
 def test_updates_outside_are_left_out(
-    device: Device, device_name: str, shape: str, indices: str, updates: str, given: list[int]
+    device: Device, device_name: str, shape: str, indices: str, updates: str, operand: list[int]
 ) -> None:
     element = indices.rpartition("x")[2]
     dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
     x = np.array([[3, 4, 5, 6], [100, -100, 0, 3], [7, 7, 7, 7]], np.int8)
-    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(given)]
+    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(operand)]
     expected = x.astype(int)
-    for row, place in zip(u, given, strict=True):
-        if 0 <= place < 3:
-            expected[place] += row.astype(int) - 3
+    for row, index in zip(u, operand, strict=True):
+        if 0 <= index < 3:
+            expected[index] += row.astype(int) - 3
     expected = np.clip(expected, -128, 127)
-    found = run(scatter(shape, indices, updates), device, x, np.array(given, dtype)[:, None], u)
-    np.testing.assert_array_equal(found, expected)
+    actual = run(scatter(shape, indices, updates), device, x, np.array(operand, dtype)[:, None], u)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @ON_DEVICES
@@ -405,8 +410,8 @@ func.func @update(%x: {x}, %u: {part}, %i: {start}, %j: {start}) -> {x} {{
     np.testing.assert_array_equal(executable.main(ROWS, high, low), ROWS[1:3, 0:2])
     expected = ROWS.copy()
     expected[0:2, 2:4] = 7
-    found = executable.update(ROWS, np.full((2, 2), 7, np.uint8), low, high)
-    np.testing.assert_array_equal(found, expected)
+    actual = executable.update(ROWS, np.full((2, 2), 7, np.uint8), low, high)
+    np.testing.assert_array_equal(actual, expected)
 
 
 @ON_DEVICES
@@ -461,8 +466,8 @@ def test_the_interpreter_ends_its_own_process_only() -> None:
     for _ in range(2):
         with pytest.raises(UnsupportedError, match="interpreter ended its process"):
             module["main"].invoke([])
-    (found,) = InterpretedModule(ADD)["negate"].invoke([np.array([1, -128], np.int8)])
-    assert found.tolist() == [-1, 127]
+    (actual,) = InterpretedModule(ADD)["negate"].invoke([np.array([1, -128], np.int8)])
+    assert actual.tolist() == [-1, 127]
 
 
 # -- functions by table ---------------------------------------------------------------------------
@@ -493,11 +498,11 @@ func.func @main(%x: {x_type}) -> {y_type} {{
   return %r : {y_type}
 }}
 """
-    (found,) = InterpretedModule(text)["main"].invoke([x])
+    (actual,) = InterpretedModule(text)["main"].invoke([x])
     function = {"cosine": math.cos, "sine": math.sin, "tan": math.tan}[name]
     reals = [function((int(d) - 5) * 0.75) for d in x]
     assert np.ptp(reals) > 1
-    np.testing.assert_array_equal(found, np.rint(np.array(reals) * 4096 + 3))
+    np.testing.assert_array_equal(actual, np.rint(np.array(reals) * 4096 + 3))
 
 
 @pytest.mark.parametrize("scale", [0.5, 0.0625, 0.001953125])
@@ -518,8 +523,8 @@ func.func @main(%x: {type_}) -> {type_} {{
         result = reduced(value, exponent_bits, mantissa_bits)
         infinity = 127 if value > 0 else -128
         expected += [infinity] if result is None else quantized(np.array([result]), scale, -3)
-    (found,) = InterpretedModule(text)["main"].invoke([x])
-    assert found.tolist() == expected
+    (actual,) = InterpretedModule(text)["main"].invoke([x])
+    assert actual.tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -536,8 +541,8 @@ func.func @main(%x: {type_}) -> {type_} {{
 }}
 """
     x = np.arange(-128, 128).astype(np.int8)
-    (found,) = InterpretedModule(text)["main"].invoke([x])
-    assert (found == x).all()
+    (actual,) = InterpretedModule(text)["main"].invoke([x])
+    assert (actual == x).all()
 
 
 UNSIGNED = """
@@ -558,8 +563,8 @@ func.func @main(%a: tensor<4xELEMENT>, %b: tensor<4xELEMENT>)
 def test_unsigned_integers(device: Device, device_name: str, element: str) -> None:
     dtype = np.dtype(element.replace("ui", "uint"))
     a, b = np.array([1, 2, 250, 255], dtype), np.array([1, 200, 3, 5], dtype)
-    found = run(UNSIGNED.replace("ELEMENT", element), device, a, b)
+    actual = run(UNSIGNED.replace("ELEMENT", element), device, a, b)
     expected = (a + b, a // b, np.maximum(a, b), a.astype(np.float32))
-    for got, wanted in zip(found, expected, strict=True):
-        assert got.dtype == wanted.dtype
-        np.testing.assert_array_equal(got, wanted)
+    for got, target in zip(actual, expected, strict=True):
+        assert got.dtype == target.dtype
+        np.testing.assert_array_equal(got, target)

@@ -43,6 +43,6 @@ def test_a_form_gives_what_the_interpreter_gives(
 ) -> None:
     programs, interpreter = KINDS[kind]
     text, inputs = programs[name]
-    found = TOGETHER[kind].function(name, device).invoke(inputs)
-    for got, wanted in zip(found, interpreter(text, inputs), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    actual = TOGETHER[kind].function(name, device).invoke(inputs)
+    for got, expected in zip(actual, interpreter(text, inputs), strict=True):
+        np.testing.assert_array_equal(got, expected)

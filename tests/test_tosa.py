@@ -53,10 +53,10 @@ def reference(x: np.ndarray, case: dict[str, object], scales: list[tuple[int, in
     high = low + (1 << target) - 1
     double = bool(case["scale32"]) and case["mode"] == "DOUBLE_ROUND"
     out = np.empty(x.shape, np.int64)
-    for place, bits in np.ndenumerate(x):
+    for index, bits in np.ndenumerate(x):
         value = read(int(bits), source, unsigned[0]) - int(str(case["input_zp"]))
-        scaled = apply_scale(value, *scales[place[1]], double) + int(str(case["output_zp"]))
-        out[place] = read(min(max(scaled, low), high), target, False)
+        scaled = apply_scale(value, *scales[index[1]], double) + int(str(case["output_zp"]))
+        out[index] = read(min(max(scaled, low), high), target, False)
     return out
 
 
@@ -209,8 +209,8 @@ def test_variables_keep_their_values(device: str, request: pytest.FixtureRequest
     first = executable.swap(np.array([-8, 7], np.int8))
     second = executable.swap(np.array([1, 2], np.int8))
     np.testing.assert_array_equal([first, second], [[0, 0], [-8, 7]])
-    again = Executable(data, where)  # a loaded executable has its own variables
-    np.testing.assert_array_equal(again.total(), [10, -3])
+    repeated = Executable(data, where)  # a loaded executable has its own variables
+    np.testing.assert_array_equal(repeated.total(), [10, -3])
 
 
 def test_streams_that_do_not_fit(cpu: Device) -> None:

@@ -217,17 +217,17 @@ def compare(name: str, device: Device, steps: int) -> list[int]:
     outputs, seen, rounded_twice = [], None, 0
     for step, frame in enumerate(np.concatenate([spoken, drawn.astype(np.int8)])[:steps]):
         expected = litert.step(frame)
-        found = list(executable.main(frame))
-        seen = [set() for _ in found] if seen is None else seen
-        outputs.append(int(found[0].item()))
-        if found[-1].item() != expected[-1].item():  # the last layer, and the output after it
+        actual = list(executable.main(frame))
+        seen = [set() for _ in actual] if seen is None else seen
+        outputs.append(int(actual[0].item()))
+        if actual[-1].item() != expected[-1].item():  # the last layer, and the output after it
             roundings = ("tosa-double-round", "tosa-single-round")
-            assert [found[-1].item(), expected[-1].item()] == [
+            assert [actual[-1].item(), expected[-1].item()] == [
                 litert.dense_result(rounding) for rounding in roundings
             ]
-            found[0], found[-1] = expected[0], expected[-1]
+            actual[0], actual[-1] = expected[0], expected[-1]
             rounded_twice += 1
-        for number, (left, right) in enumerate(zip(found, expected, strict=True)):
+        for number, (left, right) in enumerate(zip(actual, expected, strict=True)):
             where = f"value {number} in step {step} of {name}"
             np.testing.assert_array_equal(left.reshape(right.shape), right, where)
             seen[number].update(np.unique(right).tolist())

@@ -207,10 +207,10 @@ def check_modes(modes: list[Mode], values: np.ndarray, results: list[np.ndarray]
         storage = mode.storage(0)
         read = values.astype(np.int64)
         read = read if storage.signed else read & ((1 << storage.width) - 1)
-        given = result.astype(np.int64)
+        operand = result.astype(np.int64)
         if not mode.storage(1).signed:
-            given = given & ((1 << mode.storage(1).width) - 1)
-        np.testing.assert_array_equal(given, mode.expected(read), err_msg=str(vars(mode)))
+            operand = operand & ((1 << mode.storage(1).width) - 1)
+        np.testing.assert_array_equal(operand, mode.expected(read), err_msg=str(vars(mode)))
 
 
 @pytest.mark.parametrize("scale32", [True, False])
@@ -327,13 +327,13 @@ func.func @main(%x: tensor<9x{count}xi32>, %m: tensor<{count}xi32>, %k: tensor<{
         x = np.array(values, np.int32)[:, None].repeat(count, 1)
         m, k = np.full(count, multiplier, np.int32), np.array(shifts, np.int8)
         (got,) = InterpretedModule(module)["main"].invoke([x, m, k])
-        for (row, column), found in np.ndenumerate(got):
+        for (row, column), actual in np.ndenumerate(got):
             value, shift = values[row], shifts[column]
             nudge = (1 << 30) * (1 if value >= 0 else -1) if shift > 31 else 0
             nudge = nudge if rounding == "DOUBLE_ROUND" else 0
             exact = Fraction(value * multiplier + nudge, 1 << shift)
             scaled = math.floor(exact + Fraction(1, 2))
-            assert found == min(max(scaled, -(1 << 31)), (1 << 31) - 1), (value, shift)
+            assert actual == min(max(scaled, -(1 << 31)), (1 << 31) - 1), (value, shift)
 
 
 @pytest.mark.parametrize("range_", ["", "<-100:90>"])
@@ -386,11 +386,11 @@ class Quantized:
 
 def elementwise(name: str, operands: list[Quantized], result: Quantized, size: int) -> str:
     types = [f"tensor<{size}x{side.text}>" for side in operands]
-    given = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(types))
+    operand = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(types))
     used = ", ".join(f"%a{number}" for number in range(len(types)))
     target = f"tensor<{size}x{result.text}>"
     return (
-        f"func.func @main({given}) -> {target} {{\n"
+        f"func.func @main({operand}) -> {target} {{\n"
         f'  %r = "stablehlo.{name}"({used}) : ({", ".join(types)}) -> {target}\n'
         f"  return %r : {target}\n}}"
     )
@@ -398,14 +398,14 @@ def elementwise(name: str, operands: list[Quantized], result: Quantized, size: i
 
 def comparisons(operands: list[Quantized], size: int) -> str:
     types = ", ".join(f"tensor<{size}x{side.text}>" for side in operands)
-    given = ", ".join(f"%a{n}: tensor<{size}x{side.text}>" for n, side in enumerate(operands))
+    operand = ", ".join(f"%a{n}: tensor<{size}x{side.text}>" for n, side in enumerate(operands))
     bits = ", ".join([f"tensor<{size}xi1>"] * len(DIRECTIONS))
     body = "".join(
         f"  %{name} = stablehlo.compare {name}, %a0, %a1 : ({types}) -> tensor<{size}xi1>\n"
         for name in DIRECTIONS
     )
     returned = ", ".join(f"%{name}" for name in DIRECTIONS)
-    return f"func.func @main({given}) -> ({bits}) {{\n{body}  return {returned} : {bits}\n}}"
+    return f"func.func @main({operand}) -> ({bits}) {{\n{body}  return {returned} : {bits}\n}}"
 
 
 def pairs(operands: list[Quantized], most: int = 256) -> list[np.ndarray]:
@@ -438,20 +438,20 @@ def check_close(
     """At most one step from the rounded exact value, or closer to the exact one than a bound."""
     storage = result.storage
     low, high = storage.minimum, storage.maximum
-    given = got.astype(np.int64)
-    assert given.min() >= low
-    assert given.max() <= high
+    operand = got.astype(np.int64)
+    assert operand.min() >= low
+    assert operand.max() <= high
     undefined = np.isnan(steps)
     nan = min(max(0, low), high)
-    assert (given[undefined] == nan).all()
+    assert (operand[undefined] == nan).all()
     infinite = np.isinf(steps)
-    np.testing.assert_array_equal(given[infinite], np.where(steps[infinite] > 0, high, low))
+    np.testing.assert_array_equal(operand[infinite], np.where(steps[infinite] > 0, high, low))
     finite = ~(undefined | infinite)
     clipped = np.clip(steps[finite], low, high)
     if bound is None:
-        assert np.abs(given[finite] - np.rint(clipped)).max(initial=0) <= 1
+        assert np.abs(operand[finite] - np.rint(clipped)).max(initial=0) <= 1
     else:
-        assert np.abs(given[finite] - clipped).max(initial=0) <= bound
+        assert np.abs(operand[finite] - clipped).max(initial=0) <= bound
 
 
 def run_both(text: str, options: str, values: list[np.ndarray]) -> tuple[Any, list[str]]:
@@ -764,8 +764,8 @@ def test_iree_refuses_a_mixture(tmp_path: Path, cpu: Device) -> None:
     assert b"mixture of input types" in refused.stderr
     # StableHLO's own lowering of the rest leaves what IREE's TOSA takes.
     module, _ = lowered(text, f"{FORTH},convert-quantized-to-storage,stablehlo-legalize-to-linalg")
-    taken = iree_compile(bytecode(module), tmp_path)
-    assert taken.returncode == 0, taken.stderr
+    element_taken = iree_compile(bytecode(module), tmp_path)
+    assert element_taken.returncode == 0, element_taken.stderr
     executable = Executable((tmp_path / "out.vmfb").read_bytes(), device=cpu)
     np.testing.assert_array_equal(executable["main"].invoke(values)[0], expected)
 

@@ -1,22 +1,26 @@
-"""Equal tensors that are updated in place stay apart: padded, sorted, scattered into, overwritten.
+"""Equal tensors that are updated in place do not share a buffer: pads, sorts, scatters, updates.
 
-The reasons are in `subquant.transforms.iree_workarounds.updates_in_place`. Every program updates
-two tensors that are equal at first, with different values; expected numbers are NumPy's.
+See `subquant.transforms.iree_workarounds.updates_in_place`. Every program updates two tensors that
+are equal at first, with different values; expected numbers are NumPy's.
 """
 
 from __future__ import annotations
-
-import subprocess
 
 import numpy as np
 import pytest
 
 import subquant
+from bare_iree import CPU_FLAGS, FIXED, compile_bare
 from devices import ON_DEVICES, run
-from subquant.compiler.iree_driver import compiler_path
 from subquant.runtime import Device, Executable
 
-# -- pads between elements ------------------------------------------------------------------------
+
+def twice(text: str) -> str:
+    """Statements that compute ``%0`` of ``%x``, and the same of ``%1`` and ``%y``."""
+    return text + text.replace("%0", "%1").replace("%x", "%y").replace("%i0", "%i1")
+
+
+# -- interior padding -----------------------------------------------------------------------------
 
 PADDED_PRODUCTS = """
 !x = !quant.uniform<i8:f32, 0.5:-3>
@@ -44,29 +48,31 @@ def test_products_of_two_padded_tensors(device: Device, device_name: str) -> Non
     generator = np.random.default_rng(1)
     x, y = generator.integers(-128, 128, (2, 3, 4)).astype(np.int8)
     w = generator.integers(-128, 128, (7, 3)).astype(np.int8)
-    for operand, found in zip((x, y), run(PADDED_PRODUCTS, device, x, y, w), strict=True):
+    for operand, actual in zip((x, y), run(PADDED_PRODUCTS, device, x, y, w), strict=True):
         padded = np.zeros((6, 7), np.int64)
         padded[1::2, ::2] = operand.astype(np.int64) + 3
-        np.testing.assert_array_equal(found, padded @ w.astype(np.int64))
+        np.testing.assert_array_equal(actual, padded @ w.astype(np.int64))
 
 
-TRANSPOSED = """
+TRANSPOSED = (
+    """
 !x = !quant.uniform<i8:f32, 0.5:7>
 !w = !quant.uniform<i8:f32, 0.5>
 !o = !quant.uniform<i32:f32, 0.25>
 func.func @main(%x: tensor<1x4x5xCINx!x>, %y: tensor<1x4x5xCINx!x>, %w: tensor<3x3x2x4x!w>)
     -> (tensor<1x9x11x4x!o>, tensor<1x9x11x4x!o>) {
+"""
+    + twice("""
   %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {pad = [[2, 2], [2, 2]], lhs_dilate = [2, 2]}
       {batch_group_count = 1 : i64, feature_group_count = GROUPS : i64}
       : (tensor<1x4x5xCINx!x>, tensor<3x3x2x4x!w>) -> tensor<1x9x11x4x!o>
-  %1 = stablehlo.convolution(%y, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
-      window = {pad = [[2, 2], [2, 2]], lhs_dilate = [2, 2]}
-      {batch_group_count = 1 : i64, feature_group_count = GROUPS : i64}
-      : (tensor<1x4x5xCINx!x>, tensor<3x3x2x4x!w>) -> tensor<1x9x11x4x!o>
+""")
+    + """
   return %0, %1 : tensor<1x9x11x4x!o>, tensor<1x9x11x4x!o>
 }
 """
+)
 
 
 @ON_DEVICES
@@ -76,7 +82,7 @@ def test_transposed_convolutions(device: Device, device_name: str, groups: int) 
     x, y = generator.integers(-128, 128, (2, 1, 4, 5, 2 * groups)).astype(np.int8)
     w = generator.integers(-128, 128, (3, 3, 2, 4)).astype(np.int8)
     text = TRANSPOSED.replace("CIN", str(2 * groups)).replace("GROUPS", str(groups))
-    for operand, found in zip((x, y), run(text, device, x, y, w), strict=True):
+    for operand, actual in zip((x, y), run(text, device, x, y, w), strict=True):
         padded = np.zeros((11, 13, 2 * groups), np.int64)
         padded[2:9:2, 2:11:2] = operand[0].astype(np.int64) - 7
         expected = np.zeros((9, 11, 4), np.int64)
@@ -88,28 +94,28 @@ def test_transposed_convolutions(device: Device, device_name: str, groups: int) 
                 window = padded[i : i + 3, j : j + 3, features]
                 kernel = w[..., outputs].astype(np.int64)
                 expected[i, j, outputs] = np.einsum("hwc,hwco->o", window, kernel)
-        np.testing.assert_array_equal(found[0], expected)
+        np.testing.assert_array_equal(actual[0], expected)
 
 
-# -- positions ------------------------------------------------------------------------------------
+# -- sorts, updates, scatters ---------------------------------------------------------------------
 
-SORTS = """
+SORTS = (
+    """
 func.func @main(%x: tensor<16xf32>, %y: tensor<16xf32>) -> (tensor<16xi32>, tensor<16xi32>) {
-  %i = stablehlo.iota dim = 0 : tensor<16xi32>
-  %0:2 = "stablehlo.sort"(%x, %i) ({
+"""
+    + twice("""
+  %i0 = stablehlo.iota dim = 0 : tensor<16xi32>
+  %0:2 = "stablehlo.sort"(%x, %i0) ({
   ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
     %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
     stablehlo.return %p : tensor<i1>
   }) {dimension = 0 : i64} : (tensor<16xf32>, tensor<16xi32>) -> (tensor<16xf32>, tensor<16xi32>)
-  %j = stablehlo.iota dim = 0 : tensor<16xi32>
-  %1:2 = "stablehlo.sort"(%y, %j) ({
-  ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
-    %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    stablehlo.return %p : tensor<i1>
-  }) {dimension = 0 : i64} : (tensor<16xf32>, tensor<16xi32>) -> (tensor<16xf32>, tensor<16xi32>)
+""")
+    + """
   return %0#1, %1#1 : tensor<16xi32>, tensor<16xi32>
 }
 """
+)
 
 
 def permutations() -> list[np.ndarray]:
@@ -120,23 +126,16 @@ def permutations() -> list[np.ndarray]:
 @ON_DEVICES
 def test_two_argsorts(device: Device, device_name: str) -> None:
     arguments = permutations()
-    for given, found in zip(arguments, run(SORTS, device, *arguments), strict=True):
-        np.testing.assert_array_equal(found, np.argsort(given))
+    for operand, actual in zip(arguments, run(SORTS, device, *arguments), strict=True):
+        np.testing.assert_array_equal(actual, np.argsort(operand))
 
 
 def test_two_argsorts_are_still_wrong_without_flags(cpu: Device) -> None:
-    flags = (
-        "--iree-hal-target-device=local",
-        "--iree-hal-local-target-device-backends=llvm-cpu",
-        "--iree-llvmcpu-target-cpu=host",
-    )
-    command = [compiler_path(), "-", "-o", "-", *flags]
-    done = subprocess.run(command, input=SORTS.encode(), capture_output=True, check=True)
     arguments = permutations()
-    found = Executable(done.stdout, cpu).main(*arguments)
-    assert any((f != np.argsort(x)).any() for f, x in zip(found, arguments, strict=True)), (
-        "IREE is fixed: remove transforms/iree_workarounds/updates_in_place.py, and the fills of explicit_loops"
-    )
+    orders = Executable(compile_bare(SORTS, *CPU_FLAGS[1:]), cpu).main(*arguments)
+    assert any(
+        (order != np.argsort(x)).any() for order, x in zip(orders, arguments, strict=True)
+    ), FIXED + "updates_in_place.py, and the fills of explicit_loops"
 
 
 UPDATES = """
@@ -175,17 +174,20 @@ def test_updates_of_equal_tensors(
     text = UPDATES.replace("START", written).replace("TWO", two).replace("ELEMENT", element)
     dtype = {"i32": np.int32, "i8": np.int8, "f32": np.float32}[element]
     x, y = np.random.default_rng(4).integers(-1, 2, (2, 2, 3)).astype(dtype)
-    for given, found in zip((x, y), run(text, device, x, y, np.int32(1)), strict=True):
+    for operand, actual in zip((x, y), run(text, device, x, y, np.int32(1)), strict=True):
         whole = np.arange(6)[:, None] + np.zeros(7) if start == "iota" else np.full((6, 7), 2)
         whole = whole.astype(dtype)
-        whole[1:3, 1:4] = given
-        np.testing.assert_array_equal(found, whole @ whole.T)
+        whole[1:3, 1:4] = operand
+        np.testing.assert_array_equal(actual, whole @ whole.T)
 
 
-SCATTERS = """
+SCATTERS = (
+    """
 func.func @main(%at: tensor<2x1xi32>, %x: tensor<2x3xi32>, %y: tensor<2x3xi32>)
     -> (tensor<600x3xi32>, tensor<600x3xi32>) {
   %i = stablehlo.iota dim = 0 : tensor<600x3xi32>
+"""
+    + twice("""
   %0 = "stablehlo.scatter"(%i, %at, %x) ({
   ^bb0(%a: tensor<i32>, %b: tensor<i32>):
     %s = stablehlo.add %a, %b : tensor<i32>
@@ -193,26 +195,22 @@ func.func @main(%at: tensor<2x1xi32>, %x: tensor<2x3xi32>, %y: tensor<2x3xi32>)
   }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
       inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
       : (tensor<600x3xi32>, tensor<2x1xi32>, tensor<2x3xi32>) -> tensor<600x3xi32>
-  %1 = "stablehlo.scatter"(%i, %at, %y) ({
-  ^bb0(%a: tensor<i32>, %b: tensor<i32>):
-    %s = stablehlo.add %a, %b : tensor<i32>
-    stablehlo.return %s : tensor<i32>
-  }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
-      inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
-      : (tensor<600x3xi32>, tensor<2x1xi32>, tensor<2x3xi32>) -> tensor<600x3xi32>
+""")
+    + """
   return %0, %1 : tensor<600x3xi32>, tensor<600x3xi32>
 }
 """
+)
 
 
 @ON_DEVICES
 def test_scatters_into_equal_tensors(device: Device, device_name: str) -> None:
     at = np.array([[3], [598]], np.int32)
     x, y = np.random.default_rng(5).integers(-99, 99, (2, 2, 3)).astype(np.int32)
-    for given, found in zip((x, y), run(SCATTERS, device, at, x, y), strict=True):
+    for operand, actual in zip((x, y), run(SCATTERS, device, at, x, y), strict=True):
         expected = np.broadcast_to(np.arange(600)[:, None], (600, 3)).copy()
-        expected[at[:, 0]] += given
-        np.testing.assert_array_equal(found, expected)
+        expected[at[:, 0]] += operand
+        np.testing.assert_array_equal(actual, expected)
 
 
 # -- updates of a tensor with a part of itself ----------------------------------------------------
@@ -266,10 +264,10 @@ def test_a_tensor_is_shifted(
 ) -> None:
     dtype = {"i8": np.int8, "i32": np.int32}[element]
     x, y = np.random.default_rng(6).integers(-60, 60, (2, 33, 7)).astype(dtype)
-    found = run(shift_text(element, tensor, update, write), device, x, y, np.int32(1))
+    actual = run(shift_text(element, tensor, update, write), device, x, y, np.int32(1))
     whole = x + y if tensor == SUM else x.copy()
     whole[1:] = whole[:-1] + 3 * ("three" in update)
-    np.testing.assert_array_equal(found, whole)
+    np.testing.assert_array_equal(actual, whole)
 
 
 def test_a_shift_is_still_wrong_without_a_barrier(cpu: Device) -> None:
@@ -277,21 +275,11 @@ def test_a_shift_is_still_wrong_without_a_barrier(cpu: Device) -> None:
     text = text.replace("%at, %zero", "%one, %zero").replace(
         "%zero =", "%one = stablehlo.constant dense<1> : tensor<i32>\n  %zero ="
     )
-    flags = (
-        "--iree-opt-level=O2",
-        "--iree-hal-target-device=local",
-        "--iree-hal-local-target-device-backends=llvm-cpu",
-        "--iree-llvmcpu-target-cpu=host",
-    )
-    command = [compiler_path(), "-", "-o", "-", *flags]
-    done = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
     x, y = np.random.default_rng(6).integers(-60, 60, (2, 33, 7)).astype(np.int32)
-    found = Executable(done.stdout, cpu).main(x, y, np.int32(1))
+    actual = Executable(compile_bare(text), cpu).main(x, y, np.int32(1))
     whole = x + y
     whole[1:] = whole[:-1] + 3
-    assert (found != whole).any(), (
-        "IREE is fixed: remove what updates_in_place.py does about updates made of what they update"
-    )
+    assert (actual != whole).any(), FIXED + "_shares_source of updates_in_place.py"
 
 
 # -- variables that start with equal values -------------------------------------------------------
@@ -318,13 +306,13 @@ def variables_text(element: str, start: str, names: str = "abc") -> str:
     value = STARTS[start][0]
     if element[0] == "f":
         value = "".join(f"{part}.0" if part.isdigit() else part for part in value)
-    parts = ["".join(text.replace("NAME", n) for n in names) for text in (VARIABLE, WRITTEN)]
+    sections = ["".join(text.replace("NAME", n) for n in names) for text in (VARIABLE, WRITTEN)]
     results = [", ".join(pair) for pair in ((f"%{n}_sum" for n in names), ["TYPE"] * len(names))]
-    text = f"""{parts[0]}
+    text = f"""{sections[0]}
 func.func @main({", ".join(f"%{n}: tensor<1x4xELEMENT>" for n in names)}, %at: tensor<i32>)
     -> ({results[1]}) {{
   %zero = stablehlo.constant dense<0> : tensor<i32>
-{parts[1]}
+{sections[1]}
   return {results[0]} : {results[1]}
 }}"""
     return text.replace("VALUE", value).replace("TYPE", "tensor<3x4xELEMENT>").replace(
@@ -333,14 +321,14 @@ func.func @main({", ".join(f"%{n}: tensor<1x4xELEMENT>" for n in names)}, %at: t
 
 
 def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, list[np.ndarray]]]:
-    """What three calls are given, where that is written, and twice what there is then."""
+    """Arguments of three calls, the written row, and twice the variables afterwards."""
     generator, calls = np.random.default_rng(7), []
-    kept = [STARTS[start][1].astype(dtype) for _ in range(3)]
+    state = [STARTS[start][1].astype(dtype) for _ in range(3)]
     for at in (1, 0, 1):
-        given = list(generator.integers(-9, 9, (3, 1, 4)).astype(dtype))
-        for whole, row in zip(kept, given, strict=True):
+        operand = list(generator.integers(-9, 9, (3, 1, 4)).astype(dtype))
+        for whole, row in zip(state, operand, strict=True):
             whole[at] = row
-        calls.append((given, at, [whole * 2 for whole in kept]))
+        calls.append((operand, at, [whole * 2 for whole in state]))
     return calls
 
 
@@ -354,24 +342,16 @@ def test_variables_with_equal_first_values(
     dtype = {"f16": "float16", "f32": "float32", "i8": "int8"}[element]
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = subquant.compile(variables_text(element, start), target=target, device=device).main
-    for given, at, expected in written_rows(start, dtype):
-        for found, wanted in zip(main(*given, np.int32(at)), expected, strict=True):
-            np.testing.assert_array_equal(found, wanted)
+    for operand, at, expected in written_rows(start, dtype):
+        for actual, expected_value in zip(main(*operand, np.int32(at)), expected, strict=True):
+            np.testing.assert_array_equal(actual, expected_value)
 
 
 def test_equal_variables_are_still_one_without_the_pass(cpu: Device) -> None:
-    flags = (
-        "--iree-hal-target-device=local",
-        "--iree-hal-local-target-device-backends=llvm-cpu",
-        "--iree-llvmcpu-target-cpu=host",
-    )
-    command = [compiler_path(), "-", "-o", "-", *flags]
-    text = variables_text("f32", "zeros").encode()
-    done = subprocess.run(command, input=text, capture_output=True, check=True)
-    main = Executable(done.stdout, cpu).main
+    main = Executable(compile_bare(variables_text("f32", "zeros"), *CPU_FLAGS[1:]), cpu).main
     wrong = [
-        (found != wanted).any()
-        for given, at, expected in written_rows("zeros", "float32")
-        for found, wanted in zip(main(*given, np.int32(at)), expected, strict=True)
+        (actual != expected_value).any()
+        for operand, at, expected in written_rows("zeros", "float32")
+        for actual, expected_value in zip(main(*operand, np.int32(at)), expected, strict=True)
     ]
-    assert any(wrong), "IREE is fixed: remove the pass separate-variables"
+    assert any(wrong), FIXED + "the pass separate-variables"

@@ -1,0 +1,45 @@
+"""Compilation by iree-compile alone, past the workarounds of subquant."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from subquant.compiler.iree_driver import compiler_path
+
+FIXED = "IREE is fixed: remove "
+"""Start of the message of a test whose IREE limit is gone."""
+
+CPU_FLAGS = (
+    "--iree-opt-level=O2",
+    "--iree-hal-target-device=local",
+    "--iree-hal-local-target-device-backends=llvm-cpu",
+    "--iree-llvmcpu-target-cpu=host",
+)
+
+
+def compile_bare(text: str, *flags: str) -> bytes:
+    """Compile a module with iree-compile; CalledProcessError if IREE refuses it."""
+    command = [compiler_path(), "-", "-o", "-", *(flags or CPU_FLAGS)]
+    return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
+
+
+def assert_refused(text: str, message: bytes, workaround: str) -> None:
+    """Check that IREE still refuses a module with a message."""
+    try:
+        compile_bare(text)
+    except subprocess.CalledProcessError as error:
+        assert message in error.stderr  # noqa: PT017
+    else:
+        pytest.fail(FIXED + workaround)
+
+
+def without_barriers(lowered: str, type_: str = "") -> str:
+    """Remove the compute barriers of a lowered module, of all tensors or of one type."""
+    barrier = r'(%\w+) = "iree_tensor_ext.compute_barrier.start"\((%\w+)\)'
+    for after, before in re.findall(barrier + (rf" : \({type_}" if type_ else ""), lowered):
+        lowered = re.sub(rf'{after} = "iree_tensor_ext.compute_barrier.start".*', "", lowered)
+        lowered = re.sub(rf"{after}\b", before, lowered)
+    return lowered
