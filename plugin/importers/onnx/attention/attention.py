@@ -173,7 +173,7 @@ _PRECISIONS = {1: F32, 10: F32, 11: F64, 16: F32}
 
 @importer("Attention")
 def attention(call: Call) -> list[AnyArray]:
-    """``Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen``.
+    """Attention-25: ``Q, K, V, attn_mask, past_key, past_value, nonpad_kv_seqlen``.
 
     The results are ``Y, present_key, present_value, qk_matmul_output``.
     """

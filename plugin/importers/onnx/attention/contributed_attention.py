@@ -152,7 +152,7 @@ def _of_product(
 
 @importer("com.microsoft.Attention")
 def attention(call: Call) -> list[AnyArray]:
-    """``input, weights, bias, mask_index, past, attention_bias, past_sequence_length``."""
+    """Attention-1: ``input, weights, bias, mask_index, past, attention_bias``."""
     refuse_inputs(call, (6, "past_sequence_length"))
     whole = matmul(
         call, float_operand(call, 0, F32), float_operand(call, 1, F32), np.dtype(np.float32)
@@ -164,7 +164,7 @@ def attention(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.QAttention")
 def quantized_attention(call: Call) -> list[AnyArray]:
-    """``input, weight, bias, scales, mask, zero points, past``; the product is one of integers."""
+    """QAttention-1: ``input, weight, bias``, scales, mask, zero points and ``past``."""
     left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
     total = required_integer_matmul(call, left, right)
     whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)
@@ -212,7 +212,7 @@ def _sides(call: Call, heads: int) -> list[AnyArray]:
 
 @importer("com.microsoft.MultiHeadAttention")
 def multi_head_attention(call: Call) -> list[Any]:
-    """``query, key, value, bias, key_padding_mask, attention_bias, past_key, past_value``.
+    """MultiHeadAttention-1: ``query, key, value, bias``, a mask, a bias and the past.
 
     The results are ``output, present_key, present_value, qk``.
     """

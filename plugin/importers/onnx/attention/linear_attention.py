@@ -35,7 +35,7 @@ from .attention import positions
 
 @importer("CausalConvWithState", "com.microsoft.CausalConvWithState")
 def causal_conv_with_state(call: Call) -> list[AnyArray]:
-    """``input, weight, bias, past_state`` to ``output, present_state``.
+    """CausalConvWithState-27: ``input, weight, bias, past_state`` to ``output, present_state``.
 
     Each channel ``[B, C, L]`` is convolved with its k elements, after ``k - 1`` elements of the
     state.
@@ -88,7 +88,7 @@ _RULES = {
 
 @importer("LinearAttention", "com.microsoft.LinearAttention")
 def linear_attention(call: Call) -> list[AnyArray]:
-    """``query, key, value, past_state, decay, beta`` to ``output, present_state``.
+    """LinearAttention-27: ``query, key, value, past_state, decay, beta``.
 
     The state of each head of keys is ``[K, V]``, f32 in the loop over time.
     """
@@ -170,7 +170,7 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
 
 @importer("TensorScatter")
 def tensor_scatter(call: Call) -> Typed:
-    """``past_cache, update, write_indices``: the cache with the update of each batch element."""
+    """TensorScatter-24: ``past_cache, update, write_indices``: the updated cache."""
     operand = call.input(0)
     cache, update = call.array(0), call.array(1)
     axis = call.axis("axis", cache.ndim, -2)

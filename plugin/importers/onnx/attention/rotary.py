@@ -89,7 +89,7 @@ def _check_angles(call: Call, width: int, cosines: AnyArray, sines: AnyArray) ->
 
 @importer("RotaryEmbedding")
 def rotary_embedding(call: Call) -> AnyArray:
-    """``X, cos_cache, sin_cache, position_ids``."""
+    """RotaryEmbedding-23: ``X, cos_cache, sin_cache, position_ids``."""
     x, cosines, sines = (float_operand(call, index) for index in range(3))
     is_flat = len(x.shape) == 3
     heads = call.integer("num_heads") if is_flat else call.attribute("num_heads", 0)
@@ -109,7 +109,7 @@ def rotary_embedding(call: Call) -> AnyArray:
 
 @importer("com.microsoft.RotaryEmbedding")
 def contributed_rotary_embedding(call: Call) -> AnyArray:
-    """``input, position_ids, cos_cache, sin_cache``; one position is that of the first element."""
+    """RotaryEmbedding-1: ``input, position_ids, cos_cache, sin_cache``."""
     x, positions = float_operand(call, 0), call.array(1)
     cosines, sines = float_operand(call, 2), float_operand(call, 3)
     if call.attribute("is_packed_batching", 0):

@@ -44,14 +44,14 @@ def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
 
 @importer("ai.onnx.ml.LinearRegressor")
 def linear_regressor(call: Call) -> AnyArray:
-    """Weighted sums of the features."""
+    """LinearRegressor-1: weighted sums of the features."""
     scores = _linear(call, feature_rows(call), call.attribute("targets", 1))
     return post_transformed(call, scores, call.attribute("post_transform", "NONE"))
 
 
 @importer("ai.onnx.ml.LinearClassifier")
 def linear_classifier(call: Call) -> list[AnyArray]:
-    """The label with the greatest weighted sum, and the scores of all classes."""
+    """LinearClassifier-1: the label with the greatest weighted sum, and all scores."""
     labels = integer_labels(call, "classlabels_ints", "classlabels_strings")
     transform, rows = call.attribute("post_transform", "NONE"), feature_rows(call)
     call.attribute("multi_class", 0)  # describes how the model was trained
@@ -79,7 +79,7 @@ def linear_classifier(call: Call) -> list[AnyArray]:
 
 @importer("ai.onnx.ml.Scaler")
 def scaler(call: Call) -> AnyArray:
-    """``(x - offset) * scale``, of all features or of each."""
+    """Scaler-1: ``(x - offset) * scale``, of all features or of each."""
     value = call.array(0).astype(np.float32)
     scale, offset = floats(call, "scale"), floats(call, "offset")
     width = value.shape[-1] if value.ndim else 1
@@ -90,7 +90,7 @@ def scaler(call: Call) -> AnyArray:
 
 @importer("ai.onnx.ml.Normalizer")
 def normalizer(call: Call) -> AnyArray:
-    """Rows divided by their greatest element, the sum of magnitudes, or the Euclidean norm."""
+    """Normalizer-1: rows divided by their greatest element, L1 norm or L2 norm."""
     value, norm = feature_rows(call), call.attribute("norm", "MAX")
     if norm == "L1":
         size = np.abs(value).sum(axis=1, dtype=np.float32, keepdims=True)
@@ -106,7 +106,7 @@ def normalizer(call: Call) -> AnyArray:
 
 @importer("ai.onnx.ml.Binarizer")
 def binarizer(call: Call) -> Typed:
-    """1 where the input is greater than a threshold, else 0."""
+    """Binarizer-1: 1 where the input is greater than a threshold, else 0."""
     value = call.array(0)
     limit = np.asarray(call.attribute("threshold", 0.0), value.dtype)
     one, zero = np.ones((), value.dtype), np.zeros((), value.dtype)
@@ -115,7 +115,7 @@ def binarizer(call: Call) -> Typed:
 
 @importer("ai.onnx.ml.ArrayFeatureExtractor")
 def array_feature_extractor(call: Call) -> Typed:
-    """Elements along the last axis."""
+    """ArrayFeatureExtractor-1: elements along the last axis."""
     value, positions = call.array(0), convert(call.array(1), I32).reshape(-1)
     shape = value.shape if value.ndim > 1 else (1, *value.shape)
     result = take(value.reshape(shape), positions, len(shape) - 1)
@@ -124,7 +124,7 @@ def array_feature_extractor(call: Call) -> Typed:
 
 @importer("ai.onnx.ml.Imputer")
 def imputer(call: Call) -> Typed:
-    """One number, or NaN, replaced by another one, of all features or of each."""
+    """Imputer-1: one number, or NaN, replaced by another one, of all features or of each."""
     value = call.array(0)
     is_float = value.dtype.kind == "f"
     names = ("imputed_value_floats", "replaced_value_float", 0.0)
@@ -143,7 +143,7 @@ def imputer(call: Call) -> Typed:
 
 @importer("ai.onnx.ml.FeatureVectorizer")
 def feature_vectorizer(call: Call) -> AnyArray:
-    """The columns of all inputs side by side, f32."""
+    """FeatureVectorizer-1: the columns of all inputs side by side, f32."""
     widths, blocks = call.attribute("inputdimensions", []), []
     for index in range(len(call.inputs)):
         value = call.array(index).astype(np.float32)
@@ -156,7 +156,7 @@ def feature_vectorizer(call: Call) -> AnyArray:
 
 @importer("ai.onnx.ml.OneHotEncoder")
 def one_hot_encoder(call: Call) -> AnyArray:
-    """1 at the category that an integer is, along a new last axis; unknown ones are all 0."""
+    """OneHotEncoder-1: 1 at the category of an integer, along a new last axis, else 0."""
     categories = integer_labels(call, "cats_int64s", "cats_strings")
     if not call.attribute("zeros", 1):
         raise call.error(
@@ -175,7 +175,7 @@ _TABLES = ("tensor", "int64s", "floats")
 
 @importer("ai.onnx.ml.LabelEncoder")
 def label_encoder(call: Call) -> AnyArray:
-    """The value of a key that a number equals, or a default."""
+    """LabelEncoder-4: the value of a key that a number equals, or a default."""
     if any(texts(call, name) for name in ("keys_strings", "values_strings", "classes_strings")):
         raise call.error(
             "maps texts, which programs do not have; map them before the call", UnsupportedError

@@ -22,7 +22,7 @@ from .scores import feature_rows, first_greatest, floats, integer_labels, logist
 
 @importer("ai.onnx.ml.SVMRegressor")
 def svm_regressor(call: Call) -> AnyArray:
-    """A weighted sum of the kernel function of the features and each support vector."""
+    """SVMRegressor-1: a weighted sum of the kernel function at each support vector."""
     features, count = feature_rows(call), call.attribute("n_supports", 0)
     weights, rho = floats(call, "coefficients"), floats(call, "rho")
     vectors, kind = floats(call, "support_vectors"), call.attribute("kernel_type", "LINEAR")
@@ -70,7 +70,7 @@ def _kernel_function(
 
 @importer("ai.onnx.ml.SVMClassifier")
 def svm_classifier(call: Call) -> list[AnyArray]:
-    """The label with the most votes, and scores of pairs or probabilities of classes."""
+    """SVMClassifier-1: the label with the most votes, and scores or probabilities."""
     labels = np.array(integer_labels(call, "classlabels_ints", "classlabels_strings"), np.int64)
     features, coefficients = feature_rows(call), floats(call, "coefficients")
     rho, transform = floats(call, "rho"), call.attribute("post_transform", "NONE")

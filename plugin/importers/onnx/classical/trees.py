@@ -225,7 +225,7 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
 
 @importer("ai.onnx.ml.TreeEnsembleRegressor")
 def tree_ensemble_regressor(call: Call) -> AnyArray:
-    """The weights of the leaves that a row reaches, aggregated for each target."""
+    """TreeEnsembleRegressor-5: weights of the leaves of a row, aggregated by target."""
     targets, rows = call.attribute("n_targets", 1), _rows(call)
     forest = _forest(call, "target", targets)
     node = _descended(call, forest, rows)
@@ -242,7 +242,7 @@ def tree_ensemble_regressor(call: Call) -> AnyArray:
 
 @importer("ai.onnx.ml.TreeEnsembleClassifier")
 def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
-    """The label with the greatest sum of weights, and the scores of all classes."""
+    """TreeEnsembleClassifier-5: the label with the greatest sum, and all scores."""
     labels = integer_labels(call, "classlabels_int64s", "classlabels_strings")
     if len(labels) < 2:
         raise call.error(f"has {len(labels)} labels, expected 2 or more", UnsupportedError)
@@ -298,7 +298,7 @@ def _first_greatest(scores: AnyArray) -> AnyArray:
 
 @importer("ai.onnx.ml.TreeEnsemble")
 def tree_ensemble(call: Call) -> Typed:
-    """Trees of the newest form: leaves have one target each, and nodes can ask for sets."""
+    """TreeEnsemble-5: trees whose leaves have one target, and whose nodes can test sets."""
     rows, targets = _rows(call), call.attribute("n_targets", 1)
     forest = _newest_forest(call, targets)
     number, transform = call.attribute("aggregate_function", 1), call.attribute("post_transform", 0)

@@ -20,7 +20,7 @@ from ..call import Call, importer
 
 @importer("com.microsoft.MatMulNBits")
 def matmul_nbits(call: Call) -> AnyArray:
-    """``A, B, scales, zero_points, g_idx, bias``; B is ``[N, K]`` in blocks along K, packed.
+    """MatMulNBits-1: ``A, B, scales, zero_points, g_idx, bias``; B is ``[N, K]``, packed.
 
     Zero points are packed as B is, or of the type of A; without any they are half of the range.
     """

@@ -126,7 +126,7 @@ def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> S
 
 @importer("ConvInteger")
 def conv_integer(call: Call) -> AnyArray:
-    """``x, w, x_zero_point, w_zero_point`` to int32."""
+    """ConvInteger-10: ``x, w, x_zero_point, w_zero_point`` to int32."""
     sides = []
     for index in (0, 1):
         operand = call.input(index)
@@ -142,7 +142,7 @@ def conv_integer(call: Call) -> AnyArray:
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")
 def qlinear_conv(call: Call) -> Typed:
-    """``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``; B has the scale of x * w."""
+    """QLinearConv-10: ``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``."""
     images, kernels = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=0)
     rank, is_last = len(images.shape), bool(call.attribute("channels_last", 0))
     if is_last:
@@ -165,7 +165,7 @@ def qlinear_conv(call: Call) -> Typed:
 
 @importer("Conv")
 def conv(call: Call) -> ScaledSum | AnyArray:
-    """``X * W + B``; a scaled integer convolution where both operands are quantized."""
+    """Conv-22: ``X * W + B``; a scaled integer convolution where both operands are quantized."""
     images, kernels = call.input(0).value, call.input(1).value
     bias = bias_of(call, 2, kernels.shape[0])
     if isinstance(images, Quantized) and isinstance(kernels, Quantized):

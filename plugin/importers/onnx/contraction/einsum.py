@@ -28,7 +28,7 @@ _MAX_PIVOTS = 64
 
 @importer("Einsum")
 def einsum(call: Call) -> Typed:
-    """The sum of products of the equation."""
+    """Einsum-28: the sum of products of the equation."""
     operands = [call.array(index) for index in range(len(call.inputs))]
     terms, target = _terms(call, [each.ndim for each in operands])
     dtype = _dtype(operands[0].dtype)
@@ -153,7 +153,7 @@ def _product(
 
 @importer("Det")
 def determinant(call: Call) -> Typed:
-    """The determinant, by Gaussian elimination with the greatest pivot of each column."""
+    """Det-22: the determinant, by Gaussian elimination with the greatest pivot of each column."""
     value = call.array(0)
     if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
         raise call.error(f"is of a tensor of shape {list(value.shape)}, expected square matrices")
@@ -186,7 +186,7 @@ def determinant(call: Call) -> Typed:
 
 @importer("CenterCropPad")
 def center_crop_pad(call: Call) -> Typed:
-    """``input_data`` cropped or padded with zeros to a shape, at both ends of each axis."""
+    """CenterCropPad-18: ``input_data`` cropped or padded with zeros at both ends."""
     before, sizes = call.input(0).shape, call.constant_list(1)
     rank = len(before)
     axes = [call.checked_axis(n, rank) for n in call.attribute("axes", list(range(rank)))]

@@ -24,7 +24,7 @@ from .matrix_products import integer_matmul, matmul
 
 @importer("com.microsoft.FusedMatMul")
 def fused_matmul(call: Call) -> Any:
-    """``alpha * A @ B``, with the last two axes exchanged, or the first moved before the last."""
+    """FusedMatMul-1: ``alpha * A @ B``, of transposed operands."""
     sides = []
     for index, letter in ((0, "A"), (1, "B")):
         value = call.input(index).value
@@ -51,7 +51,7 @@ def fused_matmul(call: Call) -> Any:
 
 @importer("com.microsoft.FusedGemm")
 def fused_gemm(call: Call) -> AnyArray:
-    """``Gemm`` and an activation."""
+    """FusedGemm-1: ``Gemm`` and an activation."""
     attributes = _present(call, "alpha", "beta", "transA", "transB")
     (product,) = call.apply("Gemm", _operands(call, 3), **attributes)
     names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
@@ -61,7 +61,7 @@ def fused_gemm(call: Call) -> AnyArray:
 
 @importer("com.microsoft.FusedConv")
 def fused_conv(call: Call) -> AnyArray:
-    """``Conv``, the sum with ``Z``, and an activation."""
+    """FusedConv-1: ``Conv``, the sum with ``Z``, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
     (image,) = call.apply("Conv", _operands(call, 3), **_present(call, *names))
     value = call.floats(image.value)
@@ -83,7 +83,7 @@ def _present(call: Call, *names: str) -> dict[str, Any]:
 
 @importer("com.microsoft.EmbedLayerNormalization")
 def embed_layer_normalization(call: Call) -> list[Any]:
-    """The sum of embeddings of words, positions and segments, normalized; the lengths of rows."""
+    """EmbedLayerNormalization-1: normalized sums of embeddings; lengths of rows."""
     words = call.array(0)
     if len(words.shape) != 2:
         raise call.error(f"has input_ids of shape {list(words.shape)}")

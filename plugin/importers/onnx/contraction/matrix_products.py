@@ -132,7 +132,7 @@ def _matrix_grid(
 
 @importer("QLinearMatMul")
 def qlinear_matmul(call: Call) -> Typed:
-    """``a, a_scale, a_zero_point, b, b_scale, b_zero_point, y_scale, y_zero_point``."""
+    """QLinearMatMul-21: ``a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero``."""
     left = per_row(call, 0, 1, 2, rows=True)
     right = per_row(call, 3, 4, 5, rows=False)
     return stored(call, required_integer_matmul(call, left, right), 6, 7)
@@ -140,7 +140,7 @@ def qlinear_matmul(call: Call) -> Typed:
 
 @importer("MatMulInteger")
 def matmul_integer(call: Call) -> AnyArray:
-    """``A, B, a_zero_point, b_zero_point`` to int32."""
+    """MatMulInteger-10: ``A, B, a_zero_point, b_zero_point`` to int32."""
     sides = []
     for index, rows in ((0, True), (1, False)):
         operand = call.input(index)
@@ -157,7 +157,7 @@ def matmul_integer(call: Call) -> AnyArray:
 
 @importer("MatMul")
 def float_matmul(call: Call) -> ScaledSum | AnyArray:
-    """``A @ B``; a scaled integer product where both operands are quantized."""
+    """MatMul-13: ``A @ B``; a scaled integer product where both operands are quantized."""
     left, right = call.input(0).value, call.input(1).value
     if isinstance(left, Quantized) and isinstance(right, Quantized):
         total = integer_matmul(call, left, right)
@@ -178,7 +178,7 @@ def _product(call: Call, x: AnyArray, w: AnyArray) -> AnyArray:
 
 @importer("Gemm")
 def gemm(call: Call) -> ScaledSum | AnyArray:
-    """``alpha * A @ B + beta * C``; a scaled integer product where A and B are quantized."""
+    """Gemm-13: ``alpha * A @ B + beta * C``; a scaled integer product of quantized A and B."""
     sides: list[ExpressedValue] = [call.input(index).value for index in (0, 1)]
     if any(len(side.shape) != 2 for side in sides):
         raise call.error(f"multiplies tensors of shapes {[list(side.shape) for side in sides]}")
@@ -209,7 +209,7 @@ def gemm(call: Call) -> ScaledSum | AnyArray:
 
 @importer("com.microsoft.QGemm")
 def qgemm(call: Call) -> Typed | AnyArray:
-    """``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``; C has the scale of A @ B."""
+    """QGemm-1: ``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``."""
     column_axis = 1 - bool(call.attribute("transB", 0))
     left, right = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=column_axis)
     if len(left.shape) != 2 or len(right.shape) != 2:
@@ -237,7 +237,7 @@ def qgemm(call: Call) -> Typed | AnyArray:
 
 @importer("com.microsoft.DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(call: Call) -> AnyArray:
-    """``A, B, b_scale, b_zero_point, bias``; A is quantized as DynamicQuantizeLinear does."""
+    """DynamicQuantizeMatMul-1: ``A, B, b_scale, b_zero_point, bias``."""
     real = call.array(0)
     storage, scale, zero_point = (each.value for each in dynamically_quantized(real))
     ones = (1,) * len(real.shape)
@@ -249,7 +249,7 @@ def dynamic_quantize_matmul(call: Call) -> AnyArray:
 
 @importer("com.microsoft.MatMulIntegerToFloat")
 def matmul_integer_to_float(call: Call) -> AnyArray:
-    """``A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias``."""
+    """MatMulIntegerToFloat-1: ``A, B, a_scale, b_scale, a_zero_point, b_zero_point, bias``."""
     left, right = per_row(call, 0, 2, 4, rows=True), per_row(call, 1, 3, 5, rows=False)
     return _dequantized_product(call, left, right, 6)
 

@@ -23,7 +23,7 @@ from .convolutions import bias_of
 
 @importer("ConvTranspose")
 def conv_transpose(call: Call) -> Typed:
-    """The transposed convolution of ``[N, C, ...]`` by ``[C, M / group, ...]``, plus a bias."""
+    """ConvTranspose-22: ``X`` ``[N, C, ...]``, ``W`` ``[C, M / group, ...]`` and ``B``."""
     images, kernels = call.array(0), call.array(1)
     rank, groups = images.ndim - 2, call.attribute("group", 1)
     if rank < 1 or kernels.ndim != images.ndim:

@@ -22,7 +22,7 @@ from ..reading.model import Subgraph
 
 @importer("If")
 def if_(call: Call) -> list[Any]:
-    """``cond``: one of two graphs."""
+    """If-25: ``cond``: one of two graphs."""
     condition = call.scalar(0)
     branches = [call.subgraph(name) for name in ("then_branch", "else_branch")]
     if is_known(condition):

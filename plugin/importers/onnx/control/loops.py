@@ -81,7 +81,7 @@ def _with_types(like: Sequence[Operand], values: Sequence[AnyArray]) -> list[Typ
 
 @importer("Loop")
 def loop(call: Call) -> list[Any]:
-    """``M, cond, v_initial``: a graph that is repeated M times, or while its condition holds."""
+    """Loop-25: ``M, cond, v_initial``: a graph that is repeated M times, or while ``cond`` holds."""
     body = call.subgraph("body")
     start = [call.plain(call.input(index)) for index in range(2, len(call.inputs))]
     result_count = len(body.outputs) - 1 - len(start)
@@ -287,7 +287,7 @@ def _with_row(stack: AnyArray, row: AnyArray, index: AnyArray) -> AnyArray:
 
 @importer("Scan")
 def scan(call: Call) -> list[Any]:
-    """``initial_state_and_scan_inputs``: a graph for each slice of inputs, with carried values."""
+    """Scan-25: ``initial_state_and_scan_inputs``: a graph for each slice of inputs."""
     body, sliced = call.subgraph("body"), call.integer("num_scan_inputs")
     states = len(call.inputs) - sliced
     results = len(body.outputs) - states

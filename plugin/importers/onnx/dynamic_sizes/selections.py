@@ -35,7 +35,7 @@ __all__ = ["compressed", "coordinates_of", "is_non_zero"]
 
 @importer("NonZero")
 def non_zero(call: Call) -> Typed:
-    """``X``: the coordinates of the elements that are not 0, one column for each."""
+    """NonZero-13: ``X``: the coordinates of the elements that are not 0, one column for each."""
     return coordinates_of(is_non_zero(call.array(0)))
 
 
@@ -73,7 +73,7 @@ def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
 
 @importer("Compress")
 def compress(call: Call) -> Typed:
-    """``input, condition``: the slices along an axis where the condition is true."""
+    """Compress-28: ``input, condition``: the slices along an axis where the condition is true."""
     return compressed(call, call.array(1).reshape(-1))
 
 
@@ -102,7 +102,7 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
 
 @importer("NonMaxSuppression")
 def non_max_suppression(call: Call) -> Typed:
-    """``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``: batch, class and box of each selection.
+    """NonMaxSuppression-11: ``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``.
 
     In each step, the best remaining box is selected for each batch and class, and the boxes that
     overlap it are suppressed. Among equal scores the first is the best.

@@ -27,7 +27,7 @@ _MAX_PAIRS = 1 << 24
 
 @importer("Unique")
 def unique(call: Call) -> list[Typed]:
-    """``X``: distinct elements, their first indices, the rank of each element, and their counts."""
+    """Unique-28: distinct elements, their first indices, the rank of each element, their counts."""
     operand, value = call.input(0), call.array(0)
     shape = operand.shape
     axis = call.optional_axis("axis", len(shape))

@@ -105,13 +105,17 @@ _ACTIVATIONS: dict[str, Callable[[Call, AnyArray], AnyArray]] = {
 
 @importer(*_ACTIVATIONS)
 def activation(call: Call) -> AnyArray:
-    """Activation functions of each element."""
+    """Activation functions of each element.
+
+    Operators: Celu-28, Elu-22, Gelu-20, HardSigmoid-22, HardSwish-22, Mish-22, Selu-22,
+    Sigmoid-13, Softplus-22, Softsign-22, Swish-24, ThresholdedRelu-22.
+    """
     return as_input_type(call, 0, _ACTIVATIONS[call.node.operator](call, float_operand(call)))
 
 
 @importer("Shrink")
 def shrink(call: Call) -> Typed | AnyArray:
-    """Elements of a magnitude up to ``lambd`` become 0, and ``bias`` moves others towards 0."""
+    """Shrink-9: elements of a magnitude up to ``lambd`` become 0, others move by ``bias``."""
     value = call.array(0)
     if np.dtype(value.dtype).kind not in "iu":
         return as_input_type(call, 0, _shrink(call, float_operand(call)))
@@ -134,7 +138,7 @@ def leaky(call: Call) -> AnyArray:
 
 @importer("PRelu")
 def parametric(call: Call) -> Typed:
-    """Elements below 0 times ``slope``, which broadcasts to the operand."""
+    """PRelu-16: elements below 0 times ``slope``, which broadcasts to the operand."""
     value, slope = call.array(0), call.array(1)
     shape = tuple(value.shape)
     if broadcast_shapes(call, [shape, tuple(slope.shape)]) != shape:
@@ -164,7 +168,7 @@ def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Ty
 
 @importer("Softmax")
 def softmax(call: Call) -> Typed | AnyArray:
-    """``exp(x) / sum(exp(x))`` along an axis."""
+    """Softmax-13: ``exp(x) / sum(exp(x))`` along an axis."""
 
     def compute(x: AnyArray, axis: int) -> AnyArray:
         exps = np.exp(x - x.max(axis=axis, keepdims=True))
@@ -175,7 +179,7 @@ def softmax(call: Call) -> Typed | AnyArray:
 
 @importer("LogSoftmax")
 def log_softmax(call: Call) -> Typed | AnyArray:
-    """``x - log(sum(exp(x)))`` along an axis."""
+    """LogSoftmax-13: ``x - log(sum(exp(x)))`` along an axis."""
 
     def compute(x: AnyArray, axis: int) -> AnyArray:
         x = x - x.max(axis=axis, keepdims=True)
@@ -186,7 +190,7 @@ def log_softmax(call: Call) -> Typed | AnyArray:
 
 @importer("Hardmax")
 def hardmax(call: Call) -> Typed | AnyArray:
-    """1 at the first of the greatest elements along an axis, 0 elsewhere."""
+    """Hardmax-13: 1 at the first of the greatest elements along an axis, 0 elsewhere."""
 
     def compute(x: AnyArray, axis: int) -> AnyArray:
         count = x.shape[axis]

@@ -68,7 +68,7 @@ def negated(call: Call) -> Typed:
 
 @importer("Div")
 def divide(call: Call) -> Typed:
-    """``A / B``; integer division truncates towards zero."""
+    """Div-14: ``A / B``; integer division truncates towards zero."""
     left, right = operands(call, 2)
     is_integer = np.dtype(left.dtype).kind in "iu"
     return _typed(call, divide_truncated(left, right) if is_integer else left / right)
@@ -76,7 +76,7 @@ def divide(call: Call) -> Typed:
 
 @importer("Mod")
 def modulo(call: Call) -> Typed:
-    """``A mod B`` with the sign of the divisor; with ``fmod`` that of the dividend."""
+    """Mod-28: ``A mod B`` with the sign of the divisor; with ``fmod`` that of the dividend."""
     left, right = operands(call, 2)
     has_sign_of_dividend = bool(call.attribute("fmod", 0))
     if np.dtype(left.dtype).kind in "iu":
@@ -92,7 +92,7 @@ def modulo(call: Call) -> Typed:
 
 @importer("Pow")
 def power(call: Call) -> Typed:
-    """``X ** Y`` of the type of ``X``; products where the exponents are integers."""
+    """Pow-15: ``X ** Y`` of the type of ``X``; products where the exponents are integers."""
     base, exponent = call.array(0), call.array(1)
     shape = broadcast_shapes(call, [tuple(base.shape), tuple(exponent.shape)])
     is_float = np.dtype(base.dtype).kind not in "iu"
@@ -145,13 +145,13 @@ def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
 
 @importer("Sum")
 def total(call: Call) -> Typed:
-    """``data_0 + data_1 + ...``."""
+    """Sum-13: ``data_0 + data_1 + ...``."""
     return _typed(call, functools.reduce(lambda x, y: x + y, operands(call)))
 
 
 @importer("Mean")
 def mean(call: Call) -> Typed:
-    """``(data_0 + data_1 + ...) / count``."""
+    """Mean-13: ``(data_0 + data_1 + ...) / count``."""
     values = operands(call)
     count = np.asarray(len(values), values[0].dtype)
     return _typed(call, functools.reduce(lambda x, y: x + y, values) / count)
@@ -159,7 +159,7 @@ def mean(call: Call) -> Typed:
 
 @importer("Max", "Min")
 def extreme(call: Call) -> Typed:
-    """The greatest or least of all inputs; NaN if one of them is."""
+    """Max-13, Min-13: the greatest or least of all inputs; NaN if one of them is."""
     function = np.maximum if call.node.operator == "Max" else np.minimum
     return _typed(call, functools.reduce(function, operands(call)))
 
@@ -176,7 +176,10 @@ _BITS = {
 
 @importer(*_COMPARISONS)
 def compare(call: Call) -> Typed:
-    """Comparisons of each element; those with NaN are false."""
+    """Equal-19, Greater-13, GreaterOrEqual-16, Less-13, LessOrEqual-16.
+
+    Comparisons of each element; those with NaN are false.
+    """
     left, right = operands(call, 2)
     if np.dtype(left.dtype) == np.bool_:
         left, right = left.astype(np.int8), right.astype(np.int8)
@@ -185,20 +188,23 @@ def compare(call: Call) -> Typed:
 
 @importer(*_BITS)
 def combine_bits(call: Call) -> Typed:
-    """Operations on booleans, or on the bits of integers."""
+    """And-7, BitwiseAnd-18, BitwiseOr-18, BitwiseXor-18, Or-7, Xor-7.
+
+    Operations on booleans, or on the bits of integers.
+    """
     left, right = operands(call, 2)
     return _typed(call, _BITS[call.node.operator](left, right))
 
 
 @importer("Not", "BitwiseNot")
 def invert(call: Call) -> Typed:
-    """Each bit inverted."""
+    """BitwiseNot-18, Not-1: each bit inverted."""
     return _typed(call, np.invert(call.array(0)))
 
 
 @importer("BitShift")
 def shift(call: Call) -> Typed:
-    """Integers shifted to the left or right; a shift beyond their bits gives 0, or the sign."""
+    """BitShift-28: integers shifted left or right; beyond their bits they are 0, or the sign."""
     value, amount = operands(call, 2)
     dtype = np.dtype(value.dtype)
     last = np.asarray(dtype.itemsize * 8 - 1, dtype)
@@ -212,7 +218,7 @@ def shift(call: Call) -> Typed:
 
 @importer("BitCast")
 def bit_cast(call: Call) -> Typed:
-    """The bits of elements, read as another type of the same width."""
+    """BitCast-26: the bits of elements, read as another type of the same width."""
     type_ = call.element_type_name(call.integer("to"))
     value = call.array(0)
     if type_ not in ELEMENTS or "8E" in type_ or "4" in type_.removesuffix("64"):
@@ -226,7 +232,7 @@ def bit_cast(call: Call) -> Typed:
 
 @importer("Where")
 def where(call: Call) -> Typed:
-    """``X`` where the condition holds, ``Y`` elsewhere."""
+    """Where-16: ``X`` where the condition holds, ``Y`` elsewhere."""
     condition, yes, no = operands(call, 3)
     shape = np.broadcast_shapes(condition.shape, yes.shape, no.shape)
     type_ = call.input(1).type
@@ -240,14 +246,14 @@ def where(call: Call) -> Typed:
 
 @importer("IsNaN")
 def is_nan(call: Call) -> Typed:
-    """True for NaN."""
+    """IsNaN-20: true for NaN."""
     value = call.array(0)
     return Typed("BOOL", value != value)
 
 
 @importer("IsInf")
 def is_infinite(call: Call) -> Typed:
-    """True for infinities of the signs that the attributes name."""
+    """IsInf-20: true for infinities of the signs that the attributes name."""
     value = call.array(0)
     infinity = np.asarray(np.inf, value.dtype)
     result: AnyArray = np.zeros(value.shape, np.bool_)

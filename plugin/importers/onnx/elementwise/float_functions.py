@@ -117,7 +117,12 @@ _FUNCTIONS = _EXACT_FUNCTIONS | {name: in_f32(each) for name, each in _FLOAT_FUN
 
 @importer(*_FUNCTIONS)
 def function_of_one(call: Call) -> Typed:
-    """Functions of each element."""
+    """Functions of each element.
+
+    Operators: Abs-13, Acos-22, Acosh-22, Asin-22, Asinh-22, Atan-22, Atanh-22, Ceil-13, Cos-22,
+    Cosh-22, Erf-13, Exp-13, Floor-13, Log-13, Reciprocal-13, Round-22, Sign-13, Sin-22,
+    Sinh-22, Sqrt-13, Tan-22, Tanh-13.
+    """
     value = call.array(0)
     if call.node.operator == "Erf" and np.dtype(value.dtype).kind in "iu":
         raise call.error(f"of {call.input(0).type} is not lowered", UnsupportedError)

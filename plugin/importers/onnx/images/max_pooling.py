@@ -19,14 +19,14 @@ from .pooling_windows import pad_images, pool_geometry, pool_windows, window_ele
 
 @importer("GlobalMaxPool")
 def global_max_pool(call: Call) -> Typed:
-    """The greatest element of each channel."""
+    """GlobalMaxPool-22: the greatest element of each channel."""
     value = call.array(0)
     return Typed(call.input(0).type, greatest(value, tuple(range(2, value.ndim)), True))
 
 
 @importer("MaxPool")
 def max_pool(call: Call) -> ExpressedValue:
-    """The greatest elements of windows; integers with one positive scale stay integers."""
+    """MaxPool-22: greatest elements of windows; integers with one positive scale stay integers."""
     operand = call.input(0)
     if any(call.node.outputs[1:]):
         return _max_pool_with_indices(call)
@@ -82,7 +82,7 @@ def _signed(value: AnyArray) -> tuple[AnyArray, float]:
 
 @importer("com.microsoft.NhwcMaxPool")
 def nhwc_max_pool(call: Call) -> Typed:
-    """Greatest elements of windows of integers, with the channels last."""
+    """NhwcMaxPool-1: greatest elements of windows of integers, with the channels last."""
     operand = call.input(0)
     value, rank = call.array(0), len(operand.shape)
     result = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))

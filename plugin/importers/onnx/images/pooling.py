@@ -65,7 +65,7 @@ def _quantized_operand(call: Call) -> Quantized | None:
 
 @importer("GlobalAveragePool")
 def global_average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
-    """The mean of each channel; exact for integers with one scale."""
+    """GlobalAveragePool-22: the mean of each channel; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is not None:
         return _mean(real, range(2, len(real.shape)))
@@ -78,7 +78,7 @@ def global_average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
 
 @importer("GlobalLpPool")
 def global_lp_pool(call: Call) -> AnyArray:
-    """``sum(|x| ** p) ** (1 / p)`` of each channel."""
+    """GlobalLpPool-22: ``sum(|x| ** p) ** (1 / p)`` of each channel."""
     value = float_operand(call)
     axes = tuple(range(2, value.ndim))
     powers = _powers(call, value)
@@ -105,7 +105,7 @@ def _root(call: Call, value: AnyArray) -> AnyArray:
 
 @importer("com.microsoft.QLinearGlobalAveragePool")
 def qlinear_global_average_pool(call: Call) -> Typed:
-    """``X, x_scale, x_zero, y_scale, y_zero``: the mean of each channel, rounded once."""
+    """QLinearGlobalAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``."""
     operand = quantized(call, 0, 1, 2)
     rank = len(operand.shape)
     first = 1 if call.attribute("channels_last", 0) else 2
@@ -114,7 +114,7 @@ def qlinear_global_average_pool(call: Call) -> Typed:
 
 @importer("ReduceMean")
 def reduce_mean(call: Call) -> ScaledSum | AnyArray | Typed:
-    """The mean along axes; exact for integers with one scale."""
+    """ReduceMean-18: the mean along axes; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is None:
         return reduced(call)
@@ -128,7 +128,7 @@ def reduce_mean(call: Call) -> ScaledSum | AnyArray | Typed:
 
 @importer("com.microsoft.QLinearReduceMean")
 def qlinear_reduce_mean(call: Call) -> Typed:
-    """``X, x_scale, x_zero, y_scale, y_zero``."""
+    """QLinearReduceMean-1: ``X, x_scale, x_zero, y_scale, y_zero``."""
     operand = quantized(call, 0, 1, 2)
     rank = len(operand.shape)
     chosen = call.attribute("axes") or range(rank)
@@ -138,7 +138,7 @@ def qlinear_reduce_mean(call: Call) -> Typed:
 
 @importer("AveragePool")
 def average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
-    """Means of windows; exact for integers with one scale."""
+    """AveragePool-22: means of windows; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is not None:
         return _window_means(call, real)
@@ -149,14 +149,14 @@ def average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
 
 @importer("LpPool")
 def lp_pool(call: Call) -> AnyArray:
-    """``sum(|x| ** p) ** (1 / p)`` of windows."""
+    """LpPool-22: ``sum(|x| ** p) ** (1 / p)`` of windows."""
     powers = _powers(call, float_operand(call))
     return as_input_type(call, 0, _root(call, pool_windows(call, powers, 0, "add")))
 
 
 @importer("com.microsoft.QLinearAveragePool")
 def qlinear_average_pool(call: Call) -> Typed:
-    """``X, x_scale, x_zero, y_scale, y_zero``: means of windows, rounded once."""
+    """QLinearAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``: means of windows."""
     operand = quantized(call, 0, 1, 2)
     is_last = bool(call.attribute("channels_last", 0))
     rank = len(operand.shape)
@@ -196,7 +196,7 @@ def _counts(call: Call, shape: Sequence[int], *, is_whole: bool = False) -> Arra
 
 @importer("LRN")
 def local_response_normalization(call: Call) -> AnyArray:
-    """``x / (bias + alpha / size * sum(x ** 2)) ** beta`` over `size` channels around each."""
+    """LRN-13: ``x / (bias + alpha / size * sum(x ** 2)) ** beta``, summed over channels."""
     x = float_operand(call)
     size = call.integer("size")
     alpha, beta, bias = (

@@ -24,7 +24,7 @@ from ..elementwise.float_operands import computing_dtype
 
 @importer("RoiAlign")
 def roi_align(call: Call) -> Typed:
-    """``X`` ``[N, C, H, W]``, ``rois`` ``[R, 4]`` and ``batch_indices`` ``[R]``."""
+    """RoiAlign-22: ``X`` ``[N, C, H, W]``, ``rois`` ``[R, 4]`` and ``batch_indices`` ``[R]``."""
     images, regions, batch = call.array(0), call.array(1), call.array(2)
     mode = call.attribute("mode", "avg")
     transform = call.attribute("coordinate_transformation_mode", "half_pixel")
@@ -126,7 +126,7 @@ def _aligned(
 
 @importer("MaxRoiPool")
 def max_roi_pool(call: Call) -> Typed:
-    """``X`` ``[N, C, H, W]`` and ``rois`` ``[R, 5]``: batch, x1, y1, x2, y2."""
+    """MaxRoiPool-22: ``X`` ``[N, C, H, W]`` and ``rois`` ``[R, 5]``: batch, x1, y1, x2, y2."""
     images, regions = call.array(0), call.array(1)
     sizes = call.attribute("pooled_shape", [])
     scale = np.float32(call.attribute("spatial_scale", 1.0))

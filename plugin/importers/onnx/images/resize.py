@@ -52,7 +52,7 @@ class _Axis:
 
 @importer("Resize")
 def resize(call: Call) -> Typed:
-    """``X`` sampled at other coordinates along each axis."""
+    """Resize-19: ``X`` sampled at other coordinates along each axis."""
     operand = call.input(0)
     mode = call.attribute("mode", "nearest")
     transform = call.attribute("coordinate_transformation_mode", "half_pixel")

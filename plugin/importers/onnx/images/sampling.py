@@ -32,7 +32,7 @@ _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic
 
 @importer("GridSample")
 def grid_sample(call: Call) -> Typed:
-    """``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``, from -1 to 1."""
+    """GridSample-22: ``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``."""
     images, grid = call.array(0), call.array(1)
     rank, count = images.ndim - 2, images.shape[0]
     mode = _MODES[call.attribute("mode", "linear")]
@@ -159,7 +159,7 @@ def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
 
 @importer("DeformConv")
 def deform_conv(call: Call) -> Typed:
-    """``X, W, offset, B, mask``: a convolution whose kernels read images at computed offsets."""
+    """DeformConv-22: ``X, W, offset, B, mask``: a convolution at computed offsets."""
     images, kernels, offsets = (call.array(index) for index in range(3))
     groups, offset_groups = call.attribute("group", 1), call.attribute("offset_group", 1)
     if images.ndim != 4 or kernels.ndim != 4:
@@ -228,7 +228,7 @@ def deform_conv(call: Call) -> Typed:
 
 @importer("AffineGrid")
 def affine_grid(call: Call) -> Typed:
-    """``theta @ [x, y, (z,) 1]``: coordinates of each pixel of images of a constant size."""
+    """AffineGrid-20: ``theta @ [x, y, (z,) 1]``: the coordinates of each pixel of images."""
     theta = call.array(0)
     size = call.constant_list(1)
     corners, rank = bool(call.attribute("align_corners", 0)), len(size) - 2

@@ -18,7 +18,7 @@ from ..elementwise.float_operands import along_axis
 
 @importer("MaxUnpool")
 def max_unpool(call: Call) -> Typed:
-    """``X`` at the positions ``I`` of the output, and 0 elsewhere."""
+    """MaxUnpool-22: ``X`` at the positions ``I`` of the output, and 0 elsewhere."""
     pooled, positions = call.array(0), call.array(1)
     rank, sizes = pooled.ndim - 2, call.attribute("kernel_shape", [])
     strides = call.attribute("strides", [1] * rank)
@@ -50,7 +50,7 @@ def max_unpool(call: Call) -> Typed:
 
 @importer("Col2Im")
 def col2im(call: Call) -> Typed:
-    """Blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
+    """Col2Im-18: blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
     blocks = call.array(0)
     image, block = (call.constant_list(index) for index in (1, 2))
     rank = len(image)

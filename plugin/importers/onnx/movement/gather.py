@@ -20,7 +20,7 @@ from .shapes import moved
 
 @importer("Gather")
 def gather(call: Call) -> Typed:
-    """Slices along an axis; a quantized table keeps its scales, one or one for each row."""
+    """Gather-13: slices along an axis; a quantized table keeps its scales, also one for each row."""
     operand, indices = call.input(0), call.array(1)
     if not operand.shape:
         raise call.error("gathers from a tensor without dimensions")
@@ -65,7 +65,7 @@ def _gathered(table: Quantized, indices: AnyArray, axis: int) -> Quantized | Non
 
 @importer("com.microsoft.GatherBlockQuantized")
 def gather_block_quantized(call: Call) -> Quantized | None:
-    """``data, indices, scales, zero_points``: rows of a block-quantized table."""
+    """GatherBlockQuantized-1: ``data, indices, scales, zero_points``: rows of the table."""
     data, indices = call.input(0), call.array(1)
     rank, size, bits = len(data.shape), call.attribute("block_size", 128), call.attribute("bits", 4)
     axis, along = call.axis("gather_axis", rank, 0), call.axis("quantize_axis", rank, 1)
@@ -101,7 +101,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 
 @importer("Expand")
 def expand(call: Call) -> Typed:
-    """``input`` broadcast with a shape, which can have shorter axes."""
+    """Expand-13: ``input`` broadcast with a shape, which can have shorter axes."""
     before, shape = call.input(0).shape, call.constant_list(1)
     try:
         target = np.broadcast_shapes(before, tuple(shape))
@@ -113,7 +113,7 @@ def expand(call: Call) -> Typed:
 
 @importer("Tile")
 def tile(call: Call) -> Typed:
-    """``repeats`` copies of the input along each axis."""
+    """Tile-13: ``repeats`` copies of the input along each axis."""
     repeats, shape = call.constant_list(1), call.input(0).shape
     if len(repeats) != len(shape) or min(repeats, default=0) < 0:
         raise call.error(f"has the repeats {repeats} for {len(shape)} dimensions")
@@ -133,7 +133,7 @@ def tile(call: Call) -> Typed:
 
 @importer("DepthToSpace")
 def depth_to_space(call: Call) -> Typed:
-    """Channels as blocks of pixels: blocks are outside channels (DCR) or inside (CRD)."""
+    """DepthToSpace-28: channels as blocks of pixels; blocks outside (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")
     if len(shape) != 4 or shape[1] % (size * size):
@@ -155,7 +155,7 @@ def depth_to_space(call: Call) -> Typed:
 
 @importer("SpaceToDepth")
 def space_to_depth(call: Call) -> Typed:
-    """Blocks of pixels as channels: blocks are outside channels (DCR) or inside (CRD)."""
+    """SpaceToDepth-28: blocks of pixels as channels; blocks outside (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")
     if len(shape) != 4 or shape[2] % size or shape[3] % size:

@@ -75,7 +75,7 @@ def pad_constant(array: AnyArray, widths: Sequence[tuple[int, int]], fill: AnyAr
 
 @importer("Pad")
 def pad(call: Call) -> Typed:
-    """``data`` with padding; a quantized operand with one scale stays integers."""
+    """Pad-25: ``data`` with padding; a quantized operand with one scale stays integers."""
     operand, mode = call.input(0), call.attribute("mode", "constant")
     widths = _widths(call, operand.shape)
     has_value = call.optional(2) is not None  # other modes ignore it

@@ -62,7 +62,7 @@ def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
 
 @importer("GatherElements")
 def gather_elements(call: Call) -> Typed:
-    """One element for each index, from the same position along the other axes."""
+    """GatherElements-13: an element for each index, from the same position along other axes."""
     shape, indices = call.input(0).shape, call.array(1)
     axis = call.axis("axis", len(shape), 0)
     flat = _along(call, indices, shape, axis)
@@ -74,7 +74,7 @@ def gather_elements(call: Call) -> Typed:
 
 @importer("GatherND")
 def gather_nd(call: Call) -> Typed:
-    """A slice for each index of several axes; the first ``batch_dims`` axes are a batch."""
+    """GatherND-13: a slice for each index of several axes; the first axes can be a batch."""
     shape, indices = call.input(0).shape, call.array(1)
     batch, depth = call.attribute("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
     inner = shape[batch : batch + depth]
@@ -115,7 +115,7 @@ def _scattered(
 
 @importer("ScatterElements")
 def scatter_elements(call: Call) -> Typed:
-    """``data`` with one update for each index, at the same position along other axes."""
+    """ScatterElements-18: ``data`` with an update at each index along an axis."""
     data, indices, updates = (call.array(index) for index in range(3))
     axis, function = (
         call.axis("axis", data.ndim, 0),
@@ -132,7 +132,7 @@ def scatter_elements(call: Call) -> Typed:
 
 @importer("ScatterND")
 def scatter_nd(call: Call) -> Typed:
-    """``data`` with one slice of the updates for each index of several axes."""
+    """ScatterND-18: ``data`` with one slice of the updates for each index of several axes."""
     data, indices, updates = (call.array(index) for index in range(3))
     depth, function = (
         indices.shape[-1] if indices.ndim else 0,
@@ -156,7 +156,7 @@ def scatter_nd(call: Call) -> Typed:
 
 @importer("OneHot")
 def one_hot(call: Call) -> Typed:
-    """The on-value at each index along a new axis, and the off-value elsewhere."""
+    """OneHot-28: the on-value at each index along a new axis, and the off-value elsewhere."""
     indices, values = call.array(0), call.array(2).reshape(-1)
     depth, rank = int(call.constant_scalar(1)), indices.ndim
     if values.shape[0] != 2 or depth < 1:
@@ -171,7 +171,7 @@ def one_hot(call: Call) -> Typed:
 
 @importer("ReverseSequence")
 def reverse_sequence(call: Call) -> Typed:
-    """The elements of each sequence reversed along the time axis, within its length."""
+    """ReverseSequence-28: each sequence reversed along the time axis, within its length."""
     shape, lengths = call.input(0).shape, convert(call.array(1), I32)
     rank = len(shape)
     batch, time = (call.axis(f"{name}_axis", rank, n) for name, n in (("batch", 1), ("time", 0)))

@@ -71,20 +71,20 @@ def _position(call: Call, index: int, count: int, default: int) -> int:
 
 @importer("SequenceEmpty")
 def sequence_empty(call: Call) -> Typed:
-    """An empty sequence."""
+    """SequenceEmpty-11: an empty sequence."""
     call.attribute("dtype", 1)  # the type of elements that are not there
     return _typed([])
 
 
 @importer("SequenceConstruct")
 def sequence_construct(call: Call) -> Typed:
-    """A sequence of the inputs."""
+    """SequenceConstruct-11: A sequence of the inputs."""
     return _typed([call.input(index) for index in range(len(call.inputs))])
 
 
 @importer("SequenceInsert")
 def sequence_insert(call: Call) -> Typed:
-    """``input_sequence`` with a tensor before a position, by default at the end."""
+    """SequenceInsert-11: a sequence with a tensor before a position, by default at the end."""
     items, tensor = list(_items(call)), call.input(1)
     items.insert(_position(call, 2, len(items) + 1, len(items)), tensor)
     return _typed(items)
@@ -92,7 +92,7 @@ def sequence_insert(call: Call) -> Typed:
 
 @importer("SequenceErase")
 def sequence_erase(call: Call) -> Typed:
-    """``input_sequence`` without the element at a position, by default the last one."""
+    """SequenceErase-11: a sequence without the element at a position, by default the last."""
     items = list(_items(call))
     if not items:
         raise call.error("erases an element of an empty sequence")
@@ -102,7 +102,7 @@ def sequence_erase(call: Call) -> Typed:
 
 @importer("SequenceAt")
 def sequence_at(call: Call) -> Typed:
-    """The element of ``input_sequence`` at a position."""
+    """SequenceAt-11: the element of ``input_sequence`` at a position."""
     items = _items(call)
     chosen = items[_position(call, 1, len(items), 0)]
     return Typed(chosen.type, chosen.value)
@@ -110,13 +110,13 @@ def sequence_at(call: Call) -> Typed:
 
 @importer("SequenceLength")
 def sequence_length(call: Call) -> Any:
-    """The number of elements of ``input_sequence``."""
+    """SequenceLength-11: the number of elements of ``input_sequence``."""
     return np.array(len(_items(call)), np.int64)
 
 
 @importer("SplitToSequence")
 def split_to_sequence(call: Call) -> Typed:
-    """Slices along an axis: of stated sizes, of one size, or of one element."""
+    """SplitToSequence-24: slices along an axis: of stated sizes, of one size, or of one element."""
     shape = call.input(0).shape
     axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
     extent, is_single = shape[axis], call.optional(1) is None
@@ -143,7 +143,7 @@ def split_to_sequence(call: Call) -> Typed:
 
 @importer("ConcatFromSequence")
 def concat_from_sequence(call: Call) -> Typed:
-    """The elements concatenated along an axis, which can be a new one."""
+    """ConcatFromSequence-11: the elements concatenated along an axis, which can be a new one."""
     items, is_new = _items(call), call.attribute("new_axis", 0)
     if not items:
         raise call.error("joins an empty sequence")
@@ -157,7 +157,7 @@ def concat_from_sequence(call: Call) -> Typed:
 
 @importer("SequenceMap")
 def sequence_map(call: Call) -> list[Typed]:
-    """A graph for each element of a sequence, with elements of further sequences, or tensors."""
+    """SequenceMap-17: a graph for each element of a sequence."""
     body, items = call.subgraph("body"), _items(call)
     extra_operands = [call.input(index) for index in range(1, len(call.inputs))]
     rows = []
@@ -179,7 +179,7 @@ def sequence_map(call: Call) -> list[Typed]:
 
 @importer("Optional")
 def optional(call: Call) -> Typed:
-    """An optional of the input, or without a value."""
+    """Optional-28: an optional of the input, or without a value."""
     operand = call.optional(0)
     call.attribute("type")  # of a value that is not there
     return _typed(None) if operand is None else Typed(operand.type, operand.value)
@@ -187,7 +187,7 @@ def optional(call: Call) -> Typed:
 
 @importer("OptionalHasElement")
 def optional_has_element(call: Call) -> Any:
-    """True if the optional has a value."""
+    """OptionalHasElement-28: true if the optional has a value."""
     operand = call.optional(0)
     is_empty = operand is None or (
         isinstance(operand.value, _Sequence) and operand.value.items is None
@@ -197,7 +197,7 @@ def optional_has_element(call: Call) -> Any:
 
 @importer("OptionalGetElement")
 def optional_get_element(call: Call) -> Typed:
-    """The value of the optional."""
+    """OptionalGetElement-28: the value of the optional."""
     operand = call.input(0)
     if isinstance(operand.value, _Sequence) and operand.value.items is None:
         raise call.error("takes the value of an optional that has none")

@@ -32,13 +32,13 @@ def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
 
 @importer("Identity")
 def identity(call: Call) -> Typed:
-    """``input`` unchanged."""
+    """Identity-25: ``input`` unchanged."""
     return Typed(call.input(0).type, call.input(0).value)
 
 
 @importer("Dropout")
 def dropout(call: Call) -> list[Typed]:
-    """``data`` unchanged, and a mask that is true everywhere: inference drops nothing."""
+    """Dropout-22: ``data`` unchanged, and a mask that is true everywhere, as in inference."""
     if call.optional(2) is not None and call.constant(2).any():
         raise call.error(
             "has training_mode = true, and drops elements at random; export it for inference",
@@ -51,7 +51,7 @@ def dropout(call: Call) -> list[Typed]:
 
 @importer("Constant")
 def constant(call: Call) -> Typed:
-    """The tensor or the numbers of an attribute."""
+    """Constant-25: the tensor or the numbers of an attribute."""
     for name in ("value", "sparse_value"):
         tensor = call.attribute(name)
         if isinstance(tensor, Tensor):
@@ -66,7 +66,7 @@ def constant(call: Call) -> Typed:
 
 @importer("Shape")
 def shape(call: Call) -> AnyArray:
-    """The dimension sizes from ``start`` to ``end``."""
+    """Shape-25: the dimension sizes from ``start`` to ``end``."""
     extents = list(call.input(0).shape)
     end = call.attribute("end")
     return np.array(extents[call.attribute("start", 0) : end], np.int64)
@@ -74,13 +74,13 @@ def shape(call: Call) -> AnyArray:
 
 @importer("Size")
 def size(call: Call) -> AnyArray:
-    """The number of elements."""
+    """Size-25: the number of elements."""
     return np.array(math.prod(call.input(0).shape), np.int64)
 
 
 @importer("Reshape")
 def reshape(call: Call) -> Typed:
-    """``data`` in another shape: 0 copies a dimension size, -1 stands for the remaining size."""
+    """Reshape-25: ``data`` in another shape; 0 copies a size, -1 is the remaining size."""
     stated, before = call.constant_list(1), call.input(0).shape
     shape = list(stated)
     if not call.attribute("allowzero", 0):
@@ -103,7 +103,7 @@ def _reshaped(call: Call, stated: Sequence[int]) -> Typed:
 
 @importer("Flatten")
 def flatten(call: Call) -> Typed:
-    """A matrix: the axes before ``axis`` are M, the others N."""
+    """Flatten-25: A matrix: the axes before ``axis`` are M, the others N."""
     before = call.input(0).shape
     axis = call.attribute("axis", 1)
     if not -len(before) <= axis <= len(before):
@@ -114,7 +114,7 @@ def flatten(call: Call) -> Typed:
 
 @importer("Squeeze")
 def squeeze(call: Call) -> Typed:
-    """``data`` without axes of one element."""
+    """Squeeze-25: ``data`` without axes of one element."""
     before = call.input(0).shape
     axes = [axis for axis, size in enumerate(before) if size == 1]
     if call.optional(1) is not None:
@@ -130,7 +130,7 @@ def squeeze(call: Call) -> Typed:
 
 @importer("Unsqueeze")
 def unsqueeze(call: Call) -> Typed:
-    """``data`` with further axes of one element."""
+    """Unsqueeze-25: ``data`` with further axes of one element."""
     extents = list(call.input(0).shape)
     new_axes = call.constant_list(1)
     rank = len(extents) + len(new_axes)
@@ -144,7 +144,7 @@ def unsqueeze(call: Call) -> Typed:
 
 @importer("Transpose")
 def transpose(call: Call) -> Typed:
-    """``data`` with its axes in the order ``perm``, by default reversed."""
+    """Transpose-25: ``data`` with its axes in the order ``perm``, by default reversed."""
     operand = call.input(0)
     rank = len(operand.shape)
     order = tuple(call.attribute("perm", list(reversed(range(rank)))))
@@ -157,7 +157,7 @@ def transpose(call: Call) -> Typed:
 
 @importer("Concat")
 def concat(call: Call) -> Typed:
-    """Inputs along an axis; quantized ones with the same parameters stay integers."""
+    """Concat-13: inputs along an axis; quantized ones with the same parameters stay integers."""
     operands = [call.input(index) for index in range(len(call.inputs))]
     rank = len(operands[0].shape)
     axis = call.axis("axis", rank, 0)
@@ -191,7 +191,7 @@ _WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
 
 @importer("Slice")
 def slice_(call: Call) -> Typed:
-    """``data[starts:ends:steps]`` along axes."""
+    """Slice-13: ``data[starts:ends:steps]`` along axes."""
     extents = call.input(0).shape
     starts, ends = (call.constant_list(index) for index in (1, 2))
     axes = list(range(len(starts))) if call.optional(3) is None else call.constant_list(3)
@@ -228,7 +228,7 @@ def slice_(call: Call) -> Typed:
 
 @importer("Split")
 def split(call: Call) -> list[Typed]:
-    """Slices of stated sizes along an axis, or of equal sizes."""
+    """Split-18: slices of stated sizes along an axis, or of equal sizes."""
     extents, count = call.input(0).shape, len(call.node.outputs)
     axis = call.axis("axis", len(extents), 0)
     if call.attribute("num_outputs", count) != count:

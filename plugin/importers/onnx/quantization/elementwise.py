@@ -52,13 +52,13 @@ def _combined(
 
 @importer("Add")
 def add(call: Call) -> ScaledSum | Typed:
-    """``A + B``; an exact sum of integers with constant scales."""
+    """Add-14: ``A + B``; an exact sum of integers with constant scales."""
     return _combined(call, ScaledSum.plus, "it adds too many terms", added)
 
 
 @importer("Sub")
 def subtract(call: Call) -> ScaledSum | Typed:
-    """``A - B``; an exact difference of integers with constant scales."""
+    """Sub-14: ``A - B``; an exact difference of integers with constant scales."""
     return _combined(
         call, lambda a, b: a.plus(b.negated()), "it subtracts too many terms", subtracted
     )
@@ -66,20 +66,20 @@ def subtract(call: Call) -> ScaledSum | Typed:
 
 @importer("Mul")
 def multiply(call: Call) -> ScaledSum | Typed:
-    """``A * B``; an exact product of integers with constant scales."""
+    """Mul-14: ``A * B``; an exact product of integers with constant scales."""
     return _combined(call, ScaledSum.times, "products take more than 31 bits", multiplied)
 
 
 @importer("Neg")
 def negate(call: Call) -> ScaledSum | Typed:
-    """``-X``; quantized operands stay integers."""
+    """Neg-13: ``-X``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     return negated(call) if total is None else total.negated()
 
 
 @importer("Relu")
 def relu(call: Call) -> ScaledSum | Typed:
-    """``max(X, 0)``; quantized operands stay integers."""
+    """Relu-14: ``max(X, 0)``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     clamped = None if total is None else total.rectified()
     return rectified(call) if clamped is None else clamped
@@ -87,7 +87,7 @@ def relu(call: Call) -> ScaledSum | Typed:
 
 @importer("LeakyRelu")
 def leaky_relu(call: Call) -> ScaledSum | Typed:
-    """Negative elements times ``alpha``, which are a second term of a quantized operand."""
+    """LeakyRelu-16: negative elements times ``alpha``, a second term of a quantized operand."""
     total = _as_sum(call.input(0).value)
     result = None if total is None else total.leaky(call.attribute("alpha", 0.01))
     if result is None and total is not None:
@@ -97,7 +97,7 @@ def leaky_relu(call: Call) -> ScaledSum | Typed:
 
 @importer("Clip")
 def clip(call: Call) -> ScaledSum | Typed:
-    """``input`` clamped to ``min`` and ``max``, which a later quantization applies to integers."""
+    """Clip-13: ``input`` clamped to bounds, which a later quantization applies to integers."""
     total = _as_sum(call.input(0).value)
     if total is None:
         return clipped(call)
@@ -112,7 +112,7 @@ def clip(call: Call) -> ScaledSum | Typed:
 
 @importer("com.microsoft.QLinearAdd")
 def qlinear_add(call: Call) -> Typed:
-    """``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A + B``."""
+    """QLinearAdd-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A + B``."""
     left, right = _two_sums(call)
     total = left.plus(right)
     if total is None:
@@ -122,7 +122,7 @@ def qlinear_add(call: Call) -> Typed:
 
 @importer("com.microsoft.QLinearMul")
 def qlinear_mul(call: Call) -> Typed:
-    """``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A * B``."""
+    """QLinearMul-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A * B``."""
     left, right = _two_sums(call)
     product = left.times(right)
     if product is None:
@@ -147,7 +147,7 @@ def _two_sums(call: Call) -> list[ScaledSum]:
 
 @importer("com.microsoft.QLinearConcat")
 def qlinear_concat(call: Call) -> Typed:
-    """``Y_scale, Y_zero, X, X_scale, X_zero, ...``: operands requantized and concatenated."""
+    """QLinearConcat-1: ``Y_scale, Y_zero, X, X_scale, X_zero, ...``."""
     axis, operands, type_ = call.integer("axis"), [], call.input(1).type
     if len(call.inputs) < 5 or (len(call.inputs) - 2) % 3:
         raise call.error(f"has {len(call.inputs)} inputs, expected 2 and 3 for each operand")
@@ -165,14 +165,14 @@ def _on_floats(call: Call, function: Callable[[AnyArray], AnyArray]) -> Typed:
 
 @importer("com.microsoft.QLinearSigmoid")
 def qlinear_sigmoid(call: Call) -> Typed:
-    """``1 / (1 + exp(-X))``, computed in f32."""
+    """QLinearSigmoid-1: ``1 / (1 + exp(-X))``, computed in f32."""
     one = np.float32(1)
     return _on_floats(call, lambda x: one / (one + np.exp(-x)))
 
 
 @importer("com.microsoft.QLinearLeakyRelu")
 def qlinear_leaky_relu(call: Call) -> Typed:
-    """Negative elements times ``alpha``; exact where the scales are constant."""
+    """QLinearLeakyRelu-1: negative elements times ``alpha``; exact for constant scales."""
     alpha = call.attribute("alpha", 0.01)
     total = quantized(call, 0, 1, 2).as_sum()
     result = None if total is None else total.leaky(alpha)
@@ -183,7 +183,7 @@ def qlinear_leaky_relu(call: Call) -> Typed:
 
 @importer("com.microsoft.QLinearWhere")
 def qlinear_where(call: Call) -> Typed:
-    """``condition, X, x_scale, x_zero, Y, y_scale, y_zero, z_scale, z_zero``."""
+    """QLinearWhere-1: ``condition, X, x_scale, x_zero, Y, y_scale, y_zero, z_scale, z_zero``."""
     condition = call.array(0)
     operands = [stored(call, quantized(call, n, n + 1, n + 2), 7, 8) for n in (1, 4)]
     sides = [convert(operand.value, I32) for operand in operands]
@@ -193,7 +193,7 @@ def qlinear_where(call: Call) -> Typed:
 
 @importer("com.microsoft.QLinearSoftmax")
 def qlinear_softmax(call: Call) -> Typed:
-    """``exp(X) / sum(exp(X))`` along an axis, computed in f32."""
+    """QLinearSoftmax-1: ``exp(X) / sum(exp(X))`` along an axis, computed in f32."""
     if call.attribute("opset", 13) < 13:
         raise call.error(f"of opset {call.attribute('opset')} is not lowered", UnsupportedError)
     axis = call.axis("axis", len(call.input(0).shape), -1)

@@ -133,7 +133,7 @@ def _report_arithmetic(call: Call, total: ScaledSum, scales: AnyArray) -> None:
 
 @importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
 def quantize_linear(call: Call) -> Typed:
-    """``x, y_scale, y_zero_point``: per tensor, per axis, or in blocks along an axis."""
+    """QuantizeLinear-28: ``x, y_scale, y_zero_point``: per tensor, axis or block."""
     call = _with_float_scales(call)
     operand = call.input(0)
     shape, block_size = operand.shape, call.attribute("block_size", 0)
@@ -233,7 +233,7 @@ def _quantized_to_small_float(call: Call, type_: str) -> Typed:
 
 @importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
 def dequantize_linear(call: Call) -> ExpressedValue:
-    """``x, x_scale, x_zero_point`` as integers and scales; small floats by a table."""
+    """DequantizeLinear-28: ``x, x_scale, x_zero_point``, as integers and scales."""
     is_power = call.input(1).type == "FLOAT8E8M0"
     call = _with_float_scales(call)
     operand = call.input(0)
@@ -272,7 +272,7 @@ def dequantize_linear(call: Call) -> ExpressedValue:
 
 @importer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(call: Call) -> list[Typed]:
-    """``x`` to uint8, its scale and its zero point, from the range of the elements and 0."""
+    """DynamicQuantizeLinear-11: ``x`` to uint8, its scale and its zero point."""
     return list(dynamically_quantized(call.array(0)))
 
 
@@ -297,7 +297,7 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
 
 @importer("Cast", "CastLike")
 def cast(call: Call) -> Typed:
-    """``input`` as another element type: floats are truncated, integers wrap."""
+    """Cast-28, CastLike-25: ``input`` as another type: floats are truncated, integers wrap."""
     operand = call.input(0)
     is_like = call.node.operator == "CastLike"
     type_ = call.input(1).type if is_like else call.element_type_name(call.integer("to"))

@@ -26,7 +26,7 @@ from .layers import LSTM_FUNCTIONS, lstm_of
 
 @importer("com.microsoft.DynamicQuantizeLSTM")
 def dynamic_quantize_lstm(call: Call) -> list[AnyArray]:
-    """``X, W, R, B, sequence_lens, initial_h, initial_c, P``, and parameters of W and R."""
+    """DynamicQuantizeLSTM-1: operands of LSTM, and parameters of W and R."""
     layer = Layer(call, _QuantizedProducts(call), F32, LSTM_FUNCTIONS)
     call.with_integers()
     return lstm_of(layer)

@@ -21,7 +21,7 @@ LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 
 @importer("LSTM")
 def lstm(call: Call) -> list[AnyArray]:
-    """``X, W, R, B, sequence_lens, initial_h, initial_c, P`` to ``Y, Y_h, Y_c``."""
+    """LSTM-22: ``X, W, R, B, sequence_lens, initial_h, initial_c, P`` to ``Y, Y_h, Y_c``."""
     element = element_of_layer(call)
     return lstm_of(Layer(call, FloatProducts(call, 4, element), element, LSTM_FUNCTIONS))
 
@@ -61,7 +61,7 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
 
 @importer("GRU")
 def gru(call: Call) -> list[AnyArray]:
-    """``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``; the gates are update, reset, hidden.
+    """GRU-22: ``X, W, R, B, sequence_lens, initial_h``; the gates are update, reset, hidden.
 
     With ``linear_before_reset`` the reset gate scales the products of the state with R and their
     bias; without it, the state.
@@ -102,7 +102,7 @@ def gru(call: Call) -> list[AnyArray]:
 
 @importer("RNN")
 def rnn(call: Call) -> list[AnyArray]:
-    """``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``."""
+    """RNN-22: ``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``."""
     element = element_of_layer(call)
     layer = Layer(call, FloatProducts(call, 1, element), element, ("tanh",))
     products, bias = layer.products, layer.bias()

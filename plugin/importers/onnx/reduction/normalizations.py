@@ -76,7 +76,7 @@ def _stashed(call: Call) -> tuple[AnyArray, list[int], ElementType]:
 
 @importer("LayerNormalization")
 def layer_normalization(call: Call) -> list[AnyArray]:
-    """``X, Scale, B`` to ``Y, Mean, InvStdDev``."""
+    """LayerNormalization-17: ``X, Scale, B`` to ``Y, Mean, InvStdDev``."""
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
@@ -88,13 +88,13 @@ def layer_normalization(call: Call) -> list[AnyArray]:
 
 @importer("RMSNormalization")
 def rms_normalization(call: Call) -> AnyArray:
-    """``X, scale`` to ``Y``, of the type of the scale."""
+    """RMSNormalization-23: ``X, scale`` to ``Y``, of the type of the scale."""
     return _simplified(call)[0]
 
 
 @importer("SimplifiedLayerNormalization")
 def simplified_layer_normalization(call: Call) -> list[AnyArray]:
-    """``X, scale`` to ``Y``, of the type of the scale, and ``inv_std_var``."""
+    """SimplifiedLayerNormalization-1: ``X, scale`` to ``Y, inv_std_var``."""
     return _simplified(call)
 
 
@@ -108,7 +108,7 @@ def _simplified(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[AnyArray]:
-    """``input, skip, gamma, beta, bias``: normalized ``input + skip + bias``."""
+    """SkipLayerNormalization-1: ``input, skip, gamma, beta, bias``: of their sum."""
     return _of_sum(
         call, optional_float_operand(call, 3), optional_float_operand(call, 4), is_centered=True
     )
@@ -116,7 +116,7 @@ def skip_layer_normalization(call: Call) -> list[AnyArray]:
 
 @importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
-    """``input, skip, gamma, bias``: normalized ``input + skip + bias``, without a mean."""
+    """SkipSimplifiedLayerNormalization-1: of ``input + skip + bias``."""
     return _of_sum(call, None, optional_float_operand(call, 3), is_centered=False)
 
 
@@ -149,7 +149,7 @@ def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
 
 @importer("GroupNormalization")
 def group_normalization(call: Call) -> AnyArray:
-    """``X, scale, bias``: normalized groups of channels."""
+    """GroupNormalization-21: ``X, scale, bias``: normalized groups of channels."""
     x, groups, stash = (
         float_operand(call, 0),
         call.integer("num_groups"),
@@ -167,7 +167,7 @@ def group_normalization(call: Call) -> AnyArray:
 
 @importer("InstanceNormalization")
 def instance_normalization(call: Call) -> AnyArray:
-    """``input, scale, B``: each channel of each image normalized."""
+    """InstanceNormalization-22: ``input, scale, B``: each channel of each image normalized."""
     x = float_operand(call, 0)
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
     unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
@@ -176,7 +176,7 @@ def instance_normalization(call: Call) -> AnyArray:
 
 @importer("BatchNormalization")
 def batch_normalization(call: Call) -> AnyArray:
-    """``X, scale, B, input_mean, input_var``: ``X * a + (B - mean * a)`` with known statistics."""
+    """BatchNormalization-15: ``X * a + (B - mean * a)`` with constant statistics."""
     if call.attribute("training_mode", 0):
         raise call.error(
             "is in training mode, which computes statistics of the batch; export the model for "
@@ -191,7 +191,7 @@ def batch_normalization(call: Call) -> AnyArray:
 
 @importer("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call) -> AnyArray:
-    """``(X - mean) / (deviation + 1e-9)``, as the function body of the specification."""
+    """MeanVarianceNormalization-13: ``(X - mean) / (deviation + 1e-9)``."""
     x = float_operand(call, 0)
     stated = call.attribute("axes", [0, 2, 3])
     axes = [call.checked_axis(axis, x.ndim) for axis in stated]
@@ -206,7 +206,7 @@ def mean_variance_normalization(call: Call) -> AnyArray:
 
 @importer("LpNormalization")
 def lp_normalization(call: Call) -> AnyArray:
-    """``input / norm`` along an axis; 0 where the norm is 0."""
+    """LpNormalization-22: ``input / norm`` along an axis; 0 where the norm is 0."""
     x, order = float_operand(call, 0), call.attribute("p", 2)
     axis = call.axis("axis", x.ndim, -1)
     powers = np.abs(x) if order == 1 else x * x

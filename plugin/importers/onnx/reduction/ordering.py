@@ -40,7 +40,7 @@ def _reversed(keys: AnyArray) -> AnyArray:
 
 @importer("TopK")
 def top_k(call: Call) -> list[Typed]:
-    """The K greatest or least elements along an axis, and their indices."""
+    """TopK-24: the K greatest or least elements along an axis, and their indices."""
     operand, value = call.input(0), call.array(0)
     shape, count = value.shape, int(call.constant_scalar(1))
     axis = call.axis("axis", len(shape), -1)
@@ -73,7 +73,7 @@ def top_k(call: Call) -> list[Typed]:
 
 @importer("ArgMax", "ArgMin")
 def arg_extremum(call: Call) -> Typed:
-    """The first or last index of the extremum along an axis; NaN is an extremum, as in NumPy."""
+    """ArgMax-13, ArgMin-13: the first or last index of the extremum; NaN is one."""
     value = call.array(0)
     axis = call.axis("axis", value.ndim, 0)
     extent = value.shape[axis]
@@ -98,7 +98,7 @@ def arg_extremum(call: Call) -> Typed:
 
 @importer("CumSum", "CumProd")
 def cumulative_operator(call: Call) -> Typed:
-    """Sums or products of the elements up to each position along a constant axis."""
+    """CumProd-26, CumSum-14: sums or products of the elements up to each position."""
     value = call.array(0)
     axis = call.checked_axis(int(call.constant_scalar(1)), value.ndim)
     result = cumulative(

@@ -144,5 +144,9 @@ def reduced(call: Call) -> Typed:
 
 @importer(*(name for name in _REDUCTIONS if name != "ReduceMean"))
 def reduction(call: Call) -> Typed:
-    """Sums, products, extremes and norms along axes."""
+    """Sums, products, extremes and norms along axes.
+
+    Operators: ReduceL1-18, ReduceL2-18, ReduceLogSum-28, ReduceLogSumExp-28, ReduceMax-20,
+    ReduceMin-20, ReduceProd-18, ReduceSum-13, ReduceSumSquare-18.
+    """
     return reduced(call)

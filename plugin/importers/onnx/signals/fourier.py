@@ -32,7 +32,7 @@ def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]
 
 @importer("DFT")
 def dft(call: Call) -> Typed:
-    """The transform of a real or complex signal along an axis, padded or cut to a length."""
+    """DFT-20: the transform of a real or complex signal along an axis, padded or cropped."""
     value = call.array(0)
     is_inverse, is_onesided = (bool(call.attribute(n, 0)) for n in ("inverse", "onesided"))
     real, imaginary = _components(call, value)
@@ -88,7 +88,7 @@ def _with_length(value: AnyArray, length: int) -> AnyArray:
 
 @importer("STFT")
 def stft(call: Call) -> Typed:
-    """The transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
+    """STFT-17: the transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
     value = call.array(0)
     real, imaginary = _components(call, value)
     step = int(call.constant_scalar(1))

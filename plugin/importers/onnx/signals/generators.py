@@ -21,7 +21,7 @@ from ..reading.model import ELEMENTS, Tensor, element_of, is_too_large
 
 @importer("Range")
 def range_(call: Call) -> Typed:
-    """Numbers from ``start`` to before ``limit``, in steps of ``delta``, of one type."""
+    """Range-27: numbers from ``start`` to before ``limit``, in steps of ``delta``, of one type."""
     type_ = call.input(0).type
     start, limit, delta = (call.constant(index).reshape(-1) for index in range(3))
     call.attribute("stash_type", 1)  # the precision of sums of f16, which are computed in f64 here
@@ -37,7 +37,7 @@ def range_(call: Call) -> Typed:
 
 @importer("ConstantOfShape")
 def constant_of_shape(call: Call) -> Typed:
-    """One value everywhere; the f32 0 by default."""
+    """ConstantOfShape-25: one value everywhere; the f32 0 by default."""
     shape = call.constant_list(0)
     value = call.attribute("value")
     if min(shape, default=0) < 0 or is_too_large(shape):
@@ -51,7 +51,7 @@ def constant_of_shape(call: Call) -> Typed:
 
 @importer("EyeLike")
 def eye_like(call: Call) -> Typed:
-    """Ones on a diagonal of a matrix of the input's shape."""
+    """EyeLike-22: ones on a diagonal of a matrix of the input's shape."""
     shape, type_ = call.input(0).shape, call.input(0).type
     if len(shape) != 2:
         raise call.error(f"is like a tensor of {len(shape)} dimensions, expected 2")
@@ -71,7 +71,7 @@ def _type_of(call: Call, number: int) -> str:
 
 @importer("Trilu")
 def trilu(call: Call) -> Typed:
-    """The upper or lower triangle of matrices, and 0 elsewhere."""
+    """Trilu-14: the upper or lower triangle of matrices, and 0 elsewhere."""
     value = call.array(0)
     if value.ndim < 2:
         raise call.error(f"is of a tensor of {value.ndim} dimensions, expected 2 or more")
@@ -96,7 +96,7 @@ _WINDOWS = {
 
 @importer(*_WINDOWS)
 def window(call: Call) -> Typed:
-    """A sum of cosines over one period, or over a symmetric window."""
+    """BlackmanWindow-17, HammingWindow-17, HannWindow-17: a sum of cosines."""
     size, periodic = int(call.constant_scalar(0)), call.attribute("periodic", 1)
     type_ = _type_of(call, call.attribute("output_datatype", 1))
     if size < 0 or is_too_large([size]):
@@ -110,7 +110,7 @@ def window(call: Call) -> Typed:
 
 @importer("MelWeightMatrix")
 def mel_weight_matrix(call: Call) -> Typed:
-    """The weights of frequency bins in triangular bands on the mel scale: ``[bins, bands]``."""
+    """MelWeightMatrix-17: triangular bands on the mel scale, ``[bins, bands]``."""
     bands, length, rate = (int(call.constant_scalar(index)) for index in range(3))
     low, high = (float(call.constant_scalar(index)) for index in (3, 4))
     type_ = _type_of(call, call.attribute("output_datatype", 1))
