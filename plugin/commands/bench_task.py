@@ -72,10 +72,7 @@ class Bench:
     @property
     def call(self) -> Call:
         """The timed call."""
-        return Call(
-            self.function, tuple(self.inputs), (), (), 0, 0,
-            quantized_io=False, as_stream=False, as_json=False,
-        )  # fmt: skip
+        return Call(self.function, tuple(self.inputs))
 
     def run(
         self,
@@ -104,13 +101,9 @@ class Bench:
             options = options_of_json(self.options)
             if self.is_for_device:
                 options = replace(options, vulkan_target=device.vulkan_target)
-
-            def check(signatures: Mapping[str, Signature]) -> None:
-                self._check_call(signatures)
-
             started = time.perf_counter()
             source = compile_to_bytes(
-                source, options, reproducer=reproducer, progress=steps, check=check,
+                source, options, reproducer=reproducer, progress=steps, check=self._check_call,
                 on_remark=on_remark, limits=Limits(**self.limits),
             )  # fmt: skip
             seconds = round(time.perf_counter() - started, 3)
@@ -251,21 +244,13 @@ def time_on_worker(
             parameters={scope: bundle.path(path) for scope, path in bench.parameters.items()},
             options={**options, "iree_flags": bundle.flags(options["iree_flags"])},
         )
-        request = {
-            "bench": asdict(moved),
-            "path": bundle.model.path,
-            "reproducer": bundle.reproducer,
-        }
+        paths = {"path": bundle.model.path, "reproducer": bundle.reproducer}
+        request = {"bench": asdict(moved), **paths}
         try:
             value, _ = call(_IN_CHILD, request, steps=steps, is_quiet=True)
             return {**value, "error": None}, []
         except SubquantError as error:
-            failure: dict[str, Any] = {
-                "result": None,
-                "remarks": [],
-                "error": bundle.renamed(error),
-            }
-            return failure, bundle.read_reproducer()
+            return {"remarks": [], "error": bundle.renamed(error)}, bundle.read_reproducer()
 
 
 def time_in_child(

@@ -7,21 +7,17 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ..compiler.cache import Cache, default_cache, parse_size
-from ..compiler.store_files import Record, StoredFile
 from ..core.reports import plain_table
 from ..errors import InputError, UsageError, counted, printable, quoted
 from .console import say, show_progress
 from .shared_options import json_option
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 __all__ = ["command"]
 
@@ -196,13 +192,12 @@ class _Entry:
         }
 
 
-def _entries(cache: Cache) -> Iterable[_Entry]:
+def _entries(cache: Cache) -> Iterator[_Entry]:
     sizes = {each.path.name: each.size for each in cache.files("blobs")}
     now = cache.now()
-
-    def entry(stored: StoredFile, record: Record) -> _Entry:
+    for stored, record in cache.records():
         blob_sizes = [sizes.get(digest) for digest in record.blobs.values()]
-        return _Entry(
+        yield _Entry(
             stored.path.name,
             record.fields.get("about", {}),
             stored.size + sum(size for size in blob_sizes if size is not None),
@@ -210,8 +205,6 @@ def _entries(cache: Cache) -> Iterable[_Entry]:
             record.uses,
             None not in blob_sizes,
         )
-
-    return [entry(stored, record) for stored, record in cache.records()]
 
 
 _TITLES = ("kind", "name", "options", "size", "last used", "hits")
@@ -233,11 +226,20 @@ def _cells(entry: _Entry) -> list[str]:
     ]
 
 
-def _table(entries: Iterable[_Entry]) -> Table:
+def _option_text(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _print_table(entries: Sequence[_Entry]) -> None:
     from rich import box
+    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    console, rows = Console(highlight=False), [_cells(entry) for entry in entries]
+    if not console.is_terminal:
+        click.echo("\n".join(plain_table(_TITLES, rows, _NUMBERS, "─")))
+        return
     table = Table(box=box.HORIZONTALS, show_edge=False, pad_edge=False, collapse_padding=True)
     for number, title in enumerate(_TITLES):
         is_number = number in _NUMBERS
@@ -247,24 +249,9 @@ def _table(entries: Iterable[_Entry]) -> Table:
             no_wrap=is_number or title == "kind",
             overflow="fold",
         )
-    for entry in entries:
-        table.add_row(*map(Text, _cells(entry)), style="" if entry.is_whole else "dim")
-    return table
-
-
-def _option_text(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _print_table(entries: Sequence[_Entry]) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    if console.is_terminal:
-        console.print(_table(entries))
-        return
-    rows = [_cells(entry) for entry in entries]
-    click.echo("\n".join(plain_table(_TITLES, rows, _NUMBERS, "─")))
+    for entry, row in zip(entries, rows, strict=True):
+        table.add_row(*map(Text, row), style="" if entry.is_whole else "dim")
+    console.print(table)
 
 
 def _bytes(size: int) -> str:

@@ -31,13 +31,13 @@ class Call:
 
     function: str | None
     inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    expected: tuple[str, ...]
-    atol: float
-    rtol: float
-    quantized_io: bool
-    as_stream: bool
-    as_json: bool
+    outputs: tuple[str, ...] = ()
+    expected: tuple[str, ...] = ()
+    atol: float = 0.0
+    rtol: float = 0.0
+    quantized_io: bool = False
+    as_stream: bool = False
+    as_json: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):

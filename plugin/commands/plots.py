@@ -77,14 +77,7 @@ def _decibels(ratio: float) -> str:
 def _bar_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], ratios: Sequence[float], bar_width: int
 ) -> Table:
-    """Return a table with signal-to-noise ratios, and their bars if these are wide enough.
-
-    Args:
-        columns: titles; columns after the third are right-justified numbers, and empty ones too.
-        rows: cells of each row, without the ratio.
-        ratios: signal to noise of each row in decibels.
-        bar_width: width of the bars; none below 5.
-    """
+    """Return a table with a column of signal-to-noise ratios, and bars of more than 4 columns."""
     table = Table(box=None, pad_edge=False)
     for title in (*columns, "signal/noise"):
         is_text = title in ("operator", "result", "tensor", "shape")
