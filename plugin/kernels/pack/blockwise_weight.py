@@ -87,7 +87,6 @@ class BlockwiseWeight:
         """Pack the weight.
 
         Args:
-            kernels: the kernels of the module.
             is_planar: pack planar tensors, even if the weight is constant.
         """
         return _Packer(self, kernels).packed(is_planar=is_planar)

@@ -79,7 +79,6 @@ class Int8Weight:
         that costs less than IREE's grouped convolution.
 
         Args:
-            module_globals: the globals of the module.
             channel_padding: further channels.
             slices: parts of the channels, of which a column multiplies one.
         """
@@ -128,8 +127,6 @@ def initial_accumulators(
 
     Args:
         matrix: the weight, ``N x K``.
-        tiles: its layout.
-        target: the instruction set.
         epilogue: the epilogue, whose bias is added.
         skipped: taps that the kernel skips; there is a kind for each number of them.
     """

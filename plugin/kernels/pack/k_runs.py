@@ -1,8 +1,7 @@
 """K of an AMX kernel, as it lies in memory: runs of consecutive bytes, read in equal pieces.
 
 Taps of the last filter axis whose pixels are consecutive in memory form a *run*. A run is read in
-*pieces* of up to 64 bytes, a row of an AMX tile. The last piece may overlap the one before: there
-  the
+*pieces* of up to 64 bytes, a row of an AMX tile. Where the last piece overlaps the one before, the
 packed weight has zeros.
 """
 

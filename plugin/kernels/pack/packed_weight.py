@@ -23,8 +23,8 @@ columns::
 
     record = steps | scale, zero point, offset | those of the next block | ...
 
-Outer scales, which several blocks share, precede the records of the blocks. A *superblock* is the
-least number of records that have whole outer scales, and whole outer scales of offsets::
+Outer scales, which several blocks share, precede the records of the blocks. A *superblock* is
+the least number of records with whole outer scales and outer offsets::
 
     superblock = outer scales | outer offsets | record | record | ...
 

@@ -218,9 +218,9 @@ class ModuleGlobals:
                 digests[key] = _digest("\n".join(description))
             return digests[key]
 
-        parts = [digest(value) for value in sources]
-        parts.append(repr(_plain(layout)))
-        return f"{names[0]}@{label}.{_digest(' '.join(parts))}"
+        key = [digest(value) for value in sources]
+        key.append(repr(_plain(layout)))
+        return f"{names[0]}@{label}.{_digest(' '.join(key))}"
 
     def _loaded(self, load: Operation) -> _Global | None:
         """Return the global that is loaded; None if there is none: no verifier has looked."""

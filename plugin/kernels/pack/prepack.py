@@ -73,7 +73,6 @@ def prepacked(
     """Return a prepacked operand: a constant, a parameter that is written, or a traced result.
 
     Args:
-        kernels: the kernels of the module.
         sources: tensors that it is computed from.
         label: legible summary of the layout, for the name of a parameter.
         layout: all else that it depends on, see `ModuleGlobals.packed_name`.

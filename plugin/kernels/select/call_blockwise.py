@@ -21,13 +21,7 @@ __all__ = ["activation_matrix", "call_blockwise", "result_tensor"]
 
 
 def call_blockwise(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Value:
-    """Emit the calls, and return the result of the contraction and its epilogue.
-
-    Args:
-        match: the contraction.
-        kernels: the kernels of the module.
-        result: the type of the contraction's result.
-    """
+    """Emit the calls, and return the result of the contraction and its epilogue."""
     tiles, batches, epilogue = match.tiles, match.weight.batches, match.epilogue
     weight = match.weight.packed(kernels)
     # An f32 accumulator and a converted weight take registers of float activations.
@@ -98,10 +92,8 @@ def result_tensor(
     """Return the result of a contraction, from ``M x N``.
 
     Args:
-        match: the contraction.
         matrix: f32.
         extents: of the loops of M.
-        type_: of the result.
     """
     weight, sizes = match.weight, match.weight.loop_sizes
     n: list[Extent] = [sizes[loop] for loop in weight.columns]

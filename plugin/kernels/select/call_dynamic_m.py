@@ -23,14 +23,7 @@ __all__ = ["call_dynamic_m"]
 def call_dynamic_m(
     match: DynamicMMatch, kernels: KernelTable, result: ir.Type, instructions: str
 ) -> Value:
-    """Emit the call, and return its result.
-
-    Args:
-        match: the matrix product.
-        kernels: the kernels of the module.
-        result: the type of the product's result.
-        instructions: a name in `INSTRUCTION_SETS`.
-    """
+    """Emit the call, and return its result."""
     target = INSTRUCTION_SETS[instructions]
     n, k = (int(match.weight.type.shape[axis]) for axis in match.weight_axes)
     k_padding = -k % target.k_pack

@@ -26,10 +26,6 @@ def replace_gather_rows(match: GatherRowsMatch, kernels: KernelTable) -> None:
     """Replace a row gather by a call.
 
     The operations of the table may follow the gather, so that they are cloned before it.
-
-    Args:
-        match: the gather.
-        kernels: the kernels of the module.
     """
     op, contraction = match.operation, match.contraction.contraction
     clones = dict[Value, Value]()

@@ -47,13 +47,7 @@ _ACTIVATION_COST_IN_TILES = 0.5
 
 
 def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Value:
-    """Emit the calls, and return the result of the contraction.
-
-    Args:
-        match: the contraction.
-        kernels: the kernels of the module.
-        result: the type of the result.
-    """
+    """Emit the calls, and return the result of the contraction."""
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
     mr = _mr(m, tiles)
@@ -109,7 +103,6 @@ def _tiles_per_thread(tiles: Tiles, row_blocks: int) -> int:
     """Return the number of tiles of a thread: the one that computes the fewest padding tiles.
 
     Args:
-        tiles: layout of the weight.
         row_blocks: M / MR.
     """
     count = -(-tiles.count // (_THREADS_PER_WORKGROUP // THREADS_PER_TILE))
@@ -123,8 +116,6 @@ def _split_k(tiles: Tiles, m: int, workgroups: int) -> int:
     Partial sums are written and read once more; the weight has at least twice as many integers.
 
     Args:
-        tiles: layout of the weight.
-        m: rows of activations.
         workgroups: number of workgroups without split-K.
     """
     limit = min(

@@ -65,15 +65,7 @@ def call_int8(
     instructions: str,
     epilogue: FusedEpilogue | None,
 ) -> Value | MatchFailure:
-    """Emit the call of a kernel, and return its result.
-
-    Args:
-        match: the contraction.
-        kernels: the kernels of the module.
-        result: the type of the contraction's result.
-        instructions: a name in `INSTRUCTION_SETS`.
-        epilogue: the fused epilogue.
-    """
+    """Emit the call of a kernel, and return its result."""
     call = _Int8Call(match, kernels, instructions, epilogue)
     if match.is_depthwise:
         value = call.depthwise()

@@ -26,12 +26,14 @@ def emit_attention(
     """Emit a call of the attention kernel, and return its result or the match failure."""
     lanes = math.gcd(INSTRUCTION_SETS[instructions].lanes, attention.depth)
     if lanes < _MIN_LANES:
-        return MatchFailure(f"its rows of {attention.depth} are not whole in vectors")
+        return MatchFailure(f"its head dimension {attention.depth} is no multiple of {_MIN_LANES}")
     if attention.count == 0:
         return MatchFailure("it has no queries")
     heads_per_group = attention.heads // attention.groups
     if not AttentionKernel.fits_scratch(heads_per_group, lanes):
-        return MatchFailure(f"its keys are shared by {heads_per_group} heads, which is too many")
+        return MatchFailure(
+            f"{heads_per_group} query heads of a group do not fit the scratch memory"
+        )
     kernel = AttentionKernel(
         instructions,
         attention.count,

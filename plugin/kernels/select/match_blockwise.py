@@ -53,13 +53,7 @@ class BlockwiseMatch:
     def of(
         cls, contraction: BlockContraction, instructions: str, module_globals: ModuleGlobals
     ) -> BlockwiseMatch | MatchFailure:
-        """Match a contraction with the kernels of CPUs.
-
-        Args:
-            contraction: the contraction.
-            instructions: a name in `INSTRUCTION_SETS`.
-            module_globals: the globals of its module.
-        """
+        """Match a contraction with the kernels of CPUs."""
         if contraction.activation_type != "int8":
             if contraction.expressed is not ExpressedType.F32:
                 return MatchFailure("its activations are neither quantized to int8 nor f32")
@@ -99,12 +93,7 @@ class BlockwiseMatch:
         return INSTRUCTION_SETS[self.instructions]
 
     def with_epilogue(self, result: Value, module_globals: ModuleGlobals) -> BlockwiseMatch:
-        """Fuse the operations after the contraction into the kernel, if it can compute them.
-
-        Args:
-            result: of the contraction, ``M x N``.
-            module_globals: the globals of the module.
-        """
+        """Fuse the operations after the contraction into the kernel, if it can compute them."""
         weight = self.weight
         loops = [loop for [(loop, _)] in self.contraction.indices[2]]
         is_matrix = loops == [*self.outer, *weight.columns] and element_of(result.type) == F32
@@ -129,9 +118,6 @@ def match_layout(
     """Match a contraction with tiles of `lanes` lanes.
 
     Args:
-        contraction: the contraction.
-        instructions: instructions of the kernel.
-        module_globals: the globals of the module.
         lanes: columns of a vector.
         vectors: returns the vectors of a tile for N.
         has_shuffle: the kernel can look up a codebook.

@@ -81,14 +81,7 @@ def match_gather_rows(
     instructions: str,
     module_globals: ModuleGlobals,
 ) -> list[GatherRowsMatch]:
-    """Match row gathers from the weights of contractions that kernels compute.
-
-    Args:
-        dequantizations: the ``subquant.dequantize`` of a module.
-        contractions: its ``subquant.block_contraction``.
-        instructions: a name in `INSTRUCTION_SETS`.
-        module_globals: its globals.
-    """
+    """Match row gathers from the weights of contractions that kernels compute."""
     matches: list[GatherRowsMatch] = []
     by_row_shape: dict[tuple[int, ...], list[BlockContraction]] = {}
     for op in contractions:

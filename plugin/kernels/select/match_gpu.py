@@ -29,11 +29,6 @@ def match_gpu(
     """Match a contraction whose activations are floats or quantized to int8.
 
     Tiles are the same for all M, so that functions share a packed weight.
-
-    Args:
-        contraction: the contraction.
-        instructions: a name in `GPU_INSTRUCTIONS`.
-        module_globals: the globals of its module.
     """
     lanes = THREAD_N * THREADS_PER_TILE
     match = match_layout(contraction, instructions, module_globals, lanes, lambda n: 1)

@@ -80,8 +80,6 @@ class Int8Match:
         """Match a ``stablehlo.dot_general`` or ``stablehlo.convolution``.
 
         Args:
-            op: the operation.
-            module_globals: the globals of its module.
             min_macs: least number of MACs that a kernel is called for.
         """
         if "convolution" in op.name and has_elements(op, "i16", "i16", "i32"):
@@ -312,15 +310,7 @@ class Int8Match:
         *,
         integer_only: bool,
     ) -> FusedEpilogue | None:
-        """Return the operations after the contraction that its kernel computes.
-
-        Args:
-            result: of the contraction.
-            how: form of the requantization.
-            instructions: a name in `INSTRUCTION_SETS`.
-            module_globals: the globals of the module.
-            integer_only: requantize without floats.
-        """
+        """Return the operations after the contraction that its kernel computes."""
         uses_amx = self.uses_amx(instructions)
         match = EpilogueMatch.of(
             result,

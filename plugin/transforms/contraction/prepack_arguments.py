@@ -1,7 +1,7 @@
 """Prepacking of weights that are arguments of a function.
 
 A function packs these weights at every call, which may take longer than the contraction. The
-function is cloned with prepacked arguments, and gets one packing function for each weight::
+function is cloned with prepacked arguments; each weight gets a packing function::
 
     func.func @main(%x: tensor<1x64xi8>, %w: tensor<64x64xi8>) -> tensor<1x64xi32> {
       %y = stablehlo.dot_general %x, %w, ...

@@ -2,7 +2,7 @@
 
 // CHECK: remark: 'subquant.attention' op is computed by a kernel (avx2)
 // CHECK: remark: 'subquant.attention' op is computed by a kernel (avx2)
-// CHECK: remark: 'subquant.attention' op has no kernel: its rows of 6 are not whole in vectors
+// CHECK: remark: 'subquant.attention' op has no kernel: its head dimension 6 is no multiple of 4
 
 // Eight workgroups, or one for each head of the caches: the number of queries is an operand then.
 // CHECK: "stream.return"(%c8, %c1, %c1)
