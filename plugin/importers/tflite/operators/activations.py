@@ -26,8 +26,6 @@ from ..arithmetic.requantization import (
 from ..call import Call, importer
 from .unary import apply_by_table, tabulate_storage
 
-__all__: list[str] = []
-
 _ONE = np.float32(1)
 
 

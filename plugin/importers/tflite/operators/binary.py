@@ -1,13 +1,15 @@
-"""Importers of elementwise arithmetic on two operands.
+"""Importers of elementwise operators on two operands: arithmetic, comparisons, selections.
 
 Sources: LiteRT, ``add.cc``, ``sub.cc``, ``mul.cc``, ``div.cc``, ``reference/integer_ops/add.h``,
 ``mul.h``, ``reference/div.h``, ``squared_difference.cc``, ``pow.cc``, ``floor_div.cc``,
-``floor_mod.cc``, ``add_n.cc``, ``atan2.cc``, ``bitwise_xor.cc``, ``right_shift.cc``.
+``floor_mod.cc``, ``add_n.cc``, ``atan2.cc``, ``bitwise_xor.cc``, ``right_shift.cc``,
+``maximum_minimum.cc``, ``comparisons.cc``, ``logical.cc``, ``select.cc``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,15 +26,43 @@ from ..arithmetic.requantization import (
 )
 from ..call import Call, Operand, importer
 
-__all__ = ["unquantized_operands"]
 
-
-def unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
+def _unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:
     """Return the values of two operands, checked to have no scale."""
     left, right = call.input(0), call.input(1)
     if left.is_quantized:
         raise call.error(f"does not support {left.tensor} with a scale", UnsupportedError)
     return left.value, right.value
+
+
+_UNQUANTIZED: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+    "ATAN2": np.arctan2,
+    "BITWISE_XOR": operator.xor,
+    "STABLEHLO_ADD": operator.add,
+    "STABLEHLO_MAXIMUM": np.maximum,
+    "STABLEHLO_MINIMUM": np.minimum,
+    "STABLEHLO_MULTIPLY": operator.mul,
+}
+
+
+@importer(*_UNQUANTIZED)
+def unquantized_function(call: Call) -> AnyArray:
+    """Import ATAN2, BITWISE_XOR and operators of StableHLO, of unquantized operands."""
+    return _UNQUANTIZED[call.operator.name](*_unquantized_operands(call))
+
+
+_OF_STORAGE: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+    "LOGICAL_AND": operator.and_,
+    "LOGICAL_OR": operator.or_,
+    "MAXIMUM": np.maximum,
+    "MINIMUM": np.minimum,
+}
+
+
+@importer(*_OF_STORAGE)
+def storage_function(call: Call) -> AnyArray:
+    """Import LOGICAL_AND, LOGICAL_OR, MAXIMUM and MINIMUM; LiteRT assumes equal scales."""
+    return _OF_STORAGE[call.operator.name](call.input(0).value, call.input(1).value)
 
 
 @importer("ADD", "SUB")
@@ -79,16 +109,6 @@ def _add_powers_of_two(
         for operand, shift in zip((left, right), shifts, strict=True)
     )
     return call.to_storage(x + y if call.operator.name == "ADD" else x - y)
-
-
-@importer("STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM")
-def stablehlo_binary(call: Call) -> AnyArray:
-    """Import STABLEHLO_ADD, _MULTIPLY, _MAXIMUM and _MINIMUM, of unquantized operands."""
-    x, y = unquantized_operands(call)
-    name = call.operator.name.removeprefix("STABLEHLO_")
-    if name in ("MAXIMUM", "MINIMUM"):
-        return np.maximum(x, y) if name == "MAXIMUM" else np.minimum(x, y)
-    return x + y if name == "ADD" else x * y
 
 
 @importer("MUL")
@@ -156,7 +176,7 @@ def squared_difference(call: Call) -> AnyArray:
 @importer("POW")
 def power(call: Call) -> AnyArray:
     """Import POW, for non-negative exponents of integers; LiteRT refuses negative ones."""
-    x, y = unquantized_operands(call)
+    x, y = _unquantized_operands(call)
     if call.input(0).is_float:
         return np.power(x, y)
     # From exponent 32 on, only bases of -1, 0 and 1 matter: exponents 30 and 31 give the same.
@@ -168,30 +188,17 @@ def power(call: Call) -> AnyArray:
     return result
 
 
-@importer("ATAN2")
-def atan2(call: Call) -> AnyArray:
-    """Import ATAN2."""
-    return np.arctan2(call.input(0).value, call.input(1).value)
-
-
-@importer("BITWISE_XOR")
-def bitwise_xor(call: Call) -> AnyArray:
-    """Import BITWISE_XOR."""
-    x, y = unquantized_operands(call)
-    return x ^ y
-
-
 @importer("RIGHT_SHIFT")
 def right_shift(call: Call) -> AnyArray:
     """Import RIGHT_SHIFT; the shift is clamped to 0 and the bits of the type minus 1."""
-    x, y = unquantized_operands(call)
+    x, y = _unquantized_operands(call)
     return x >> np.minimum(np.maximum(y, 0), x.dtype.itemsize * 8 - 1)
 
 
 @importer("FLOOR_DIV")
 def floor_div(call: Call) -> AnyArray:
     """Import FLOOR_DIV."""
-    x, y = unquantized_operands(call)
+    x, y = _unquantized_operands(call)
     if call.input(0).is_float:
         return np.floor(x / y)
     quotient = divide_truncated(np.where(y < 0, -x, x), np.abs(y))
@@ -202,7 +209,7 @@ def floor_div(call: Call) -> AnyArray:
 @importer("FLOOR_MOD")
 def floor_mod(call: Call) -> AnyArray:
     """Import FLOOR_MOD: the remainder of FLOOR_DIV, with the sign of the divisor."""
-    x, y = unquantized_operands(call)
+    x, y = _unquantized_operands(call)
     if call.input(0).is_float:
         rest = np.fmod(x, y)
     else:
@@ -213,7 +220,54 @@ def floor_mod(call: Call) -> AnyArray:
 @importer("ADD_N")
 def add_n(call: Call) -> AnyArray:
     """Import ADD_N: the sum of all operands."""
-    total = unquantized_operands(call)[0]
+    total = _unquantized_operands(call)[0]
     for operand in call.all_inputs()[1:]:
         total = total + operand.value
     return total
+
+
+_COMPARISONS: dict[str, Callable[[AnyArray, AnyArray], AnyArray]] = {
+    "EQUAL": np.equal,
+    "NOT_EQUAL": np.not_equal,
+    "LESS": np.less,
+    "LESS_EQUAL": np.less_equal,
+    "GREATER": np.greater,
+    "GREATER_EQUAL": np.greater_equal,
+}
+
+
+@importer(*_COMPARISONS)
+def compare(call: Call) -> AnyArray:
+    """Import comparisons; quantized operands are rounded to units of ``2**-8``.
+
+    LiteRT assumes equal scales when it orders 16-bit operands. It rescales only by factors below 1.
+    """
+    left, right = call.input(0), call.input(1)
+    function = _COMPARISONS[call.operator.name]
+    if left.tensor.type == "INT16" and call.operator.name not in ("EQUAL", "NOT_EQUAL"):
+        return function(left.value, right.value)
+    if left.tensor.type == "BOOL":
+        return function(convert(left.value, I32), convert(right.value, I32))
+    if not left.is_quantized:
+        return function(left.value, right.value)
+    scales = [np.float64(call.per_tensor(operand.tensor).scale) for operand in (left, right)]
+    if max(scales) >= 1:
+        raise call.error(
+            f"has operands of the scales {scales[0]:g} and {scales[1]:g}, which LiteRT compares "
+            "only if both are below 1",
+            UnsupportedError,
+        )
+    x, y = (
+        rescale(call.centered(operand) << 8, scale)
+        for operand, scale in zip((left, right), scales, strict=True)
+    )
+    return function(x, y)
+
+
+@importer("SELECT", "SELECT_V2")
+def select(call: Call) -> AnyArray:
+    """Import SELECT and SELECT_V2; a one-dimensional condition of SELECT selects rows."""
+    condition, x, y = (call.input(index).value for index in range(3))
+    if call.operator.name == "SELECT" and condition.ndim == 1 and x.ndim > 1:
+        condition = condition.reshape((-1, *(1,) * (x.ndim - 1)))
+    return np.where(condition, x, y)

@@ -14,8 +14,6 @@ from ....numerics.element_types import AnyArray
 from ..call import Call, VariableHandle, importer
 from ..reading.model import Tensor
 
-__all__: list[str] = []
-
 
 @importer("VAR_HANDLE")
 def var_handle(call: Call) -> VariableHandle:

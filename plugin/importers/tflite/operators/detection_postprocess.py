@@ -14,10 +14,8 @@ from ....numerics.array_functions import beside, take
 from ....numerics.element_types import AnyArray
 from ....numerics.ordering import greatest_first
 from ..call import Call, custom_importer
-from .custom_options import CustomOptions
+from .custom_operators import CustomOptions
 from .non_max_suppression import suppress
-
-__all__: list[str] = []
 
 _IRRELEVANT = (
     Irrelevant("_output_types", "repeats the types of the results"),

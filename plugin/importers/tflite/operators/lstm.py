@@ -36,8 +36,6 @@ from ..reading.model import Quantization
 from ..reading.schema import ACTIVATIONS
 from .recurrent import from_time_major, merge_directions, multiply_weights, to_time_major
 
-__all__: list[str] = []
-
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)  # gates, in the order of the operator's inputs
 _TANH = ACTIVATIONS.index("TANH")
 

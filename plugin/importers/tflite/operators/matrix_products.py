@@ -20,8 +20,6 @@ from ..call import Call, Operand, importer
 from . import dynamic_range
 from .integer_contraction import IntegerContraction, add_float_bias, bias_operand
 
-__all__: list[str] = []
-
 
 @importer("FULLY_CONNECTED")
 def fully_connected(call: Call) -> AnyArray:

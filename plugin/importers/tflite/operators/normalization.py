@@ -18,8 +18,6 @@ from ..arithmetic.requantization import saturating_cast
 from ..call import Call, importer
 from ..reading.model import Quantization
 
-__all__: list[str] = []
-
 
 def _wrong_result(call: Call, scale: str, zero_point: int, actual: Quantization) -> SubquantError:
     return call.error(

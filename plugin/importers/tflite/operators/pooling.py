@@ -15,8 +15,6 @@ from ....numerics.element_types import I32, AnyArray, Array
 from ..arithmetic.requantization import saturating_cast
 from ..call import Call, importer
 
-__all__: list[str] = []
-
 
 @dataclass(frozen=True)
 class _Window:

@@ -13,8 +13,6 @@ from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ..arithmetic.requantization import quantize_f32, rescale, round_half_away
 from ..call import Call, importer
 
-__all__: list[str] = []
-
 
 @importer("QUANTIZE")
 def quantize(call: Call) -> AnyArray:

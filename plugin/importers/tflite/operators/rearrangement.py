@@ -15,8 +15,6 @@ from ....numerics.array_functions import convert, take
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, importer
 
-__all__: list[str] = []
-
 
 @importer("TRANSPOSE")
 def transpose(call: Call) -> AnyArray:

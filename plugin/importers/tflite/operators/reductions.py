@@ -22,8 +22,6 @@ from ..arithmetic.requantization import (
 )
 from ..call import Call, importer
 
-__all__: list[str] = []
-
 
 def _axes(call: Call) -> tuple[int, ...]:
     rank = len(call.input(0).shape)

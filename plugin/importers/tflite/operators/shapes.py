@@ -15,8 +15,6 @@ from ....numerics.array_functions import bits_of, convert
 from ....numerics.element_types import AnyArray, ElementType
 from ..call import Call, importer
 
-__all__: list[str] = []
-
 
 def _batched_shape(call: Call, shape: Sequence[int], count: int) -> tuple[int, ...]:
     """Return a shape that the file states for its batch, for the actual number of elements."""

@@ -147,6 +147,12 @@ def reciprocal_square_root(call: Call) -> AnyArray:
     return tabulate_storage(call, to_storage)
 
 
+@importer("LOGICAL_NOT")
+def logical_not(call: Call) -> AnyArray:
+    """Import LOGICAL_NOT."""
+    return ~call.input(0).value
+
+
 @importer("EXP")
 def exponential(call: Call) -> AnyArray:
     """Import EXP; integers by a table."""

@@ -1,8 +1,8 @@
 """Options of TensorFlow Lite's operators: a table on each line, its fields in their order.
 
-A field is ``name:kind`` or ``name:kind=default``. Kinds are those of Python's ``struct`` (``?`` is
-a boolean), ``str``, a vector ``[i4]`` of a NumPy type, or ``*`` for a table or a vector of tables
-that no importer reads.
+Tables without fields share a line, separated by semicolons. A field is ``name:kind`` or
+``name:kind=default``. Kinds are those of Python's ``struct`` (``?`` is a boolean), ``str``, a
+vector ``[i4]`` of a NumPy type, or ``*`` for a table or a vector of tables that no importer reads.
 
 Source: ``schema.fbs`` of LiteRT, version 3d.
 """
@@ -47,9 +47,7 @@ EmbeddingLookupSparseOptions combiner:b
 MulOptions fused_activation_function:b
 PadOptions
 GatherOptions axis:i batch_dims:i
-BatchToSpaceNDOptions
-SpaceToBatchNDOptions
-TransposeOptions
+BatchToSpaceNDOptions; SpaceToBatchNDOptions; TransposeOptions
 ReducerOptions keep_dims:?
 SubOptions fused_activation_function:b pot_scale_int16:?=1
 DivOptions fused_activation_function:b
@@ -57,29 +55,18 @@ SqueezeOptions squeeze_dims:[i4]
 SequenceRNNOptions time_major:? fused_activation_function:b asymmetric_quantize_inputs:?
 StridedSliceOptions begin_mask:i end_mask:i ellipsis_mask:i new_axis_mask:i shrink_axis_mask:i
     offset:?
-ExpOptions
-TopKV2Options
+ExpOptions; TopKV2Options
 SplitOptions num_splits:i
 LogSoftmaxOptions
 CastOptions in_data_type:b out_data_type:b
-DequantizeOptions
-MaximumMinimumOptions
+DequantizeOptions; MaximumMinimumOptions
 ArgMaxOptions output_type:b
-LessOptions
-NegOptions
-PadV2Options
-GreaterOptions
-GreaterEqualOptions
-LessEqualOptions
-SelectOptions
-SliceOptions
+LessOptions; NegOptions; PadV2Options; GreaterOptions; GreaterEqualOptions; LessEqualOptions;
+SelectOptions; SliceOptions
 TransposeConvOptions padding:b stride_w:i stride_h:i fused_activation_function:b
     quantized_bias_type:b
 SparseToDenseOptions validate_indices:?
-TileOptions
-ExpandDimsOptions
-EqualOptions
-NotEqualOptions
+TileOptions; ExpandDimsOptions; EqualOptions; NotEqualOptions
 ShapeOptions out_type:b
 PowOptions
 ArgMinOptions output_type:b
@@ -87,21 +74,16 @@ FakeQuantOptions min:f max:f num_bits:i narrow_range:?
 PackOptions values_count:i axis:i
 LogicalOrOptions
 OneHotOptions axis:i
-LogicalAndOptions
-LogicalNotOptions
+LogicalAndOptions; LogicalNotOptions
 UnpackOptions num:i axis:i
-FloorDivOptions
-SquareOptions
-ZerosLikeOptions
-FillOptions
+FloorDivOptions; SquareOptions; ZerosLikeOptions; FillOptions
 BidirectionalSequenceLSTMOptions fused_activation_function:b cell_clip:f proj_clip:f
     merge_outputs:? time_major:?=1 asymmetric_quantize_inputs:?
 BidirectionalSequenceRNNOptions time_major:? fused_activation_function:b merge_outputs:?
     asymmetric_quantize_inputs:?
 UnidirectionalSequenceLSTMOptions fused_activation_function:b cell_clip:f proj_clip:f time_major:?
     asymmetric_quantize_inputs:? diagonal_recurrent_tensors:?
-FloorModOptions
-RangeOptions
+FloorModOptions; RangeOptions
 ResizeNearestNeighborOptions align_corners:? half_pixel_centers:?
 LeakyReluOptions alpha:f
 SquaredDifferenceOptions
@@ -109,53 +91,30 @@ MirrorPadOptions mode:b
 AbsOptions
 SplitVOptions num_splits:i
 UniqueOptions idx_out_type:b=2
-ReverseV2Options
-AddNOptions
-GatherNdOptions
-CosOptions
-WhereOptions
-RankOptions
+ReverseV2Options; AddNOptions; GatherNdOptions; CosOptions; WhereOptions; RankOptions
 ReverseSequenceOptions seq_dim:i batch_dim:i
-MatrixDiagOptions
-QuantizeOptions
-MatrixSetDiagOptions
-HardSwishOptions
+MatrixDiagOptions; QuantizeOptions; MatrixSetDiagOptions; HardSwishOptions
 IfOptions then_subgraph_index:i else_subgraph_index:i
 WhileOptions cond_subgraph_index:i body_subgraph_index:i
 DepthToSpaceOptions block_size:i
-NonMaxSuppressionV4Options
-NonMaxSuppressionV5Options
-ScatterNdOptions
-SelectV2Options
-DensifyOptions
-SegmentSumOptions
+NonMaxSuppressionV4Options; NonMaxSuppressionV5Options; ScatterNdOptions; SelectV2Options;
+DensifyOptions; SegmentSumOptions
 BatchMatMulOptions adj_x:? adj_y:? asymmetric_quantize_inputs:?
 CumsumOptions exclusive:? reverse:?
 CallOnceOptions init_subgraph_index:i
-BroadcastToOptions
-Rfft2dOptions
+BroadcastToOptions; Rfft2dOptions
 Conv3DOptions padding:b stride_d:i stride_w:i stride_h:i fused_activation_function:b
     dilation_d_factor:i=1 dilation_w_factor:i=1 dilation_h_factor:i=1
 HashtableOptions table_id:i key_dtype:b value_dtype:b
-HashtableFindOptions
-HashtableImportOptions
-HashtableSizeOptions
+HashtableFindOptions; HashtableImportOptions; HashtableSizeOptions
 VarHandleOptions container:str shared_name:str
-ReadVariableOptions
-AssignVariableOptions
+ReadVariableOptions; AssignVariableOptions
 RandomOptions seed:q seed2:q
 BucketizeOptions boundaries:[f4]
 GeluOptions approximate:?
-DynamicUpdateSliceOptions
-UnsortedSegmentProdOptions
-UnsortedSegmentMaxOptions
-UnsortedSegmentMinOptions
-UnsortedSegmentSumOptions
-ATan2Options
-SignOptions
-BitcastOptions
-BitwiseXorOptions
-RightShiftOptions
+DynamicUpdateSliceOptions; UnsortedSegmentProdOptions; UnsortedSegmentMaxOptions;
+UnsortedSegmentMinOptions; UnsortedSegmentSumOptions; ATan2Options; SignOptions; BitcastOptions;
+BitwiseXorOptions; RightShiftOptions
 """
 """The union ``BuiltinOptions``: the number of a table is its position."""
 
@@ -214,7 +173,7 @@ def _field(text: str) -> tuple[str, type, Any]:
 
 def _tables(text: str) -> dict[int, type[Table]]:
     classes = {}
-    for number, entry in enumerate(re.split(r"\n(?! )", text.strip())):
+    for number, entry in enumerate(re.split(r"(?:;\s|\n)(?! )", text.strip())):
         name, *fields = entry.split()
         classes[number] = dataclasses.make_dataclass(
             name, map(_field, fields), bases=(Table,), frozen=True

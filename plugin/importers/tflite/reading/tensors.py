@@ -126,7 +126,7 @@ class Tensor:
 
 
 class TensorReader:
-    """Checks the tensors of a model.
+    """Reads the tensors of a model.
 
     Args:
         reader: the flatbuffer.
@@ -135,10 +135,6 @@ class TensorReader:
 
     def __init__(self, reader: Reader, buffers: tuple[schema.BufferTable, ...]) -> None:
         self.reader, self.buffers = reader, buffers
-
-    def wrong(self, what: str, error: type[SubquantError] = InputError) -> SubquantError:
-        """Return an error of the file."""
-        return error(what, Place(self.reader.file))
 
     def tensor(
         self, index: int, table: schema.TensorTable, tables: tuple[schema.TensorTable, ...]
@@ -153,206 +149,196 @@ class TensorReader:
         Raises:
             InputError, UnsupportedError: with the number and name of the tensor.
         """
-        what = f"tensor {index} {quoted(table.name)}"
-        record = ReadRecord(Place(self.reader.file), what)
-        table = tracked(table, record, _IRRELEVANT)
+        return _TensorEntry(self, index, table, tables).read()
+
+
+class _TensorEntry:
+    """Checks one tensor of a file."""
+
+    def __init__(
+        self,
+        tensors: TensorReader,
+        index: int,
+        table: schema.TensorTable,
+        tables: tuple[schema.TensorTable, ...],
+    ) -> None:
+        self.tensors, self.index, self.tables = tensors, index, tables
+        self.name = f"tensor {index} {quoted(table.name)}"
+        self.location = Place(tensors.reader.file)
+        self.record = ReadRecord(self.location, self.name)
+        self.table = tracked(table, self.record, _IRRELEVANT)
         if not 0 <= table.type < len(schema.TENSOR_TYPES):
-            raise self.wrong(f"{what} has the unknown type {table.type}", UnsupportedError)
-        type_ = schema.TENSOR_TYPES[table.type]
-        shape = tuple(int(size) for size in table.shape)
+            raise self.error(f"has the unknown type {self.table.type}", UnsupportedError)
+        self.type = schema.TENSOR_TYPES[self.table.type]
+        self.shape = tuple(int(size) for size in self.table.shape)
+
+    def error(self, what: str, error: type[SubquantError] = InputError) -> SubquantError:
+        return error(f"{self.name} {what}", self.location)
+
+    def read(self) -> Tensor:
+        table, shape = self.table, self.shape
         if len(shape) > _MAX_RANK or any(size < 0 for size in shape):
-            raise self.wrong(f"{what} has the shape {list(shape)}")
+            raise self.error(f"has the shape {list(shape)}")
         count = math.prod(shape)
         if count > _MAX_ELEMENTS:
-            raise self.wrong(f"{what} has {count:,} elements, more than {_MAX_ELEMENTS:,}")
+            raise self.error(f"has {count:,} elements, more than {_MAX_ELEMENTS:,}")
         signature = tuple(int(size) for size in table.shape_signature) or shape
         if len(signature) != len(shape) or any(
             stated not in (-1, size) for stated, size in zip(signature, shape, strict=True)
         ):
-            raise self.wrong(
-                f"{what} has the shape {list(shape)} and the signature {list(signature)}"
-            )
-        quantization = self.quantization(table.quantization, type_, shape, what, tables, record)
-        buffer = self.buffer(table, type_, shape, what, record)
-        if (
-            table.sparsity is not None
-            and quantization is not None
-            and quantization.zero_points.any()
-        ):
-            raise self.wrong(
-                f"{what} is stored sparse with zero points other than 0", UnsupportedError
-            )
+            raise self.error(f"has the shape {list(shape)} and the signature {list(signature)}")
+        quantization, buffer = self.quantization(), self.buffer()
+        is_sparse = table.sparsity is not None
+        if is_sparse and quantization is not None and quantization.zero_points.any():
+            raise self.error("is stored sparse with zero points other than 0", UnsupportedError)
         name, is_variable = table.name, table.is_variable
         if is_variable and buffer is not None:
-            raise self.wrong(f"{what} is a variable with elements in the file", UnsupportedError)
-        record.finish()
-        return Tensor(index, name, type_, shape, signature, quantization, buffer, is_variable)
+            raise self.error("is a variable with elements in the file", UnsupportedError)
+        self.record.finish()
+        return Tensor(
+            self.index, name, self.type, shape, signature, quantization, buffer, is_variable
+        )
 
-    def buffer(
-        self,
-        table: schema.TensorTable,
-        type_: str,
-        shape: tuple[int, ...],
-        what: str,
-        record: ReadRecord,
-    ) -> Array | None:
+    # -- elements ---------------------------------------------------------------------------------
+
+    def buffer(self) -> Array | None:
         """Return the bytes of a constant, dense; None for a computed tensor."""
-        if table.external_buffer:
-            raise self.wrong(
-                f"{what} is kept in another file (external buffer {table.external_buffer})",
-                UnsupportedError,
+        external, sparsity = self.table.external_buffer, self.table.sparsity
+        if external:
+            raise self.error(
+                f"is kept in another file (external buffer {external})", UnsupportedError
             )
-        data = self.bytes_of(table.buffer, what)
-        if not data.size or type_ not in ELEMENTS:
-            if table.sparsity is not None:
-                raise self.wrong(f"{what} is stored sparse, and has no elements", UnsupportedError)
+        data = self.bytes_of(self.table.buffer)
+        if not data.size or self.type not in ELEMENTS:
+            if sparsity is not None:
+                raise self.error("is stored sparse, and has no elements", UnsupportedError)
             return None
-        positions = None
-        if table.sparsity is not None:
-            positions = self.positions(table.sparsity, shape, what, record)
-        count = math.prod(shape) if positions is None else positions.size
-        bits = _narrow_bits(type_) or _dtype(type_).itemsize * 8
+        positions = None if sparsity is None else self.positions(sparsity)
+        count = math.prod(self.shape) if positions is None else positions.size
+        bits = _narrow_bits(self.type) or _dtype(self.type).itemsize * 8
         expected = -(-count * bits // 8)
         if data.size != expected:
-            raise self.wrong(
-                f"{what} has {data.size:,} bytes, and {count:,} elements of {type_} have "
-                f"{expected:,}"
+            raise self.error(
+                f"has {data.size:,} bytes, and {count:,} elements of {self.type} have {expected:,}"
             )
         if positions is None:
             return data
         if bits < 8:
-            raise self.wrong(f"{what} of {type_} is stored sparse", UnsupportedError)
-        elements = np.zeros((math.prod(shape), bits // 8), np.uint8)
+            raise self.error(f"of {self.type} is stored sparse", UnsupportedError)
+        elements = np.zeros((math.prod(self.shape), bits // 8), np.uint8)
         elements[positions] = data.reshape(-1, bits // 8)
         return elements.reshape(-1)
 
-    def bytes_of(self, number: int, what: str) -> Array:
+    def bytes_of(self, number: int) -> Array:
         """Return the bytes of a buffer: in the flatbuffer, or after it."""
+        buffers, file = self.tensors.buffers, self.tensors.reader.data
         if not number:
             return np.zeros(0, np.uint8)
-        if number >= len(self.buffers):
-            raise self.wrong(f"{what} is in buffer {number}, the model has {len(self.buffers)}")
-        record = ReadRecord(Place(self.reader.file), f"buffer {number}")
-        buffer = tracked(self.buffers[number], record)
+        if number >= len(buffers):
+            raise self.error(f"is in buffer {number}, the model has {len(buffers)}")
+        record = ReadRecord(self.location, f"buffer {number}")
+        buffer = tracked(buffers[number], record)
         data, offset, size = buffer.data, buffer.offset, buffer.size
         record.finish()
         if offset <= 1:
             if size > 1:
-                raise self.wrong(
-                    f"{what} is in buffer {number} of {size:,} bytes that does not exist"
-                )
+                raise self.error(f"is in buffer {number} of {size:,} bytes that does not exist")
             return data
         if data.size:
-            raise self.wrong(f"{what} is in buffer {number}, which has bytes at two offsets")
-        if offset + size > len(self.reader.data):
-            raise self.wrong(f"{what} ends at byte {offset + size:,} of {len(self.reader.data):,}")
-        return np.frombuffer(self.reader.data, np.uint8, size, offset)
+            raise self.error(f"is in buffer {number}, which has bytes at two offsets")
+        if offset + size > len(file):
+            raise self.error(f"ends at byte {offset + size:,} of {len(file):,}")
+        return np.frombuffer(file, np.uint8, size, offset)
 
-    def positions(
-        self, table: schema.SparsityTable, shape: tuple[int, ...], what: str, record: ReadRecord
-    ) -> Array:
+    def positions(self, table: schema.SparsityTable) -> Array:
         """Return the index of each element of a sparse constant in the dense one."""
         tables = [each for level in table.dim_metadata
                   for each in (level, level.array_segments, level.array_indices)]  # fmt: skip
         for each in (table, *tables):
             if each is not None:  # all other fields are read
-                record.track("field", Table(unknown_slots=each.unknown_slots).stated())
+                self.record.track("field", Table(unknown_slots=each.unknown_slots).stated())
         try:
-            return dense_positions(table, shape)
+            return dense_positions(table, self.shape)
         except InputError as error:
-            raise self.wrong(f"{what} {error.message}") from None
+            raise self.error(error.message) from None
 
-    def quantization(
-        self,
-        table: schema.QuantizationTable | None,
-        type_: str,
-        shape: tuple[int, ...],
-        what: str,
-        tables: tuple[schema.TensorTable, ...],
-        record: ReadRecord,
-    ) -> Quantization | None:
-        """Return the quantization parameters of a tensor; None for plain numbers."""
-        if table is None:
+    # -- quantization -----------------------------------------------------------------------------
+
+    def quantization(self) -> Quantization | None:
+        """Return the quantization parameters of the tensor; None for plain numbers."""
+        if self.table.quantization is None:
             return None
-        table = tracked(table, record, _IRRELEVANT_QUANTIZATION)
+        table = tracked(self.table.quantization, self.record, _IRRELEVANT_QUANTIZATION)
         scales, zero_points = table.scale.astype(np.float32), table.zero_point.astype(np.int64)
         axis, details = table.quantized_dimension, table.details
         if table.details_type not in (0, 2):
-            raise self.wrong(f"{what} has custom or multi-axis quantization", UnsupportedError)
+            raise self.error("has custom or multi-axis quantization", UnsupportedError)
         if details is not None:
             if scales.size:
-                raise self.wrong(f"{what} has both {scales.size} scales and blocks of them")
-            return self.blocks(tracked(details, record), shape, what, tables)
-        if type_.startswith(("FLOAT", "BFLOAT")):
+                raise self.error(f"has both {scales.size} scales and blocks of them")
+            return self.blocks(tracked(details, self.record))
+        if self.type.startswith(("FLOAT", "BFLOAT")):
             return None
         if not scales.size:
             if zero_points.any():
-                raise self.wrong(f"{what} has zero points, and no scales")
+                raise self.error("has zero points, and no scales")
             return None
         if not zero_points.size:
             zero_points = np.zeros(scales.size, np.int64)
         if zero_points.size == 1:
             zero_points = np.broadcast_to(zero_points, scales.shape)
         if scales.size == 1:
-            return self.checked(Quantization(scales, zero_points), type_, what)
+            return self.checked(Quantization(scales, zero_points))
         # Converters give a bias the dimension of its weight; LiteRT ignores it.
-        axis = 0 if len(shape) == 1 else axis
-        if not 0 <= axis < len(shape) or shape[axis] != scales.size:
-            raise self.wrong(
-                f"{what} of shape {list(shape)} has {scales.size} scales along dimension {axis}"
+        axis = 0 if len(self.shape) == 1 else axis
+        if not 0 <= axis < len(self.shape) or self.shape[axis] != scales.size:
+            raise self.error(
+                f"of shape {list(self.shape)} has {scales.size} scales along dimension {axis}"
             )
-        return self.checked(Quantization(scales, zero_points, axis), type_, what)
+        return self.checked(Quantization(scales, zero_points, axis))
 
-    def blocks(
-        self,
-        details: schema.BlockwiseQuantization,
-        shape: tuple[int, ...],
-        what: str,
-        tables: tuple[schema.TensorTable, ...],
-    ) -> Quantization:
+    def blocks(self, details: schema.BlockwiseQuantization) -> Quantization:
         """Return the parameters of a blockwise tensor; its scales are other tensors."""
-        size = details.block_size
+        size, shape = details.block_size, self.shape
         if size < 1 or not shape or shape[-1] % size:
-            raise self.wrong(f"{what} of shape {list(shape)} has blocks of {size}")
+            raise self.error(f"of shape {list(shape)} has blocks of {size}")
         grid = (*shape[:-1], shape[-1] // size)
         planes = []
         for kind, number in (("scales", details.scales), ("zero points", details.zero_points)):
             if kind == "zero points" and number <= 0:
                 planes.append(np.zeros(grid, np.int64))
                 continue
-            if not 0 <= number < len(tables):
-                raise self.wrong(f"{what} has its {kind} in tensor {number} of {len(tables)}")
-            plane = tables[number]
-            if math.prod(map(int, plane.shape)) == math.prod(grid):
-                plane = replace(plane, shape=np.array(grid, np.int32), shape_signature=_NO_SHAPE)
-            read = self.tensor(number, plane, ())
-            if read.buffer is None or read.shape != grid or read.quantization is not None:
-                raise self.wrong(
-                    f"{what} needs {kind} of shape {list(grid)} as constant plain numbers, got "
-                    f"{read.type} {list(read.shape)}"
+            if not 0 <= number < len(self.tables):
+                raise self.error(f"has its {kind} in tensor {number} of {len(self.tables)}")
+            table = self.tables[number]
+            if math.prod(map(int, table.shape)) == math.prod(grid):
+                table = replace(table, shape=np.array(grid, np.int32), shape_signature=_NO_SHAPE)
+            plane = self.tensors.tensor(number, table, ())
+            if plane.buffer is None or plane.shape != grid or plane.quantization is not None:
+                raise self.error(
+                    f"needs {kind} of shape {list(grid)} as constant plain numbers, got "
+                    f"{plane.type} {list(plane.shape)}"
                 )
-            planes.append(read.data)
+            planes.append(plane.data)
         scales, zero_points = planes[0].astype(np.float32), planes[1].astype(np.int64)
-        return self.checked(Quantization(scales, zero_points, None, size), "", what)
+        return self.checked(Quantization(scales, zero_points, None, size))
 
-    def checked(self, quantization: Quantization, type_: str, what: str) -> Quantization:
+    def checked(self, quantization: Quantization) -> Quantization:
         """Return the parameters after a check of their shapes and ranges."""
-        if quantization.scales.shape != quantization.zero_points.shape:
-            raise self.wrong(
-                f"{what} has {quantization.scales.size} scales and "
-                f"{quantization.zero_points.size} zero points"
-            )
-        if not (np.isfinite(quantization.scales).all() and (quantization.scales > 0).all()):
-            if not quantization.block_size and (quantization.scales == 0).all():
-                raise self.wrong(f"{what} has the scale 0")
-            raise self.wrong(f"{what} has a scale that is not positive and finite")
-        if type_ in ELEMENTS and quantization.zero_points.any():
-            element = ElementType.parse(ELEMENTS[type_])
+        scales, zero_points = quantization.scales, quantization.zero_points
+        if scales.shape != zero_points.shape:
+            raise self.error(f"has {scales.size} scales and {zero_points.size} zero points")
+        if not (np.isfinite(scales).all() and (scales > 0).all()):
+            if not quantization.block_size and (scales == 0).all():
+                raise self.error("has the scale 0")
+            raise self.error("has a scale that is not positive and finite")
+        if self.type in ELEMENTS and not quantization.block_size and zero_points.any():
+            element = ElementType.parse(ELEMENTS[self.type])
             span = 1 << element.bits
             low = -span // 2 if element.kind == "int" else 0
             high = low + span - 1
-            if quantization.zero_points.min() < low or quantization.zero_points.max() > high:
-                raise self.wrong(f"{what} has a zero point outside {low} to {high}")
+            if zero_points.min() < low or zero_points.max() > high:
+                raise self.error(f"has a zero point outside {low} to {high}")
         return quantization
 
 
