@@ -300,7 +300,7 @@ CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("shape", "indices", "before", "given"),
+    ("shape", "indices", "before", "operand"),
     [
         ("3x4", "3x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
         ("3x4", "3x2xi32", OWN_CLAMP, [[-5000, 3], [1, 9999], [7000, -4]]),
@@ -365,7 +365,7 @@ func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("shape", "indices", "updates", "given"),
+    ("shape", "indices", "updates", "operand"),
     [
         ("3", "4x1xi32", "4", [1, -1, 3, 1]),
         ("3", "4x1xi8", "4", [1, -128, 127, 1]),
