@@ -130,8 +130,8 @@ def test_convolutions_of_groups(case, instructions, run):
 @INSTRUCTIONS
 @pytest.mark.parametrize("target", [*epilogues.TARGETS][1:])
 def test_each_sum_is_requantized(target, instructions, run):
-    x, sums = epilogues.rows(1)
-    bias = np.random.default_rng(1).integers(-300, 300, epilogues.COLUMNS)
+    x, sums = epilogues.activations(1)
+    bias = np.random.default_rng(1).integers(-300, 300, epilogues.N)
     text = epilogues.program(len(x), epilogues.SCALES, target, bias)
     found = run(text, instructions, x)
     wanted = epilogues.expected(sums, target, bias, Requantization("exact", "half-up"))

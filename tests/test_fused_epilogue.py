@@ -1,7 +1,7 @@
-"""What follows a contraction of integers, in its kernel: the same integers as without kernels.
+"""Fused epilogues of integer contractions: the same integers as without kernels.
 
-Rows of activations are chosen so that sums take every value of a range, ties of their scales among
-them; the reference is NumPy's exact requantization, and float64 where no tie is near.
+Activations are chosen so that accumulators take every value of a range, ties of their scales among
+them; the reference is NumPy's exact requantization, and float64 away from ties.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from subquant.numerics.fixed_point import ROUNDINGS, saturate
 from subquant.numerics.parameters import StorageType
 from subquant.numerics.requantization import Requantization, Term, requantize
 
-DEPTH, COLUMNS = 8, 20
+K, N = 8, 20
 FACTORS = np.array([1, 127], np.int64)
 """``x0 + 127 * x1`` takes every value from -16384 to 16256."""
 
 
-def rows(step):
-    """Activations whose sums are each `step`-th integer."""
-    sums = np.arange(-16384, 16257, step)
-    high = np.clip(np.rint(sums / 127), -128, 127).astype(np.int64)
-    low = sums - 127 * high
-    x = np.zeros((len(sums), DEPTH), np.int8)
+def activations(step):
+    """Activations whose accumulators are every `step`-th integer."""
+    acc = np.arange(-16384, 16257, step)
+    high = np.clip(np.rint(acc / 127), -128, 127).astype(np.int64)
+    low = acc - 127 * high
+    x = np.zeros((len(acc), K), np.int8)
     x[:, 0], x[:, 1] = low, high
-    assert (x.astype(np.int64)[:, :2] @ FACTORS == sums).all()
-    return x, sums
+    assert (x.astype(np.int64)[:, :2] @ FACTORS == acc).all()
+    return x, acc
 
 
 def program(count, scales, target, bias):
-    """``x @ w`` with a scale for each column, a bias, and a change of scale."""
-    w = np.zeros((COLUMNS, DEPTH), np.int8)
+    """``x @ w`` with a scale for each N, a bias, and a requantization."""
+    w = np.zeros((N, K), np.int8)
     w[:, :2] = FACTORS
     dense = ", ".join(str(list(map(int, row))) for row in w)
     numbers = ", ".join(repr(float(scale)) for scale in scales)
@@ -49,19 +49,19 @@ def program(count, scales, target, bias):
 !s = !quant.uniform<i32:f32:1, {{{numbers}}}>
 !b = !quant.uniform<i32:f32:0, {{{numbers}}}>
 !y = !quant.uniform<{target}>
-func.func @main(%x: tensor<{count}x{DEPTH}x!x>) -> tensor<{count}x{COLUMNS}x!y> {{
-  %stored = stablehlo.constant dense<[{dense}]> : tensor<{COLUMNS}x{DEPTH}xi8>
-  %w = "quant.scast"(%stored) : (tensor<{COLUMNS}x{DEPTH}xi8>) -> tensor<{COLUMNS}x{DEPTH}x!w>
-  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-      : (tensor<{count}x{DEPTH}x!x>, tensor<{COLUMNS}x{DEPTH}x!w>) -> tensor<{count}x{COLUMNS}x!s>
-  %integers = stablehlo.constant dense<[{biases}]> : tensor<{COLUMNS}xi32>
-  %b = "quant.scast"(%integers) : (tensor<{COLUMNS}xi32>) -> tensor<{COLUMNS}x!b>
+func.func @main(%x: tensor<{count}x{K}x!x>) -> tensor<{count}x{N}x!y> {{
+  %stored = stablehlo.constant dense<[{dense}]> : tensor<{N}x{K}xi8>
+  %w = "quant.scast"(%stored) : (tensor<{N}x{K}xi8>) -> tensor<{N}x{K}x!w>
+  %acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+      : (tensor<{count}x{K}x!x>, tensor<{N}x{K}x!w>) -> tensor<{count}x{N}x!s>
+  %integers = stablehlo.constant dense<[{biases}]> : tensor<{N}xi32>
+  %b = "quant.scast"(%integers) : (tensor<{N}xi32>) -> tensor<{N}x!b>
   %bias = stablehlo.broadcast_in_dim %b, dims = [1]
-      : (tensor<{COLUMNS}x!b>) -> tensor<{count}x{COLUMNS}x!s>
-  %all = stablehlo.add %sums, %bias : tensor<{count}x{COLUMNS}x!s>
+      : (tensor<{N}x!b>) -> tensor<{count}x{N}x!s>
+  %all = stablehlo.add %acc, %bias : tensor<{count}x{N}x!s>
   %y = stablehlo.uniform_quantize %all
-      : (tensor<{count}x{COLUMNS}x!s>) -> tensor<{count}x{COLUMNS}x!y>
-  return %y : tensor<{count}x{COLUMNS}x!y>
+      : (tensor<{count}x{N}x!s>) -> tensor<{count}x{N}x!y>
+  return %y : tensor<{count}x{N}x!y>
 }}"""
 
 
@@ -82,51 +82,51 @@ TARGETS = {
 }
 
 
-def expected(sums, target, bias, how):
+def expected(acc, target, bias, how):
     storage, scale, zero_point = TARGETS[target]
     step = Fraction(float(np.float32(scale)))
     multiplier = np.array([[Fraction(float(each)) / step for each in SCALES]], object)
-    accumulators = sums[:, None] + bias
+    accumulators = acc[:, None] + bias
     zero_points = np.array(zero_point)
     term = Term(accumulators, int(np.abs(accumulators).max()), multiplier)
     rounded = requantize([term], zero_points, storage, how)
-    found = np.asarray(saturate(rounded.value, storage, rounded.bound)).astype(np.int64)
+    result = np.asarray(saturate(rounded.value, storage, rounded.bound)).astype(np.int64)
     if how.kind == "exact":
         real = accumulators * multiplier.astype(np.float64) + zero_point
         limited = np.clip(np.rint(real), storage.minimum, storage.maximum)
-        apart = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
-        assert (found == limited)[apart].all()
-        assert (~apart).sum() > 100  # ties are there
-    return found
+        is_far = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
+        assert (result == limited)[is_far].all()
+        assert (~is_far).sum() > 100  # there are ties
+    return result
 
 
 def check(target, instructions, requantization="exact", rounding="half-up", step=1, **options):
-    x, sums = rows(step)
-    bias = np.random.default_rng(1).integers(-300, 300, COLUMNS)
+    x, acc = activations(step)
+    bias = np.random.default_rng(1).integers(-300, 300, N)
     text = program(len(x), SCALES, target, bias)
     options |= {"requantization": requantization, "fixed_point_rounding": rounding}
     options |= {"kernels": instructions}
-    found = main_of(text, **options)(x)
-    wanted = expected(sums, target, bias, Requantization(requantization, rounding))
-    assert (np.asarray(found).astype(np.int64) == wanted).all()
+    result = main_of(text, **options)(x)
+    want = expected(acc, target, bias, Requantization(requantization, rounding))
+    assert (np.asarray(result).astype(np.int64) == want).all()
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     return lowered
 
 
 @pytest.mark.parametrize("target", [*TARGETS][1:])
 @pytest.mark.share(2)
-def test_each_sum_is_requantized_exactly(target):
+def test_each_accumulator_is_requantized_exactly(target):
     lowered = check(target, HERE[0])
     width = TARGETS[target][0].width
-    asks_floats = "vector<16xf32>" in lowered or "vector<8xf32>" in lowered
-    assert asks_floats == (width == 8)
+    has_estimates = "vector<16xf32>" in lowered or "vector<8xf32>" in lowered
+    assert has_estimates == (width == 8)
 
 
 @pytest.mark.parametrize("instructions", EVERY)
 def test_with_all_instructions(instructions):
     lowered = check("i8:f32, 0.5:3", instructions, step=3)
-    assert f"tensor<{len(rows(3)[0])}x{COLUMNS}xi8>" in lowered
-    assert "stablehlo.shift_right_arithmetic" not in lowered  # nothing is left to do outside
+    assert f"tensor<{len(activations(3)[0])}x{N}xi8>" in lowered
+    assert "stablehlo.shift_right_arithmetic" not in lowered  # the kernel computes all of it
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
@@ -136,7 +136,7 @@ def test_fixed_point(rounding):
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
 def test_fixed_point_of_small_scales(rounding):
-    """Shifts are great enough for floats to tell."""
+    """Shifts are large enough for f32 estimates."""
     lowered = check("i8:f32, 6000.0:3", HERE[0], "fixed-point", rounding)
     assert "xf32>" in lowered
 
@@ -146,15 +146,15 @@ def test_integers_only():
     assert "f32" not in lowered.split("sym_name")[0]
 
 
-def test_a_sum_that_is_used_twice_is_written():
-    """The kernel ends where another operation needs what it has."""
+def test_an_intermediate_value_with_other_users_is_stored():
+    """The epilogue ends at a value that another operation reads."""
     text = """
 func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>)
     -> (tensor<32x48xi32>, tensor<32x48xi8>) {
-  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+  %acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
       : (tensor<32x64xi8>, tensor<48x64xi8>) -> tensor<32x48xi32>
   %c = stablehlo.constant dense<7> : tensor<32x48xi32>
-  %more = stablehlo.add %sums, %c : tensor<32x48xi32>
+  %more = stablehlo.add %acc, %c : tensor<32x48xi32>
   %high = stablehlo.shift_right_arithmetic %more, %c : tensor<32x48xi32>
   %y = stablehlo.convert %high : (tensor<32x48xi32>) -> tensor<32x48xi8>
   return %more, %y : tensor<32x48xi32>, tensor<32x48xi8>
@@ -162,19 +162,19 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>)
     random = np.random.default_rng(2)
     x, w = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((32, 64), (48, 64)))
     more, y = subquant.compile(text).main(x, w)
-    sums = x.astype(np.int32) @ w.astype(np.int32).T + 7
-    assert (more == sums).all()
-    assert (y == (sums >> 7).astype(np.int8)).all()
+    acc = x.astype(np.int32) @ w.astype(np.int32).T + 7
+    assert (more == acc).all()
+    assert (y == (acc >> 7).astype(np.int8)).all()
 
 
-def test_a_row_that_differs_is_not_taken():
-    """What differs from row to row is no table of columns."""
+def test_operands_that_vary_along_m_are_not_fused():
+    """Tables vary along N only."""
     text = """
 func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32> {
-  %sums = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
+  %acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
       : (tensor<32x64xi8>, tensor<48x64xi8>) -> tensor<32x48xi32>
   %c = stablehlo.iota dim = 0 : tensor<32x48xi32>
-  %y = stablehlo.multiply %sums, %c : tensor<32x48xi32>
+  %y = stablehlo.multiply %acc, %c : tensor<32x48xi32>
   %k = stablehlo.constant dense<[ROWS]> : tensor<32xi32>
   %r = stablehlo.broadcast_in_dim %k, dims = [0] : (tensor<32xi32>) -> tensor<32x48xi32>
   %z = stablehlo.subtract %y, %r : tensor<32x48xi32>
@@ -182,27 +182,29 @@ func.func @main(%x: tensor<32x64xi8>, %w: tensor<48x64xi8>) -> tensor<32x48xi32>
 }""".replace("ROWS", ", ".join(map(str, range(100, 132))))
     random = np.random.default_rng(3)
     x, w = (random.integers(-128, 128, shape).astype(np.int8) for shape in ((32, 64), (48, 64)))
-    sums = x.astype(np.int32) @ w.astype(np.int32).T
-    wanted = sums * np.arange(32)[:, None] - np.arange(100, 132)[:, None]
-    assert (subquant.compile(text).main(x, w) == wanted).all()
+    acc = x.astype(np.int32) @ w.astype(np.int32).T
+    want = acc * np.arange(32)[:, None] - np.arange(100, 132)[:, None]
+    assert (subquant.compile(text).main(x, w) == want).all()
 
 
-def check_windows(x_shape, w, strides, instructions):
-    """A convolution with positions outside on all sides, whose sums are requantized.
+def check_convolution(x_shape, w, strides, instructions):
+    """Check a padded convolution with a requantization.
 
     Args:
-        x_shape: ``images x height x width x channels``.
-        w: ``height x width x channels of a group x columns``.
-        strides: along height and width.
+        x_shape: N, H, W, C.
+        w: KH, KW, C of a group, OC.
+        strides: along H and W.
         instructions: as the option spells it.
     """
     random = np.random.default_rng(w.shape[-1])
-    *taps, of_group, columns = w.shape
+    *taps, of_group, out_channels = w.shape
     images, *extents, channels = x_shape
-    scales = random.uniform(1e-3, 5e-3, columns).astype(np.float32) / of_group**0.5
+    scales = random.uniform(1e-3, 5e-3, out_channels).astype(np.float32) / of_group**0.5
     numbers = ", ".join(repr(float(scale)) for scale in scales)
-    made = [(extent - 1) // step + 1 for extent, step in zip(extents, strides, strict=True)]
-    types = ["x".join(map(str, each)) for each in (x_shape, w.shape, (images, *made, columns))]
+    sizes = [(extent - 1) // step + 1 for extent, step in zip(extents, strides, strict=True)]
+    types = [
+        "x".join(map(str, each)) for each in (x_shape, w.shape, (images, *sizes, out_channels))
+    ]
     text = f"""
 !x = !quant.uniform<i8:f32, 1.0:-5>
 !w = !quant.uniform<i8:f32:3, {{{numbers}}}>
@@ -218,34 +220,34 @@ func.func @main(%x: tensor<{types[0]}x!x>) -> tensor<{types[2]}x!y> {{
 }}"""
     x = random.integers(-128, 128, x_shape).astype(np.int8)
     padded = np.pad(x.astype(np.float64) + 5, [(0, 0), (1, 1), (1, 1), (0, 0)])
-    sums = np.zeros((images, *made, columns))
+    acc = np.zeros((images, *sizes, out_channels))
     for i, j in np.ndindex(*taps):
-        high, wide = ((n - 1) * step + 1 for n, step in zip(made, strides, strict=True))
-        given = padded[:, i : i + high : strides[0], j : j + wide : strides[1]]
-        sums += given * w[i, j, 0] if of_group == 1 else given @ w[i, j].astype(np.float64)
-    real = sums * (scales.astype(np.float64) / 0.5) + 3
-    apart = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
-    assert apart.mean() > 0.99
-    wanted = np.clip(np.rint(real), -128, 127).astype(np.int8)
+        high, wide = ((n - 1) * step + 1 for n, step in zip(sizes, strides, strict=True))
+        pixels = padded[:, i : i + high : strides[0], j : j + wide : strides[1]]
+        acc += pixels * w[i, j, 0] if of_group == 1 else pixels @ w[i, j].astype(np.float64)
+    real = acc * (scales.astype(np.float64) / 0.5) + 3
+    is_far = np.abs(real - np.floor(real) - 0.5) > 2.0**-19
+    assert is_far.mean() > 0.99
+    want = np.clip(np.rint(real), -128, 127).astype(np.int8)
     executable = subquant.compile(text, kernels=instructions)
-    assert (executable.main(x) == wanted)[apart].all()
+    assert (executable.main(x) == want)[is_far].all()
     return compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
 
 
 @pytest.mark.parametrize("channels", [3, 20, 64])
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(3)
-def test_windows_of_each_channel(channels, instructions):
-    """A depthwise convolution, with vectors of channels that share some."""
+def test_depthwise_convolutions(channels, instructions):
+    """The last vector of channels overlaps the one before it."""
     w = np.random.default_rng(channels).integers(-127, 128, (3, 3, 1, channels))
-    lowered = check_windows((2, 45, 40, channels), w, (1, 1), instructions)
+    lowered = check_convolution((2, 45, 40, channels), w, (1, 1), instructions)
     assert "depthwise_product" in lowered or instructions == "portable"
 
 
 @pytest.mark.parametrize("strides", [(1, 1), (2, 2)])
 @pytest.mark.parametrize("instructions", [AUTO, case_of("avx512vnni-amd")])
-def test_lines_that_are_written_beside_products(strides, instructions):
-    """What is around pictures is there, and the last windows of a line share some."""
+def test_padded_convolutions(strides, instructions):
+    """The kernel pads images, and the last output pixels of an image row overlap others."""
     w = np.random.default_rng(9).integers(-127, 128, (3, 3, 64, 64))
-    lowered = check_windows((2, 21, 33, 64), w, strides, instructions)
+    lowered = check_convolution((2, 21, 33, 64), w, strides, instructions)
     assert "stablehlo.pad" not in lowered

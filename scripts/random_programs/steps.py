@@ -112,9 +112,10 @@ def steps_text(steps: Sequence[Step], shape: str) -> list[str]:
                 f"{type_of('i32')}"
             )
             continue
-        direction = f"{direction}, " if direction else ""
-        operations.append(f'%v{number} = "stablehlo.{op}"({names}) : {types}' if op not in _PRETTY else
-                     f"%v{number} = stablehlo.{op} {direction}{names} : {types}")  # fmt: skip
+        text = f'"stablehlo.{op}"({names})'
+        if op == "compare":
+            text = f"stablehlo.{op} {direction}, {names}"
+        operations.append(f"%v{number} = {text} : {types}")
     return operations
 
 
@@ -152,9 +153,6 @@ def rescaling(step: Step) -> tuple[bool, int, tuple[int, ...], tuple[int, ...]]:
     is_double, zero, *rest = step.table
     count = len(rest) // 2
     return bool(is_double), zero, tuple(rest[:count]), tuple(rest[count:])
-
-
-_PRETTY = ("compare",)
 
 
 def _number_text(number: float, element: str) -> str:
