@@ -1,7 +1,7 @@
-"""What programs can do with quantized values, on each device, against the NumPy reference.
+"""Casts, control flow, data movement and contractions on each device, against NumPy.
 
-All programs of a module are compiled at once. ``MODULE`` uses f32 and integers of up to 32 bits, so
-it runs on every device; ``WIDE`` adds f16 and runs where 16-bit values are loaded and stored.
+All functions of a module are compiled at once. ``MODULE`` uses f32 and integers of up to 32 bits,
+so it runs on every device; ``WIDE`` adds f16 and runs on devices with 16-bit storage.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import compile_for
 from programs import same_bits
 from subquant.errors import ExecutionError, UnsupportedError
 from subquant.numerics.casts import dequantize, dequantize_blocks, quantize, quantize_blocks
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device, Executable, Function
 
 F32 = ExpressedType.F32
 I8 = StorageType(8)
@@ -216,88 +217,65 @@ def operand_op(
 ) -> str:
     arguments = ", ".join(f"%a{n}: {type_}" for n, type_ in enumerate(types))
     names = ", ".join(f"%a{n}" for n in range(len(types)))
-    there = f"operandSegmentSizes = array<i32: 1, 1, {len(types) - 2}, 0>, "
+    segments = f"operandSegmentSizes = array<i32: 1, 1, {len(types) - 2}, 0>, "
     return f"""
 func.func @{name}({arguments}) -> {result} {{
   %r = "subquant.{op}"({names}) {{block_sizes = array<i64: {blocks}>,
-      {there if op == "dequantize" else ""}quantized_type = {quantized}}}
+      {segments if op == "dequantize" else ""}quantized_type = {quantized}}}
       : ({", ".join(types)}) -> {result}
   return %r : {result}
 }}"""
 
 
-def pair(name: str, real: str, stored: str, operands: tuple[str, ...], blocks: str, q: str) -> str:
-    return operand_op(f"q_{name}", "quantize", (real, *operands), stored, blocks, q) + operand_op(
-        f"d_{name}", "dequantize", (stored, *operands), real, blocks, q
-    )
+def pair(name: str, shape: str, scales: str, zeros: str, blocks: str, types: str) -> str:
+    """Functions ``q_name`` and ``d_name``; ``types`` are those of ``!quant.any``."""
+    real = f"tensor<{shape}xf32>"
+    stored = f"tensor<{shape}x{'i4' if types.startswith('i4') else 'i8'}>"
+    operands = tuple(f"tensor<{each}>" for each in (scales, zeros) if each)
+    any_type = f"!quant.any<{types}>"
+    return operand_op(
+        f"q_{name}", "quantize", (real, *operands), stored, blocks, any_type
+    ) + operand_op(f"d_{name}", "dequantize", (stored, *operands), real, blocks, any_type)
+
+
+def dequantized(result: str, q: str, scales: str, types: tuple[str, str, str], spec: str) -> str:
+    """A ``subquant.dequantize`` without zero points; ``spec`` is its block sizes and storage."""
+    blocks, storage = spec.split(" of ")
+    stored, scale, real = types
+    return f"""  %{result} = "subquant.dequantize"(%{q}, %{scales}) {{
+      block_sizes = array<i64: {blocks}>, operandSegmentSizes = array<i32: 1, 1, 0, 0>,
+      quantized_type = !quant.any<{storage}:f32>}}
+      : (tensor<{stored}>, tensor<{scale}>) -> tensor<{real}>
+"""
+
+
+def super_blocks(name: str, arguments: str, *levels: str) -> str:
+    """A function of 6 x 64 weights whose scales are dequantized themselves."""
+    weights = dequantized("x", "w", "scales", ("6x64xi4", "6x4xf32", "6x64xf32"), "1, 16 of i4")
+    return f"""
+func.func @{name}(%w: tensor<6x64xi4>, {arguments}) -> tensor<6x64xf32> {{
+{"".join(levels)}{weights}  return %x : tensor<6x64xf32>
+}}
+"""
 
 
 OPERANDS = (
-    pair(
-        "no_zero_points",
-        "tensor<4x64xf32>",
-        "tensor<4x64xi4>",
-        ("tensor<4x2xf32>",),
-        "1, 32",
-        "!quant.any<i4:f32>",
+    pair("no_zero_points", "4x64", "4x2xf32", "", "1, 32", "i4:f32")
+    + pair("i4_zero_points", "3x10", "2x3xf32", "2x3xi4", "2, 4", "i8<-100:100>:f32")
+    + pair("unsigned", "4x8", "4x2xf32", "4x2xi8", "1, 4", "u8:f32")
+    + pair("u4_zero_points", "4x8", "4x2xf32", "4x2xi4", "1, 4", "u8:f32")
+    + pair("dynamic", "?x?", "?x?xf32", "?x?xi8", "2, 3", "i8:f32")
+    + super_blocks(
+        "two_levels",
+        "%s: tensor<6x4xi6>, %t: tensor<6x1xf32>",
+        dequantized("scales", "s", "t", ("6x4xi6", "6x1xf32", "6x4xf32"), "1, 4 of u6"),
     )
-    + pair(
-        "i4_zero_points",
-        "tensor<3x10xf32>",
-        "tensor<3x10xi8>",
-        ("tensor<2x3xf32>", "tensor<2x3xi4>"),
-        "2, 4",
-        "!quant.any<i8<-100:100>:f32>",
+    + super_blocks(
+        "three_levels",
+        "%s: tensor<6x4xi6>, %t: tensor<6x2xi8>, %u: tensor<3x1xf32>",
+        dequantized("super", "t", "u", ("6x2xi8", "3x1xf32", "6x2xf32"), "2, 2 of u8"),
+        dequantized("scales", "s", "super", ("6x4xi6", "6x2xf32", "6x4xf32"), "1, 2 of u6"),
     )
-    + pair(
-        "unsigned",
-        "tensor<4x8xf32>",
-        "tensor<4x8xi8>",
-        ("tensor<4x2xf32>", "tensor<4x2xi8>"),
-        "1, 4",
-        "!quant.any<u8:f32>",
-    )
-    + pair(
-        "u4_zero_points",
-        "tensor<4x8xf32>",
-        "tensor<4x8xi8>",
-        ("tensor<4x2xf32>", "tensor<4x2xi4>"),
-        "1, 4",
-        "!quant.any<u8:f32>",
-    )
-    + pair(
-        "dynamic",
-        "tensor<?x?xf32>",
-        "tensor<?x?xi8>",
-        ("tensor<?x?xf32>", "tensor<?x?xi8>"),
-        "2, 3",
-        "!quant.any<i8:f32>",
-    )
-    + """
-func.func @two_levels(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x1xf32>)
-    -> tensor<6x64xf32> {
-  %scales = "subquant.dequantize"(%s, %t) {block_sizes = array<i64: 1, 4>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x1xf32>) -> tensor<6x4xf32>
-  %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
-  return %x : tensor<6x64xf32>
-}
-func.func @three_levels(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x2xi8>,
-    %u: tensor<3x1xf32>) -> tensor<6x64xf32> {
-  %super = "subquant.dequantize"(%t, %u) {block_sizes = array<i64: 2, 2>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<u8:f32>} : (tensor<6x2xi8>, tensor<3x1xf32>) -> tensor<6x2xf32>
-  %scales = "subquant.dequantize"(%s, %super) {block_sizes = array<i64: 1, 2>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x2xf32>) -> tensor<6x4xf32>
-  %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
-  return %x : tensor<6x64xf32>
-}
-"""
 )
 
 DOTS = [(1, 1, 1), (7, 7, 7), (1, 256, 64), (64, 64, 64)]
@@ -307,22 +285,21 @@ def dot(m: int, k: int, n: int) -> str:
     """Quantized operands to storage, an integer matmul; and the same dequantized, in f32."""
     a, b, c = f"tensor<{m}x{k}x", f"tensor<{k}x{n}x", f"tensor<{m}x{n}x"
     left = "!quant.uniform<i8:f32, 0.25>"
+    zeros = f"""  %z = arith.constant 0 : i32
+  %e = tensor.empty() : {c}i32>
+  %f = linalg.fill ins(%z : i32) outs(%e : {c}i32>) -> {c}i32>"""
     return f"""
 func.func @dot_{m}_{k}_{n}(%a: {a}{left}>, %b: {b}{left}>) -> {c}i32> {{
   %x = quant.scast %a : {a}{left}> to {a}i8>
   %y = quant.scast %b : {b}{left}> to {b}i8>
-  %z = arith.constant 0 : i32
-  %e = tensor.empty() : {c}i32>
-  %f = linalg.fill ins(%z : i32) outs(%e : {c}i32>) -> {c}i32>
+{zeros}
   %r = linalg.matmul ins(%x, %y : {a}i8>, {b}i8>) outs(%f : {c}i32>) -> {c}i32>
   return %r : {c}i32>
 }}
 func.func @transposed_{m}_{k}_{n}(%a: {a}{left}>, %b: tensor<{n}x{k}x{OTHER}>) -> {c}i32> {{
   %x = quant.scast %a : {a}{left}> to {a}i8>
   %y = quant.scast %b : tensor<{n}x{k}x{OTHER}> to tensor<{n}x{k}xi4>
-  %z = arith.constant 0 : i32
-  %e = tensor.empty() : {c}i32>
-  %f = linalg.fill ins(%z : i32) outs(%e : {c}i32>) -> {c}i32>
+{zeros}
   %r = linalg.generic {{indexing_maps = [affine_map<(m, n, k) -> (m, k)>,
       affine_map<(m, n, k) -> (n, k)>, affine_map<(m, n, k) -> (m, n)>],
       iterator_types = ["parallel", "parallel", "reduction"]}}
@@ -358,34 +335,13 @@ MODULE = "\n".join(
 )
 
 WIDE = (
-    pair(
-        "f16_scales",
-        "tensor<4x64xf32>",
-        "tensor<4x64xi8>",
-        ("tensor<4x2xf16>", "tensor<4x2xi4>"),
-        "1, 32",
-        "!quant.any<i8:f32>",
+    pair("f16_scales", "4x64", "4x2xf16", "4x2xi4", "1, 32", "i8:f32")
+    + pair("bf16_scales", "4x9", "2x3xbf16", "", "2, 4", "i8:f32")
+    + super_blocks(
+        "super_blocks",
+        "%s: tensor<6x4xi6>, %t: tensor<6x1xf16>",
+        dequantized("scales", "s", "t", ("6x4xi6", "6x1xf16", "6x4xf32"), "1, 4 of u6"),
     )
-    + pair(
-        "bf16_scales",
-        "tensor<4x9xf32>",
-        "tensor<4x9xi8>",
-        ("tensor<2x3xbf16>",),
-        "2, 4",
-        "!quant.any<i8:f32>",
-    )
-    + """
-func.func @super_blocks(%w: tensor<6x64xi4>, %s: tensor<6x4xi6>, %t: tensor<6x1xf16>)
-    -> tensor<6x64xf32> {
-  %scales = "subquant.dequantize"(%s, %t) {block_sizes = array<i64: 1, 4>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<u6:f32>} : (tensor<6x4xi6>, tensor<6x1xf16>) -> tensor<6x4xf32>
-  %x = "subquant.dequantize"(%w, %scales) {block_sizes = array<i64: 1, 16>,
-      operandSegmentSizes = array<i32: 1, 1, 0, 0>,
-      quantized_type = !quant.any<i4:f32>} : (tensor<6x64xi4>, tensor<6x4xf32>) -> tensor<6x64xf32>
-  return %x : tensor<6x64xf32>
-}
-"""
 )
 
 ALL_DEVICES = [
@@ -397,8 +353,7 @@ ALL_DEVICES = [
 
 def load(text: str, request: pytest.FixtureRequest) -> Executable:
     device: Device = request.getfixturevalue(request.param)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    return subquant.compile(text, target=target, device=device)
+    return compile_for(text, device)
 
 
 @pytest.fixture(scope="module", params=ALL_DEVICES)
@@ -412,7 +367,7 @@ def wide(request: pytest.FixtureRequest) -> Executable:
 
 
 def values(shape: tuple[int, ...], span: float = 300.0) -> np.ndarray:
-    """Reals, half of them multiples of 1/8, so that there are ties."""
+    """Floats, half of them multiples of 1/8, so that there are ties."""
     rng = np.random.default_rng(sum(shape))
     x = rng.uniform(-span, span, shape)
     return np.where(rng.random(shape) < 0.5, np.rint(x * 8) / 8, x).astype(np.float32)
@@ -516,10 +471,10 @@ def test_casts_of_shapes_that_do_not_fit(
     ],
     ids=str,
 )
-def test_extents_with_one_right_value(
+def test_sizes_with_one_valid_value(
     executable: Executable, name: str, shape: tuple[int, ...], message: str
 ) -> None:
-    """IREE knows such an extent, and checks it at the argument."""
+    """IREE infers a static size, and checks it at the argument."""
     for prefix, dtype in (("q", np.float32), ("d", np.int8)):
         with pytest.raises(ExecutionError, match=message):
             executable[f"{prefix}_{name}"](np.zeros(shape, dtype))
@@ -552,26 +507,26 @@ def check_pair(
     assert same_bits(executable[f"d_{name}"](stored, *operands), real)
 
 
-def test_operands_without_zero_points(executable: Executable) -> None:
-    check_pair(executable, "no_zero_points", (4, 64), (1, 32), StorageType(4), scale_grid((4, 2)))
+UNSIGNED = np.array([[0, 255], [128, 127], [3, 200], [254, 1]], np.uint8)
+NARROW = np.array([[0, 15], [8, 7], [3, 12], [14, 1]], np.uint8)
+STATIC_OPERANDS = {
+    "no_zero_points": ((4, 64), (1, 32), StorageType(4), (4, 2), None),
+    "i4_zero_points": (
+        (3, 10),
+        (2, 4),
+        StorageType(8, True, -100, 100),
+        (2, 3),
+        integers((2, 3), -8, 7),
+    ),
+    "unsigned": ((4, 8), (1, 4), StorageType(8, False), (4, 2), UNSIGNED),
+    "u4_zero_points": ((4, 8), (1, 4), StorageType(8, False), (4, 2), NARROW),
+}
 
 
-def test_zero_points_narrower_than_the_storage(executable: Executable) -> None:
-    storage, zeros = StorageType(8, True, -100, 100), integers((2, 3), -8, 7)
-    check_pair(executable, "i4_zero_points", (3, 10), (2, 4), storage, scale_grid((2, 3)), zeros)
-
-
-def test_unsigned_zero_points(executable: Executable) -> None:
-    zeros = np.array([[0, 255], [128, 127], [3, 200], [254, 1]], np.uint8)
-    check_pair(
-        executable, "unsigned", (4, 8), (1, 4), StorageType(8, False), scale_grid((4, 2)), zeros
-    )
-
-
-def test_unsigned_zero_points_narrower_than_the_storage(executable: Executable) -> None:
-    zeros = np.array([[0, 15], [8, 7], [3, 12], [14, 1]], np.uint8)
-    storage = StorageType(8, False)
-    check_pair(executable, "u4_zero_points", (4, 8), (1, 4), storage, scale_grid((4, 2)), zeros)
+@pytest.mark.parametrize("name", STATIC_OPERANDS)
+def test_static_operands(executable: Executable, name: str) -> None:
+    shape, blocks, storage, grid, zeros = STATIC_OPERANDS[name]
+    check_pair(executable, name, shape, blocks, storage, scale_grid(grid), zeros)
 
 
 @pytest.mark.parametrize("shape", [(4, 9), (3, 7), (1, 1), (8, 3)], ids=str)
@@ -611,15 +566,23 @@ def super_block_inputs() -> tuple[np.ndarray, np.ndarray]:
     return integers((6, 64), -8, 7), integers((6, 4), 0, 63)
 
 
-def test_super_blocks_of_two_levels(executable: Executable) -> None:
+def check_two_levels(function: Function, dtype: type) -> None:
     weights, sub_scales = super_block_inputs()
-    top = scale_grid((6, 1))
+    top = scale_grid((6, 1), dtype)
     scales = dequantize_blocks(sub_scales, top, None, (1, 4), F32)
     expected = dequantize_blocks(weights, scales, None, (1, 16), F32)
-    assert same_bits(executable.two_levels(weights, sub_scales, top), expected)
+    assert same_bits(function(weights, sub_scales, top), expected)
     for i, j in ((0, 0), (3, 17), (5, 63)):
-        scale = np.float32(sub_scales[i, j // 16]) * top[i, 0]
+        scale = np.float32(sub_scales[i, j // 16]) * np.float32(top[i, 0])
         assert expected[i, j] == np.float32(weights[i, j]) * scale
+
+
+def test_super_blocks_of_two_levels(executable: Executable) -> None:
+    check_two_levels(executable.two_levels, np.float32)
+
+
+def test_f16_super_scales(wide: Executable) -> None:
+    check_two_levels(wide.super_blocks, np.float16)
 
 
 def test_super_blocks_of_three_levels(executable: Executable) -> None:
@@ -629,14 +592,6 @@ def test_super_blocks_of_three_levels(executable: Executable) -> None:
     scales = dequantize_blocks(sub_scales, super_scales, None, (1, 2), F32)
     expected = dequantize_blocks(weights, scales, None, (1, 16), F32)
     assert same_bits(executable.three_levels(weights, sub_scales, middle, top), expected)
-
-
-def test_f16_super_scales(wide: Executable) -> None:
-    weights, sub_scales = super_block_inputs()
-    top = scale_grid((6, 1), np.float16)
-    scales = dequantize_blocks(sub_scales, top, None, (1, 4), F32)
-    expected = dequantize_blocks(weights, scales, None, (1, 16), F32)
-    assert same_bits(wide.super_blocks(weights, sub_scales, top), expected)
 
 
 def test_f16_scales_of_f32(wide: Executable) -> None:
