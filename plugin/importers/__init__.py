@@ -1,1 +1,1 @@
-"""Models of other tools as modules: TensorFlow Lite."""
+"""Importers of models of other tools: ONNX, TensorFlow Lite and JAX."""

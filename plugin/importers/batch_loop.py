@@ -1,4 +1,4 @@
-"""A batch that each call decides: a loop over a private function for one element of it.
+"""A dynamic batch as a loop over a private function of one element.
 
 ::
 
@@ -28,7 +28,7 @@ _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 
 def dynamic_type(type_: ir.Type) -> ir.Type:
-    """A tensor type whose first extent each call decides."""
+    """Return a tensor type with a dynamic first dimension."""
     return with_shape(type_, [_DYNAMIC, *(int(n) for n in type_.shape[1:])])
 
 
@@ -37,28 +37,28 @@ def write_loop(
     arguments: Sequence[Value],
     batched: Sequence[bool],
     results: Sequence[ir.Type],
-    place: Place,
+    location: Place,
 ) -> list[Value]:
     """Write a loop that calls a function for each element of a batch.
 
     Args:
         item: the name of the function.
-        arguments: storage tensors, with a dynamic first extent where they have a batch.
-        batched: which of them have.
-        results: the types of the function's results, whose first extent is 1.
-        place: of the file, for errors.
+        arguments: storage tensors, with a dynamic first dimension where they have a batch.
+        batched: whether an argument has a batch, for each argument.
+        results: the types of the function's results, whose first size is 1.
+        location: the file, for errors.
 
     Returns:
-        The results, with the extent of the batch.
+        The results, with the batch.
 
     Raises:
         UnsupportedError: no argument has a batch, or a result has none.
     """
     if not any(batched):
-        raise UnsupportedError("no input of the model has a batch; leave out --batch", place)
+        raise UnsupportedError("no input of the model has a batch; leave out --batch", location)
     for type_ in results:
         if not type_.rank or int(type_.shape[0]) != 1:
-            raise UnsupportedError(f"a result of type '{type_}' has no batch of 1", place)
+            raise UnsupportedError(f"a result of type '{type_}' has no batch of 1", location)
     sized = [a for a, is_batched in zip(arguments, batched, strict=True) if is_batched]
     count = linalg.dim(sized[0], 0)
     for other in sized[1:]:
@@ -69,7 +69,7 @@ def write_loop(
         for type_ in results
     ]
 
-    def body(position: Value, *found: Value) -> list[Value]:
+    def body(position: Value, *outputs: Value) -> list[Value]:
         inputs = [
             linalg.take_slice(argument, position, _item_type(argument.type))
             if is_batched
@@ -79,8 +79,8 @@ def write_loop(
         callee = {"callee": ir.FlatSymbolRefAttr.get(item)}
         call = create("func.call", inputs, list(results), callee)
         return [
-            linalg.put_slice(part, buffer, position)
-            for part, buffer in zip(call.results, found, strict=True)
+            linalg.put_slice(result, buffer, position)
+            for result, buffer in zip(call.results, outputs, strict=True)
         ]
 
     return linalg.fold(linalg.constant_index(0), count, buffers, body)

@@ -24,9 +24,9 @@ class InputType:
     """The type of an input.
 
     Args:
-        type: the file format's name of it, for errors.
-        element: of a quantized input, its storage.
-        shape: an extent that the file leaves open is no integer; None for any shape.
+        type: the file format's name of the type, for errors.
+        element: the element type; the storage type of a quantized input.
+        shape: the dimension sizes; a dynamic one is no integer. None for any shape.
     """
 
     type: str
@@ -43,7 +43,7 @@ def input_constants(
         inputs: all inputs of a model.
         values: ``NAME=NUMBER`` or ``NAME=NUMBER,NUMBER,...`` for each input, in row-major order.
             One number fills an input of any fixed shape.
-        location: of the model, for errors.
+        location: the model's file, for errors.
 
     Raises:
         UsageError: the model has no such input, or the numbers do not fit its type and shape.
@@ -57,12 +57,12 @@ def input_constants(
                 f"no input is called {quoted(name)}; {expected_name(name, remaining)}", location
             )
             raise error
-        what = f"the value {quoted(numbers)} of the input {quoted(name)}"
-        constants[name] = _constant(inputs[name], numbers, what, location)
+        subject = f"the value {quoted(numbers)} of the input {quoted(name)}"
+        constants[name] = _constant(inputs[name], numbers, subject, location)
     return constants
 
 
-def _constant(input_: InputType, text: str, what: str, location: Place) -> Array:
+def _constant(input_: InputType, text: str, subject: str, location: Place) -> Array:
     """Return the value of an input."""
     element = input_.element
     parse: Callable[[str], float] = int
@@ -71,12 +71,12 @@ def _constant(input_: InputType, text: str, what: str, location: Place) -> Array
     try:
         numbers = [parse(each) for each in text.split(",")]
     except ValueError:
-        raise UsageError(f"expected numbers of {input_.type}, got {what}", location) from None
+        raise UsageError(f"expected numbers of {input_.type}, got {subject}", location) from None
     if element.is_integer:
         least = -(1 << element.bits - 1) if element.kind == "int" else 0
         most = least + (1 << element.bits) - 1
         if any(not least <= number <= most for number in numbers):
-            raise UsageError(f"expected {least} to {most}, got {what}", location)
+            raise UsageError(f"expected {least} to {most}, got {subject}", location)
     array = np.array(numbers, np.float64 if element.is_float else None).astype(element.dtype)
     open_ = [n for n in input_.shape or () if not isinstance(n, int)]
     shape = tuple(n if isinstance(n, int) else -1 for n in input_.shape or ())
@@ -88,7 +88,7 @@ def _constant(input_: InputType, text: str, what: str, location: Place) -> Array
         return np.full(shape, array[0])
     if open_ or math.prod(shape) != len(numbers):
         listed = ", ".join(str(n) for n in input_.shape)
-        raise UsageError(f"expected numbers for the shape [{listed}], got {what}", location)
+        raise UsageError(f"expected numbers for the shape [{listed}], got {subject}", location)
     return array.reshape(shape)
 
 

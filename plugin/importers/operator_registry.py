@@ -1,4 +1,4 @@
-"""What the kernels of all front ends have in common: their register, and the inputs of a call."""
+"""The registry of operator importers of a front end, and the call that an importer gets."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 class OperatorRegistry(dict[str, _Function]):
-    """Kernels by the names of operators."""
+    """Operator importers by the names of operators."""
 
     def register(self, *names: str) -> Callable[[_Function], _Function]:
-        """Register a function as the kernel of operators."""
+        """Register a function as the importer of operators."""
 
         def register(function: _Function) -> _Function:
             for name in names:
@@ -31,7 +31,7 @@ class OperatorRegistry(dict[str, _Function]):
 
 
 class _OperandLike(Protocol):
-    """An input: its text names it for errors."""
+    """An input, whose text names it in errors."""
 
     @property
     def value(self) -> AnyArray: ...
@@ -47,26 +47,26 @@ class BaseCall(ABC, Generic[_Operand]):
     """An operator with the values of its inputs."""
 
     inputs: Sequence[_Operand | None]
-    """None for an optional one that is absent."""
+    """An optional input that is absent is None."""
 
     @property
     @abstractmethod
     def subject(self) -> tuple[object, Place]:
-        """The operator, whose text names it for errors, and the file."""
+        """The operator, whose text names it in errors, and the file."""
 
     def input(self, index: int) -> _Operand:
-        """An input that must be there."""
-        found = self.optional(index)
-        if found is None:
+        """An input that must be present."""
+        operand = self.optional(index)
+        if operand is None:
             raise self.error(f"has no input {index}")
-        return found
+        return operand
 
     def optional(self, index: int) -> _Operand | None:
         """An input that may be absent."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def constant(self, index: int) -> Array:
-        """The elements of an input that must be known when the program is written."""
+        """The elements of an input that must be constant."""
         operand = self.input(index)
         if not operand.is_constant:
             raise self.error(
@@ -86,12 +86,12 @@ class BaseCall(ABC, Generic[_Operand]):
         return value.reshape(())
 
     def checked_axis(self, axis: int, rank: int) -> int:
-        """An axis counted from 0, of one that may be negative."""
+        """An axis from 0, for an axis that can be negative."""
         if not -rank <= axis < rank:
             raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
         return int(axis) % rank
 
-    def error(self, what: str, kind: type[SubquantError] = InputError) -> SubquantError:
+    def error(self, problem: str, kind: type[SubquantError] = InputError) -> SubquantError:
         """An error at this operator."""
-        operator, place = self.subject
-        return kind(f"{operator} {what}", place)
+        operator, location = self.subject
+        return kind(f"{operator} {problem}", location)

@@ -1,4 +1,4 @@
-"""How models are imported."""
+"""Import options of a model."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ _DIM_SIZE = re.compile("[1-9][0-9]{0,8}")
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """How a model of another tool becomes a module.
+    """The options with which a model of another tool becomes a module.
 
     Args:
-        semantics: how its operators compute.
-        activations: what float operators with integer weights multiply: activations as they are,
-            or rounded to 8 bits.
-        batch: the extent of the first dimension of its inputs: a number, ``dynamic``, or "" for
-            what the file says.
+        semantics: the semantics of its operators.
+        activations: the activations of float operators with integer weights: floats, or quantized
+            to 8 bits.
+        batch: the size of the first dimension of its inputs: a number, ``dynamic``, or "" for that
+            of the file.
         dims: ``name=N`` for each dynamic dimension of the file but the batch; ``input.axis=N`` for
-        a
-            TensorFlow Lite model.
+            a TensorFlow Lite model.
         input_values: ``name=number`` or ``name=number,number,...`` for each input that becomes a
             constant; the integers of one that is quantized.
-        every_tensor: functions return all that their operators compute, in the order of execution,
-            in place of their results.
+        every_tensor: functions return all tensors that their operators compute, in the order of
+            execution, in place of their results.
 
     Raises:
-        UsageError: another batch, extent or choice.
+        UsageError: another batch, dimension size or choice.
     """
 
     semantics: Semantics = "litert"
@@ -71,9 +70,9 @@ class ImportOptions:
 
     @property
     def batch_size(self) -> int | None:
-        """The extent, if it is a number."""
+        """The batch, if it is a number."""
         return int(self.batch) if self.batch not in ("", "dynamic") else None
 
 
 AS_IN_FILE = ImportOptions()
-"""What a model is without any options."""
+"""The options that import a model as it is in the file."""

@@ -214,7 +214,8 @@ def _sides(call: Call, heads: int) -> list[AnyArray]:
 def multi_head_attention(call: Call) -> list[Any]:
     """MultiHeadAttention-1: ``query, key, value, bias``, a mask, a bias and the past.
 
-    The results are ``output, present_key, present_value, qk``.
+    The inputs are ``query, key, value, bias, key_padding_mask, attention_bias, past_key,
+    past_value``. The results are ``output, present_key, present_value, qk``.
     """
     refuse_inputs(call, (8, "past_sequence_length"), (9, "cache_indirection"))
     query, key, value = _sides(call, call.integer("num_heads"))

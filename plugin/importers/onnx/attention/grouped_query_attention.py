@@ -36,8 +36,9 @@ _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seq
 def group_query_attention(call: Call) -> list[AnyArray]:
     """GroupQueryAttention-1: queries, keys, values, the past and its lengths.
 
-    The others are ``cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale,
-    v_scale``. The results are ``output, present_key, present_value, output_qk``.
+    The inputs are ``query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
+    cos_cache, sin_cache, position_ids, attention_bias, head_sink, k_scale, v_scale``. The results
+    are ``output, present_key, present_value, output_qk``.
     """
     refuse_inputs(call, *_REFUSED_INPUTS)
     if call.attribute("sliding_window_cache", 0):

@@ -22,7 +22,8 @@ from ..call import Call, importer
 def matmul_nbits(call: Call) -> AnyArray:
     """MatMulNBits-1: ``A, B, scales, zero_points, g_idx, bias``; B is ``[N, K]``, packed.
 
-    Zero points are packed as B is, or of the type of A; without any they are half of the range.
+    B has blocks along K. Zero points are packed as B is, or of the type of A; without any they are
+    half of the range.
     """
     activations = call.array(0)
     bits, size = call.attribute("bits", 4), call.integer("block_size")

@@ -142,7 +142,10 @@ def conv_integer(call: Call) -> AnyArray:
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")
 def qlinear_conv(call: Call) -> Typed:
-    """QLinearConv-10: ``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``."""
+    """QLinearConv-10: ``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``.
+
+    B has the scale of ``x * w``.
+    """
     images, kernels = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=0)
     rank, is_last = len(images.shape), bool(call.attribute("channels_last", 0))
     if is_last:

@@ -24,7 +24,10 @@ from .matrix_products import integer_matmul, matmul
 
 @importer("com.microsoft.FusedMatMul")
 def fused_matmul(call: Call) -> Any:
-    """FusedMatMul-1: ``alpha * A @ B``, of transposed operands."""
+    """FusedMatMul-1: ``alpha * A @ B``, of transposed operands.
+
+    ``transA`` exchanges the last two axes; ``transBatchA`` moves the first axis before the last.
+    """
     sides = []
     for index, letter in ((0, "A"), (1, "B")):
         value = call.input(index).value

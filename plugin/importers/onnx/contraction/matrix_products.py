@@ -209,7 +209,10 @@ def gemm(call: Call) -> ScaledSum | AnyArray:
 
 @importer("com.microsoft.QGemm")
 def qgemm(call: Call) -> Typed | AnyArray:
-    """QGemm-1: ``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``."""
+    """QGemm-1: ``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``.
+
+    C has the scale of ``A @ B``.
+    """
     column_axis = 1 - bool(call.attribute("transB", 0))
     left, right = quantized(call, 0, 1, 2), quantized(call, 3, 4, 5, axis=column_axis)
     if len(left.shape) != 2 or len(right.shape) != 2:
@@ -237,7 +240,10 @@ def qgemm(call: Call) -> Typed | AnyArray:
 
 @importer("com.microsoft.DynamicQuantizeMatMul")
 def dynamic_quantize_matmul(call: Call) -> AnyArray:
-    """DynamicQuantizeMatMul-1: ``A, B, b_scale, b_zero_point, bias``."""
+    """DynamicQuantizeMatMul-1: ``A, B, b_scale, b_zero_point, bias``.
+
+    A is quantized as DynamicQuantizeLinear does.
+    """
     real = call.array(0)
     storage, scale, zero_point = (each.value for each in dynamically_quantized(real))
     ones = (1,) * len(real.shape)

@@ -81,7 +81,7 @@ def _with_types(like: Sequence[Operand], values: Sequence[AnyArray]) -> list[Typ
 
 @importer("Loop")
 def loop(call: Call) -> list[Any]:
-    """Loop-25: ``M, cond, v_initial``: a graph that is repeated M times, or while ``cond`` holds."""
+    """Loop-25: ``M, cond, v_initial``: a graph repeated M times, or while ``cond`` holds."""
     body = call.subgraph("body")
     start = [call.plain(call.input(index)) for index in range(2, len(call.inputs))]
     result_count = len(body.outputs) - 1 - len(start)

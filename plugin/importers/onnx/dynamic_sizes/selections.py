@@ -104,8 +104,9 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
 def non_max_suppression(call: Call) -> Typed:
     """NonMaxSuppression-11: ``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``.
 
-    In each step, the best remaining box is selected for each batch and class, and the boxes that
-    overlap it are suppressed. Among equal scores the first is the best.
+    The result has batch, class and box of each selection. In each step, the best remaining box is
+    selected for each batch and class, and the boxes that overlap it are suppressed. Among equal
+    scores the first is the best.
     """
     boxes, scores = call.array(0), call.array(1)
     is_center = call.attribute("center_point_box", 0) == 1

@@ -105,7 +105,7 @@ def _root(call: Call, value: AnyArray) -> AnyArray:
 
 @importer("com.microsoft.QLinearGlobalAveragePool")
 def qlinear_global_average_pool(call: Call) -> Typed:
-    """QLinearGlobalAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``."""
+    """QLinearGlobalAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``: means of channels."""
     operand = quantized(call, 0, 1, 2)
     rank = len(operand.shape)
     first = 1 if call.attribute("channels_last", 0) else 2

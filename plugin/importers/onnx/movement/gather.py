@@ -20,7 +20,7 @@ from .shapes import moved
 
 @importer("Gather")
 def gather(call: Call) -> Typed:
-    """Gather-13: slices along an axis; a quantized table keeps its scales, also one for each row."""
+    """Gather-13: slices along an axis; a quantized table keeps its scales, also for each row."""
     operand, indices = call.input(0), call.array(1)
     if not operand.shape:
         raise call.error("gathers from a tensor without dimensions")
