@@ -37,6 +37,7 @@ __all__ = [
     "for_each_thread",
     "interleave_lanes",
     "intrinsic",
+    "lane_sums",
     "load",
     "load_element",
     "loop",
@@ -219,6 +220,32 @@ def reduce_lanes(kind: str, operand: ArrayLike) -> ArrayLike:
     attributes = {"kind": operation.parse_attribute(f"#vector.kind<{kind}>")}
     type_ = mlir_type(operand.element)
     return scalar(value("vector.reduction", [operand.value], type_, attributes), operand.element)
+
+
+def lane_sums(vectors: Sequence[ArrayLike]) -> ArrayLike:
+    """The sums of the lanes of 2, 4, ... vectors, as a vector of one lane for each."""
+    vectors, size = list(vectors), int(vectors[0].value.type.shape[0])
+    # Each vector has the partial sums of as many inputs as were combined, in `size` lanes each.
+    while len(vectors) > 1:
+        pairs = zip(vectors[::2], vectors[1::2], strict=True)
+        vectors = [_add_halves(*pair, size) for pair in pairs]
+        size //= 2
+    [sums] = vectors
+    while size > 1:
+        sums, size = _add_halves(sums, sums, size, once=True), size // 2
+    return sums
+
+
+def _add_halves(left: ArrayLike, right: ArrayLike, size: int, *, once: bool = False) -> ArrayLike:
+    """Add the halves of each run of `size` lanes, of the left vector and then of the right."""
+    lanes = int(left.value.type.shape[0])
+    half = size // 2
+    runs = range(0, lanes if once else 2 * lanes, size)
+    low, high = (
+        shuffle_lanes(left, right, [run + offset + n for run in runs for n in range(half)])
+        for offset in (0, half)
+    )
+    return low + high
 
 
 def constant_vector(numbers: Sequence[int], element: ElementType) -> ArrayLike:

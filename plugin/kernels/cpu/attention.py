@@ -1,24 +1,25 @@
-"""The kernel of attention to a cache, in a time that grows with the keys that are attended.
+"""Attention kernel: blockwise softmax over a KV cache (as in FlashAttention).
 
-A workgroup has some queries of the heads that share a head of the caches: *rows*, a query of a head
-each. It goes through the keys that one of them attends, from the first to the last, a block of them
-at a time::
+A workgroup has some queries of the query heads that share a KV head: its *rows*, a query of a head
+each. It goes through the attended keys, a block of them at a time, with a running maximum and a
+running denominator for each row::
 
-    score[r, j]  = scale * sum_d query[r, d] * keys[j, d]        (bounded by the softcap)
-    greatest'[r] = max(greatest[r], max_j score[r, j])
-    factor[r]    = exp(greatest[r] - greatest'[r])
-    weight[r, j] = exp(score[r, j] - greatest'[r])               (0 where r does not attend j)
-    total[r]     = total[r] * factor[r] + sum_j weight[r, j]
-    result[r, d] = result[r, d] * factor[r] + sum_j weight[r, j] * values[j, d]
+    score[r, j]   = scale * sum_d query[r, d] * keys[j, d]       (bounded by the softcap)
+    max'[r]       = max(max[r], max_j score[r, j])
+    rescale[r]    = exp(max[r] - max'[r])
+    weight[r, j]  = exp(score[r, j] - max'[r])                   (0 where r does not attend j)
+    total[r]      = total[r] * rescale[r] + sum_j weight[r, j]
+    result[r, d]  = result[r, d] * rescale[r] + sum_j weight[r, j] * values[j, d]
 
-and divides by the totals at the end. So a softmax needs no memory of the length of the context, and
-blocks after the last position, or before the window, are not read. Scores are vectors of ``d`` that
-are summed for several rows and keys at once, results are summed for several rows and vectors of
-``d``: what is loaded, and widened from f16, is multiplied several times.
+At the end, results are divided by the totals. So a softmax needs no memory of the length of the
+context, and blocks after the last position or before the window are not read. Scores are
+accumulated over ``d`` for several rows and keys at once, results for several rows and vectors of
+``d``: each load, and its conversion from f16, is used several times.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from ...emit.vectors import (
     broadcast,
     constant_vector,
     element_at,
+    lane_sums,
     load,
     load_element,
     loop,
@@ -42,7 +44,6 @@ from ...emit.vectors import (
     reduce_lanes,
     remainder,
     scratch,
-    shuffle_lanes,
     store,
     store_element,
     when,
@@ -56,42 +57,40 @@ from ..kernel import Binding, Kernel
 
 __all__ = ["AttentionKernel"]
 
-_BLOCKS = (64, 32, 16)
-"""Keys of a block: of 256 elements of f16, 64 are 32 KiB, which caches of the first level hold."""
-_BLOCK_OF_ONE = 32
-"""The same of one query, whose next block is read ahead."""
-_STACK = 28 << 10
-"""Bytes that a workgroup has for scores and totals, of the 32 KiB that IREE allows."""
-_ROWS = 64
-"""Rows of a workgroup at most."""
-_WORKGROUPS = 8
-"""As many at least, where there are enough queries."""
-_KEYS = 4
-"""Keys whose scores are computed together."""
-_LINE = 64
-"""Bytes that memory is read in."""
-_LEAST = float(np.finfo(np.float32).min)
+_KEYS_PER_BLOCK = (64, 32, 16)
+"""Choices, the largest that fits: 64 keys of 256 f16 are 32 KiB, the size of an L1 cache."""
+_MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
+"""With one query, the next block of keys is prefetched."""
+_MAX_SCRATCH_BYTES = 28 << 10
+"""Scores, maxima and totals of a workgroup, of the 32 KiB that IREE gives it."""
+_MAX_ROWS_PER_WORKGROUP = 64
+_MIN_WORKGROUPS = 8
+"""A workgroup has fewer rows if there would be fewer workgroups than this."""
+_KEYS_PER_TILE = 4
+"""Keys of a register tile of scores."""
+_CACHE_LINE_BYTES = 64
+_MIN_F32 = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
 class AttentionKernel:
-    """What is computed, and with what.
+    """Attention to a KV cache.
 
     Args:
         instructions: a name in `INSTRUCTION_SETS`.
-        count: of queries; None where that is known at run time only.
-        heads, groups: of queries, and of the caches.
-        depth: how many elements a row has.
-        context: how many keys the caches have.
-        element: of the caches, f16 or f32.
-        scale, window, softcap: as of `Attention`.
+        queries: the number of queries; None where it is dynamic.
+        heads, kv_heads: the number of query heads, and of KV heads.
+        head_size: elements of a query, key or value.
+        context: the keys of the cache.
+        element: the element type of the cache, f16 or f32.
+        scale, window, softcap: as in `subquant.dialects.attention.Attention`.
     """
 
     instructions: str
-    count: int | None
+    queries: int | None
     heads: int
-    groups: int
-    depth: int
+    kv_heads: int
+    head_size: int
     context: int
     element: ElementType
     scale: float
@@ -101,7 +100,7 @@ class AttentionKernel:
     @staticmethod
     def fits_scratch(rows: int, lanes: int) -> bool:
         """True if the smallest block of keys fits the workgroup memory."""
-        return _block(rows, lanes) is not None
+        return _keys_per_block(rows, lanes) is not None
 
     @property
     def target(self) -> InstructionSet:
@@ -110,43 +109,46 @@ class AttentionKernel:
 
     @property
     def lanes(self) -> int:
-        """How many elements of a row are multiplied together."""
-        return math.gcd(self.target.lanes, self.depth)
+        """The lanes of a vector of a head."""
+        return math.gcd(self.target.lanes, self.head_size)
 
     @property
-    def shared(self) -> int:
-        """How many heads of a query attend the same head of the caches."""
-        return self.heads // self.groups
+    def heads_per_kv_head(self) -> int:
+        """The query heads that share a KV head."""
+        return self.heads // self.kv_heads
 
     @property
-    def queries(self) -> int:
-        """Of a workgroup."""
-        most = max(1, _ROWS // self.shared)
-        if self.count is None:
-            return most
-        return max(1, min(most, -(-self.count * self.groups // _WORKGROUPS)))
+    def queries_per_workgroup(self) -> int:
+        """The queries of a workgroup."""
+        limit = max(1, _MAX_ROWS_PER_WORKGROUP // self.heads_per_kv_head)
+        if self.queries is None:
+            return limit
+        return max(1, min(limit, -(-self.queries * self.kv_heads // _MIN_WORKGROUPS)))
 
     @property
-    def block(self) -> int:
-        """How many keys a workgroup attends at once."""
-        if self.count == 1:
-            return min(_BLOCK_OF_ONE, _block(self.shared, self.lanes) or _BLOCK_OF_ONE)
-        found = _block(self.queries * self.shared, self.lanes)
-        assert found is not None  # or there is no kernel
-        return found
+    def rows_per_workgroup(self) -> int:
+        """The rows of a workgroup."""
+        return self.queries_per_workgroup * self.heads_per_kv_head
 
     @property
-    def tile(self) -> tuple[int, int]:
-        """How many rows, and how many vectors of each, are summed together."""
+    def keys_per_block(self) -> int:
+        """The keys of a block."""
+        if self.queries == 1:
+            limit = _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY
+            return min(limit, _keys_per_block(self.heads_per_kv_head, self.lanes) or limit)
+        keys = _keys_per_block(self.rows_per_workgroup, self.lanes)
+        assert keys is not None  # callers test fits_scratch
+        return keys
+
+    @property
+    def register_tile(self) -> tuple[int, int]:
+        """Rows, and vectors of results, of a register tile."""
         return (4, 4) if self.target.lanes == 16 else (2, 4)
 
     def kernel(self) -> Kernel:
-        """The kernel.
-
-        Bindings are the query, keys, values and the position, and the result.
-        """
-        rows = (None, self.heads, self.depth)
-        cache = (self.context, self.groups, self.depth)
+        """Build the kernel: bindings are the query, keys, values, the position, and the result."""
+        rows = (None, self.heads, self.head_size)
+        cache = (self.context, self.kv_heads, self.head_size)
         bindings = [
             Binding(rows, F32),
             Binding(cache, self.element),
@@ -154,47 +156,49 @@ class AttentionKernel:
             Binding((), I32),
             Binding(rows, F32),
         ]
-        parts = 1 if self.count is None else -(-self.count // self.queries)
-        return Kernel("attention", bindings, self.groups * parts, self._body, self.count)
+        groups = 1 if self.queries is None else -(-self.queries // self.queries_per_workgroup)
+        workgroups = self.kv_heads * groups
+        return Kernel("attention", bindings, workgroups, self._body, self.queries)
 
-    def _body(self, memories: Sequence[Value], number: Value, rows: Extent) -> None:
+    def _body(self, memories: Sequence[Value], workgroup: Value, queries: Extent) -> None:
         query, keys, values, position, result = memories
-        group = remainder(scalar(number), self.groups)
-        count = _index(rows)
-        inside = np.minimum(convert(load_element(position, []), INDEX), self.context - count)
-        place = np.maximum(inside, 0)
-        room = self.queries * self.shared
+        kv_head = remainder(scalar(workgroup), self.kv_heads)
+        count = _index(queries)
+        first = convert(load_element(position, []), INDEX)
+        first = np.maximum(np.minimum(first, self.context - count), 0)
+        rows = self.rows_per_workgroup
         memory = _Memory(
             query,
             keys,
             values,
             result,
-            scratch([room, self.block], F32),
-            scratch([room], F32),
-            scratch([room], F32),
-            scratch([room, self.lanes], F32),
+            scratch([rows, self.keys_per_block], F32),
+            scratch([rows], F32),
+            scratch([rows], F32),
+            scratch([rows, self.lanes], F32),
         )
 
-        def of_part(part: Value) -> None:
-            first = scalar(part) * self.queries
-            _Rows(self, memory, group, first, count, place).write()
+        def emit_group(group: Value) -> None:
+            first_query = scalar(group) * self.queries_per_workgroup
+            _Rows(self, memory, kv_head, first_query, count, first).emit()
 
-        if self.count is None:
-            parts = quotient(count + (self.queries - 1), self.queries)
-            loop(0, parts.value, 1, of_part)
+        if self.queries is None:
+            groups = quotient(count + (self.queries_per_workgroup - 1), self.queries_per_workgroup)
+            loop(0, groups.value, 1, emit_group)
         else:
-            of_part(quotient(scalar(number), self.groups).value)
+            emit_group(quotient(scalar(workgroup), self.kv_heads).value)
 
 
 @dataclass(frozen=True)
 class _Memory:
-    """What a workgroup reads and writes.
+    """The memrefs of a workgroup.
 
     Attributes:
-        query, keys, values, result: bindings.
-        scores: of the rows of a workgroup and the keys of a block; then weights.
-        greatest, factors: of each row.
-        totals: of each row, in as many parts as a vector has lanes.
+        query, keys, values, result: the bindings.
+        scores: of each row and key of a block; then the softmax weights.
+        maxima: the running maximum of each row.
+        rescales: the factor of each row's previous totals and results.
+        totals: the running denominator of each row, in the lanes of a vector.
     """
 
     query: Value
@@ -202,56 +206,56 @@ class _Memory:
     values: Value
     result: Value
     scores: Value
-    greatest: Value
-    factors: Value
+    maxima: Value
+    rescales: Value
     totals: Value
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """Writes the code of some rows.
+    """The code of the rows of a workgroup.
 
     Args:
-        kernel: what is computed.
-        memory: what is read and written.
-        group: the head of the caches.
-        first: the first query.
-        count: of all queries.
-        position: of query 0.
+        kernel: the kernel.
+        memory: the memrefs.
+        kv_head: the KV head.
+        first_query: the first query of the workgroup.
+        queries: the number of all queries.
+        position: the position of query 0 in the context.
     """
 
     kernel: AttentionKernel
     memory: _Memory
-    group: ArrayLike
-    first: ArrayLike
-    count: ArrayLike
+    kv_head: ArrayLike
+    first_query: ArrayLike
+    queries: ArrayLike
     position: ArrayLike
 
-    def write(self) -> None:
-        """Write the loops over blocks of keys, and what is before and after."""
+    def emit(self) -> None:
+        """Emit the loops over blocks of keys, the initialization, and the division."""
         kernel = self.kernel
-        queries = np.minimum(self.count - self.first, kernel.queries)
-        is_whole = kernel.count is not None and kernel.count % kernel.queries == 0
-        rows: Extent = (
-            kernel.queries * kernel.shared if is_whole else (queries * kernel.shared).value
-        )
-        begin = self.position + self.first
-        end = begin + queries
-        start = np.maximum(begin - (kernel.window - 1), 0) if kernel.window else begin * 0
-        loop(0, rows, 1, self._clear)
+        queries = np.minimum(self.queries - self.first_query, kernel.queries_per_workgroup)
+        rows: Extent = kernel.rows_per_workgroup
+        if kernel.queries is None or kernel.queries % kernel.queries_per_workgroup:
+            rows = (queries * kernel.heads_per_kv_head).value
+        first = self.position + self.first_query
+        end = first + queries
+        start = np.maximum(first - (kernel.window - 1), 0) if kernel.window else first * 0
+        loop(0, rows, 1, self._initialize)
 
-        def of_block(place: Value) -> None:
-            block = scalar(place)
-            count = np.minimum(end - block, kernel.block)
-            self._in_tiles(rows, kernel.tile[0], lambda row, n: self._score(row, n, block, count))
-            loop(0, rows, 1, lambda row: self._weigh(scalar(row), block))
-            self._in_tiles(rows, kernel.tile[0], lambda row, n: self._add(row, n, block, count))
+        def add_block(key: Value) -> None:
+            block = scalar(key)
+            count = np.minimum(end - block, kernel.keys_per_block)
+            self._in_row_tiles(rows, functools.partial(self._write_scores, block, count))
+            loop(0, rows, 1, lambda row: self._write_weights(scalar(row), block))
+            self._in_row_tiles(rows, functools.partial(self._add_values, block, count))
 
-        loop(start.value, end.value, kernel.block, of_block)
+        loop(start.value, end.value, kernel.keys_per_block, add_block)
         loop(0, rows, 1, self._divide)
 
-    def _in_tiles(self, rows: Extent, size: int, body: Callable[[ArrayLike, int], None]) -> None:
-        """Write what is done for several rows at once, of the first and how many they are."""
+    def _in_row_tiles(self, rows: Extent, body: Callable[[ArrayLike, int], None]) -> None:
+        """Call a body with the first row, and the rows, of each register tile."""
+        size = self.kernel.register_tile[0]
         if isinstance(rows, int):
             whole = rows - rows % size
             loop(0, whole, size, lambda row: body(scalar(row), size))
@@ -262,195 +266,173 @@ class _Rows:
         loop(0, whole, size, lambda row: body(scalar(row), size))
         loop(whole, rows, 1, lambda row: body(scalar(row), 1))
 
-    def _of_row(self, row: ArrayLike) -> list[Value]:
-        """The query and the head of a row."""
-        shared = self.kernel.shared
-        query = self.first + quotient(row, shared)
-        head = self.group * shared + remainder(row, shared)
+    def _query_and_head(self, row: ArrayLike) -> list[Value]:
+        """The query and the query head of a row."""
+        heads = self.kernel.heads_per_kv_head
+        query = self.first_query + quotient(row, heads)
+        head = self.kv_head * heads + remainder(row, heads)
         return [query.value, head.value]
 
-    def _chunks(self, body: Callable[[Value], None]) -> None:
-        loop(0, self.kernel.depth, self.kernel.lanes, body)
+    def _initialize(self, row: Value) -> None:
+        """Clear the result and the total of a row, and set its maximum to the least f32."""
+        kernel, memory = self.kernel, self.memory
+        position = self._query_and_head(scalar(row))
+        zeros = Vectors(kernel.lanes).known(0.0, F32)
 
-    def _clear(self, row: Value) -> None:
-        """No keys are attended yet."""
-        lanes, place = self.kernel.lanes, self._of_row(scalar(row))
-        zeros = Vectors(lanes).known(0.0, F32)
-        self._chunks(lambda chunk: store(zeros, self.memory.result, [*place, chunk]))
-        store(zeros, self.memory.totals, [row, 0])
-        store_element(Scalars().known(_LEAST, F32), self.memory.greatest, [row])
+        def clear(offset: Value) -> None:
+            store(zeros, memory.result, [*position, offset])
 
-    def _score(self, row: ArrayLike, rows: int, block: ArrayLike, count: ArrayLike) -> None:
-        """Write the scores of some rows and the keys of a block; of the last key, where it ends."""
+        loop(0, kernel.head_size, kernel.lanes, clear)
+        store(zeros, memory.totals, [row, 0])
+        store_element(Scalars().known(_MIN_F32, F32), memory.maxima, [row])
+
+    # -- scores -----------------------------------------------------------------------------------
+
+    def _write_scores(self, block: ArrayLike, count: ArrayLike, row: ArrayLike, rows: int) -> None:
+        """Write the scores of a tile of rows and a block of keys; the last key may be repeated."""
         kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        places = [self._of_row(row + number) for number in range(rows)]
+        positions = [self._query_and_head(row + number) for number in range(rows)]
         last = block + count - 1
 
-        def of_keys(key: Value) -> None:
-            first = block + scalar(key)
-            keys = [np.minimum(first + number, last) for number in range(_KEYS)]
-            if kernel.count == 1:
-                when(row == 0, lambda: self._ask_for(first))
+        def write_keys(offset: Value) -> None:
+            first = block + scalar(offset)
+            keys = [np.minimum(first + number, last) for number in range(_KEYS_PER_TILE)]
+            if kernel.queries == 1:
+                when(row == 0, lambda: self._prefetch(first))
 
-            def of_chunk(chunk: Value, *sums: ArrayLike) -> list[ArrayLike]:
-                key_parts = [
-                    convert(load(memory.keys, [k.value, self.group.value, chunk], lanes,
-                                 kernel.element), F32)
-                    for k in keys
-                ]  # fmt: skip
-                found = []
-                for number, place in enumerate(places):
-                    query = load(memory.query, [*place, chunk], lanes, F32)
-                    for key_part, total in zip(key_parts, sums[number * _KEYS :], strict=False):
-                        found.append(kernel.target.fma(query, key_part, total))
-                return found
+            def accumulate(offset: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                key_vectors = [self._load(memory.keys, key.value, offset) for key in keys]
+                accumulators = []
+                for number, position in enumerate(positions):
+                    query = load(memory.query, [*position, offset], lanes, F32)
+                    own = carried[number * _KEYS_PER_TILE : (number + 1) * _KEYS_PER_TILE]
+                    for key_vector, accumulator in zip(key_vectors, own, strict=True):
+                        accumulators.append(kernel.target.fma(query, key_vector, accumulator))
+                return accumulators
 
-            zeros = [Vectors(lanes).known(0.0, F32)] * (rows * _KEYS)
-            sums = loop(0, kernel.depth, lanes, of_chunk, zeros)
+            zeros = [Vectors(lanes).known(0.0, F32)] * (rows * _KEYS_PER_TILE)
+            accumulators = loop(0, kernel.head_size, lanes, accumulate, zeros)
             for number in range(rows):
-                scores = _summed(sums[number * _KEYS : (number + 1) * _KEYS])
-                store(scores, memory.scores, [(row + number).value, key])
+                own = accumulators[number * _KEYS_PER_TILE : (number + 1) * _KEYS_PER_TILE]
+                store(lane_sums(own), memory.scores, [(row + number).value, offset])
 
-        loop(0, count.value, _KEYS, of_keys)
+        loop(0, count.value, _KEYS_PER_TILE, write_keys)
 
-    def _ask_for(self, first: ArrayLike) -> None:
-        """Ask for the values of some keys, and for the keys of the next block.
+    def _load(self, cache: Value, key: Value, offset: Value) -> ArrayLike:
+        """Load a vector of the cache, as f32."""
+        index = [key, self.kv_head.value, offset]
+        return convert(load(cache, index, self.kernel.lanes, self.kernel.element), F32)
 
-        One query reads all it attends once, and in parts of a row: memory is not read ahead by
-        itself.
+    def _prefetch(self, first: ArrayLike) -> None:
+        """Prefetch the values of some keys, and the same number of keys of the next block.
+
+        One query reads everything once, in parts of a row, which hardware does not prefetch.
         """
         kernel, memory = self.kernel, self.memory
-        elements = _LINE * 8 // kernel.element.bits
-        for cache, ahead in ((memory.values, 0), (memory.keys, kernel.block)):
-            for number in range(_KEYS):
-                place = (first + (number + ahead)).value
-                for chunk in range(0, kernel.depth, elements):
-                    where = linalg.constant_index(chunk)
-                    prefetch(cache, [place, self.group.value, where])
+        elements = _CACHE_LINE_BYTES * 8 // kernel.element.bits
+        for cache, distance in ((memory.values, 0), (memory.keys, kernel.keys_per_block)):
+            for number in range(_KEYS_PER_TILE):
+                key = (first + (number + distance)).value
+                for offset in range(0, kernel.head_size, elements):
+                    index = linalg.constant_index(offset)
+                    prefetch(cache, [key, self.kv_head.value, index])
 
-    def _weigh(self, row: ArrayLike, block: ArrayLike) -> None:
-        """Replace the scores of a row by weights, and count these."""
-        kernel, memory = self.kernel, self.memory
-        lanes = kernel.lanes
-        own = self.position + self.first + quotient(row, kernel.shared)
-        at = convert(own - block, I32)
-        own_place = broadcast(at, lanes)
-        before = broadcast(at - kernel.window, lanes) if kernel.window else None
+    # -- softmax ----------------------------------------------------------------------------------
+
+    def _write_weights(self, row: ArrayLike, block: ArrayLike) -> None:
+        """Replace the scores of a row by softmax weights, and update its maximum and total."""
+        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
+        own_key = self.position + self.first_query + quotient(row, kernel.heads_per_kv_head)
+        own = convert(own_key - block, I32)
+        last = broadcast(own, lanes)
+        before = broadcast(own - kernel.window, lanes) if kernel.window else None
+        offsets = range(0, kernel.keys_per_block, lanes)
         scores, attended = [], []
-        for place in range(0, kernel.block, lanes):
-            score = load(memory.scores, [row.value, place], lanes, F32) * kernel.scale
+        for offset in offsets:
+            score = load(memory.scores, [row.value, offset], lanes, F32) * kernel.scale
             if kernel.softcap:
                 score = bounded(score, kernel.softcap)
-            number = constant_vector([place + lane for lane in range(lanes)], I32)
-            is_attended = number <= own_place
+            key = constant_vector([offset + lane for lane in range(lanes)], I32)
+            is_attended = key <= last
             if before is not None:
-                is_attended = is_attended & (number > before)
+                is_attended = is_attended & (key > before)
             attended.append(is_attended)
-            scores.append(np.where(is_attended, score, _LEAST))
-        most = scores[0]
-        for score in scores[1:]:
-            most = np.maximum(most, score)
-        old = load_element(memory.greatest, [row.value])
-        new = np.maximum(old, reduce_lanes("maximumf", most))
-        store_element(new, memory.greatest, [row.value])
-        greatest = broadcast(new, lanes)
-        factor = exponential(broadcast(old, lanes) - greatest)
-        store_element(element_at(factor, 0), memory.factors, [row.value])
-        total = load(memory.totals, [row.value, 0], lanes, F32) * factor
-        for place, score, is_attended in zip(
-            range(0, kernel.block, lanes), scores, attended, strict=True
-        ):
-            weight = np.where(is_attended, exponential(score - greatest), 0.0)
+            scores.append(np.where(is_attended, score, _MIN_F32))
+        block_maximum = functools.reduce(np.maximum, scores)
+        old = load_element(memory.maxima, [row.value])
+        new = np.maximum(old, reduce_lanes("maximumf", block_maximum))
+        store_element(new, memory.maxima, [row.value])
+        maximum = broadcast(new, lanes)
+        rescale = exponential(broadcast(old, lanes) - maximum)
+        store_element(element_at(rescale, 0), memory.rescales, [row.value])
+        total = load(memory.totals, [row.value, 0], lanes, F32) * rescale
+        for offset, score, is_attended in zip(offsets, scores, attended, strict=True):
+            weight = np.where(is_attended, exponential(score - maximum), 0.0)
             total = total + weight
-            store(weight, memory.scores, [row.value, place])
+            store(weight, memory.scores, [row.value, offset])
         store(total, memory.totals, [row.value, 0])
 
-    def _add(self, row: ArrayLike, rows: int, block: ArrayLike, count: ArrayLike) -> None:
-        """Add the values of a block to the results of some rows, by weights."""
-        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
-        places = [self._of_row(row + number) for number in range(rows)]
-        numbers_ = [(row + number).value for number in range(rows)]
-        factors = [broadcast(load_element(memory.factors, [n]), lanes) for n in numbers_]
+    # -- values -----------------------------------------------------------------------------------
 
-        def of_chunks(first: ArrayLike, chunks: int) -> None:
-            at = [(first + lanes * chunk).value for chunk in range(chunks)]
-            start = [
-                load(memory.result, [*place, chunk], lanes, F32) * factor
-                for place, factor in zip(places, factors, strict=True)
-                for chunk in at
+    def _add_values(self, block: ArrayLike, count: ArrayLike, row: ArrayLike, rows: int) -> None:
+        """Rescale the results of a tile of rows, and add the weighted values of a block."""
+        kernel, memory, lanes = self.kernel, self.memory, self.kernel.lanes
+        positions = [self._query_and_head(row + number) for number in range(rows)]
+        own_rows = [(row + number).value for number in range(rows)]
+        rescales = [broadcast(load_element(memory.rescales, [each]), lanes) for each in own_rows]
+
+        def add_vectors(first: ArrayLike, vectors: int) -> None:
+            offsets = [(first + lanes * number).value for number in range(vectors)]
+            initial = [
+                load(memory.result, [*position, offset], lanes, F32) * rescale
+                for position, rescale in zip(positions, rescales, strict=True)
+                for offset in offsets
             ]
 
-            def of_key(key: Value, *sums: ArrayLike) -> list[ArrayLike]:
-                position = (block + scalar(key)).value
-                values = [
-                    convert(load(memory.values, [position, self.group.value, chunk], lanes,
-                                 kernel.element), F32)
-                    for chunk in at
-                ]  # fmt: skip
+            def add_key(number: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                key = (block + scalar(number)).value
+                values = [self._load(memory.values, key, offset) for offset in offsets]
                 weights = [
-                    broadcast(load_element(memory.scores, [n, key]), lanes) for n in numbers_
+                    broadcast(load_element(memory.scores, [each, number]), lanes)
+                    for each in own_rows
                 ]
                 return [
-                    kernel.target.fma(weight, value, sums[number * chunks + chunk])
-                    for number, weight in enumerate(weights)
-                    for chunk, value in enumerate(values)
+                    kernel.target.fma(weight, value, carried[index * vectors + vector])
+                    for index, weight in enumerate(weights)
+                    for vector, value in enumerate(values)
                 ]
 
-            sums = loop(0, count.value, 1, of_key, start)
-            for number, place in enumerate(places):
-                for chunk, where in enumerate(at):
-                    store(sums[number * chunks + chunk], memory.result, [*place, where])
+            results = loop(0, count.value, 1, add_key, initial)
+            for index, position in enumerate(positions):
+                for vector, offset in enumerate(offsets):
+                    store(results[index * vectors + vector], memory.result, [*position, offset])
 
-        together = kernel.tile[1] * lanes
-        whole = kernel.depth - kernel.depth % together
-        loop(0, whole, together, lambda first: of_chunks(scalar(first), kernel.tile[1]))
-        if whole < kernel.depth:
+        vectors = kernel.register_tile[1]
+        width = vectors * lanes
+        whole = kernel.head_size - kernel.head_size % width
+        loop(0, whole, width, lambda first: add_vectors(scalar(first), vectors))
+        if whole < kernel.head_size:
             first = scalar(linalg.constant_index(whole))
-            of_chunks(first, (kernel.depth - whole) // lanes)
+            add_vectors(first, (kernel.head_size - whole) // lanes)
 
     def _divide(self, row: Value) -> None:
-        lanes, place = self.kernel.lanes, self._of_row(scalar(row))
+        """Divide the results of a row by its total."""
+        lanes, position = self.kernel.lanes, self._query_and_head(scalar(row))
         total = reduce_lanes("add", load(self.memory.totals, [row, 0], lanes, F32))
         totals = broadcast(total, lanes)
 
-        def of_chunk(chunk: Value) -> None:
-            where = [*place, chunk]
-            store(load(self.memory.result, where, lanes, F32) / totals, self.memory.result, where)
+        def divide(offset: Value) -> None:
+            index = [*position, offset]
+            store(load(self.memory.result, index, lanes, F32) / totals, self.memory.result, index)
 
-        self._chunks(of_chunk)
-
-
-def _summed(given: Sequence[ArrayLike]) -> ArrayLike:
-    """The sum of the elements of each of four vectors, as one of four elements."""
-    lanes = int(given[0].value.type.shape[0])
-    parts, size = list(given), lanes
-    # Each part has as many sums as it is made of vectors, in `size` elements each.
-    while len(parts) > 1:
-        parts = [_folded(*pair, size) for pair in zip(parts[::2], parts[1::2], strict=True)]
-        size //= 2
-    [sums] = parts
-    while size > 1:
-        sums, size = _folded(sums, sums, size, once=True), size // 2
-    return sums
+        loop(0, self.kernel.head_size, lanes, divide)
 
 
-def _folded(left: ArrayLike, right: ArrayLike, size: int, *, once: bool = False) -> ArrayLike:
-    """The halves of each run of `size` elements added: of the left vector, then of the right."""
-    lanes = int(left.value.type.shape[0])
-    half = size // 2
-    runs = range(0, lanes if once else 2 * lanes, size)
-    low, high = (
-        shuffle_lanes(left, right, [run + offset + n for run in runs for n in range(half)])
-        for offset in (0, half)
-    )
-    return low + high
-
-
-def _block(rows: int, lanes: int) -> int | None:
-    """The keys of a block, for so many rows; None if there is not the memory for few."""
-    for block in _BLOCKS:
-        if rows * (block + lanes + 2) * F32.bits // 8 <= _STACK:
-            return block
+def _keys_per_block(rows: int, lanes: int) -> int | None:
+    """The largest block of keys whose scores fit scratch memory; None if none fits."""
+    for keys in _KEYS_PER_BLOCK:
+        if rows * (keys + lanes + 2) * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
+            return keys
     return None
 
 

@@ -348,7 +348,7 @@ class _Task:
             if needs_fallback is not None:
                 conditions.append(needs_fallback)
             for number in range(len(group)):
-                vector = slice_lanes(estimate, number * lanes, lanes)
-                store(vector, self.result, index(first + number))
+                target = index(first + number)
+                store(slice_lanes(estimate, number * lanes, lanes), self.result, target)
         if conditions:
             when(functools.reduce(operator.or_, conditions), write_exactly)
