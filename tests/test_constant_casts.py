@@ -1,4 +1,4 @@
-"""Casts of constants, which are folded, beside the same casts of arguments, which are not."""
+"""Folded casts of constants, against the same casts of arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from subquant.runtime import Device
 FOLD = "fold-constant-casts"
 
 
-def held(stored: np.ndarray, cast: Cast) -> np.ndarray:
+def signless(stored: np.ndarray, cast: Cast) -> np.ndarray:
     """Storage values as signless integers, which MLIR reads as signed ones."""
     if cast.parameters.storage.signed:
         return stored
@@ -53,7 +53,7 @@ func.func @q{number}() -> {quantized} {{
   return %q : {quantized}
 }}
 func.func @d{number}() -> {floats} {{
-  {constant_text(held(stored, cast), cast, real=False)}
+  {constant_text(signless(stored, cast), cast, real=False)}
   %q = "{cast.dialect}.scast"(%c) : ({integers}) -> {quantized}
   %x = "{cast.dialect}.dcast"(%q) : ({quantized}) -> {floats}
   return %x : {floats}
@@ -80,7 +80,7 @@ def test_what_is_folded_is_what_casts_compute(generated: list[Cast], seed: int) 
         mask = (1 << cast.parameters.storage.width) - 1
         np.testing.assert_array_equal(constant & mask, integers & mask, err_msg=f"{cast}")
         (constant,) = evaluate(folded, f"d{number}", [])
-        (floats,) = evaluate(computed, f"d{number}", [held(stored, cast)])
+        (floats,) = evaluate(computed, f"d{number}", [signless(stored, cast)])
         assert same_bits(constant, floats), f"dequantize {cast}"
 
 
@@ -141,13 +141,13 @@ def test_constants_give_what_arguments_give(device: Device) -> None:
 
 @pytest.mark.parametrize("rounding", ["nearest-even", "toward-zero"])
 def test_a_weight_that_is_quantized_has_a_kernel(rounding: str) -> None:
-    """It is laid out for the kernel, and those of casts toward zero are left as they are."""
-    said: list[str] = []
+    """It is prepacked for the kernel, except if its cast rounds toward zero."""
+    remarks: list[str] = []
     compile_to_bytes(
         program_of(inputs()[1:]),
         CompileOptions(kernels="portable", rounding=rounding, explain=True),
         emit="mlir",
-        on_remark=lambda remark: said.append(remark.message),
+        on_remark=lambda remark: remarks.append(remark.message),
     )
-    is_known = any("is computed by a kernel" in each for each in said)
-    assert is_known == (rounding == "nearest-even")
+    has_kernel = any("is computed by a kernel" in each for each in remarks)
+    assert has_kernel == (rounding == "nearest-even")

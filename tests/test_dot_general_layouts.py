@@ -1,4 +1,4 @@
-"""``dot_general`` with dimensions in any order, and of one element, beside NumPy."""
+"""``dot_general`` with dimensions in any order, and of one element, against NumPy."""
 
 from __future__ import annotations
 

@@ -261,7 +261,7 @@ def test_convolutions(device: Device, device_name: str, element: str, name: str)
         np.testing.assert_array_equal(function(x, k), expected, err_msg=str(shape))
 
 
-def test_sums_of_fewer_bits_than_the_factors(cpu: Device) -> None:
+def test_accumulators_of_fewer_bits_than_the_operands(cpu: Device) -> None:
     """Added up in f32, and rounded once."""
     text = """
 func.func @main(%x: tensor<?x2x8xf32>, %w: tensor<8x4xf32>) -> tensor<?x2x4xf16> {
@@ -276,7 +276,7 @@ func.func @main(%x: tensor<?x2x8xf32>, %w: tensor<8x4xf32>) -> tensor<?x2x4xf16>
     np.testing.assert_array_equal(main_of(text, cpu)(x, w), (x @ w).astype(np.float16))
 
 
-def test_the_extent_of_unsigned_integers(cpu: Device) -> None:
+def test_the_dimension_size_of_unsigned_integers(cpu: Device) -> None:
     text = """
 func.func @main(%x: tensor<?x4xui8>) -> tensor<i32> {
   %0 = stablehlo.get_dimension_size %x, dim = 0 : (tensor<?x4xui8>) -> tensor<i32>

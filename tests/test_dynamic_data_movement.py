@@ -1,4 +1,4 @@
-"""Windows, pads, gathers, updates, reversals and sums of dynamic shapes, compared with NumPy."""
+"""Windows, pads, gathers, updates, reversals and reductions of dynamic shapes, against NumPy."""
 
 from __future__ import annotations
 
@@ -331,7 +331,7 @@ func.func @main(%x: tensor<SHAPExi8>) -> (tensor<RESULTi32>, tensor<SHAPExi8>) {
 @pytest.mark.parametrize(
     ("shape", "axes"), [("?x2x?", (1, 2)), ("?x?x?", (0, 1)), ("?x?x?x?", (0, 2, 3))]
 )
-def test_sums_of_what_is_used_elsewhere(
+def test_reductions_of_tensors_with_other_uses(
     device: Device, device_name: str, shape: str, axes: tuple[int, ...]
 ) -> None:
     """Neighboring axes of several dynamic extents; see `subquant.transforms.iree_workarounds`."""

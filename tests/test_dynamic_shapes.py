@@ -1,4 +1,4 @@
-"""Operations whose shapes are known at run time only, compared with NumPy."""
+"""Operations of dynamic shape, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ func.func @main(%x: tensor<1x5x5x2xui8>, %w: tensor<3x3x2x4xui8>, %p: tensor<2x2
 
 
 @ON_DEVICES
-def test_unsigned_pictures_are_padded(device: Device, device_name: str) -> None:
+def test_unsigned_images_are_padded(device: Device, device_name: str) -> None:
     random = np.random.default_rng(1)
     x = random.integers(128, 256, (1, 5, 5, 2), np.uint8)
     w = random.integers(128, 256, (3, 3, 2, 4), np.uint8)

@@ -51,7 +51,7 @@ def any_vulkan(request: pytest.FixtureRequest) -> Device:
 
 
 def drawn(seed: int) -> npt.NDArray[np.float32]:
-    """Of many magnitudes, and of both signs; their quotients are normal numbers."""
+    """Floats of many magnitudes and both signs, whose quotients are normal numbers."""
     rng = np.random.default_rng(seed)
     magnitudes = rng.uniform(1, 2, COUNT) * 2.0 ** rng.integers(-60, 60, COUNT)
     return (magnitudes * rng.choice([-1, 1], COUNT)).astype(np.float32)
@@ -59,7 +59,7 @@ def drawn(seed: int) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("units", [-2, -1, 1, 2])
 def test_a_device_may_be_off_by_two_units(units: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The formula, in NumPy, with such a division in the place of the target's."""
+    """The formula in NumPy, with an inexact division instead of the target's."""
 
     def nearly(value: npt.NDArray[np.float32], divisor: npt.NDArray[np.float32]) -> Any:
         return ((value / divisor).view(np.int32) + np.int32(units)).view(np.float32)

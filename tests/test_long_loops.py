@@ -1,6 +1,6 @@
-"""Sums longer than the loops of Mesa's llvmpipe, and loops that are refused there.
+"""Reductions longer than the loops of Mesa's llvmpipe, and loops that are refused there.
 
-The reasons are in `subquant.transforms.iree_workarounds.long_loops`. Operands are small integers,
+See `subquant.transforms.iree_workarounds.long_loops`. Operands are small integers,
 so that every order of a sum gives the same; expected numbers are NumPy's.
 """
 
@@ -38,7 +38,7 @@ def small(*shape: int) -> np.ndarray:
 def test_reductions(
     vulkan: Device, shape: tuple[int, ...], axes: list[int], rows: str | None
 ) -> None:
-    """The initial value is no part of the reduction, though it pads the parts."""
+    """The initial value pads the parts, and does not change the result."""
     whole = "x".join([rows or str(shape[0]), *map(str, shape[1:])])
     state = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
     result = "".join(f"{n}x" for axis, n in enumerate(state) if axis not in axes)
@@ -173,7 +173,7 @@ func.func @main(%x: tensor<?xi32>, %i: tensor<i32>) -> tensor<i32> {
         lambda x, i: x.sum() + i,
     ),
 }
-"""Programs, what of them sums, arguments with a number of summands, and the results."""
+"""Programs, the operation with the loop, arguments of a length, and expected results."""
 
 
 @pytest.mark.parametrize("name", DYNAMIC)
@@ -207,7 +207,7 @@ def test_a_sort_of_unknown_length(vulkan: Device) -> None:
 
 
 def test_llvmpipe_still_ends_loops(vulkan: Device) -> None:
-    """As another runtime sees it, which does not bound loops."""
+    """Runs as in another runtime, which does not bound loops."""
     if not vulkan.ends_long_loops:
         pytest.skip("the Vulkan device is not llvmpipe")
     text, _, arguments, expected = DYNAMIC["a reduction"]
@@ -220,7 +220,7 @@ def test_llvmpipe_still_ends_loops(vulkan: Device) -> None:
 
 
 def unbounded(executable: Executable) -> None:
-    """Take the bound off that the runtime has set."""
+    """Remove the loop limit that the runtime has set."""
     most = iree_runtime().VmVariantList(1)
     most.push_int((1 << 63) - 1)
     handle = executable._module.lookup_function(SET_LOOP_LIMIT)

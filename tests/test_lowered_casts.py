@@ -1,7 +1,7 @@
-"""The operations that casts become, evaluated in NumPy, against the reference.
+"""Lowered casts, evaluated in NumPy, against the reference.
 
-Beside `test_execution`, which runs them on devices: here nothing is compiled, and the division may
-be as wrong as Vulkan allows.
+`test_execution` runs them on devices; here nothing is compiled, and the division may be as inexact
+as Vulkan allows.
 """
 
 from __future__ import annotations

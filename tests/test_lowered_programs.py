@@ -1,7 +1,7 @@
-"""The programs of the conformance suite after all passes of the interpreter, beside the oracle.
+"""Conformance programs, lowered for the interpreter, against the oracle.
 
-StableHLO's interpreter evaluates the integer operations that they become; the oracle computes in
-float64, and shares nothing with the passes.
+StableHLO's interpreter evaluates the lowered integer operations; the oracle computes in float64,
+and shares no code with the passes.
 """
 
 from __future__ import annotations

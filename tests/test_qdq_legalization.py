@@ -187,7 +187,7 @@ def crashes_the_verifier(name: str, types: tuple[str, ...]) -> bool:
 
 
 def test_the_rules_agree_with_the_verifier() -> None:
-    """What the rules allow the verifier accepts, and no more, but for what is named above."""
+    """The verifier accepts exactly the types that the rules allow, except those listed above."""
     stricter, laxer = set(), set()
     compared = legal = 0
     for name in sorted(PROGRAMS.keys() - NOT_COMPARED):
@@ -331,7 +331,7 @@ def test_expanding_and_fusing_gives_the_same_module(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(ACCEPTED) - set(WITH_FLOAT_FORM)))
 def test_what_has_no_float_form_stays(name: str) -> None:
-    """Casts between tensors of reals and quantized ones are what is left in the end anyway."""
+    """Only casts between float and quantized tensors remain in the end."""
     expanded, remarks = run(program_text(name), f"{TO_QDQ}{{data-movement=true explain=true}}")
     if name == "uniform_quantize":
         assert expanded.count("uniform_dequantize") == expanded.count("uniform_quantize") == 1
@@ -409,7 +409,7 @@ def test_casts_of_every_dialect_fuse() -> None:
         assert [line.split()[2] for line in fused.splitlines() if "=" in line] == ["stablehlo.tanh"]
 
 
-# -- what is left alone ---------------------------------------------------------------------------
+# -- operations that stay -------------------------------------------------------------------------
 
 
 def test_no_fusion_is_illegal_or_invalid() -> None:

@@ -1,4 +1,4 @@
-"""The rules of ``legalize-quant-to-math``, and what each operation of the dialect comes with."""
+"""Rules of ``legalize-quant-to-math``, and documentation and checks of each operation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What fills no vector: the rest of a loop by itself, where that takes less time than a mask."""
+"""Remainder loops: peeled if that is faster than a mask."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ func.func @main(%x: tensor<1x9x9x3xf32>, %w: tensor<3x3x3x5xf32>) -> tensor<1x7x
         (SUMS, "neon,dotprod", False),
     ],
 )
-def test_the_choice(text: str, features: str, expected: bool) -> None:
+def test_the_choice_of_peeling(text: str, features: str, expected: bool) -> None:
     assert peels_loops(parse_text(text, create_context()), features) == expected
 
 
@@ -56,10 +56,10 @@ def test_the_choice(text: str, features: str, expected: bool) -> None:
         ("haswell", ("--iree-llvmcpu-vector-pproc-strategy=none",), ["none"]),
     ],
 )
-def test_the_compiler_is_told(
+def test_the_flag_of_the_compiler(
     cpu: str, flags: tuple[str, ...], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, also where a flag says something else."""
+    """Passed once, also if a flag of the user sets another strategy."""
     commands, run = [], iree_driver.run_supervised
 
     def recorded(command: list[str], *operand: object, **keywords: object) -> object:
@@ -72,8 +72,8 @@ def test_the_compiler_is_told(
     assert re.findall(r"vector-pproc-strategy=(\w+)", " ".join(texts)) == expected
 
 
-def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried once, and what follows is the default."""
+def test_a_module_that_is_refused_is_compiled_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flag is tried once, and then the default."""
     commands, run = [], iree_driver.run_supervised
 
     def refusing(command: list[str], *operand: object, **keywords: object) -> object:
@@ -87,7 +87,7 @@ def test_what_iree_refuses_so_is_compiled_as_by_default(monkeypatch: pytest.Monk
     assert sum("pproc" in " ".join(map(str, command)) for command in commands) == 1
 
 
-def test_rests_are_computed() -> None:
+def test_remainders_are_computed() -> None:
     x = np.random.default_rng(0).integers(-128, 128, (33, 103)).astype(np.int8)
     actual = subquant.compile(SUMS).main(x)
     np.testing.assert_array_equal(actual, x.astype(np.int32).sum(1))

@@ -1,6 +1,6 @@
-"""Corners of quantized StableHLO: sums of nothing, windows that fit nowhere, dynamic shapes.
+"""Edge cases of quantized StableHLO: empty reductions, windows that fit nowhere, dynamic shapes.
 
-Expected numbers are computed here, from the reals, with NumPy and exact fractions.
+Expected numbers are computed from expressed values, with NumPy and exact fractions.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ func.func @main(%x: tensor<1x5x5x2xf32>, %q: {weight}) -> {result} {{
     rng = np.random.default_rng(2)
     x = rng.integers(-8, 8, (1, 5, 5, 2)).astype(np.float32)
     q = rng.integers(-128, 127, (2, 3, 2, 1), np.int8, endpoint=True)
-    # Products and sums of these numbers are exact in f32.
+    # Products and sums are exact in f32.
     total = (x[0, :2, :3] * q[..., 0] * np.array([0.5, 0.25])).sum()
     actual = run(text, device, x, q)
     np.testing.assert_array_equal(actual, np.full((1, *counts, 1), total, np.float32))
@@ -488,7 +488,7 @@ def reduced(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction | N
 
 @pytest.mark.parametrize("name", ["cosine", "sine", "tan"])
 def test_angles_of_many_turns(name: str) -> None:
-    """As libm, which knows pi to any number of bits; the products are exact in f64."""
+    """Equal to libm, which reduces by pi of any precision; the products are exact in f64."""
     x = np.array([0, 1, -7, 10**3, -(10**6), 10**9, 2**31 - 1, -(2**31)], np.int32)
     x_type = "tensor<8x!quant.uniform<i32:f32, 0.75:5>>"
     y_type = "tensor<8x!quant.uniform<i32:f32, 0.000244140625:3>>"

@@ -318,7 +318,7 @@ def test_quantized_types_in_tosa(device: str, request: pytest.FixtureRequest) ->
     pooled = rounded.reshape(1, 2, 2, 2, 2, 2).max((2, 4))
     np.testing.assert_array_equal(u, np.clip(pooled * 2 + 128, 0, 255) * 0.25 - 32)
     np.testing.assert_array_equal(f, stored * 0.5)
-    np.testing.assert_array_equal(before, np.zeros_like(a))  # no first value: what stands for 0
+    np.testing.assert_array_equal(before, np.zeros_like(a))  # no initial value: the zero point
     finest = np.clip(np.floor(real / 0.0625 + 0.5), -127, 127)
     assert (finest == -127).any()
     np.testing.assert_array_equal(narrow, finest * 0.0625)

@@ -64,7 +64,7 @@ def model_file(name: str) -> Path:
     return Path(spec.origin).parent / "models" / f"{name}.tflite"
 
 
-# -- what the models hear -------------------------------------------------------------------------
+# -- inputs of the models -------------------------------------------------------------------------
 
 
 @cache
@@ -120,7 +120,7 @@ def sentences(word: str) -> np.ndarray[Any, Any]:
 
 
 class LiteRt:
-    """The interpreter with its reference kernels, and what it computes on the way."""
+    """The interpreter with its reference kernels, and its intermediate tensors."""
 
     def __init__(self, path: Path) -> None:
         needs("ai_edge_litert", "pymicro_features")
@@ -302,6 +302,6 @@ def test_streaming_on_the_command_line(in_temporary_folder: Path, cpu: Device) -
     expected = np.stack([function(frame) for frame in heard])
     np.testing.assert_array_equal(np.load("scores.npy"), expected)
     assert expected.max() > 127
-    # Without what the calls before left the answers are others.
+    # Without the state of earlier calls the results differ.
     alone = [Executable(Path("alexa.vmfb").read_bytes(), cpu).main(f) for f in heard[:40]]
     assert (np.stack(alone) != expected[:40]).any()

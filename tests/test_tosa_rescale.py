@@ -39,7 +39,7 @@ BACK = "tosa-rescale-legalize-to-stablehlo"
 
 
 def lowered(text: str, passes: str) -> tuple[ir.Module, list[str]]:
-    """A module after some passes, and what they remarked."""
+    """A module after some passes, and their remarks."""
     module, remarks = parse_text(text, create_context()), []
     run_pipeline(
         module, parse_pipeline(passes), on_remark=lambda remark: remarks.append(str(remark))
@@ -225,7 +225,7 @@ def test_all_bytes_in_every_mode_through_stablehlo(scale32: bool) -> None:
 @pytest.mark.parametrize("back", [True, False])
 @pytest.mark.share(2)
 def test_all_bytes_in_every_mode_on_llvm_cpu(scale32: bool, back: bool, cpu: Device) -> None:
-    """As StableHLO, and as the rescales that ``compile`` lowers itself."""
+    """Through StableHLO, and through the rescales that ``compile`` lowers itself."""
     modes = some(byte_modes(scale32), 5)
     module, _ = lowered(program(modes, ALL_BYTES.shape), BACK if back else "verify-quantization")
     executable = subquant.compile(module, device=cpu)
@@ -308,7 +308,7 @@ func.func @main(%x: tensor<5x2xi8>, %m: tensor<2xi32>, %k: tensor<2xi8>, %xz: te
 
 @pytest.mark.parametrize("rounding", ["SINGLE_ROUND", "DOUBLE_ROUND"])
 def test_every_shift_may_be_a_value(rounding: str) -> None:
-    """Those below 2 too, which TOSA leaves open and nobody can check, round like the others."""
+    """Shifts below 2, which TOSA does not define, round like the others."""
     shifts = [0, 1, 2, 3, 30, 31, 32, 33, 45, 61, 62]
     count = len(shifts)
     text = f"""
@@ -523,7 +523,7 @@ def interpreted_pairs(
 
 
 def check_all_pairs(name: str, set_: str, options: str, device: Device) -> None:
-    """65,536 pairs: near the exact result, and there and back gives what IREE does with TOSA."""
+    """65,536 pairs: near the exact result, and the round trip equals TOSA on IREE."""
     operands, result = operands_of(name, set_)
     values = pairs(operands)
     text = elementwise(name, operands, result, values[0].size)
@@ -755,14 +755,14 @@ def test_what_iree_refuses_compiles(
 
 
 def test_iree_refuses_a_mixture(tmp_path: Path, cpu: Device) -> None:
-    """StableHLO beside TOSA, which is what the pass writes, needs one of the two lowered."""
+    """The pass writes StableHLO and TOSA; IREE needs one of the two lowered."""
     operands, result = operands_of("add", "ratio")
     expected, values, _ = interpreted_pairs("add", "ratio", "")
     text = elementwise("add", operands, result, values[0].size)
     module, _ = lowered(text, f"{FORTH},convert-quantized-to-storage")
     refused = iree_compile(bytecode(module), tmp_path)
     assert b"mixture of input types" in refused.stderr
-    # StableHLO's own lowering of the rest leaves what IREE's TOSA takes.
+    # StableHLO's own lowering of the rest leaves TOSA that IREE accepts.
     module, _ = lowered(text, f"{FORTH},convert-quantized-to-storage,stablehlo-legalize-to-linalg")
     element_taken = iree_compile(bytecode(module), tmp_path)
     assert element_taken.returncode == 0, element_taken.stderr
