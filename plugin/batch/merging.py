@@ -68,7 +68,7 @@ def read_compilations(path: str | os.PathLike[str]) -> Compilations:
 def _options_of(values: reports.Fields) -> CompileOptions:
     options: dict[str, Any] = {}
     for declared in fields(CompileOptions):
-        old_name = declared.metadata.get("old_name")  # in reports of earlier versions
+        old_name = declared.metadata.get("old_name", "")  # in reports of earlier versions
         value = values.values.get(declared.name, values.values.get(old_name, declared.default))
         if isinstance(declared.default, tuple) and isinstance(value, list):
             value = values.texts(declared.name)
