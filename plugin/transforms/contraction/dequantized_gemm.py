@@ -20,28 +20,28 @@ from ...emit.operation import is_dynamic, tensor_type
 
 __all__ = ["has_many_rows", "matrix_product"]
 
-_LARGE = 1 << 16
-"""Elements of a weight from which on it matters."""
+_MIN_WEIGHT_ELEMENTS = 1 << 16
+"""The smallest weight that is dequantized once for many rows."""
 
 
 def has_many_rows(contraction: BlockContraction, rows: int) -> bool:
-    """True if so many rows of static activations meet a large weight, with no windows between."""
+    """Return True for a GEMM of `rows` static rows or more with a large weight, without windows."""
     activations, storage, _ = contraction.indices
     stored = {loop for [(loop, _)] in storage}
     if contraction.activation_type != "float" or any(len(terms) > 1 for terms in activations):
         return False
     if not stored.intersection(contraction.summed) <= {loop for [(loop, _)] in activations}:
-        return False  # some are summed over the weight alone
+        return False  # the weight has reduction loops of its own
     shape = [int(n) for n in contraction.activations.type.shape]
     count = math.prod(
         extent for extent, [(loop, _)] in zip(shape, activations, strict=True) if loop not in stored
     )
-    is_large = math.prod(contraction.storage_shape) >= _LARGE
+    is_large = math.prod(contraction.storage_shape) >= _MIN_WEIGHT_ELEMENTS
     return is_large and count >= rows and not any(is_dynamic(extent) for extent in shape)
 
 
 def matrix_product(contraction: BlockContraction, result: ir.Type) -> Value:
-    """Write the reals of the weight, and their contraction; sums are in the type of sums."""
+    """Write the dequantized weight and its GEMM, accumulated in `sum_type`."""
     storage = storage_mlir_type(contraction.storage_type)
     integers = contraction.storage
     if contraction.plane_bits is not None:
@@ -55,10 +55,10 @@ def matrix_product(contraction: BlockContraction, result: ir.Type) -> Value:
         contraction.zero_points,
         contraction.offsets,
     )
-    sums = sum_type(contraction.expressed)
-    left, right, kept = ([loop for [(loop, _)] in axes] for axes in contraction.indices)
-    summed = [loop for loop in left if loop in right and loop not in kept]
-    batch = [loop for loop in left if loop in right and loop in kept]
+    accumulator = sum_type(contraction.expressed)
+    left, right, result_loops = ([loop for [(loop, _)] in axes] for axes in contraction.indices)
+    summed = [loop for loop in left if loop in right and loop not in result_loops]
+    batch = [loop for loop in left if loop in right and loop in result_loops]
     product = [
         *batch,
         *(loop for loop in left if loop not in right),
@@ -69,11 +69,11 @@ def matrix_product(contraction: BlockContraction, result: ir.Type) -> Value:
     extent_of = dict(zip(right, contraction.storage_shape, strict=True))
     extent_of |= dict(zip(left, shape, strict=True))
     total = stablehlo.dot_general(
-        stablehlo.convert(contraction.activations, sums),
-        stablehlo.convert(reals, sums),
-        tensor_type([extent_of[loop] for loop in product], sums),
+        stablehlo.convert(contraction.activations, accumulator),
+        stablehlo.convert(reals, accumulator),
+        tensor_type([extent_of[loop] for loop in product], accumulator),
         [[side.index(loop) for loop in summed] for side in sides],
         [[side.index(loop) for loop in batch] for side in sides],
     )
-    total = stablehlo.transpose(total, [product.index(loop) for loop in kept])
+    total = stablehlo.transpose(total, [product.index(loop) for loop in result_loops])
     return linalg.cast(stablehlo.convert(total, result.element_type), result)

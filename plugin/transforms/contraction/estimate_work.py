@@ -1,9 +1,8 @@
-"""``estimate-work``: record how long a function takes on one thread, about (llvm-cpu).
+"""``estimate-work``: estimate the single-threaded time of each function (llvm-cpu).
 
-Sharing a program takes threads some time, and more for each of its dispatches, which a small
-program does not gain by them (`subquant.signature.Work.is_worth`): the runtime has the caller's own
-thread run it. What it decides by is estimated here from shapes, as nanoseconds and as a number of
-dispatches::
+A worker pool costs time for each call and dispatch, more than a small program gains: the runtime
+runs it on the caller's thread (`subquant.signature.Work.is_worth`). This pass estimates the time of
+a function in nanoseconds, and its number of dispatches, from shapes::
 
     func.func @main(%x: tensor<128x4096xi8>) -> tensor<128x4096xi32> {
       %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ...
@@ -15,13 +14,13 @@ After, with ``instructions=avx512vnni``::
     func.func @main(%x: tensor<128x4096xi8>) -> tensor<128x4096xi32>
         attributes {subquant.work = "4720857 1"} ...
 
-``check-hand-off`` writes that into the reflection of the function. Functions with dynamic shapes,
-loops, or operations of other dialects than StableHLO's are left without.
+``check-hand-off`` writes the estimate into the reflection of the function. Functions with dynamic
+shapes, loops, or operations of other dialects than StableHLO's get none.
 
-The nanoseconds are those of an Emerald Rapids core: contractions as their kernels take, or IREE's
-loops where they have none, but not less than to read the weight from memory; and little for each
-element of other operations, which are fused. An error of a factor of two changes which of two ways
-is taken where both take about as long.
+The rates are those of an Emerald Rapids core: the kernel's for a contraction (IREE's loops without
+a kernel), at most the memory bandwidth of the weight; and a small time for each element of other
+operations, which are fused. An error of a factor of two matters only where both ways take about the
+same time.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ __all__ = ["WORK_ATTRIBUTE", "EstimateWork"]
 
 WORK_ATTRIBUTE = "subquant.work"
 
-_OF_BYTES = {
+_INT8_MACS_PER_NS = {
     "amx": 1350.0,
     "avx512vnni": 460.0,
     "avxvnni": 200.0,
@@ -53,40 +52,46 @@ _OF_BYTES = {
     "neon-dotprod": 100.0,
     "portable": 15.0,
 }
-"""Products of 8-bit integers in a nanosecond, where a kernel multiplies with these instructions."""
-_OF_CHANNELS = 40.0
-"""The same where each channel has a window of its own, at most."""
-_OF_BLOCKS = {"int8": 200.0, "float": 30.0}
-"""Products with weights in blocks, by what activations are, at most those of bytes."""
-_WITHOUT_KERNEL = 10.0
-_READ = 25.0
-"""Bytes of a weight that a core reads from memory in a nanosecond: few rows take as long."""
-_OF_A_SUM, _OF_AN_ELEMENT, _OF_AN_ARGUMENT = 0.05, 0.01, 0.02
-"""For each element of what a contraction gives, of another operation, of arguments and results.
+"""int8 multiply-accumulates a nanosecond of kernels for an instruction set."""
+_MAX_DEPTHWISE_MACS_PER_NS = 40.0
+"""Upper bound of depthwise convolutions."""
+_MAX_BLOCKWISE_MACS_PER_NS = {"int8": 200.0, "float": 30.0}
+"""Upper bound of blockwise GEMMs by the type of activations."""
+_IREE_MACS_PER_NS = 10.0
+"""Multiply-accumulates a nanosecond of IREE's loops."""
+_WEIGHT_BYTES_PER_NS = 25.0
+"""Memory bandwidth of a core, which limits a GEMV."""
+_NS_PER_OUTPUT, _NS_PER_ELEMENT, _NS_PER_ARGUMENT_ELEMENT = 0.05, 0.01, 0.02
+"""Time for each output of a contraction, element of another operation, element of an argument.
 
-A chain of operations on the same elements is one loop, or part of a kernel.
+A chain of elementwise operations is one loop, or the epilogue of a kernel.
 """
 _FREE = (
     *("arith.constant", "func.return", "quant.scast", "stablehlo.broadcast_in_dim"),
     *("stablehlo.constant", "stablehlo.reshape", "stablehlo.return", "subquant.scast"),
     *("tensor.cast", "tensor.collapse_shape", "tensor.expand_shape", "util.global.load"),
 )
-"""Operations that are parts of others, or nothing at all."""
-_PRODUCTS = ("stablehlo.convolution", "stablehlo.dot", "stablehlo.dot_general", BLOCK_CONTRACTION)
-_ALONE = (
+"""Operations without a cost: they are folded or fused."""
+_CONTRACTIONS = (
+    "stablehlo.convolution",
+    "stablehlo.dot",
+    "stablehlo.dot_general",
+    BLOCK_CONTRACTION,
+)
+_OWN_DISPATCH = (
     *("stablehlo.gather", "stablehlo.reduce", "stablehlo.reduce_window", "stablehlo.scatter"),
     *("stablehlo.concatenate", "stablehlo.sort", "stablehlo.fft"),
 )
-"""Operations that IREE makes dispatches of, beside contractions."""
-_LONG = 10.0
-"""How much longer an element of a sort takes, of a gather, of a scatter."""
+"""Further operations that are dispatches of their own."""
+_INDEXED_FACTOR = 10.0
+"""Cost of an element of a sort, gather or scatter, relative to an elementwise operation."""
 _WIDENED = (
     *("stablehlo.and", "stablehlo.convert", "stablehlo.pad", "stablehlo.subtract"),
     "subquant.subtract_zero_point",
 )
-"""What is between integers of 8 bits and a contraction of them, in wider ones."""
-_KNOWN = ("chlo.", "quant.", "stablehlo.", "subquant.")
-_UNKNOWN = (
+"""Operations between int8 operands and their contraction in wider integers."""
+_ESTIMATED_DIALECTS = ("chlo.", "quant.", "stablehlo.", "subquant.")
+_WITHOUT_ESTIMATE = (
     *("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.while"),
     "subquant.attention",
 )
@@ -94,10 +99,10 @@ _UNKNOWN = (
 
 @dataclass(frozen=True)
 class EstimateWork(ModulePass):
-    """Record an estimate of the work of each public function where there is one.
+    """Record an estimate of the work of each public function.
 
     Options:
-        instructions: what kernels multiply with; ``none`` without kernels.
+        instructions: the instruction set of kernels; ``none`` without kernels.
     """
 
     name: ClassVar[str] = "estimate-work"
@@ -112,32 +117,32 @@ class EstimateWork(ModulePass):
                 work = _Estimate(self.instructions, functions).of_function(op)
                 if work is not None:
                     op.attributes[WORK_ATTRIBUTE] = ir.StringAttr.get(str(work))
-        return UNCHANGED  # an attribute that no verifier knows
+        return UNCHANGED  # the attribute is not verified
 
 
 class _NoEstimate(Exception):
-    """The work of something is not known."""
+    """The work of an operation cannot be estimated."""
 
 
 @dataclass(frozen=True)
 class _Estimate:
-    """How the work of functions is estimated.
+    """Estimator of functions.
 
     Attributes:
-        instructions: what kernels multiply with.
-        functions: by name.
+        instructions: the instruction set of kernels.
+        functions: the functions of the module by name.
     """
 
     instructions: str
     functions: Mapping[str, Operation]
 
     def of_function(self, function: Operation) -> Work | None:
-        """The work of a function, or None."""
+        """Return the work of a function, or None."""
         try:
             nanoseconds, dispatches = self._of_body(function, frozenset())
             block = function.regions[0].blocks[0]
-            given = [*block.arguments, *block.operations[len(block.operations) - 1].operands]
-            nanoseconds += sum(map(_elements, given)) * _OF_AN_ARGUMENT
+            values = [*block.arguments, *block.operations[len(block.operations) - 1].operands]
+            nanoseconds += sum(map(_elements, values)) * _NS_PER_ARGUMENT_ELEMENT
         except _NoEstimate:
             return None
         return Work(math.ceil(nanoseconds), max(1, dispatches))
@@ -149,12 +154,12 @@ class _Estimate:
         for each in function.regions[0].blocks[0].operations:
             op = each.operation
             if op.name == "func.call":
-                more, others = self._of_call(op, callers)
-                dispatches += others
+                time, calls = self._of_call(op, callers)
+                dispatches += calls
             else:
-                more = self._of_operation(op)
-                dispatches += op.name in _PRODUCTS or op.name in _ALONE
-            nanoseconds += more
+                time = self._of_operation(op)
+                dispatches += op.name in _CONTRACTIONS or op.name in _OWN_DISPATCH
+            nanoseconds += time
         return nanoseconds, dispatches
 
     def _of_call(self, op: Operation, callers: frozenset[str]) -> tuple[float, int]:
@@ -166,27 +171,27 @@ class _Estimate:
     def _of_operation(self, op: Operation) -> float:
         if op.name in _FREE:
             return 0.0
-        if op.name in _UNKNOWN or not op.name.startswith(_KNOWN):
+        if op.name in _WITHOUT_ESTIMATE or not op.name.startswith(_ESTIMATED_DIALECTS):
             raise _NoEstimate
-        if op.name in _PRODUCTS:
-            return self._of_product(op) + _elements(op.results[0]) * _OF_A_SUM
+        if op.name in _CONTRACTIONS:
+            return self._of_product(op) + _elements(op.results[0]) * _NS_PER_OUTPUT
         elements = max(_elements(value) for value in (*op.operands, *op.results))
         if op.name == "stablehlo.reduce_window":
             elements = _elements(op.results[0]) * math.prod(op.attributes["window_dimensions"])
         if op.name in ("stablehlo.gather", "stablehlo.scatter", "stablehlo.sort"):
-            elements = round(_LONG * sum(_elements(value) for value in op.results))
-        return elements * _OF_AN_ELEMENT
+            elements = round(_INDEXED_FACTOR * sum(_elements(value) for value in op.results))
+        return elements * _NS_PER_ELEMENT
 
     def _of_product(self, op: Operation) -> float:
         target = INSTRUCTION_SETS.get(self.instructions)
-        of_bytes = _OF_BYTES[target.family] if target else 0.0
+        of_bytes = _INT8_MACS_PER_NS[target.family] if target else 0.0
         if op.name == BLOCK_CONTRACTION:
             contraction = BlockContraction.of(op)
-            rate = min(_OF_BLOCKS[contraction.activation_type], of_bytes)
+            rate = min(_MAX_BLOCKWISE_MACS_PER_NS[contraction.activation_type], of_bytes)
             bits = sum(contraction.plane_bits or (contraction.storage_type.width,))
             read = math.prod(contraction.storage_shape) * bits / 8
             products = _of_loops(contraction, op.results[0])
-            return max(products / (rate or _WITHOUT_KERNEL), read / _READ)
+            return max(products / (rate or _IREE_MACS_PER_NS), read / _WEIGHT_BYTES_PER_NS)
         left, right = op.operands[:2]
         of_result, of_weight = _elements(op.results[0]), _elements(right)
         rate = of_bytes if _is_of_bytes(left) and _is_of_bytes(right) else 0.0
@@ -195,19 +200,19 @@ class _Estimate:
             columns = int(right.type.shape[numbers.kernel_output_feature_dimension])
             summed = of_weight // max(1, columns)
             if int(op.attributes["feature_group_count"].value) > 1:
-                rate = min(rate, _OF_CHANNELS)
+                rate = min(rate, _MAX_DEPTHWISE_MACS_PER_NS)
         else:
             _elements(left)
             summed = math.prod(int(left.type.shape[axis]) for axis in dot_axes(op)[0][0])
         read = of_weight * (1 if rate else 4)
-        return max(of_result * summed / (rate or _WITHOUT_KERNEL), read / _READ)
+        return max(of_result * summed / (rate or _IREE_MACS_PER_NS), read / _WEIGHT_BYTES_PER_NS)
 
 
 def _elements(value: Value) -> int:
-    """How many elements a value has.
+    """Return the number of elements of a value.
 
     Raises:
-        _NoEstimate: that is known at run time only.
+        _NoEstimate: the shape is dynamic.
     """
     type_ = value.type
     if not isinstance(type_, ir.ShapedType):
@@ -218,11 +223,13 @@ def _elements(value: Value) -> int:
 
 
 def _of_loops(contraction: BlockContraction, result: Value) -> int:
-    """How many products a contraction is."""
+    """Return the multiply-accumulates of a contraction."""
     of_result = _elements(result)
     shape = dict(zip(_loops(contraction, 1), contraction.storage_shape, strict=True))
-    kept = _loops(contraction, 2)
-    return of_result * math.prod(extent for loop, extent in shape.items() if loop not in kept)
+    result_loops = _loops(contraction, 2)
+    return of_result * math.prod(
+        extent for loop, extent in shape.items() if loop not in result_loops
+    )
 
 
 def _loops(contraction: BlockContraction, number: int) -> list[int]:
@@ -230,7 +237,7 @@ def _loops(contraction: BlockContraction, number: int) -> list[int]:
 
 
 def _is_of_bytes(value: Value) -> bool:
-    """True for integers of 8 bits, and such less a zero point: a kernel corrects for it."""
+    """Return True for int8 values, also minus a zero point, which kernels correct for."""
     while not _is_byte(value.type):
         if isinstance(value.owner, ir.Block) or value.owner.operation.name not in _WIDENED:
             return False

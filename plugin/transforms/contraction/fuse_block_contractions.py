@@ -63,9 +63,8 @@ class FuseBlockContractions(ModulePass):
     """Write contractions of dequantized weights as ``subquant.block_contraction``.
 
     Options:
-        explain: return a remark on each contraction of a dequantized weight that is left alone.
-        activations: what they are multiplied as: ``int8`` rounds them to 8 bits, with a scale for
-            each block that is summed over.
+        explain: return a remark on each contraction of a dequantized weight that is not fused.
+        activations: ``int8`` rounds activations to 8 bits, with a scale for each block of K.
     """
 
     name: ClassVar[str] = "fuse-block-contractions"
@@ -96,7 +95,7 @@ class FuseBlockContractions(ModulePass):
 
 
 def _dequantizing(operand: Value) -> Operation | None:
-    """What gives a value by dequantizing a tensor, or from that by moving or widening; or None."""
+    """Return the producer that dequantizes a value, through movements and widening, or None."""
     owner = operand.owner
     if isinstance(owner, ir.Block):
         return None
@@ -106,12 +105,12 @@ def _dequantizing(operand: Value) -> Operation | None:
 
 
 def _was_for_cast(op: Operation) -> bool:
-    """True for a cast, and for what computes the parameters of one."""
+    """Return True for a cast, and for the producers of its parameters."""
     return op.name in _ERASED or _dequantizing(op.results[0]) is not None
 
 
 def _widens(op: Operation) -> bool:
-    """True for a conversion to f32 of what has few bits: its products are those of f32 anyway."""
+    """Return True for a conversion to f32, in which products of f16 and bf16 are computed."""
     if op.name != _CONVERT or not isinstance(op.results[0].type.element_type, ir.F32Type):
         return False
     return isinstance(op.operands[0].type.element_type, ir.F16Type | ir.BF16Type)
@@ -160,28 +159,28 @@ class _Weight:
         storage: a tensor of a static shape.
         quantized_type: ``!quant.any``.
         blocks: sizes that divide the extents, one for each axis.
-        given: scales and zero points: values of the program, or arrays.
+        parameters: scales and zero points: values of the program, or arrays.
         offsets: a value, or None.
-        order: which axis of the storage each axis of the operand is; None for the same.
+        order: the axis of the storage for each axis of the operand; None for the same.
     """
 
     storage: Value
     quantized_type: ir.Type
     blocks: list[int]
-    given: tuple[Value | Array, Value | Array | None]
+    parameters: tuple[Value | Array, Value | Array | None]
     offsets: Value | None = None
     order: Sequence[int] | None = None
 
     def axis_of(self, axis: int) -> int:
-        """The axis of the storage that an axis of the operand is."""
+        """Return the axis of the storage for an axis of the operand."""
         return axis if self.order is None else self.order[axis]
 
     def in_order(self, indices: Sequence[list[Term]]) -> list[list[Term]]:
-        """What indexes the axes of the operand, for those of the storage."""
-        found = list(indices)
+        """Return the terms of the storage's axes from the terms of the operand's axes."""
+        of_storage = list(indices)
         for axis, terms in enumerate(indices):
-            found[self.axis_of(axis)] = terms
-        return found
+            of_storage[self.axis_of(axis)] = terms
+        return of_storage
 
     @cached_property
     def _unpacking(self) -> Operation | None:
@@ -217,7 +216,7 @@ class _Weight:
 
     def scales(self) -> Value:
         """The scales as a value of the program."""
-        scales = self.given[0]
+        scales = self.parameters[0]
         if not isinstance(scales, np.ndarray):
             return scales
         element = self.quantized_type.expressed_type
@@ -227,7 +226,7 @@ class _Weight:
 
     def zero_points(self) -> Value | None:
         """The zero points as a value of the program, or None."""
-        zero_points = self.given[1]
+        zero_points = self.parameters[1]
         if not isinstance(zero_points, np.ndarray):
             return zero_points
         if not zero_points.any():
@@ -237,7 +236,7 @@ class _Weight:
 
 
 def _weight(cast: Operation) -> _Weight | NoMatch | None:
-    """What a cast dequantizes; None if there is one scale, or one for each index of an axis."""
+    """Return the weight of a cast; None if it is quantized per tensor or per axis."""
     if cast.name == _TRANSPOSE:
         weight = _weight(cast.operands[0].owner.operation)
         if not isinstance(weight, _Weight):
@@ -299,7 +298,7 @@ def _dividing(
 
 @dataclass(frozen=True)
 class _Loops:
-    """Activations, and for them, the storage and the result the terms that index each axis."""
+    """Loop nest: activations, and the indexing terms of activations, storage and result."""
 
     activations: Value
     count: int
@@ -310,13 +309,13 @@ class _Loops:
         loops = [ir.AffineExpr.get_dim(loop) for loop in range(self.count)]
         maps = []
         for axes in self.indices:
-            sums = []
+            expressions = []
             for first, *second in axes:
                 total = loops[first[0]] * first[1] if first[1] != 1 else loops[first[0]]
                 for loop, factor in second:
                     total = total + (loops[loop] * factor if factor != 1 else loops[loop])
-                sums.append(total)
-            maps.append(ir.AffineMap.get(self.count, 0, sums))
+                expressions.append(total)
+            maps.append(ir.AffineMap.get(self.count, 0, expressions))
         return maps
 
 

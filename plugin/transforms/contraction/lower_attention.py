@@ -1,8 +1,7 @@
-"""``lower-attention``: ``subquant.attention`` becomes products with the whole of its caches.
+"""``lower-attention``: ``subquant.attention`` becomes two contractions with its whole caches.
 
-Scores are computed for all positions of the context, and a mask keeps those that a query attends:
-any target computes this, in a time that grows with the context. What a kernel computes
-(`select-kernels`) is not left for this pass.
+Scores are computed for all positions of the context and masked: any target can compute this, in a
+time that grows with the context. `select-kernels` has replaced the operations that have a kernel.
 
 Before::
 
@@ -44,7 +43,7 @@ from ..base import UNCHANGED, ModulePass, named
 
 __all__ = ["LowerAttention"]
 
-_LEAST = float(np.finfo(np.float32).min)
+_F32_MIN = float(np.finfo(np.float32).min)
 
 
 @dataclass(frozen=True)
@@ -55,23 +54,23 @@ class LowerAttention(ModulePass):
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""
-        found = named(module, [ATTENTION])
-        for op in found:
+        operations = named(module, [ATTENTION])
+        for op in operations:
             with ir.InsertionPoint(op), op.location:
                 result = _Lowering.of(Attention.of(op)).emit()
             op.results[0].replace_all_uses_with(result)
             op.erase()
-        return None if found else UNCHANGED
+        return None if operations else UNCHANGED
 
 
 @dataclass(frozen=True)
 class _Lowering:
-    """What is written for one operation.
+    """Lowering of one operation.
 
     Attributes:
         attention: the operation.
-        count: how many queries there are.
-        position: of the first query, inside of the context.
+        count: the number of queries.
+        position: the position of the first query, clamped to the context.
     """
 
     attention: Attention
@@ -89,36 +88,34 @@ class _Lowering:
 
     def emit(self) -> Value:
         """Write the products, and return the result."""
-        given, f32 = self.attention, mlir_type(F32)
-        groups, shared = given.groups, given.heads // given.groups
-        query = linalg.expand(
-            given.query, [[0], [1, 2], [3]], [self.count, groups, shared, given.depth]
-        )
-        keys = stablehlo.convert(given.keys, f32)
-        shape = [groups, given.count, shared, given.context]
+        op, f32 = self.attention, mlir_type(F32)
+        groups, shared = op.groups, op.heads // op.groups
+        query = linalg.expand(op.query, [[0], [1, 2], [3]], [self.count, groups, shared, op.depth])
+        keys = stablehlo.convert(op.keys, f32)
+        shape = [groups, op.count, shared, op.context]
         scores = stablehlo.dot_general(query, keys, tensor_type(shape, f32), [[3], [2]], [[1], [1]])
         masked = self._masked(scores)
         least = stablehlo.constant(-np.inf, f32)
         weights = self._weights(masked, stablehlo_reductions.reduce(masked, [3], "maximum", least))
-        sums = stablehlo.dot_general(
+        weighted = stablehlo.dot_general(
             weights,
             self._values(),
-            tensor_type([*shape[:3], given.depth], f32),
+            tensor_type([*shape[:3], op.depth], f32),
             [[3], [0]],
             [[0], [1]],
         )
-        quotients = self._quotients(sums, stablehlo_reductions.reduce(weights, [3]))
+        quotients = self._quotients(weighted, stablehlo_reductions.reduce(weights, [3]))
         return linalg.collapse(quotients, [[0], [1, 2], [3]])
 
     def _masked(self, scores: Value) -> Value:
-        """Scores of the keys that queries attend, scaled and bounded; the least f32 for others."""
-        given = self.attention
+        """Write the scores, scaled and soft-capped; the f32 minimum for masked keys."""
+        op = self.attention
 
         def body(score: Value, position: Value, _: Value) -> Value:
-            scaled = scalar(score) * given.scale
-            if given.softcap:
-                scaled = np.tanh(scaled / given.softcap) * given.softcap
-            return _where(self._is_attended(position), scaled, _LEAST)
+            scaled = scalar(score) * op.scale
+            if op.softcap:
+                scaled = np.tanh(scaled / op.softcap) * op.softcap
+            return _where(self._is_attended(position), scaled, _F32_MIN)
 
         maps = [linalg.identity_map(4), _of_loops(4, []), linalg.identity_map(4)]
         return linalg.generic([scores, self.position], self._empty(scores), maps, body)
@@ -133,16 +130,16 @@ class _Lowering:
         return linalg.generic([masked, greatest, self.position], self._empty(masked), maps, body)
 
     def _values(self) -> Value:
-        """The values in f32, 0 where no query attends them."""
+        """Write the values in f32, 0 where no query attends them."""
         values = self.attention.values
         queries = linalg.dim(self.attention.query, 0) if not isinstance(self.count, int) else None
 
         def body(element: Value, position: Value, _: Value) -> Value:
-            place, first = scalar(linalg.loop_index(0)).convert(I32), scalar(position)
+            index, first = scalar(linalg.loop_index(0)).convert(I32), scalar(position)
             count = self.count if queries is None else scalar(queries).convert(I32)
-            is_attended = place < first + count
+            is_attended = index < first + count
             if self.attention.window:
-                is_attended = is_attended & (place > first - self.attention.window)
+                is_attended = is_attended & (index > first - self.attention.window)
             return _where(is_attended, scalar(element).convert(F32), 0.0)
 
         output = linalg.empty([int(extent) for extent in values.type.shape], mlir_type(F32))
@@ -151,20 +148,20 @@ class _Lowering:
             [values, self.position], output, [whole, _of_loops(3, []), whole], body
         )
 
-    def _quotients(self, sums: Value, totals: Value) -> Value:
-        """Sums over totals, ``[T, kv_heads, heads / kv_heads, D]``."""
-        groups, _, shared, depth = (int(extent) for extent in sums.type.shape)
+    def _quotients(self, weighted: Value, totals: Value) -> Value:
+        """Write weighted values over totals, ``[T, kv_heads, heads / kv_heads, D]``."""
+        groups, _, shared, depth = (int(extent) for extent in weighted.type.shape)
         output = linalg.empty([self.count, groups, shared, depth], mlir_type(F32))
         maps = [_of_loops(4, [1, 0, 2, 3]), _of_loops(4, [1, 0, 2]), linalg.identity_map(4)]
         return linalg.generic(
-            [sums, totals],
+            [weighted, totals],
             output,
             maps,
             lambda part, whole, _: (scalar(part) / scalar(whole)).value,
         )
 
     def _is_attended(self, position: Value) -> ArrayLike:
-        """Whether a query attends a key, in a loop over ``[kv_heads, T, shared, context]``."""
+        """Return the mask of a key and query in loops over ``[kv_heads, T, shared, context]``."""
         of_query = scalar(linalg.loop_index(1)).convert(I32) + scalar(position)
         of_key = scalar(linalg.loop_index(3)).convert(I32)
         is_before = of_key <= of_query
@@ -183,5 +180,5 @@ def _where(condition: ArrayLike, yes: ArrayLike, no: float) -> Value:
 
 
 def _of_loops(rank: int, loops: Sequence[int]) -> ir.AffineMap:
-    """What is indexed by some of so many loops."""
+    """Return the indexing map of an operand with some of the loops."""
     return ir.AffineMap.get(rank, 0, [ir.AffineExpr.get_dim(loop) for loop in loops])

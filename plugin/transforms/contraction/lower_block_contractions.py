@@ -1,12 +1,11 @@
 """``lower-block-contractions``: a block contraction becomes one loop nest, without a float weight.
 
-A loop that is summed over and has blocks is split into (block number, position in block), so that
-scales are indexed by plain loops; along the result's axes scales are repeated. The weight's real is
-computed in the body, as ``lower-quant-casts`` does it. Where the storage is packed, the loop of its
-last axis is split into bytes and places in a byte: the body reads a byte of each plane, and shifts
-and masks its integer out of it, so that no tensor of the integers is made. The result's loops come
-first, in the order of its axes: in another order IREE 3.13 leaves elements of the result out on
-Vulkan.
+A reduction loop with blocks is split into (block, position in block), so that scales are indexed by
+plain loops; along the result's axes scales are repeated. The body dequantizes the weight, as
+``lower-quant-casts`` does. The loop of the last axis of packed storage is split into bytes and
+positions in a byte: the body reads a byte of each plane, and shifts and masks the integer, without
+a tensor of unpacked integers. The result's loops come first, in the order of its axes: with another
+order IREE 3.13 leaves out elements of the result on Vulkan.
 
 Before::
 
@@ -59,9 +58,9 @@ class LowerBlockContractions(ModulePass):
     """Lower every ``subquant.block_contraction``.
 
     Options:
-        division: as of ``lower-quant-casts``, for activations that are rounded to 8 bits.
-        rows: of activations, from which on the reals of a large weight are computed once, into a
-            tensor, and a product of matrices is taken of it (`fusion.reals_at_once`); 0 for never.
+        division: see ``lower-quant-casts``, for the rounding of activations to int8.
+        rows: the number of rows from which on a large weight is dequantized into a tensor for a
+            GEMM (`dequantized_gemm`); 0 for never.
     """
 
     name: ClassVar[str] = "lower-block-contractions"
@@ -86,7 +85,7 @@ class LowerBlockContractions(ModulePass):
 
 
 def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
-    """The contraction with its loops numbered as the result has them, then those summed over."""
+    """Return the contraction with the result's loops first, then the reduction loops."""
     activations, storage, result = contraction.indices
     loops = [*(loop for [(loop, _)] in result), *contraction.summed]
     numbers = {loop: number for number, loop in enumerate(loops)}
@@ -100,12 +99,12 @@ def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
 
 @dataclass(frozen=True)
 class _Operand:
-    """A tensor as the loops take it.
+    """Operand of the loop nest.
 
     Attributes:
-        tensor: with an axis for each loop that indexes it, or for a sum of loops.
-        indices: the affine expression that indexes each axis.
-        extents: of the axes: ints, or values of type ``index``.
+        tensor: a tensor with an axis for each loop, or for a window.
+        indices: the affine expression of each axis.
+        extents: the sizes of the axes: ints, or values of type ``index``.
     """
 
     tensor: Value
@@ -115,40 +114,40 @@ class _Operand:
 
 @dataclass(frozen=True)
 class _Nest:
-    """The loops of one contraction.
+    """Loop nest of one contraction.
 
     Attributes:
-        contraction: what is computed.
-        result: the type.
-        division: for activations that are rounded to 8 bits.
-        parts: for each loop of the contraction the loops that it becomes, the slowest first.
-        extents: of each of these: ints, or values of type ``index``.
+        contraction: the contraction.
+        result: the type of the result.
+        division: the division of the rounding of activations.
+        split_loops: the loops that each loop of the contraction is split into, the slowest first.
+        extents: the trip counts of the split loops: ints, or values of type ``index``.
     """
 
     contraction: BlockContraction
     result: ir.Type
     division: Division
-    parts: list[list[int]]
+    split_loops: list[list[int]]
     extents: list[Extent]
 
     @classmethod
     def of(cls, contraction: BlockContraction, result: ir.Type, division: Division) -> _Nest:
-        """Plan the loops; this writes the extents that are known at run time only."""
-        found, summed = _extents(contraction, result), contraction.summed
+        """Plan the loops; dynamic trip counts are written here."""
+        trip_counts, summed = _extents(contraction, result), contraction.summed
         stored = [loop for [(loop, _)] in contraction.indices[1]]
         blocks = dict(zip(stored, contraction.block_sizes, strict=True))
-        parts: list[list[int]] = []
+        split_loops: list[list[int]] = []
         extents: list[Extent] = []
-        for loop, extent in enumerate(found):
+        for loop, extent in enumerate(trip_counts):
             block = blocks.get(loop, 1)
             split = [extent]
             if loop in summed and 1 < block < extent:
                 split = [extent // block, block]
             if contraction.plane_bits is not None and loop == stored[-1]:
-                split = [*split[:-1], *_places(split[-1], contraction.plane_bits)]
-            parts.append(list(range(len(extents), len(extents) + len(split))))
+                split = [*split[:-1], *_split_packed_loop(split[-1], contraction.plane_bits)]
+            split_loops.append(list(range(len(extents), len(extents) + len(split))))
             extents += split
-        return cls(contraction, result, division, parts, extents)
+        return cls(contraction, result, division, split_loops, extents)
 
     def emit(self) -> Value:
         """Write the loop nest, and return the result."""
@@ -156,7 +155,7 @@ class _Nest:
         planes = self._planes()
         activations = self._activations()
         block_loops, named = self._parameters()
-        result_loops = [self.parts[loop] for [(loop, _)] in contraction.indices[2]]
+        result_loops = [self.split_loops[loop] for [(loop, _)] in contraction.indices[2]]
         output = linalg.filled(
             [self.extents[number] for loops in result_loops for number in loops],
             Scalars().known(0.0, element_of(sum_type(contraction.expressed))).value,
@@ -167,7 +166,7 @@ class _Nest:
             *[[dims[number] for number in block_loops]] * len(named),
             [dims[number] for loops in result_loops for number in loops],
         ]
-        reduced = {number for loop in contraction.summed for number in self.parts[loop]}
+        reduced = {number for loop in contraction.summed for number in self.split_loops[loop]}
         nest = linalg.generic(
             [*(operand.tensor for operand in (*activations, *planes)), *named.values()],
             output,
@@ -185,14 +184,14 @@ class _Nest:
         total = element_of(sum_type(contraction.expressed))
 
         def body(*elements: Value) -> Value:
-            *given, sum_so_far = elements
-            activation = scalar(given[0]).convert(total)
-            for scale in given[1:activations]:
+            *inputs, accumulator = elements
+            activation = scalar(inputs[0]).convert(total)
+            for scale in inputs[1:activations]:
                 activation = activation * scalar(scale)
-            stored = given[activations : activations + planes]
+            stored = inputs[activations : activations + planes]
             parameters = {
                 name: scalar(v)
-                for name, v in zip(names, given[activations + planes :], strict=True)
+                for name, v in zip(names, inputs[activations + planes :], strict=True)
             }
             if "zero_points" in parameters:
                 parameters["zero_points"] = self._signed(parameters["zero_points"].value)
@@ -202,21 +201,21 @@ class _Nest:
                 parameters.get("zero_points", 0),
                 parameters.get("offsets"),
             )
-            return (scalar(sum_so_far) + activation * real.convert(total)).value
+            return (scalar(accumulator) + activation * real.convert(total)).value
 
         return body
 
     def _integer(self, stored: Sequence[Value]) -> ArrayLike:
-        """The storage value in a tensor of its own, or in the bytes of planes."""
+        """Return the storage value, unpacked from the bytes of planes."""
         bits, storage = self.contraction.plane_bits, self.contraction.storage_type
         if bits is None:
             return self._signed(stored[0])
-        *_, middle, inner = self.parts[self.contraction.indices[1][-1][0][0]]
-        places = [scalar(linalg.loop_index(inner))]
+        *_, middle, inner = self.split_loops[self.contraction.indices[1][-1][0][0]]
+        positions = [scalar(linalg.loop_index(inner))]
         if len(bits) > 1:
-            places.append(scalar(linalg.loop_index(middle)) * (8 // bits[0]) + places[0])
+            positions.append(scalar(linalg.loop_index(middle)) * (8 // bits[0]) + positions[0])
         integer = integer_at(
-            [scalar(byte, U8) for byte in stored], [place.convert(U8) for place in places], bits
+            [scalar(byte, U8) for byte in stored], [each.convert(U8) for each in positions], bits
         )
         if not storage.signed or storage.width > sum(bits):
             return integer
@@ -224,59 +223,59 @@ class _Nest:
         return convert(integer ^ sign, I8) - sign
 
     def _signed(self, integer: Value) -> ArrayLike:
-        """A storage value or zero point, which is read with the storage type's sign."""
+        """Return a storage value or zero point with the storage type's sign."""
         return scalar(
             integer, element_of(integer.type, signed=self.contraction.storage_type.signed)
         )
 
     def _parameters(self) -> tuple[list[int], dict[str, Value]]:
-        """What indexes scales, zero points and offsets, and these as the loops take them."""
+        """Return the loops of scales, zero points and offsets, and their tensors."""
         contraction = self.contraction
         shape = contraction.storage_shape
-        kept, repeats, groups = [], [], []
+        block_axes, repeats, groups = [], [], []
         for axis, ([(loop, _)], size) in enumerate(
             zip(contraction.indices[1], contraction.block_sizes, strict=True)
         ):
             if size == shape[axis]:
                 continue
-            kept.append(axis)
+            block_axes.append(axis)
             by_block = loop in contraction.summed and size > 1
-            # A block's number is the first of the loops that a loop has become.
-            groups.append(self.parts[loop][:1] if by_block else self.parts[loop])
+            # The block number is the first split loop.
+            groups.append(self.split_loops[loop][:1] if by_block else self.split_loops[loop])
             repeats.append(1 if by_block else size)
         loops = [number for group in groups for number in group]
         extents = [self.extents[number] for number in loops]
         named = {
             name: linalg.expand(
-                _spread(given, kept, repeats), _consecutive(map(len, groups)), extents
+                _spread(tensor, block_axes, repeats), _consecutive(map(len, groups)), extents
             )
             for name in ("scales", "zero_points", "offsets")
-            if (given := getattr(contraction, name)) is not None
+            if (tensor := getattr(contraction, name)) is not None
         }
         return loops, named
 
     def _planes(self) -> list[_Operand]:
-        """The storage, or its planes: a byte has a place for each index of the fastest loops."""
+        """Return the storage, or its planes, which are not indexed by the fastest split loops."""
         contraction, axes = self.contraction, self.contraction.indices[1]
         if contraction.plane_bits is None:
             return [self._operand(contraction.storage, axes)]
         last = axes[-1][0][0]
         return [
-            self._operand(tensor, axes, {last: self.parts[last][: -1 - number]})
+            self._operand(tensor, axes, {last: self.split_loops[last][: -1 - number]})
             for number, tensor in enumerate(contraction.planes)
         ]
 
     def _activations(self) -> list[_Operand]:
-        """The activations; of 8 bits, their integers and scales."""
+        """Return the activations, or their int8 values and scales."""
         contraction = self.contraction
         activations = self._operand(contraction.activations, contraction.indices[0])
         if contraction.activation_type == "float":
             return [activations]
-        shared: list[bool] = []  # the axes along which one scale is for all
+        shared: list[bool] = []  # axes along which one scale is shared
         for terms, block in zip(
             contraction.indices[0], contraction.activation_blocks(), strict=True
         ):
-            count = 1 if len(terms) > 1 else len(self.parts[terms[0][0]])
+            count = 1 if len(terms) > 1 else len(self.split_loops[terms[0][0]])
             shared += [block is None, *[block != 1] * (count - 1)]
         return _rounded(activations, shared, contraction.expressed, self.division)
 
@@ -286,12 +285,12 @@ class _Nest:
         axes: Sequence[Sequence[Term]],
         used: Mapping[int, Sequence[int]] | None = None,
     ) -> _Operand:
-        """A tensor with its axes split, and what indexes each of them.
+        """Return a tensor with its axes split, and their indices.
 
         Args:
             tensor: the tensor.
-            axes: the terms that index each axis.
-            used: for loops of which not all parts index their axis, those that do.
+            axes: the indexing terms of each axis.
+            used: the split loops that index the axis of a loop; by default all of them.
         """
         counts: list[int] = []
         extents: list[Extent] = []
@@ -302,29 +301,29 @@ class _Nest:
                 extents.append(int(tensor.type.shape[axis]))
                 indices.append(self._sum([first, *window]))
             else:
-                numbers = (used or {}).get(first[0], self.parts[first[0]])
+                numbers = (used or {}).get(first[0], self.split_loops[first[0]])
                 counts.append(len(numbers))
                 extents += [self.extents[number] for number in numbers]
                 indices += [ir.AffineExpr.get_dim(number) for number in numbers]
         return _Operand(linalg.expand(tensor, _consecutive(counts), extents), indices, extents)
 
     def _sum(self, terms: Sequence[Term]) -> ir.AffineExpr:
-        """A sum of loops times factors, in what the loops have become."""
+        """Return a sum of loops times factors, in the split loops."""
         total = None
         for loop, factor in terms:
             step = factor
-            for number in reversed(self.parts[loop]):
-                part = ir.AffineExpr.get_dim(number) * step
-                total = part if total is None else total + part
+            for number in reversed(self.split_loops[loop]):
+                addend = ir.AffineExpr.get_dim(number) * step
+                total = addend if total is None else total + addend
                 step *= self.extents[number]
         return total
 
 
-def _places(extent: int, bits: Sequence[int]) -> list[int]:
-    """The extents of the loops over packed integers: bytes of the last plane, then places.
+def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
+    """Return the trip counts of the split loop over packed integers.
 
-    With two planes of ``c`` and ``d > c`` integers a byte: bytes of the second plane, those of the
-    first in each, and the ``c`` places in one.
+    One plane: bytes, positions in a byte. Two planes of ``c`` and ``d > c`` integers a byte: bytes
+    of the second plane, bytes of the first plane in each, and the ``c`` positions in a byte.
     """
     counts = [8 // count for count in bits]
     if len(counts) == 1:
@@ -335,13 +334,13 @@ def _places(extent: int, bits: Sequence[int]) -> list[int]:
 def _rounded(
     activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
 ) -> list[_Operand]:
-    """Activations as integers of 8 bits, and the scales of these.
+    """Return int8 activations and their scales.
 
     Args:
-        activations: reals.
-        shared: for each axis whether one scale is for all of it.
-        expressed: of the weight.
-        division: of `Cast`.
+        activations: float activations.
+        shared: True for each axis along which one scale is shared.
+        expressed: the expressed type of the weight.
+        division: the division of `Cast`.
     """
     total = element_of(sum_type(expressed))
     integers, scales = rounded(activations.tensor, activations.extents, shared, total, division)
@@ -357,13 +356,13 @@ def _rounded(
 
 
 def _consecutive(counts: Iterable[int]) -> list[list[int]]:
-    """Numbers from 0 on, in groups of so many."""
+    """Return consecutive numbers from 0 in groups of the given sizes."""
     numbers = itertools.count()
     return [[next(numbers) for _ in range(count)] for count in counts]
 
 
 def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
-    """The extent of each loop: an int, or a value where it is dynamic."""
+    """Return the trip count of each loop: an int, or a value if it is dynamic."""
     extents: list[Extent] = [None] * contraction.loops
     for axis, [(loop, _)] in enumerate(contraction.indices[2]):
         extents[loop] = int(result.shape[axis])
@@ -378,20 +377,20 @@ def _extents(contraction: BlockContraction, result: ir.Type) -> list[Extent]:
     return extents
 
 
-def _spread(tensor: Value, kept: Sequence[int], repeats: Sequence[int]) -> Value:
-    """A tensor without the axes that are not `kept`, whose extent is 1; elements repeated."""
-    shape = [int(tensor.type.shape[axis]) for axis in kept]
+def _spread(tensor: Value, axes: Sequence[int], repeats: Sequence[int]) -> Value:
+    """Return a tensor with only `axes`, and its elements repeated along them."""
+    shape = [int(tensor.type.shape[axis]) for axis in axes]
     owner = tensor.owner
     if not isinstance(owner, ir.Block) and owner.operation.name == "arith.constant":
         array = array_of_dense(owner.operation.attributes["value"]).reshape(shape)
         for axis, count in enumerate(repeats):
             array = np.repeat(array, count, axis)
         return linalg.constant(dense_of_array(array, tensor.type.element_type))
-    if len(kept) != tensor.type.rank:
-        groups: list[list[int]] = [[] for _ in kept]
+    if len(axes) != tensor.type.rank:
+        groups: list[list[int]] = [[] for _ in axes]
         for axis in range(tensor.type.rank):
-            if kept:
-                groups[max(0, sum(1 for other in kept if other <= axis) - 1)].append(axis)
+            if axes:
+                groups[max(0, sum(1 for other in axes if other <= axis) - 1)].append(axis)
         tensor = linalg.collapse(tensor, groups)
     if all(count == 1 for count in repeats):
         return tensor
