@@ -121,8 +121,10 @@ def test_files_and_links_exist(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
         if not target.startswith("http"):
             assert (page.parent / target).exists(), target
-    for path in re.findall(r"`((?:examples|plugin|scripts|tests)/[\w./]+)`", text):
+    for path in re.findall(r"`((?:examples|plugin|scripts|tests)/[\w./]+)(?:::\w+)?`", text):
         assert (ROOT / path).exists(), path
+    for path, test in re.findall(r"`(tests/\w+\.py)::(\w+)`", text):
+        assert f"\ndef {test}(" in (ROOT / path).read_text(), f"{path}::{test}"
 
 
 def test_every_page_is_on_the_site() -> None:
