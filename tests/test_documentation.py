@@ -31,6 +31,7 @@ PAGES = [
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 PAGES_WITH_CODE = [page for page in PAGES if blocks_of(page)]
+FOLDERS = sorted((ROOT / "plugin").rglob("README.md"))
 
 
 def is_available(need: str, request: pytest.FixtureRequest) -> bool:
@@ -115,7 +116,7 @@ def test_a_page_is_rewritten(in_temporary_folder: Path) -> None:
     assert page.read_text() == text.format("a\n", "two\n")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
+@pytest.mark.parametrize("page", [*PAGES, *FOLDERS], ids=name_of)
 def test_files_and_links_exist(page: Path) -> None:
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
