@@ -319,9 +319,9 @@ def _changed(path: Sequence[str | int], value: Any) -> str:
         (_changed(["results", 1, "name"], "suite/a"), "the report has a case twice on one device"),
         (
             _changed(["regressions"], [["suite/a", "llvm-cpu"]]),
-            "names in 'regressions' what is no ",
+            "names an unknown result in ",
         ),
-        (_changed(["regressions"], [[{}]]), "names in 'regressions' what is no such result"),
+        (_changed(["regressions"], [[{}]]), "names an unknown result in 'regressions'"),
         (_changed(["newly_passing"], "x"), "the report has no 'newly_passing' that is a list"),
         (_changed(["machines"], None), "the report has no 'machines' that is a list"),
     ],

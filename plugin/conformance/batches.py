@@ -1,7 +1,7 @@
-"""Which cases run on a device, and which of them are compiled together.
+"""Batches: cases of a device that are compiled as one module.
 
 IREE's compiler takes most of the time and starts anew for each module, so a module holds several
-cases. What shares a module depends on the cases of the whole run alone: not on how many processes
+cases. The batches depend only on the cases of the whole run: not on how many processes
 there are, nor on how the run is divided among machines (`shards`).
 """
 
@@ -14,11 +14,11 @@ from .cases import Case
 __all__ = ["BATCH", "applies", "batches_of"]
 
 BATCH = 12
-"""How many cases one module holds."""
+"""Cases of one module."""
 
 
 def applies(case: Case, device: str) -> bool:
-    """Whether a case is run on a device."""
+    """Return True if a case runs on a device."""
     if case.kind != "run":  # the same for every device: done once
         return device == "llvm-cpu"
     return device != "interpreter" or case.program is None or case.program.interpreted

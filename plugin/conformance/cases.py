@@ -1,4 +1,4 @@
-"""Cases, what comes of them, and how results are compared."""
+"""Cases, their outcomes, and the comparison of results."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ SYMBOL = "SUBQUANT_CASE"
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a case needs to run.
+    """Case with its program and inputs.
 
     Args:
         text: the function (of the name `SYMBOL`), or the module of a verdict.
         inputs: an array for each argument.
-        goldens: what each result must be.
+        goldens: the expected value of each result.
     """
 
     text: str
@@ -67,7 +67,7 @@ class Case:
         prepared: text, inputs and goldens of the other groups.
         expected_errors: for a verdict, the lines on which an error is expected; None if the text
             must be accepted.
-        place: the file and line of a verdict's text, for its errors.
+        location: the file and line of a verdict's text, for its errors.
     """
 
     name: str
@@ -76,24 +76,22 @@ class Case:
     program: Program | None = None
     prepared: Prepared | None = None
     expected_errors: tuple[int, ...] | None = None
-    place: str = "-"
+    location: str = "-"
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case on a device.
+    """Outcome of a case on a device.
 
     Args:
-        name, op, device: of the case.
+        name, op, device: the case and the device.
         status: see `PASSING`; ``wrong``: other numbers; ``unsupported``: a located refusal;
             ``error``: another error of subquant or IREE; ``crash``: the process ended.
-        elements: how many elements were compared.
-        near_ties: how many of them are the other side of a near tie.
-        other_reading: how many of them are the value of the other reading (see the oracle).
-        message: what is wrong.
-        seconds: of the case, or its share of a module that holds several.
-        digest: of the results, see `digest_of`; empty where there are none.
-        replay: the command that runs it again.
+        elements: how many elements were compared. near_ties: how many of them are the other side of
+        a near tie. other_reading: elements that equal the alternative reading of the specification
+        (see the oracle). message: the failure. seconds: the time of the case, or its share of a
+        batch. digest: of the results, see `digest_of`; empty where there are none. replay: the
+        command that runs it again.
     """
 
     name: str
@@ -127,8 +125,8 @@ def prepare(case: Case) -> Prepared:
         return case.prepared
     assert case.program is not None
     inputs = case.program.make_inputs()
-    wanted = goldens(case.program, inputs) if case.program.runs else []
-    return Prepared(case.program.text(SYMBOL), inputs, wanted)
+    expected = goldens(case.program, inputs) if case.program.runs else []
+    return Prepared(case.program.text(SYMBOL), inputs, expected)
 
 
 # -- between processes ----------------------------------------------------------------------------
@@ -185,7 +183,7 @@ def cases_from_fields(fields: Sequence[Mapping[str, Any]], blobs: Sequence[bytes
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a result compares with its golden: counts as in `Outcome`, "" if nothing is wrong."""
+    """Comparison of a result with its golden; the message is empty if the result is right."""
 
     near_ties: int = 0
     other_reading: int = 0
@@ -193,9 +191,9 @@ class Comparison:
 
 
 def digest_of(results: Sequence[Array]) -> str:
-    """Return what tells results from others that differ in a bit, a type or a shape.
+    """Return a digest of results: bits, types and shapes.
 
-    It is SHA-256, of which 64 bits are kept. All NaN are the same, as they are to `compare`.
+    The first 64 bits of SHA-256. All NaN are equal, as in `compare`.
     """
     digest = hashlib.sha256()
     for result in results:
@@ -214,7 +212,7 @@ def compare(got: Array, golden: Golden) -> Comparison:
         return Comparison(
             message=f"expected shape {value.shape} of {value.dtype}, got {got.shape} of {got.dtype}"
         )
-    ties = others = 0
+    ties = alternatives = 0
     if golden.neighbour is not None:
         differs = got != value
         is_tie = differs & (got == golden.neighbour)
@@ -222,13 +220,13 @@ def compare(got: Array, golden: Golden) -> Comparison:
         for other in (golden.other, golden.once):
             if other is not None:
                 is_other |= differs & ~is_tie & (got == other)
-        ties, others = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_other))
+        ties, alternatives = int(np.count_nonzero(is_tie)), int(np.count_nonzero(is_other))
         wrong = differs & ~is_tie & ~is_other
     elif golden.bound is not None:
         wide, expected = got.astype(np.float64), value.astype(np.float64)
         with np.errstate(invalid="ignore"):
-            near = np.abs(wide - expected) <= golden.bound
-        wrong = ~(near | (wide == expected) | (np.isnan(wide) & np.isnan(expected)))
+            is_close = np.abs(wide - expected) <= golden.bound
+        wrong = ~(is_close | (wide == expected) | (np.isnan(wide) & np.isnan(expected)))
     elif value.dtype.kind in "iub":
         wrong = got != value
     else:
@@ -238,7 +236,7 @@ def compare(got: Array, golden: Golden) -> Comparison:
         wrong = (left != right) & ~both_nan
     count = int(np.count_nonzero(wrong))
     if not count:
-        return Comparison(ties, others)
+        return Comparison(ties, alternatives)
     index = tuple(int(i) for i in np.argwhere(wrong)[0])
     text = (
         f"{count} of {value.size} elements differ, the first at {list(index)}: expected "
@@ -248,4 +246,4 @@ def compare(got: Array, golden: Golden) -> Comparison:
         text += f" (before rounding {golden.real[index]:.9g})"
     elif golden.bound is not None:
         text += f" (accepted difference {golden.bound[index]:.3g})"
-    return Comparison(ties, others, text)
+    return Comparison(ties, alternatives, text)

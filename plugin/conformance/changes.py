@@ -1,7 +1,7 @@
-"""What changed from one run to another: outcomes, numbers, cases that came and went, times.
+"""Changes between two runs: outcomes, numbers, added and removed cases, times.
 
-Results are compared by their digests, so that a change is seen though both pass: a near tie that
-went the other way, a float within its bound.
+Results are compared by digest, so a change is reported even if both runs pass: a near tie rounded
+the other way, a float within its bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Change:
-    """A case that is not what it was.
+    """Case that changed.
 
     Args:
         kind: see `Kind`.
@@ -58,27 +58,27 @@ class Change:
 
     @property
     def text(self) -> str:
-        """What changed, on one line."""
+        """The change on one line."""
         before, now = self.before, self.now
         if before is None or now is None:
             status = self.outcome.status
             return f"{status}: {self.outcome.message}" if self.outcome.message else status
         if self.kind in ("slower", "faster"):
             return f"{before.seconds:.1f} -> {now.seconds:.1f} s"
-        parts = [] if before.status == now.status else [f"{before.status} -> {now.status}"]
+        texts = [] if before.status == now.status else [f"{before.status} -> {now.status}"]
         for name in ("elements", "near_ties", "other_reading"):
             old, new = getattr(before, name), getattr(now, name)
             if old != new:
-                parts.append(f"{name.replace('_', ' ')} {old} -> {new}")
+                texts.append(f"{name.replace('_', ' ')} {old} -> {new}")
         if self.has_other_bits:
-            parts.append("other bits")
+            texts.append("other bits")
         if before.message != now.message:
-            parts.append(now.message or f"no longer: {before.message}")
-        return "; ".join(parts)
+            texts.append(now.message or f"no longer: {before.message}")
+        return "; ".join(texts)
 
 
 def changes_between(before: Sequence[Outcome], now: Sequence[Outcome]) -> tuple[Change, ...]:
-    """Return what changed, in the order of `now`, then what is gone in the order of `before`.
+    """Return the changed cases in the order of `now`, then the removed ones in that of `before`.
 
     A case is ``slower`` or ``faster`` if nothing else changed, its time did by `_SECONDS`, and by
     `_TIMES` more than that of all cases of its device that are in both runs: another machine, or
@@ -102,7 +102,7 @@ def changes_between(before: Sequence[Outcome], now: Sequence[Outcome]) -> tuple[
 
 
 def _ratio(pairs: Sequence[tuple[Outcome, Outcome]]) -> float:
-    """How much longer the cases take now, all together."""
+    """Return the ratio of the total times of the cases that both runs have."""
     before, now = (sum(pair[side].seconds for pair in pairs) for side in (0, 1))
     return now / before if before > 0 and now > 0 else 1.0
 

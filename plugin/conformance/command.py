@@ -1,4 +1,4 @@
-"""What ``subquant conformance`` does: choose cases, run them, show, write and judge."""
+"""Engine of ``subquant conformance``: chooses cases, runs them, reports and judges."""
 
 from __future__ import annotations
 
@@ -75,15 +75,15 @@ def run(options: RunOptions) -> int:
     def report(missing: Sequence[str] = ()) -> Report:
         ordered = sorted(outcomes, key=lambda each: plan.numbers[each.device, each.name])
         saved = {} if options.save is None else _save(options.save, cases, ordered)
-        found = [
+        replayable = [
             replace(o, replay=saved.get(o) or replay_command(o.name, o.device, options))
             for o in ordered
         ]
         return Report(
             which,
-            tuple(found),
-            tuple(plan.numbers[outcome.device, outcome.name] for outcome in found),
-            judge(found, expected),
+            tuple(replayable),
+            tuple(plan.numbers[outcome.device, outcome.name] for outcome in replayable),
+            judge(replayable, expected),
             tuple(sorted(machines)) or (machine(),),
             options.part,
             tuple(missing),
@@ -111,20 +111,20 @@ def run(options: RunOptions) -> int:
             left = counted(total - len(outcomes), "result")
             show_report(report([f"{left}: the run was ended, and writes no files of results"]))
             raise
-    found = report()
+    final = report()
     if earlier is not None:
         pattern = _pattern(options)
-        found = found.compared(
+        final = final.compared(
             earlier,
             is_chosen=lambda name: pattern.search(name) is not None,
             same_bits=options.same_bits,
         )
-    show_report(found)
-    write_files(found, options.json, options.junit)
+    show_report(final)
+    write_files(final, options.json, options.junit)
     if options.update_expected:
-        write_report(str(expected_file), updated_expected(found.outcomes, expected))
+        write_report(str(expected_file), updated_expected(final.outcomes, expected))
         return 0
-    return found.exit_status
+    return final.exit_status
 
 
 def _list(cases: Sequence[Case], plan: Plan) -> None:
@@ -185,17 +185,17 @@ def _check_device(device: str, *, is_here: bool) -> None:
         )
     if device in ("interpreter", "llvm-cpu") or not is_here:
         return
-    found = [uri for uri, _ in list_devices()]
-    if not any(uri == device or uri.startswith(f"{device}://") for uri in found):
+    uris = [uri for uri, _ in list_devices()]
+    if not any(uri == device or uri.startswith(f"{device}://") for uri in uris):
         raise EnvironmentProblem(
-            f"no device '{device}'; IREE finds {', '.join(found) or 'none'}; on Debian install "
+            f"no device '{device}'; IREE finds {', '.join(uris) or 'none'}; on Debian install "
             "libvulkan1 and mesa-vulkan-drivers for a software device"
         )
 
 
 @contextlib.contextmanager
 def _progress(title: str, total: int) -> Iterator[Progress]:
-    """Show how far the run is, on standard error and on a terminal only."""
+    """Show the progress of the run on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda outcome: None
         return

@@ -1,4 +1,4 @@
-"""Put the reports of the parts of a run together: what the undivided run would have written.
+"""Merging of the reports of shards, into the report of the undivided run.
 
 Reports of the same versions and cases on different devices are put together too, in the order in
 which they are given.
@@ -109,9 +109,9 @@ def _listed(run: Run) -> str:
 
 
 def _merge_parts(group: Sequence[_Named]) -> Report:
-    """Put the parts of one run together."""
+    """Merge the shards of one run."""
     first_name, first = group[0]
-    parts: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, report in group:
         number, of = (1, 1) if report.shard is None else (report.shard.number, report.shard.of)
         if of != (1 if first.shard is None else first.shard.of):
@@ -124,17 +124,17 @@ def _merge_parts(group: Sequence[_Named]) -> Report:
                 f"{quoted(name)} is a part of a run with {report.run.total} results, and "
                 f"{quoted(first_name)} of one with {first.run.total}"
             )
-        if number in parts:
+        if number in names:
             raise InputError(
-                f"{quoted(name)} and {quoted(parts[number])} have the same results: both are "
+                f"{quoted(name)} and {quoted(names[number])} have the same results: both are "
                 f"{_part(report)}"
             )
-        parts[number] = name
+        names[number] = name
     count = 1 if first.shard is None else first.shard.of
     missing = [
         f"shard {number}/{count} on {', '.join(first.run.devices)}"
         for number in range(1, count + 1)
-        if number not in parts
+        if number not in names
     ]
     missing += [name for _, report in group for name in report.missing]
     numbered: dict[int, Outcome] = {}

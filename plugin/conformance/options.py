@@ -11,7 +11,7 @@ from ..errors import UsageError, quoted
 __all__ = ["MOST_JOBS", "MOST_RANDOM", "MOST_SHARDS", "RunOptions", "Shard"]
 
 MOST_RANDOM = 10_000
-"""Of the programs that are drawn; their names have four digits."""
+"""Maximum number of random programs; their names have four digits."""
 
 MOST_JOBS = 1024
 
@@ -32,8 +32,8 @@ class Shard:
         Raises:
             UsageError: the text is no such part.
         """
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
-        shard = cls(*map(int, found.groups())) if found else cls(0, 0)
+        match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
+        shard = cls(*map(int, match.groups())) if match else cls(0, 0)
         if not 1 <= shard.number <= shard.of <= MOST_SHARDS:
             raise UsageError(
                 f"expected a part such as 1/4 for --shard, of at most {MOST_SHARDS}, got "
@@ -47,10 +47,10 @@ class Shard:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What to run, on what, and what to write.
+    """Options of a run.
 
     Args:
-        stablehlo, llvm: checkouts whose tests are run too.
+        stablehlo, llvm: checkouts whose tests run too.
         random: how many generated programs are run too.
         device: names of devices, with commas.
         filter: a regular expression; only cases whose name has a match are run.

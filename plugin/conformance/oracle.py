@@ -38,14 +38,14 @@ __all__ = [
 ]  # fmt: skip
 
 TIE = 1e-6
-"""How close to a tie, in steps, the oracle's own value must be for the neighbour to be accepted."""
+"""Tie tolerance in quantization steps: within it the neighbor is accepted, too."""
 
 _EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
 
 
 @dataclass(frozen=True)
 class Golden:
-    """What a result must be.
+    """Expected value of a result.
 
     Args:
         value: storage values, integers, booleans or floats, in the dtype of the result.
@@ -95,16 +95,16 @@ def dequantize(
 
     Args:
         stored: ``q``.
-        element: what it is quantized as.
-        rounded: to the expressed type, the difference and the product.
-        at_once: only the product is.
+        element: the quantized type.
+        rounded: True to round difference and product to the expressed type.
+        at_once: True to round only the product.
     """
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
     if not rounded:
         return np.asarray(difference.astype(np.float64) * scales)
-    held = difference.astype(np.float64) if at_once else _in_expressed(difference, element)
-    return _in_expressed(held * scales, element)
+    factor = difference.astype(np.float64) if at_once else _in_expressed(difference, element)
+    return _in_expressed(factor * scales, element)
 
 
 def _in_expressed(values: Array, element: Quantized) -> Array:
@@ -129,8 +129,8 @@ def quantize_real(real: Array, element: Quantized) -> Golden:
     with np.errstate(invalid="ignore"):
         clamped = np.clip(steps, low, high)
         down = np.floor(clamped)
-        near = np.abs(clamped - down - 0.5) < TIE
-        other = np.where(near, np.where(value == down, down + 1, down), value)
+        is_tie = np.abs(clamped - down - 0.5) < TIE
+        other = np.where(is_tie, np.where(value == down, down + 1, down), value)
     neighbour = np.nan_to_num(other).astype(np.int64).astype(element.dtype)
     return Golden(value, neighbour, real=steps)
 
@@ -160,7 +160,7 @@ ROUNDED = frozenset(
 
 
 def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
-    """Return what each result of a program must be."""
+    """Return the expected value of each result of a program."""
     if program.oracle == "uniform_quantize" and not program.arguments[0].is_quantized:
         element = program.results[0].element
         assert isinstance(element, Quantized)
@@ -185,12 +185,12 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
 def real_inputs(
     program: Program, inputs: list[Array], rounded: bool = False, *, at_once: bool = False
 ) -> list[Array]:
-    """The inputs as the operation sees them: float64 for quantized and float ones.
+    """Return the operands of the operation: float64 for quantized and float inputs.
 
     Args:
         program: their program.
-        inputs: storage values where an argument is quantized.
-        rounded, at_once: as of `dequantize`.
+        inputs: storage values of quantized arguments.
+        rounded, at_once: see `dequantize`.
     """
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):
@@ -228,10 +228,10 @@ def _golden(
         other = quantize(_in_expressed(letter, element), element)
         if jumps and element.expressed in ("f16", "bf16"):
             other = quantize_real(exact, element).value
-        found = replace(quantize_real(letter if jumps else exact, element), other=other)
+        golden = replace(quantize_real(letter if jumps else exact, element), other=other)
         if element.expressed != "f16":
-            return found
-        return replace(found, once=quantize(_in_expressed(once, element), element))
+            return golden
+        return replace(golden, once=quantize(_in_expressed(once, element), element))
     value = (letter if jumps else exact).astype(DTYPES[element])
     if element not in _EPSILON:
         return Golden(value)

@@ -1,8 +1,8 @@
-"""Programs of the suite: types, text and inputs, with no MLIR and none of the project's arithmetic.
+"""Programs of the suite: types, text and inputs, without MLIR and without the project's arithmetic.
 
-A `Program` is one operation with the types of its operands and results. It is written out twice:
-with quantized types (`Program.text`, what is compiled), and with f64 in the place of every
-quantized and float type (`Program.float_text`, what StableHLO's reference interpreter runs). Its
+A `Program` is one operation with the types of its operands and results. It has two texts:
+with quantized types (`Program.text`, for the compiler), and with f64 for every quantized and float
+type (`Program.float_text`, for StableHLO's reference interpreter). Its
 inputs come from a generator whose seed is the program's name.
 """
 
@@ -24,10 +24,10 @@ __all__ = ["DTYPES", "Array", "Attributes", "DType", "Numbers", "Program", "Quan
 Array: TypeAlias = npt.NDArray[Any]
 DType: TypeAlias = np.dtype[Any]
 Attributes: TypeAlias = Mapping[str, Any]
-"""What the oracle has to know of an operation, by the specification's names."""
+"""Attributes of an operation for the oracle, by the specification's names."""
 
 Numbers: TypeAlias = Any
-"""One number, several along an axis, or a nested tuple of those of blocks."""
+"""A number, several along an axis, or a nested tuple for blocks."""
 
 DTYPES: dict[str, DType] = {
     "f16": np.dtype(np.float16),
@@ -40,7 +40,7 @@ DTYPES: dict[str, DType] = {
     "i32": np.dtype(np.int32),
     "i64": np.dtype(np.int64),
 }
-"""Element types that a program's arguments and results have, besides quantized ones."""
+"""Element types of a program's arguments and results that are not quantized."""
 
 _FLOATS = ("f16", "bf16", "f32", "f64")
 
@@ -111,8 +111,8 @@ def _pair(scale: SupportsFloat, zero_point: SupportsInt) -> str:
 def _nested(scales: Array, zero_points: Array) -> str:
     if not scales.ndim:
         return _pair(scales, zero_points)
-    parts = [_nested(s, z) for s, z in zip(scales, zero_points, strict=True)]
-    return f"{{{', '.join(parts)}}}"
+    texts = [_nested(s, z) for s, z in zip(scales, zero_points, strict=True)]
+    return f"{{{', '.join(texts)}}}"
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Program:
-    """A function around one operation.
+    """Program: a function with one operation.
 
     Args:
         name: ``op/variant``, unique in the suite.
@@ -157,7 +157,7 @@ class Program:
             values ``%a0`` and ``%r0``.
         body: MLIR text, without the return.
         oracle: the key of `subquant.conformance.semantics.OPERATIONS`.
-        attributes: what the oracle has to know of the operation.
+        attributes: the operation's attributes for the oracle.
         types: further types that `body` names, as ``$name``.
         inputs: for an argument's number, the array to give, or (least, greatest) of its values.
         runs: False for an operation that one device cannot execute: it is only lowered.
@@ -194,20 +194,20 @@ class Program:
         values = [f"r{n}" for n in range(len(self.results))]
         types = ", ".join(texts[name] for name in values)
         returned = ", ".join(f"%{name}" for name in values)
-        lines = "\n".join(f"  {line}" for line in body.strip().splitlines())
+        indented = "\n".join(f"  {line}" for line in body.strip().splitlines())
         ending = f"return {returned} : {types}" if values else "return"
-        return f"func.func @{symbol}({arguments}) -> ({types}) {{\n{lines}\n  {ending}\n}}\n"
+        return f"func.func @{symbol}({arguments}) -> ({types}) {{\n{indented}\n  {ending}\n}}\n"
 
     def make_inputs(self) -> list[Array]:
         """Return an array for each argument: storage values where it is quantized."""
         generator = np.random.default_rng(zlib.crc32(self.name.encode()))
         arrays = []
         for number, tensor in enumerate(self.arguments):
-            given = self.inputs.get(number)
-            if isinstance(given, tuple):
-                arrays.append(_draw(generator, tensor, given))
-            elif given is not None:
-                arrays.append(np.asarray(given, _dtype(tensor)).reshape(tensor.shape))
+            values = self.inputs.get(number)
+            if isinstance(values, tuple):
+                arrays.append(_draw(generator, tensor, values))
+            elif values is not None:
+                arrays.append(np.asarray(values, _dtype(tensor)).reshape(tensor.shape))
             else:
                 arrays.append(_draw(generator, tensor, None))
         return arrays

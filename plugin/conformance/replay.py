@@ -1,4 +1,4 @@
-"""How to run a single case again: by a run of its own, or from its program and inputs in files."""
+"""Commands that replay one case: a run of its own, or its program and inputs from files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run found, which run it was, and how it compares with what is expected.
+"""Report of a run: outcomes, identity of the run, comparison with expected results.
 
 Expected results (``expected.json``): name to device to status, one line a case.
 """
@@ -29,13 +29,13 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class Run:
-    """Which run it was: the parts of one agree in all of this.
+    """Identity of a run, equal for all of its shards.
 
     Args:
-        versions: of subquant, its code, the bindings and IREE.
+        versions: versions of subquant, its code, the bindings and IREE.
         devices: where the cases were run.
         filter, random, strict: the options.
-        cases: `digest_of_cases` of those that were chosen.
+        cases: `digest_of_cases` of the chosen cases.
         expected: `digest_of_expected` of the expected results.
         total: how many results all parts have together.
     """
@@ -91,10 +91,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """What a run found, or a part of one.
+    """Results of a run, or of a shard.
 
     Args:
-        run: which run it was.
+        run: the identity of the run.
         outcomes: in order.
         numbers: of the outcomes, in the whole run.
         judgement: beside the expected results.
@@ -134,8 +134,8 @@ class Report:
         """Compare with an earlier run.
 
         Args:
-            before: what it found.
-            is_chosen: whether this run would have a case, by its name: one that is not chosen is
+            before: its report.
+            is_chosen: True if this run chooses a case of this name: a case that is not chosen is
                 not gone.
             same_bits: whether a result with other bits is a failure.
         """
@@ -160,23 +160,23 @@ def _keys(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
 
 
 def digest_of_cases(cases: Sequence[Case]) -> str:
-    """Return what tells cases from others: their names, and what others' tests hold.
+    """Return a digest of cases: their names, and the contents of external tests.
 
-    The programs of the suite are of its version.
+    The version covers the programs of the suite.
     """
     digest = hashlib.sha256()
     for case in cases:
-        parts = [case.name.encode()]
+        chunks = [case.name.encode()]
         if case.prepared is not None:
-            parts += [case.prepared.text.encode(), *(a.tobytes() for a in case.prepared.inputs)]
-            parts += [golden.value.tobytes() for golden in case.prepared.goldens]
-        for part in parts:
-            digest.update(len(part).to_bytes(8, "little") + part)
+            chunks += [case.prepared.text.encode(), *(a.tobytes() for a in case.prepared.inputs)]
+            chunks += [golden.value.tobytes() for golden in case.prepared.goldens]
+        for chunk in chunks:
+            digest.update(len(chunk).to_bytes(8, "little") + chunk)
     return digest.hexdigest()[:16]
 
 
 def digest_of_expected(expected: Expected) -> str:
-    """Return what tells expected results from others."""
+    """Return a digest of the expected results."""
     return hashlib.sha256(json.dumps(expected, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -213,12 +213,12 @@ def judge(outcomes: Sequence[Outcome], expected: Expected) -> Judgement:
 
 
 def updated_expected(outcomes: Sequence[Outcome], expected: Expected) -> str:
-    """Return the text of a list with these outcomes in place of those of the same case."""
+    """Return the text of the list with the outcomes of its cases replaced."""
     merged = {name: dict(devices) for name, devices in expected.items()}
     for outcome in outcomes:
         merged.setdefault(outcome.name, {})[outcome.device] = outcome.status
-    lines = [
+    rows = [
         f"  {json.dumps(name)}: {json.dumps(merged[name], sort_keys=True)}"
         for name in sorted(merged)
     ]
-    return f'{{"version": {_VERSION}, "results": {{\n' + ",\n".join(lines) + "\n}}\n"
+    return f'{{"version": {_VERSION}, "results": {{\n' + ",\n".join(rows) + "\n}}\n"

@@ -1,4 +1,4 @@
-"""Reports as files: JSON, of the form of `subquant.core.reports`, and JUnit XML.
+"""Report files: JSON in the format of `subquant.core.reports`, and JUnit XML.
 
 JSON::
 
@@ -17,7 +17,7 @@ JSON::
                   "number": 0}, ...]}
 
 ``run`` is `subquant.conformance.report.Run`, a result `subquant.conformance.cases.Outcome` with its
-number in the whole run. What is read is not trusted: each field has the type that it must have.
+number in the whole run. Files are not trusted: the type of each field is checked.
 """
 
 from __future__ import annotations
@@ -181,24 +181,24 @@ def _outcome_of(values: reports.Fields) -> Outcome:
     status = values.text("status")
     if status not in get_args(Status):
         values.fail(f"has the unknown status {quoted(status)}")
-    found: dict[str, Any] = {"status": status}
+    values_of_fields: dict[str, Any] = {"status": status}
     for declared in fields(Outcome):
         if declared.type == "int":
-            found[declared.name] = values.count(declared.name)
+            values_of_fields[declared.name] = values.count(declared.name)
         elif declared.type == "str":
-            found[declared.name] = values.text(declared.name)
-    return Outcome(**found, seconds=values.seconds("seconds"))
+            values_of_fields[declared.name] = values.text(declared.name)
+    return Outcome(**values_of_fields, seconds=values.seconds("seconds"))
 
 
 def _named(
     values: reports.Fields, field: str, by_name: Mapping[tuple[str, str], Outcome], *, passing: bool
 ) -> tuple[Outcome, ...]:
-    """The outcomes that a list of names and devices says."""
-    found = []
+    """Return the outcomes of a list of names and devices."""
+    named = []
     for pair in values.list(field):
         is_pair = isinstance(pair, list) and len(pair) == 2
         outcome = by_name.get((str(pair[0]), str(pair[1]))) if is_pair else None
         if outcome is None or outcome.passes != passing:
-            values.fail(f"names in '{field}' what is no such result")
-        found.append(outcome)
-    return tuple(found)
+            values.fail(f"names an unknown result in '{field}'")
+        named.append(outcome)
+    return tuple(named)

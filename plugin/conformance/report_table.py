@@ -35,12 +35,12 @@ def show_report(report: Report) -> None:
         ("regressions", report.judgement.regressions),
         ("newly passing", report.judgement.newly_passing),
     ):
-        lines = []
+        rows = []
         for outcome in chosen:
             text = f"{outcome.name} on {outcome.device}: {outcome.status}"
-            again = "" if outcome.passes else outcome.replay
-            lines.append((f"{text}: {outcome.message}" if outcome.message else text, again))
-        _show_list(console, title, lines)
+            replay = "" if outcome.passes else outcome.replay
+            rows.append((f"{text}: {outcome.message}" if outcome.message else text, replay))
+        _show_list(console, title, rows)
     if report.comparison is not None:
         _show_comparison(console, report, report.comparison)
 
@@ -49,17 +49,17 @@ def _say(console: Console, text: str, style: str | None = None) -> None:
     console.print(printable(text, keep="\n"), markup=False, soft_wrap=True, style=style)
 
 
-def _show_list(console: Console, title: str, lines: Sequence[tuple[str, str]]) -> None:
-    """Print what is in a group, each with how to run it again."""
-    if not lines:
+def _show_list(console: Console, title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print a group of cases with their replay commands."""
+    if not rows:
         return
-    console.print(f"\n{title}: {len(lines)}", style="bold")
-    for text, replay in lines[:_SHOWN]:
+    console.print(f"\n{title}: {len(rows)}", style="bold")
+    for text, replay in rows[:_SHOWN]:
         _say(console, f"  {text}")
         if replay:
             _say(console, f"    replay: {replay}")
-    if len(lines) > _SHOWN:
-        console.print(f"  and {len(lines) - _SHOWN} more (--json FILE has them all)")
+    if len(rows) > _SHOWN:
+        console.print(f"  and {len(rows) - _SHOWN} more (--json FILE has them all)")
 
 
 def _show_comparison(console: Console, report: Report, comparison: Comparison) -> None:
@@ -87,15 +87,15 @@ def _show_comparison(console: Console, report: Report, comparison: Comparison) -
     console.print(table)
     for kind in KINDS:
         chosen = [change for change in changes if change.kind == kind]
-        _show_list(console, kind, [(_line(change), _again(change)) for change in chosen])
+        _show_list(console, kind, [(_line(change), _replay_of(change)) for change in chosen])
 
 
 def _line(change: Change) -> str:
     return f"{change.outcome.name} on {change.outcome.device}: {change.text}"
 
 
-def _again(change: Change) -> str:
-    """How to run what changed again, where that shows something."""
+def _replay_of(change: Change) -> str:
+    """Return the replay command of a changed case, if a replay can show the change."""
     now = change.now if change.kind in ("regressed", "other status", "other numbers") else None
     return now.replay if now is not None else ""
 

@@ -1,4 +1,4 @@
-"""What ``subquant report`` does with the report of a conformance run."""
+"""Engine of ``subquant report`` for the report of a conformance run."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def finish(
     """Compare, show and write a report.
 
     Args:
-        report: what was found.
-        json, junit: files for it.
+        report: the report.
+        json, junit: files to write.
         against: an earlier report, which it is compared with.
         same_bits: fail also if results have other bits than in that one.
 
@@ -34,7 +34,7 @@ def finish(
     """
     if against is not None:
         before = read_report(against)
-        # Of a run with another filter it is not known what this one would have chosen.
+        # The cases that another filter would have chosen are unknown.
         is_same = before.run.filter == report.run.filter
         report = report.compared(before, is_chosen=lambda name: is_same, same_bits=same_bits)
     show_report(report)

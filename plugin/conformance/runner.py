@@ -1,8 +1,8 @@
-"""Run cases on devices, in processes of their own, several cases in one module.
+"""Runner of cases on devices, in child processes, several cases in one module.
 
 IREE's compiler takes most of the time and starts anew for each module, so cases are put together;
-if such a module is refused, its halves are tried, down to the case that is to blame. A process
-that ends, because MLIR's parser or a driver crashed, is an outcome of the case and not of the run.
+if a batch is refused, its halves are tried, down to the failing case. A process that ends because
+MLIR's parser or a driver crashed is an outcome of its case, not of the run.
 A batch is a task of `subquant.batch.engines`, so that it may run on another machine.
 """
 
@@ -37,8 +37,8 @@ if TYPE_CHECKING:  # imported when a process runs programs
 __all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
 
 DEVICES = ("llvm-cpu", "vulkan", "interpreter")
-"""Where cases run: two targets of subquant, and StableHLO's reference interpreter, which runs the
-float form of the suite's programs and so checks the oracle."""
+"""Devices: two targets of subquant, and StableHLO's reference interpreter, which runs the float
+form of the suite's programs and so checks the oracle."""
 
 BATCH_SECONDS = 900
 """After this long a process is ended, and its cases are tried one by one."""
@@ -58,12 +58,12 @@ def run_cases(
     """Run cases on a device.
 
     Args:
-        cases: what to run.
+        cases: the cases.
         device: one of `DEVICES`, or an IREE device URI.
-        jobs: how many processes to use; None for one a core.
-        progress: called with each outcome, in the order in which they come.
-        cluster: the address of a Dask scheduler, whose workers run them in place of this machine.
-        machines: where the processors that ran them are added.
+        jobs: the number of processes; None for one for each core.
+        progress: called with each outcome, in the order of completion.
+        cluster: the address of a Dask scheduler, whose workers run them instead of this machine.
+        machines: a set to which the processors are added.
 
     Returns:
         The outcomes, in the order of the cases. Cases that do not apply to the device have none.
@@ -82,14 +82,14 @@ def run_cases(
         for done in run:
             batch = batches[done.task.name]
             if done.error is None:
-                found = [Outcome(**fields) for fields in done.value["outcomes"]]
+                results = [Outcome(**fields) for fields in done.value["outcomes"]]
                 if machines is not None:
                     machines.add(done.value["machine"])
-            elif done.worker:  # which ended with it, several times
-                found = _crashes(batch, device, done.error.message)
+            elif done.worker:  # the worker ended, several times
+                results = _crashes(batch, device, done.error.message)
             else:
                 raise done.error
-            for outcome in found:
+            for outcome in results:
                 outcomes[outcome.name] = outcome
                 if progress is not None:
                     progress(outcome)
@@ -108,15 +108,15 @@ def run_batch(
 ) -> tuple[Any, list[bytes]]:
     """Run a batch in a child process: a function of a `subquant.batch.engines.Task`.
 
-    If the process ends, the cases are run one by one, each in a process that lives.
+    If the process ends, the cases run one by one.
 
     Args:
         arguments: the ``device``.
-        blobs: the cases, pickled; what comes back from the process is not.
+        blobs: the cases, pickled; results are not pickled.
         steps: not called.
 
     Returns:
-        The ``outcomes``, and the ``machine`` that they are of.
+        The ``outcomes``, and the ``machine`` that computed them.
     """
     batch: Sequence[Case] = pickle.loads(blobs[0])
     try:
@@ -139,7 +139,7 @@ def run_batch(
 def batch_in_child(
     arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
-    """What of `run_batch` is done in the child process."""
+    """Run a batch: the part of `run_batch` in the child process."""
     set_wall_time_limit(BATCH_SECONDS)
     outcomes = _runner(arguments["device"]).run_safely(pickle.loads(blobs[0]))
     return [asdict(outcome) for outcome in outcomes], []
@@ -153,8 +153,9 @@ def machine() -> str:
     """Return this machine's processor, which decides what bits floats have."""
     from ..runtime.machine import describe_machine
 
-    found = describe_machine()
-    return f"{found['CPU']} ({found['features']})" if "features" in found else found["CPU"]
+    properties = describe_machine()
+    cpu = properties["CPU"]
+    return f"{cpu} ({properties['features']})" if "features" in properties else cpu
 
 
 # -- one process ----------------------------------------------------------------------------------
@@ -166,14 +167,14 @@ class _Runner:
         self._options: CompileOptions | None = None
 
     def run_safely(self, batch: Sequence[Case]) -> list[Outcome]:
-        """Run cases; an exception that is no error of subquant is a crash of the case it is in."""
+        """Run cases; an exception other than `SubquantError` is a crash of its case."""
         try:
             return self.run(batch)
         except Exception as error:
             if len(batch) > 1:
                 return [outcome for case in batch for outcome in self.run_safely([case])]
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            where = f"{Path(place.filename).name}:{place.lineno}"
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(frame.filename).name}:{frame.lineno}"
             message = f"{type(error).__name__} at {where}: {error}"
             return [Outcome(batch[0].name, batch[0].op, self.device, "crash", message=message)]
 
@@ -226,12 +227,12 @@ class _Runner:
         try:
             first = function.invoke(prepared.inputs)
             placed = [function.put(number, array) for number, array in enumerate(prepared.inputs)]
-            others = [function.invoke(placed) for _ in range(2)]  # the first may write there
+            repeated = [function.invoke(placed) for _ in range(2)]  # the first call may overwrite
         except SubquantError as error:
             return _failure(case, self.device, error)
-        for number, (one, *again) in enumerate(zip(first, *others, strict=True)):
-            if any(other.tobytes() != one.tobytes() for other in again):
-                message = f"result {number} of a further call is not that of the first"
+        for number, (one, *further) in enumerate(zip(first, *repeated, strict=True)):
+            if any(result.tobytes() != one.tobytes() for result in further):
+                message = f"result {number} of a repeated call differs from the first call's"
                 return Outcome(case.name, case.op, self.device, "wrong", message=message)
         return _judge(case, self.device, first, prepared)
 
@@ -268,16 +269,18 @@ def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
 
 
 def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) -> Outcome:
-    found = [compare(got, golden) for got, golden in zip(results, prepared.goldens, strict=True)]
-    messages = [f"result {n}: {c.message}" for n, c in enumerate(found) if c.message]
+    comparisons = [
+        compare(got, golden) for got, golden in zip(results, prepared.goldens, strict=True)
+    ]
+    messages = [f"result {n}: {c.message}" for n, c in enumerate(comparisons) if c.message]
     return Outcome(
         case.name,
         case.op,
         device,
         "wrong" if messages else "pass",
         sum(golden.value.size for golden in prepared.goldens),
-        sum(comparison.near_ties for comparison in found),
-        sum(comparison.other_reading for comparison in found),
+        sum(comparison.near_ties for comparison in comparisons),
+        sum(comparison.other_reading for comparison in comparisons),
         "; ".join(messages),
         digest=digest_of(results),
     )
@@ -326,8 +329,8 @@ def _verdict(case: Case, device: str) -> Outcome:
                 return outcome("refused", first)
             return outcome("wrong", f"refused as invalid, and it is valid: {first}")
         if line not in case.expected_errors:
-            lines = ", ".join(map(str, case.expected_errors))
-            return outcome("wrong", f"expected an error on line {lines}, got: {first}")
+            numbers = ", ".join(map(str, case.expected_errors))
+            return outcome("wrong", f"expected an error on line {numbers}, got: {first}")
         return outcome("pass")
     if case.expected_errors is None:
         return outcome("pass")

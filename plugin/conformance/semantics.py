@@ -1,4 +1,4 @@
-"""What each operation means for real numbers: float64 NumPy, from StableHLO's specification.
+"""Semantics of each operation on real numbers: float64 NumPy, from StableHLO's specification.
 
 Every function takes a list of arrays and the operation's attributes, under the specification's
 names where it has them, and returns a list of arrays. No quantized type is known here.
@@ -118,15 +118,15 @@ def _convolution(inputs: list[Array], attributes: Attributes) -> list[Array]:
         w = np.flip(w, n + 2) if reversal[n] else w
         w = _dilate(w, n + 2, rhs_dilation[n])
     groups, batch_groups = attributes.get("groups", 1), attributes.get("batch_groups", 1)
-    parts = []
+    groups_out = []
     count = max(groups, batch_groups)
     for g in range(count):
         if batch_groups > 1:
-            part = np.array_split(x, batch_groups, 0)[g]
+            group = np.array_split(x, batch_groups, 0)[g]
         else:
-            part = np.array_split(x, groups, 1)[g]
-        parts.append(_correlate(part, np.array_split(w, count, 0)[g], strides))
-    out = np.concatenate(parts, 1)
+            group = np.array_split(x, groups, 1)[g]
+        groups_out.append(_correlate(group, np.array_split(w, count, 0)[g], strides))
+    out = np.concatenate(groups_out, 1)
     return [out.transpose([f"bf{axes}".index(c) for c in out_layout])]
 
 
@@ -233,19 +233,19 @@ def _select_and_scatter(inputs: list[Array], attributes: Attributes) -> list[Arr
     select = _COMPARE[attributes["select"]]
     scatter = _BODIES[attributes["body"]]
     result = np.full(operand.shape, float(init))
-    for place in np.ndindex(*source.shape):
+    for index_of_result in np.ndindex(*source.shape):
         best: tuple[int, ...] | None = None
         for offset in itertools.product(*(range(k) for k in dims)):
             index = tuple(
                 p * s + o - low
-                for p, s, o, (low, _) in zip(place, strides, offset, padding, strict=True)
+                for p, s, o, (low, _) in zip(index_of_result, strides, offset, padding, strict=True)
             )
             if any(not 0 <= i < n for i, n in zip(index, operand.shape, strict=True)):
                 continue
             if best is None or not select(operand[best], operand[index]):
                 best = index
         if best is not None:
-            result[best] = scatter(result[best], source[place])
+            result[best] = scatter(result[best], source[index_of_result])
     return [result]
 
 
@@ -338,24 +338,24 @@ def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
     if vector == indices.ndim:
         indices = indices[..., None]
     batch = [n for axis, n in enumerate(indices.shape) if axis != vector]
-    kept = [axis for axis in range(operand.ndim) if axis not in collapsed]
+    window_axes = [axis for axis in range(operand.ndim) if axis not in collapsed]
     rank = len(batch) + len(offset_dims)
     batch_dims = [axis for axis in range(rank) if axis not in offset_dims]
     shape = [0] * rank
     for axis, n in zip(batch_dims, batch, strict=True):
         shape[axis] = n
-    for axis, source in zip(offset_dims, kept, strict=True):
+    for axis, source in zip(offset_dims, window_axes, strict=True):
         shape[axis] = sizes[source]
     result = np.zeros(shape, operand.dtype)
-    for place in np.ndindex(*shape):
-        at = [place[axis] for axis in batch_dims]
+    for position in np.ndindex(*shape):
+        at = [position[axis] for axis in batch_dims]
         start = np.moveaxis(indices, vector, -1)[tuple(at)]
         index = [0] * operand.ndim
         for value, axis in zip(start, index_map, strict=True):
             index[axis] = min(max(int(value), 0), operand.shape[axis] - sizes[axis])
-        for axis, source in zip(offset_dims, kept, strict=True):
-            index[source] += place[axis]
-        result[place] = operand[tuple(index)]
+        for axis, source in zip(offset_dims, window_axes, strict=True):
+            index[source] += position[axis]
+        result[position] = operand[tuple(index)]
     return [result]
 
 
@@ -369,19 +369,19 @@ def _scatter(inputs: list[Array], attributes: Attributes) -> list[Array]:
     body = attributes["body"]
     if vector == indices.ndim:
         indices = indices[..., None]
-    kept = [axis for axis in range(operand.ndim) if axis not in inserted]
+    window_axes = [axis for axis in range(operand.ndim) if axis not in inserted]
     scatter_dims = [axis for axis in range(updates.ndim) if axis not in window_dims]
     result = operand.copy()
-    for place in np.ndindex(*updates.shape):
-        at = tuple(place[axis] for axis in scatter_dims)
+    for position in np.ndindex(*updates.shape):
+        at = tuple(position[axis] for axis in scatter_dims)
         start = np.moveaxis(indices, vector, -1)[at]
         index = [0] * operand.ndim
         for value, axis in zip(start, index_map, strict=True):
             index[axis] = int(value)
-        for axis, target in zip(window_dims, kept, strict=True):
-            index[target] += place[axis]
+        for axis, target in zip(window_dims, window_axes, strict=True):
+            index[target] += position[axis]
         if all(0 <= i < n for i, n in zip(index, operand.shape, strict=True)):
-            old, new = result[tuple(index)], updates[place]
+            old, new = result[tuple(index)], updates[position]
             result[tuple(index)] = new if body == "assign" else _BODIES[body](old, new)
     return [result]
 

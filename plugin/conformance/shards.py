@@ -1,11 +1,11 @@
-"""Divide a run into parts that machines without knowledge of each other agree on.
+"""Division of a run into shards, on which independent machines agree.
 
-A part (`Shard`) runs whole batches, the same that the undivided run compiles together, so that the
-parts give together what it gives, and find the same executables in a cache. Which part has a batch
-depends on the cases, the devices and the number of parts alone.
+A shard (`Shard`) runs whole batches of the undivided run, so that the shards together have its
+results, and find the same executables in a cache. The shard of a batch depends only on the cases,
+the devices and the number of shards.
 
-Batches are dealt out by what they cost, the dearest first, each to the part that has least so far:
-no part then has more than 4/3 of what the best division gives the fullest one (R. L. Graham,
+Batches are assigned by decreasing cost, each to the shard with the least total so far (LPT
+scheduling): no shard then has more than 4/3 of the fullest one of the best division (R. L. Graham,
 "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17, 1969). Costs are estimates.
 """
 
@@ -24,10 +24,10 @@ __all__ = ["Plan", "cost_of", "plan_run"]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a process runs of a run.
+    """Cases that a process runs.
 
     Args:
-        chosen: the cases that it runs on each device, in order.
+        chosen: the cases of each device, in order.
         numbers: what number each result of the whole run has, by device and name of the case.
         shard: the part; None for all.
     """
@@ -62,7 +62,7 @@ def plan_run(cases: Sequence[Case], devices: Sequence[str], shard: Shard | None)
 
 
 _MODULE_SECONDS = 0.8
-"""What starting a compiler takes, of a CPU's time."""
+"""CPU seconds of starting a compiler."""
 
 _CASE_SECONDS = {
     "convolution": 0.2, "dot_general": 0.2, "reduce": 0.15, "reduce_window": 0.15,
@@ -70,14 +70,14 @@ _CASE_SECONDS = {
     "select_and_scatter": 0.4, "scatter": 0.4, "sort": 0.3, "dynamic_pad": 0.3,
     "dynamic_gather": 0.3, "if": 0.3, "case": 0.3, "while": 0.3,
 }  # fmt: skip
-"""What a case takes to compile, by operation; `_OTHER_SECONDS` if it is none of these.
+"""CPU seconds of compiling a case, by operation; `_OTHER_SECONDS` for another operation.
 
-From the suite with an empty cache on llvm-cpu; Vulkan takes a sixth more, all over.
+Measured on the suite with an empty cache on llvm-cpu; Vulkan takes a sixth more.
 """
 
 _OTHER_SECONDS = 0.1
 _LIGHT_SECONDS = 0.03
-"""Of a case that is not compiled: it is only lowered, or interpreted."""
+"""CPU seconds of a case that is only lowered or interpreted."""
 
 
 def cost_of(batch: Sequence[Case], device: str) -> float:

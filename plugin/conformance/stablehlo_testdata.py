@@ -1,8 +1,8 @@
-"""The functions of StableHLO's test data as cases, in the child process that reads them.
+"""Functions of StableHLO's test data as cases, read in a child process.
 
-They have no arguments: constants go in, a check operation compares what comes out with a golden.
-Compiled like that, the compiler would fold the test away. So each constant that an operation reads
-becomes an argument, the checks are removed, and what they looked at is returned::
+The functions have no arguments: their operands are constants, and a check operation compares the
+result with a golden. A compiler would fold the test away. So each constant operand becomes an
+argument, the checks are removed, and the checked values are returned::
 
     func.func @main() -> tensor<i1> {                      func.func @f(%0: tensor<2xf32>)
       %in = stablehlo.constant dense<[1.0, 2.0]>               -> tensor<2xf32> {
@@ -14,7 +14,7 @@ becomes an argument, the checks are removed, and what they looked at is returned
 A complex constant becomes two arguments, and a complex result two results: NumPy exchanges complex
 numbers with no program of subquant.
 
-What the checks mean in StableHLO's interpreter: ``check.expect_eq_const`` is equality,
+The checks in StableHLO's interpreter: ``check.expect_eq_const`` is equality,
 ``check.expect_almost_eq_const`` has an absolute tolerance (1e-4 unless given), and ``check.eq`` is
 equality of integers and the same tolerance of floats. The goldens of ``check.eq`` are dequantized
 values as a float holds them, so here that check is exact: a difference of 1e-4 would let many a
@@ -102,25 +102,27 @@ def _in_parts(text: str) -> str:
     def constant(match: re.Match[str]) -> str:
         name, literal, shape, real = match.groups()
         operands = [f"%{part}_{name}" for part in _PARTS]
-        lines = [
+        operations = [
             f"{operand} = stablehlo.constant {_COMPLEX.sub(part, literal)} : tensor<{shape}{real}>"
             for operand, part in zip(operands, _PARTS.values(), strict=True)
         ]
         whole = f"tensor<{shape}complex<{real}>>"
-        return " ".join([*lines, f"%{name} = stablehlo.complex {', '.join(operands)} : {whole}"])
+        return " ".join(
+            [*operations, f"%{name} = stablehlo.complex {', '.join(operands)} : {whole}"]
+        )
 
     def check(match: re.Match[str]) -> str:
         check, name, literal, shape, real, rest = match.groups()
         type_, whole = f"tensor<{shape}{real}>", f"tensor<{shape}complex<{real}>>"
-        lines = []
+        operations = []
         for part, number in _PARTS.items():
             result = f"%{part}_{name.replace('#', '_')}"
-            lines += [
+            operations += [
                 f"{result} = stablehlo.{part} %{name} : ({whole}) -> {type_}",
                 f'"{check}"({result}) {{value = {_COMPLEX.sub(number, literal)} : {type_}{rest}}}',
                 f": ({type_}) -> ()",
             ]
-        return " ".join(lines)
+        return " ".join(operations)
 
     return _COMPLEX_CONSTANT.sub(constant, _COMPLEX_CHECK.sub(check, text))
 
@@ -180,7 +182,7 @@ _NOT_TESTED = (
     "stablehlo.uniform_dequantize",
     "stablehlo.uniform_quantize",
 )
-"""What stands around the operation that a function is about."""
+"""Helper operations of a function, which are not under test."""
 
 
 def _is_check(operation: Operation) -> bool:
@@ -217,7 +219,7 @@ def _constant(value: Value) -> ir.DenseElementsAttr | None:
 
 
 def _constants_to_arguments(function: Operation, block: ir.Block) -> list[Array]:
-    """Replace every constant by an argument; return what to give for it."""
+    """Replace every constant by an argument; return the arguments."""
     inputs = []
     for operation in [op.operation for op in block.operations]:
         if operation.name != "stablehlo.constant":

@@ -28,10 +28,10 @@ NOT_EXPRESSIBLE = {
 @functools.cache
 def programs() -> tuple[Program, ...]:
     """Return the programs of the suite, in order; names are unique."""
-    made = (
+    suite = (
         *casts(), *elementwise(), *dots(), *convolutions(), *reductions(), *moves(),
         *solvers(), *legalized(),
     )  # fmt: skip
-    names = [program.name for program in made]
+    names = [program.name for program in suite]
     assert len(set(names)) == len(names), sorted({n for n in names if names.count(n) > 1})
-    return made
+    return suite

@@ -99,7 +99,7 @@ def dot_of(
 
 
 def dots() -> Iterator[Program]:
-    """Yield the dots: `DOT`, `DOT_DIMENSIONS`, and what IREE alone gets wrong."""
+    """Yield the dots: `DOT`, `DOT_DIMENSIONS`, and dots that IREE alone computes wrongly."""
     plain = ((), ()), ((1,), (0,))
     for variant, (left, right, out) in DOT.items():
         yield dot_of(

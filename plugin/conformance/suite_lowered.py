@@ -70,7 +70,7 @@ LEGALIZED: dict[str, tuple[str, str]] = {
                     '($a0) -> !stablehlo.future<$r0>\n%r0 = "stablehlo.async_done"(%f) : '
                     "(!stablehlo.future<$r0>) -> $r0"),
 }  # fmt: skip
-"""What one device cannot execute: only checked to leave no quantized type."""
+"""Programs that a device cannot execute: only checked to leave no quantized type."""
 
 
 LEGALIZED["async_done"] = LEGALIZED["async_start"]

@@ -1,7 +1,7 @@
 """Programs drawn at random: an operation, its types with scales and zero points, and its shapes.
 
-Program number n is always the same. The tables of the suite say what is interesting; these look
-for what nobody thought of.
+Program number n is always the same. The tables of the suite have the known corner cases;
+random programs search for others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tables of the suite share: named types, shapes, and the text of operations."""
+"""Helpers of the suite's tables: named types, shapes, and the text of operations."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ def region_body(operation: str, name: str = "e", count: int = 1) -> str:
     """Return the region of a reduction over the scalar type ``$name``."""
     left = ", ".join(f"%x{n}: ${name}" for n in range(count))
     right = ", ".join(f"%y{n}: ${name}" for n in range(count))
-    lines = [
+    operations = [
         f'  %s{n} = "stablehlo.{operation}"(%x{n}, %y{n}) : (${name}, ${name}) -> ${name}'
         for n in range(count)
     ]
     values = ", ".join(f"%s{n}" for n in range(count))
     types = ", ".join([f"${name}"] * count)
     return (
-        f"{{\n^bb0({left}, {right}):\n" + "\n".join(lines)
+        f"{{\n^bb0({left}, {right}):\n" + "\n".join(operations)
         + f"\n  stablehlo.return {values} : {types}\n}}"
     )  # fmt: skip
 

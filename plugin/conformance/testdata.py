@@ -56,10 +56,10 @@ def tosa_cases(root: str | Path) -> list[Case]:
 
 
 def _cases_of(file: Path, function: str) -> list[Case]:
-    """Have a child read a file; what would replay a crash is the file itself."""
+    """Read a file in a child process; the file itself is the reproducer of a crash."""
     path = str(file)
-    served = f"subquant.conformance.child:{function}"
-    value, blobs = ask(served, Input(path, path), {}, reproducer=path)
+    target = f"subquant.conformance.child:{function}"
+    value, blobs = ask(target, Input(path, path), {}, reproducer=path)
     return cases_from_fields(value, blobs)
 
 
@@ -110,36 +110,36 @@ def llvm_cases(root: str | Path) -> list[Case]:
         for number, (_, chunk) in enumerate(file_chunks(read_file(file))):
             if not re.sub(r"//[^\n]*", "", chunk).strip():
                 continue
-            lines = _expected_lines(chunk)
+            error_lines = _expected_lines(chunk)
             cases.append(
                 Case(
                     f"llvm/{stem}:{number}", f"quant ({stem})", "verdict",
-                    prepared=Prepared(chunk), expected_errors=lines or None,
+                    prepared=Prepared(chunk), expected_errors=error_lines or None,
                 )
             )  # fmt: skip
     return cases
 
 
 def _expected_lines(chunk: str) -> tuple[int, ...]:
-    """The lines on which ``expected-error`` comments announce errors (-1 for an unknown place)."""
-    found = []
+    """Return the lines of ``expected-error`` comments (-1 for an unknown location)."""
+    numbers = []
     for number, line in enumerate(chunk.splitlines(), 1):
         for match in _EXPECTED.finditer(line):
             where = match.group(1)
             shift = {"below": 1, "above": -1, None: 0}.get(where)
             if where == "unknown":
-                found.append(-1)
+                numbers.append(-1)
             elif shift is None:
-                found.append(number + int(str(where)))
+                numbers.append(number + int(str(where)))
             else:
-                found.append(_skip_comments(chunk, number, shift))
-    return tuple(found)
+                numbers.append(_skip_comments(chunk, number, shift))
+    return tuple(numbers)
 
 
 def _skip_comments(chunk: str, number: int, shift: int) -> int:
     """``@below`` is the next line that is no comment of this kind."""
-    lines = chunk.splitlines()
+    text_lines = chunk.splitlines()
     target = number + shift
-    while shift and 1 <= target <= len(lines) and "expected-" in lines[target - 1]:
+    while shift and 1 <= target <= len(text_lines) and "expected-" in text_lines[target - 1]:
         target += shift
     return target

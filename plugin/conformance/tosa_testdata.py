@@ -1,14 +1,14 @@
-"""The functions of StableHLO's TOSA tests as cases, in the child process that reads them.
+"""Functions of StableHLO's TOSA tests as cases, read in a child process.
 
 The files under ``stablehlo/conversions/tosa/tests`` are inputs of StableHLO's two rescale passes
-with the text that those must give. Here each function goes through subquant's two passes, one after
-the other, and what is left, StableHLO on integers, is run on storage values drawn at random:
+with their expected text. Here each function is lowered by subquant's two passes, and the resulting
+StableHLO on integers runs on random storage values:
 
-* a quantized elementwise operation must give the exact result, rounded, or its neighbour: that is
-  what a fixed-point rescale promises. A comparison must be right where the reals differ by more
+* a quantized elementwise operation must give the rounded exact result or its neighbor, the
+  accuracy of a fixed-point rescale. A comparison must be right where the reals differ by more
   than ``2**-19`` of the greater scale;
-* a ``tosa.rescale`` must give what the reference arithmetic gives;
-* a function with a check of its own is run as the other test data is, with the tolerance of
+* a ``tosa.rescale`` must equal the reference arithmetic;
+* a function with its own check runs like the other test data, with the tolerance of
   StableHLO's interpreter.
 """
 
@@ -73,7 +73,7 @@ def _cases_of(file: Path) -> Iterator[Case]:
         inputs = [[_draw(type_, n) for n, type_ in enumerate(row)] for row in types]
         run_pipeline(module, parse_pipeline(_PASSES))
         lowered = [op.operation for op in module.body.operations]
-        for name, function, reference, given in zip(
+        for name, function, reference, arrays in zip(
             names, lowered, references, inputs, strict=True
         ):
             label = f"stablehlo-tosa/{file.stem}:{name}"
@@ -84,7 +84,7 @@ def _cases_of(file: Path) -> Iterator[Case]:
                 function.attributes["sym_name"] = ir.StringAttr.get(SYMBOL)
             if SIGNATURE_ATTRIBUTE in function.attributes:
                 del function.attributes[SIGNATURE_ATTRIBUTE]
-            prepared = Prepared(function.get_asm(use_local_scope=True), given, [reference(given)])
+            prepared = Prepared(function.get_asm(use_local_scope=True), arrays, [reference(arrays)])
             yield Case(label, "tosa.rescale", prepared=prepared)
 
 
@@ -116,10 +116,10 @@ def _storage(type_: ir.ShapedType) -> StorageType:
 
 
 def _reference(function: Operation) -> _Reference | None:
-    """What a function must give for storage values; None if it checks itself.
+    """Return the reference of a function of storage values; None if it checks itself.
 
     Raises:
-        InputError: it is neither one operation on its arguments nor a check.
+        InputError: the function is neither one operation on its arguments nor a check.
     """
     operations = [op for op in walk(function) if op.name not in ("tosa.const", "func.return")]
     if any(op.name.startswith(("check.", "stablehlo.custom_call")) for op in operations):
@@ -177,8 +177,8 @@ def _elementwise_reference(op: Operation) -> _Reference:
             for array, zero_point, scale in zip(inputs, zero_points, scales, strict=True)
         ]
         if target is None:
-            near = np.abs(reals[0] - reals[1]) <= _NEAR * max(scales)
-            return Golden(_COMPARISONS[direction](*reals), bound=near.astype(np.float64))
+            is_close = np.abs(reals[0] - reals[1]) <= _NEAR * max(scales)
+            return Golden(_COMPARISONS[direction](*reals), bound=is_close.astype(np.float64))
         storage = target.storage
         with np.errstate(all="ignore"):
             steps = _FUNCTIONS[name](*reals) / float(target.scales) + int(target.zero_points)
