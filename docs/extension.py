@@ -180,12 +180,12 @@ class MlirLexer(RegexLexer):
 
 
 def mend_docstring(
-    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
+    app: Sphinx, what: str, name: str, value: Any, options: Any, docstring: list[str]
 ) -> None:
     """Convert a docstring to pure reStructuredText for autodoc."""
     if what in ("attribute", "data", "property"):
-        lines.insert(0, "")  # napoleon reads text before a colon in the first line as a type
-    lines[:] = named_lists(restructured("\n".join(lines))).splitlines()
+        docstring.insert(0, "")  # napoleon reads text before a colon in the first line as a type
+    docstring[:] = named_lists(restructured("\n".join(docstring))).splitlines()
 
 
 def named_lists(docstring: str) -> str:
@@ -197,9 +197,9 @@ def named_lists(docstring: str) -> str:
     )
 
 
-def escape_stars(app: Sphinx, context: Any, lines: list[str]) -> None:
+def escape_stars(app: Sphinx, context: Any, description: list[str]) -> None:
     """Escape stars in patterns of the commands' help, which are not emphasis."""
-    lines[:] = [line.replace("*", r"\*") for line in lines]
+    description[:] = [line.replace("*", r"\*") for line in description]
 
 
 def setup(app: Sphinx) -> dict[str, bool]:

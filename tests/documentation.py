@@ -19,7 +19,7 @@ A comment before a block controls its execution::
     <!-- needs: vulkan, espeak-ng, pymicro_wakeword -->
 
 The first block is not run, for the reason. The second runs if this machine has a Vulkan device, and
-programs or Python packages of these names.
+programs or Python packages with the listed names.
 
     python tests/documentation.py PAGE...
 

@@ -66,7 +66,7 @@ class Bench:
 
     @property
     def is_executable(self) -> bool:
-        """Whether the model is an executable, which is not compiled."""
+        """True if the model is an executable, which is not compiled."""
         return self.model.endswith(".vmfb")
 
     @property

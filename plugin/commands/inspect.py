@@ -69,7 +69,7 @@ def command(file: str, tensor: str | None, plot: str | None, as_json: bool, **li
 
 
 def _model_kind(path: str) -> str | None:
-    """Return ``tflite`` or ``onnx`` for such a model, and None for any other file."""
+    """Return ``tflite`` or ``onnx`` for these models, and None for any other file."""
     if path == "-":
         return None
     try:
