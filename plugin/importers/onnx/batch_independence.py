@@ -216,7 +216,7 @@ def _softmax(node: _BatchedNode) -> bool:
 
 
 def _gathered(node: _BatchedNode) -> bool:
-    """From a table at indices of a batch, or from a batch along another axis."""
+    """Gathers at indices of a batch, or of a batch along another axis."""
     axis = node.axis(0)
     if set(node.input_axes) == {1}:
         return node.result_axes == {axis + node.input_axes[1]}

@@ -265,7 +265,7 @@ class Call(BaseCall[Operand]):
 
 
 OperatorImporter: TypeAlias = Callable[[Call], Any]
-"""The function returns the value of the only output, or a list of those of all outputs.
+"""The function returns the value of the only output, or a list with a value for each output.
 
 None leaves the node to the body of its function, or to the reference evaluator.
 """

@@ -54,7 +54,7 @@ def _load_importers() -> None:
 _load_importers()
 
 _NO_TENSORS = ("SEQUENCE", "OPTIONAL")
-"""Values of these types only exist while a program is written."""
+"""The types of values that only exist while a program is written."""
 
 _OnTensor = Callable[[str, AnyArray], None]
 

@@ -45,7 +45,7 @@ class IntegerReport:
 
     location: Place
     on_remark: Callable[[Remark], None]
-    _lines: dict[str, str | _Dequantization] = field(default_factory=dict)
+    _arithmetic_by_node: dict[str, str | _Dequantization] = field(default_factory=dict)
     _sources: dict[str, _Dequantization] = field(default_factory=dict)
     _integers: int = 0
     _floats: int = 0
@@ -55,7 +55,9 @@ class IntegerReport:
         node, arithmetic = call.node, call.arithmetic
         if node.operator.rpartition(".")[2] == "DequantizeLinear":
             if any(isinstance(each.value, Quantized) for each in results):
-                self._lines[str(node)] = self._sources[node.outputs[0]] = _Dequantization()
+                self._arithmetic_by_node[str(node)] = self._sources[node.outputs[0]] = (
+                    _Dequantization()
+                )
             elif not call.input(0).is_constant:
                 self._count(node, False, f"its storage is {call.input(0).type}, read by a table")
             return
@@ -81,18 +83,18 @@ class IntegerReport:
         self._integers += is_integer
         self._floats += not is_integer
         reason = reason or "no arithmetic of integers is known for it"
-        self._lines[str(node)] = (
+        self._arithmetic_by_node[str(node)] = (
             "computes with integers" if is_integer else f"computes with floats: {reason}"
         )
 
     def finish(self) -> None:
         """Report each node, and the number of nodes with each arithmetic."""
-        lines = [f"{node} {line}" for node, line in self._lines.items()]
+        remarks = [f"{node} {arithmetic}" for node, arithmetic in self._arithmetic_by_node.items()]
         count = self._integers + self._floats
         if count:
-            lines.append(
+            remarks.append(
                 f"{self._integers} of {count} nodes with quantized operands or results compute "
                 "with integers"
             )
-        for line in lines:
-            self.on_remark(Remark(line, self.location))
+        for remark in remarks:
+            self.on_remark(Remark(remark, self.location))

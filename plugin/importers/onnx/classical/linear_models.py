@@ -31,7 +31,7 @@ from .scores import (
 
 
 def _linear(call: Call, rows: AnyArray, count: int) -> AnyArray:
-    """``rows @ coefficients + intercepts`` for several targets."""
+    """Compute ``rows @ coefficients + intercepts`` for several targets."""
     weights, bias = floats(call, "coefficients"), floats(call, "intercepts")
     if count < 1 or weights.size != count * rows.shape[1] or bias.size not in (0, count):
         raise call.error(
@@ -96,10 +96,8 @@ def normalizer(call: Call) -> AnyArray:
         size = np.abs(value).sum(axis=1, dtype=np.float32, keepdims=True)
     elif norm == "L2":
         size = np.sqrt((value * value).sum(axis=1, dtype=np.float32, keepdims=True))
-    elif norm == "MAX":
-        size = value.max(axis=1, keepdims=True)
     else:
-        raise call.error(f"has the norm {norm!r}, expected MAX, L1 or L2")
+        size = value.max(axis=1, keepdims=True)
     is_zero = size == np.float32(0)
     return (value / np.where(is_zero, np.float32(1), size)).reshape(tuple(call.array(0).shape))
 

@@ -1,4 +1,4 @@
-"""Scores of classical models: labels and transformations of the sums that a model computes.
+"""Scores of classical models: labels and transformations of their sums.
 
 Sources: ONNX, ``ai.onnx.ml``; ONNX Runtime, ``ml_common.h``.
 """
@@ -15,16 +15,16 @@ __all__ = ["feature_rows", "first_greatest", "floats", "integer_labels", "logist
            "post_transformed", "texts"]  # fmt: skip
 
 _NEARLY_ZERO = 1e-7
-"""The magnitude up to which SOFTMAX_ZERO takes a score for 0."""
+"""SOFTMAX_ZERO treats scores up to this magnitude as 0."""
 
 
-def feature_rows(call: Call) -> AnyArray:
-    """Return the features of each row, f32."""
+def feature_rows(call: Call, *, keeps_f64: bool = False) -> AnyArray:
+    """Return the features of each row, f32; f64 stays if `keeps_f64`."""
     value = call.array(0)
     value = value.reshape((1, -1)) if value.ndim == 1 else value
     if value.ndim != 2:
         raise call.error(f"has features of shape {list(value.shape)}, expected [rows, features]")
-    return value.astype(np.float32)
+    return value if keeps_f64 and value.dtype == np.float64 else value.astype(np.float32)
 
 
 def floats(call: Call, name: str) -> Array:
@@ -85,8 +85,8 @@ def post_transformed(call: Call, scores: AnyArray, name: str) -> AnyArray:
     if name == "SOFTMAX":
         return powers / powers.sum(axis=-1, dtype=scores.dtype, keepdims=True)
     is_zero = np.abs(scores) <= np.asarray(_NEARLY_ZERO, scores.dtype)
-    bounded = np.where(is_zero, np.zeros((), scores.dtype), powers)
-    total = bounded.sum(axis=-1, dtype=scores.dtype, keepdims=True)
+    nonzero_powers = np.where(is_zero, np.zeros((), scores.dtype), powers)
+    total = nonzero_powers.sum(axis=-1, dtype=scores.dtype, keepdims=True)
     return np.where(is_zero, scores * np.exp(-most), powers) / total
 
 

@@ -1,8 +1,8 @@
 """Support vector machines: a kernel function of the features and each support vector.
 
-A classifier has a decision function for each pair of classes, which votes for one of them, and may
-have a logistic function for each pair: the probabilities of classes that agree best with those of
-the pairs are found by an iteration.
+A classifier has a decision function for each pair of classes, which votes for one of them. It can
+have a logistic function for each pair: an iteration finds the probabilities of classes that agree
+best with those of the pairs.
 
 Sources: ONNX, SVMClassifier 1, SVMRegressor 1; ONNX Runtime, ``svmclassifier.cc``; T.-F. Wu et al.,
 "Probability estimates for multi-class classification by pairwise coupling".
@@ -174,7 +174,7 @@ def _pair_probabilities(scores: AnyArray, slopes: Array, offsets: Array) -> AnyA
 
 
 _MAX_STEPS = 100
-"""The number of iterations at most, each of which changes every probability once."""
+"""The greatest number of iterations; each changes every probability once."""
 _TOLERANCE = 0.005
 """The residual, times the number of classes, at which a row is done."""
 
@@ -187,10 +187,9 @@ def _coupled(of_pairs: AnyArray, pairs: list[tuple[int, int]], classes: int) -> 
     count, one = of_pairs.shape[0], np.ones((), np.float32)
     ratio = {pair: of_pairs[:, n] for n, pair in enumerate(pairs)}
     ratio |= {(j, i): one - of_pairs[:, n] for n, (i, j) in enumerate(pairs)}
-    others = [[j for j in range(classes) if j != i] for i in range(classes)]
     q: list[list[AnyArray]] = [[None] * classes for _ in range(classes)]
     for i in range(classes):
-        for j in others[i]:
+        for j in (j for j in range(classes) if j != i):
             square = ratio[j, i] * ratio[j, i]
             q[i][i] = square if q[i][i] is None else q[i][i] + square
             q[i][j] = -(ratio[j, i] * ratio[i, j])
@@ -215,11 +214,13 @@ def _coupled(of_pairs: AnyArray, pairs: list[tuple[int, int]], classes: int) -> 
             following = following / factor[:, None]
         return [index + np.int32(1), is_done, np.where(is_done[:, None], p, following)]
 
-    def goes_on(index: AnyArray, is_done: AnyArray, p: AnyArray) -> AnyArray:
+    def continues(index: AnyArray, is_done: AnyArray, p: AnyArray) -> AnyArray:
         return (index < np.int32(_MAX_STEPS)) & (convert(is_done, I32).min() < np.int32(1))
 
     start = np.full((count, classes), 1 / classes, np.float32)
     # A value of the program, if one is written: the loop is one of it.
-    none = of_pairs[:, 0] < np.float32(0)
-    _, _, probabilities = repeat_while(goes_on, step, [np.zeros((), np.int32), none, start])
+    is_none_done = of_pairs[:, 0] < np.float32(0)
+    _, _, probabilities = repeat_while(
+        continues, step, [np.zeros((), np.int32), is_none_done, start]
+    )
     return probabilities

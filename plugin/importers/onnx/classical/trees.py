@@ -1,8 +1,8 @@
 """Ensembles of decision trees: all trees of all rows descend together, one level at a time.
 
-The nodes of all trees are in tables: feature, threshold, the two children, and flags that say which
-comparisons lead to the true child. The state is one node for each row and tree; a leaf is its own
-child, so that as many steps as the deepest tree has levels reach the leaves. A node that asks for
+The nodes of all trees are in tables: feature, threshold, the two children, and flags of the
+comparisons that lead to the true child. The state is one node for each row and tree; a leaf is its
+own child, so the number of levels of the deepest tree is the number of steps. A node that tests for
 membership in a set is a chain of nodes that compare with one element each.
 
 Sources: ONNX, TreeEnsemble 5, TreeEnsembleRegressor 3, TreeEnsembleClassifier 3; ONNX Runtime,
@@ -21,13 +21,13 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import repeat_while, take
 from ....numerics.convolutions import contract
-from ....numerics.element_types import I32, AnyArray, DType
+from ....numerics.element_types import AnyArray, DType
 from ..call import Call, Typed, importer
 from ..reading.model import Tensor
-from .scores import integer_labels, logistic, post_transformed, texts
+from .scores import feature_rows, first_greatest, integer_labels, logistic, post_transformed, texts
 
 _LESS, _EQUAL, _GREATER, _UNORDERED = 1, 2, 4, 8
-"""Flags of a node: the comparisons of a feature with its threshold that lead to the true child."""
+"""Flags of a node: comparisons of a feature with its threshold that lead to the true child."""
 _FLAGS = {
     "BRANCH_LEQ": _LESS | _EQUAL,
     "BRANCH_LT": _LESS,
@@ -49,7 +49,7 @@ class _Forest:
 
     Args:
         targets: the number of targets or classes.
-        features, thresholds, flags, true, false: of each node; a leaf is its own child.
+        features, thresholds, flags, true, false: the tables of nodes; a leaf is its own child.
         leaves: target and weight of each entry, by node.
         roots: the first node of each tree.
     """
@@ -99,7 +99,7 @@ class _Forest:
 
 
 def _descended(call: Call, forest: _Forest, rows: AnyArray) -> AnyArray:
-    """The leaf of each row and tree, i32 ``[rows, trees]``."""
+    """Compute the leaf of each row and tree, i32 ``[rows, trees]``."""
     count, width = rows.shape
     if forest.features and not 0 <= min(forest.features) <= max(forest.features) < width:
         raise call.error(f"has features beyond the {width} of its input")
@@ -132,31 +132,15 @@ def _descended(call: Call, forest: _Forest, rows: AnyArray) -> AnyArray:
         is_true = (flag & code) != np.int32(0)
         return [level + np.int32(1), np.where(is_true, of_nodes(true), of_nodes(false))]
 
-    initial = [call.graph.lift(np.asarray(0, np.int32), I32), _lifted(call, start)]
+    initial = [call.lifted(np.asarray(0, np.int32)), call.lifted(np.ascontiguousarray(start))]
     _, node = repeat_while(lambda level, _: level < np.int32(depth), step, initial)
     return node
-
-
-def _lifted(call: Call, start: AnyArray) -> AnyArray:
-    return call.graph.lift(np.ascontiguousarray(start), I32)
-
-
-def _rows(call: Call) -> AnyArray:
-    """The rows of features, f64 as they are, and f32 else."""
-    value = call.array(0)
-    if value.ndim == 1:
-        value = value.reshape((1, -1))
-    if value.ndim != 2:
-        raise call.error(f"has features of shape {list(value.shape)}, expected [rows, features]")
-    return value if value.dtype == np.float64 else value.astype(np.float32)
 
 
 def _aggregated(
     call: Call, forest: _Forest, node: AnyArray, aggregate: str, dtype: DType
 ) -> tuple[AnyArray, AnyArray]:
-    """The scores of each row and target, and whether a leaf has an entry for it."""
-    if aggregate not in _AGGREGATES:
-        raise call.error(f"has the aggregate_function {aggregate!r}")
+    """Compute the scores of each row and target, and whether a leaf has an entry for it."""
     fill = {"MIN": math.inf, "MAX": -math.inf}.get(aggregate, 0.0)
     weights, present = forest.tables(fill, dtype)
     shape = (*node.shape, forest.targets)
@@ -169,7 +153,7 @@ def _aggregated(
         scores = each.min(axis=1)
     elif aggregate == "MAX":
         scores = each.max(axis=1)
-    else:  # a product, which IREE computes apart from what uses the sums
+    else:  # IREE computes a product apart from its users
         scores = contract(each, np.ones(node.shape[1], dtype), ([1], [0]), dtype=dtype)
         if aggregate == "AVERAGE":
             scores = scores / np.asarray(len(forest.roots), dtype)
@@ -178,7 +162,7 @@ def _aggregated(
 
 
 def _numbers(call: Call, name: str) -> list[Any]:
-    """A list of numbers, from an attribute or its form as a tensor."""
+    """Return a list of numbers, from an attribute or its form as a tensor."""
     tensor = call.attribute(f"{name}_as_tensor")
     if isinstance(tensor, Tensor):
         return list(tensor.data.reshape(-1).tolist())
@@ -186,7 +170,7 @@ def _numbers(call: Call, name: str) -> list[Any]:
 
 
 def _forest(call: Call, kind: str, targets: int) -> _Forest:
-    """The trees of a regressor or classifier, whose nodes have numbers in trees."""
+    """Return the trees of a regressor or classifier, whose nodes have numbers in trees."""
     forest = _Forest(targets)
     trees, numbers = (call.attribute(f"nodes_{n}") or [] for n in ("treeids", "nodeids"))
     modes, thresholds = texts(call, "nodes_modes"), _numbers(call, "nodes_values")
@@ -226,7 +210,7 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
 @importer("ai.onnx.ml.TreeEnsembleRegressor")
 def tree_ensemble_regressor(call: Call) -> AnyArray:
     """TreeEnsembleRegressor-5: weights of the leaves of a row, aggregated by target."""
-    targets, rows = call.attribute("n_targets", 1), _rows(call)
+    targets, rows = call.attribute("n_targets", 1), feature_rows(call, keeps_f64=True)
     forest = _forest(call, "target", targets)
     node = _descended(call, forest, rows)
     dtype = rows.dtype
@@ -246,7 +230,7 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
     labels = integer_labels(call, "classlabels_int64s", "classlabels_strings")
     if len(labels) < 2:
         raise call.error(f"has {len(labels)} labels, expected 2 or more", UnsupportedError)
-    rows = _rows(call)
+    rows = feature_rows(call, keeps_f64=True)
     forest = _forest(call, "class", len(labels))
     scores, has = _aggregated(call, forest, _descended(call, forest, rows), "SUM", rows.dtype)
     base = _numbers(call, "base_values")
@@ -258,7 +242,7 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
                 raise call.error(f"has {len(base)} base_values for {len(labels)} classes")
             scores, has = scores + np.array(base, scores.dtype), has * 0 + 1
         lowest = np.asarray(-np.inf, scores.dtype)
-        best = _first_greatest(np.where(has != 0, scores, lowest))
+        best = first_greatest(np.where(has != 0, scores, lowest))
         label = take(np.array(labels, np.int64), best, 0)
         return [label, post_transformed(call, scores, transform).astype(np.float32)]
     if len({target for target, _ in entries}) != 1:
@@ -288,22 +272,12 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
     return [label, both.astype(np.float32)]
 
 
-def _first_greatest(scores: AnyArray) -> AnyArray:
-    """The first position of the greatest element of each row, i32."""
-    count = scores.shape[1]
-    is_best = scores == scores.max(axis=1, keepdims=True)
-    node_numbers = np.arange(count, dtype=np.int32)
-    return np.where(is_best, node_numbers, np.int32(count - 1)).min(axis=1)
-
-
 @importer("ai.onnx.ml.TreeEnsemble")
 def tree_ensemble(call: Call) -> Typed:
     """TreeEnsemble-5: trees whose leaves have one target, and whose nodes can test sets."""
-    rows, targets = _rows(call), call.attribute("n_targets", 1)
+    rows, targets = feature_rows(call, keeps_f64=True), call.attribute("n_targets", 1)
     forest = _newest_forest(call, targets)
     number, transform = call.attribute("aggregate_function", 1), call.attribute("post_transform", 0)
-    if not 0 <= number < len(_AGGREGATES) or not 0 <= transform < len(_TRANSFORMS):
-        raise call.error(f"has the aggregate_function {number}, post_transform {transform}")
     node = _descended(call, forest, rows)
     scores, _ = _aggregated(call, forest, node, _AGGREGATES[number], rows.dtype)
     result = post_transformed(call, scores, _TRANSFORMS[transform])
@@ -364,7 +338,7 @@ def _newest_forest(call: Call, targets: int) -> _Forest:
 
 
 def _sets(values: Sequence[float]) -> list[list[float]]:
-    """Lists that NaN separates."""
+    """Split a list at NaN."""
     member_lists: list[list[float]] = [[]]
     for value in values:
         if math.isnan(value):

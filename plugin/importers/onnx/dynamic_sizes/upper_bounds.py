@@ -21,7 +21,7 @@ _ELEMENTS_OF_FIRST_INPUT = (
     "Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
     "Unsqueeze",
 )  # fmt: skip
-"""The results of these operators have only elements of their first input."""
+"""Operators whose results have only elements of their first input."""
 
 
 def upper_bound(call: Call, index: int) -> int | None:

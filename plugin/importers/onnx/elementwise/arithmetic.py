@@ -232,7 +232,7 @@ def bit_cast(call: Call) -> Typed:
 
 @importer("Where")
 def where(call: Call) -> Typed:
-    """Where-16: ``X`` where the condition holds, ``Y`` elsewhere."""
+    """ONNX Where-16: ``X`` where the condition holds, ``Y`` elsewhere."""
     condition, yes, no = operands(call, 3)
     shape = np.broadcast_shapes(condition.shape, yes.shape, no.shape)
     type_ = call.input(1).type

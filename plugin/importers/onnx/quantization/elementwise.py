@@ -34,8 +34,7 @@ def _combined(
     on_arrays: Callable[[Call], Typed],
 ) -> ScaledSum | Typed:
     """Combine two operands as exact sums of one shape if that is possible, else as arrays."""
-    sums = [_as_sum(call.input(index).value) for index in (0, 1)]
-    left, right = sums
+    left, right = (_as_sum(call.input(index).value) for index in (0, 1))
     if left is None or right is None:
         call.with_floats("an operand is float, or has scales for blocks")
         return on_arrays(call)
@@ -134,15 +133,15 @@ def _two_sums(call: Call) -> list[ScaledSum]:
     """Read two quantized operands, broadcast to one shape."""
     operands = [quantized(call, 0, 1, 2), quantized(call, 3, 4, 5)]
     shape = broadcast_shapes(call, [operand.shape for operand in operands])
-    sums = []
+    totals = []
     for operand in operands:
         padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
         spread = operand.moved(lambda x, p=padded: np.broadcast_to(x.reshape(p), shape))  # type: ignore[misc]
         total = None if spread is None else spread.as_sum()
         if total is None:
             raise call.error("has operands with several scales", UnsupportedError)
-        sums.append(total)
-    return sums
+        totals.append(total)
+    return totals
 
 
 @importer("com.microsoft.QLinearConcat")

@@ -160,5 +160,5 @@ class TensorReader:
 
 def first_line(error: Exception) -> str:
     """Return the first line of the error of another package."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    stripped = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return stripped[0].rstrip(".") if stripped else type(error).__name__
