@@ -29,7 +29,7 @@ def describe_model(
     """Describe the model of the file ``path`` with the name ``file`` and the importer ``kind``."""
     inspection = importlib.import_module(f"..importers.{arguments['kind']}.inspection", __package__)
     data = read_input(arguments["path"])
-    model, blobs = inspection.served(arguments, [data], steps)
+    model, blobs = inspection.inspect_file(arguments, [data], steps)
     operators = [each for graph in model["graphs"] for each in graph["operators"]]
     if not model["refused"] and not any(each["refused"] for each in operators):
         steps("lower")

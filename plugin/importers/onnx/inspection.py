@@ -2,7 +2,7 @@
 
 The program is written as a compilation would write it, node by node. A node that is refused gets
 results of the types that ONNX's shape inference computes, so that the nodes after it are tried too.
-A dynamic dimension has `_DYNAMIC_SIZE` elements here. A child process calls `served`.
+A dynamic dimension has `_DYNAMIC_SIZE` elements here. A child process calls `inspect_file`.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from .reading.arguments import open_dimensions
 from .reading.model import ELEMENTS, Model, Node, Tensor, element_of
 from .reading.reader import read_onnx
 
-__all__ = ["described", "served"]
+__all__ = ["describe_model", "inspect_file"]
 
 
-def served(
+def inspect_file(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe the model in the blob, with the name ``file``."""
     steps("inspect")
-    return described(read_onnx(blobs[0], arguments["file"]), blobs[0]), []
+    return describe_model(read_onnx(blobs[0], arguments["file"]), blobs[0]), []
 
 
 _DYNAMIC_SIZE = 16
 """The size with which a dynamic dimension other than the batch is tried."""
 
 
-def described(model: Model, data: bytes) -> dict[str, Any]:
-    """Describe a model, in the form of `subquant.importers.tflite.inspection.described`.
+def describe_model(model: Model, data: bytes) -> dict[str, Any]:
+    """Describe a model, in the form of `subquant.importers.tflite.inspection.describe_model`.
 
     Args:
         model: the model.

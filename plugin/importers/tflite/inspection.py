@@ -1,7 +1,7 @@
 """Description of a TensorFlow Lite model, with the operators that would be refused.
 
 The program is written as in a compilation, operator by operator. The results of a refused operator
-become zeros, so that one run finds all refusals. `served` is called in a child process.
+become zeros, so that one run finds all refusals. `inspect_file` is called in a child process.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .input_shapes import unset_dimensions_hint
 from .program import Program
 from .reading.model import Model, Operator, Tensor, read_tflite
 
-__all__ = ["described", "served"]
+__all__ = ["describe_model", "inspect_file"]
 
 
-def served(
+def inspect_file(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[dict[str, Any], list[bytes]]:
     """Describe the model in the blob, with the name ``file``."""
     steps("inspect")
-    return described(read_tflite(blobs[0], arguments["file"])), []
+    return describe_model(read_tflite(blobs[0], arguments["file"])), []
 
 
-def described(model: Model) -> dict[str, Any]:
+def describe_model(model: Model) -> dict[str, Any]:
     """Describe a model.
 
     Returns:
