@@ -60,7 +60,7 @@ def page(results: Sequence[Outcome], compared: dict[str, Counter[int]]) -> str:
     for each in results:
         for operator in each.operators:
             rows[operator].append(each)
-    lines = [
+    table_lines = [
         "# ONNX operators",
         "",
         "<!-- written by: python scripts/sweep_onnx.py --write docs/onnx-operators.md -->",
@@ -86,11 +86,11 @@ def page(results: Sequence[Outcome], compared: dict[str, Counter[int]]) -> str:
         reason = reasons[0].partition("error: ")[2].replace("|", "\\|")[:120] if reasons else ""
         models = sorted(compared.get(operator, Counter()).items())
         each_version = ", ".join(f"{version} ({count})" for version, count in models if count)
-        lines.append(
+        table_lines.append(
             f"| {operator} | {each_version} | {counts['right']} | {counts['refused']} | "
             f"{counts['wrong'] + counts['crashed']} | {reason} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join(table_lines) + "\n"
 
 
 def main() -> None:
@@ -117,8 +117,8 @@ def main() -> None:
             print(f"{len(results)}/{len(cases)} {seconds:.0f} s {counts}", file=sys.stderr)
     print(summary(results))
     if options.json:
-        lines = (json.dumps(asdict(each)) + "\n" for each in results)
-        Path(options.json).write_text("".join(lines))
+        table_lines = (json.dumps(asdict(each)) + "\n" for each in results)
+        Path(options.json).write_text("".join(table_lines))
     if options.write:
         Path(options.write).write_text(page(results, compared_versions()))
 

@@ -39,10 +39,10 @@ def model(
 ) -> onnx.ModelProto:
     """A model; types are ONNX's names."""
 
-    def values(given: Mapping[str, tuple[str, Sequence[int | str]]]) -> list[Any]:
+    def values(declared: Mapping[str, tuple[str, Sequence[int | str]]]) -> list[Any]:
         return [
             helper.make_tensor_value_info(name, getattr(onnx.TensorProto, type_), shape)
-            for name, (type_, shape) in given.items()
+            for name, (type_, shape) in declared.items()
         ]
 
     tensors = []
@@ -66,7 +66,7 @@ def node_tests(*files: str) -> dict[str, Any]:
         files: of its tests, one an operator.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those who wrote the tests
+        warnings.simplefilter("ignore")  # warnings of the test cases
         from onnx.backend.test.case import node as package
 
         for file in files:
@@ -94,17 +94,17 @@ def text_of(proto: onnx.ModelProto) -> str:
 
 def computed(proto: onnx.ModelProto, device: Device | None, *inputs: Array) -> list[Array]:
     """The results of a model on a device, or by NumPy where that is None."""
-    found = read_onnx(proto.SerializeToString())
+    actual = read_onnx(proto.SerializeToString())
     if device is None:
-        feeds = {each.name: array for each, array in zip(found.inputs, inputs, strict=True)}
+        feeds = {each.name: array for each, array in zip(actual.inputs, inputs, strict=True)}
         with np.errstate(all="ignore"):
-            return [np.asarray(each) for each in Interpreter(found).run(feeds)]
+            return [np.asarray(each) for each in Interpreter(actual).run(feeds)]
     options = CompileOptions(
         target="vulkan" if device.is_vulkan else "llvm-cpu",
         vulkan_target=device.vulkan_target if device.is_vulkan else "generic",
     )
     function = Executable(
-        compile_to_bytes(write_module(found, create_context()), options), device
+        compile_to_bytes(write_module(actual, create_context()), options), device
     ).main
     results = function(*inputs)
     listed = list(results) if isinstance(results, (list, tuple)) else [results]

@@ -112,15 +112,15 @@ def mobile() -> onnx.ModelProto:
 def _attention(net: Network, x: str, width: int, heads: int, length: int) -> str:
     split = net.constant(np.array([0, length, heads, width // heads], np.int64))
     whole = net.constant(np.array([0, length, width], np.int64))
-    parts = []
+    branches = []
     for order in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]):
         part = net.add("MatMul", x, net.weight(width, width))
         part = net.add("Add", part, net.weight(width, scale=0.1))
-        parts.append(net.add("Transpose", net.add("Reshape", part, split), perm=order))
-    scores = net.add("MatMul", parts[0], parts[1])
+        branches.append(net.add("Transpose", net.add("Reshape", part, split), perm=order))
+    scores = net.add("MatMul", branches[0], branches[1])
     root = net.constant(np.float32(np.sqrt(width // heads)))
     scores = net.add("Softmax", net.add("Div", scores, root), axis=-1)
-    mixed = net.add("Transpose", net.add("MatMul", scores, parts[2]), perm=[0, 2, 1, 3])
+    mixed = net.add("Transpose", net.add("MatMul", scores, branches[2]), perm=[0, 2, 1, 3])
     return str(net.add("MatMul", net.add("Reshape", mixed, whole), net.weight(width, width)))
 
 
@@ -162,18 +162,20 @@ def decoder() -> onnx.ModelProto:
     split = net.constant(np.array([0, length, heads, size], np.int64))
     angles = np.outer(np.arange(length), 0.3 ** np.arange(size // 2)).astype(np.float32)
     cos, sin = (net.constant(np.tile(f(angles), 2)[None, None]) for f in (np.cos, np.sin))
-    parts = []
+    heads_of = []
     for _ in range(3):
         part = net.add("Reshape", net.add("MatMul", y, net.weight(width, width)), split)
-        parts.append(net.add("Transpose", part, perm=[0, 2, 1, 3]))
+        heads_of.append(net.add("Transpose", part, perm=[0, 2, 1, 3]))
     for n in (0, 1):
-        low, high = net.add("Split", parts[n], outputs=2, axis=-1, num_outputs=2)
-        turned = net.add("Concat", net.add("Neg", high), low, axis=-1)
-        parts[n] = net.add("Add", net.add("Mul", parts[n], cos), net.add("Mul", turned, sin))
-    scores = net.add("MatMul", parts[0], net.add("Transpose", parts[1], perm=[0, 1, 3, 2]))
+        low, high = net.add("Split", heads_of[n], outputs=2, axis=-1, num_outputs=2)
+        rotated_half = net.add("Concat", net.add("Neg", high), low, axis=-1)
+        heads_of[n] = net.add(
+            "Add", net.add("Mul", heads_of[n], cos), net.add("Mul", rotated_half, sin)
+        )
+    scores = net.add("MatMul", heads_of[0], net.add("Transpose", heads_of[1], perm=[0, 1, 3, 2]))
     mask = np.triu(np.full((length, length), -1e9, np.float32), 1)
     scores = net.add("Add", scores, net.constant(mask))
-    mixed = net.add("MatMul", net.add("Softmax", scores, axis=-1), parts[2])
+    mixed = net.add("MatMul", net.add("Softmax", scores, axis=-1), heads_of[2])
     whole = net.constant(np.array([0, length, width], np.int64))
     mixed = net.add("Reshape", net.add("Transpose", mixed, perm=[0, 2, 1, 3]), whole)
     x = net.add("Add", x, net.add("MatMul", mixed, net.weight(width, width)))
@@ -204,15 +206,15 @@ NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
 def drawn(proto: onnx.ModelProto, seed: int) -> dict[str, Array]:
     """Arguments of a network."""
     rng = np.random.default_rng(seed)
-    found = {}
+    actual = {}
     for each in proto.graph.input:
         tensor = each.type.tensor_type
         shape = [dim.dim_value for dim in tensor.shape.dim]
         if tensor.elem_type == TensorProto.INT64:
-            found[each.name] = rng.integers(0, 20, shape)
+            actual[each.name] = rng.integers(0, 20, shape)
         else:
-            found[each.name] = rng.normal(size=shape).astype(np.float32)
-    return found
+            actual[each.name] = rng.normal(size=shape).astype(np.float32)
+    return actual
 
 
 FORMS = ("qdq-u8s8", "qdq-s8s8", "qdq-s16s8", "operators", "dynamic")

@@ -1,10 +1,10 @@
-"""What ONNX models compute, in f64 and exact integers, node by node.
+"""An oracle that computes ONNX models in f64 and exact integers, node by node.
 
-It shares nothing with the plugin. Reals are f64: sums of products of 8-bit storage and f32 scales
-are exact to 2**-50 or so. Each quantized tensor is compared with the one that is checked, and what
-follows goes on from that one, so that one difference is counted once. A quotient within 2**-19 of a
-tie may round either way: multipliers are products of f32 scales, of which a tie of the decimal
-scales is not one.
+The oracle shares nothing with the plugin. Expressed values are f64: sums of products of 8-bit
+storage and f32 scales are exact to about 2**-50. Each quantized tensor is compared with the checked
+one, and later nodes take the checked one, so a difference is counted once. A quotient within 2**-19
+of a tie may round either way: multipliers are products of f32 scales, and a tie of the decimal
+scales is no tie of them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 _NEAR = 2.0**-19
 _NEAR_IN_F32 = 2.0**-15
-"""Of quotients up to 255 that are rounded to f32."""
+"""The tie tolerance of quotients up to 255 that are rounded to f32."""
 
 
 def convolve(x: Array, w: Array, attributes: Mapping[str, Any]) -> Array:
@@ -142,11 +142,11 @@ class Oracle:
         values |= {t.name: numpy_helper.to_array(t) for t in self._model.graph.initializer}
         for node in self._model.graph.node:
             attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-            given = [values[name] for name in node.input]
+            operands = [values[name] for name in node.input]
             if node.op_type.startswith("Dynamic") and node.input[0] in self._ours:
-                given[0] = self._ours[node.input[0]]  # parameters follow from the least bits
+                operands[0] = self._ours[node.input[0]]  # parameters follow from the least bits
             self._node = node
-            results = self._results(node.op_type, attributes, given)
+            results = self._results(node.op_type, attributes, operands)
             for name, result in zip(node.output, results, strict=True):
                 values[name] = self._checked(f"{node.op_type} {name}", name, result, tolerance)
 
@@ -158,116 +158,122 @@ class Oracle:
             allowed = _NEAR_IN_F32 if what.startswith("Dynamic") else _NEAR
             if np.dtype(dtype).itemsize > 1:  # quotients of floats, in units of their last places
                 allowed = np.maximum(allowed, np.abs(quotient) * 2.0**-21)
-            near = abs(np.abs(quotient - np.floor(quotient)) - 0.5) < allowed
+            is_near_tie = abs(np.abs(quotient - np.floor(quotient)) - 0.5) < allowed
             stored = np.clip(np.rint(quotient) + zero_point, info.min, info.max).astype(dtype)
             differs = stored != ours
             assert ours.dtype == dtype, what
             assert ours.shape == stored.shape, what
-            assert not (differs & ~near).any(), f"{what}: {(differs & ~near).sum()} differ"
+            assert not (differs & ~is_near_tie).any(), (
+                f"{what}: {(differs & ~is_near_tie).sum()} differ"
+            )
             assert (np.abs(stored.astype(int) - ours)[differs] <= 1).all(), what
             self.integers += stored.size
             return ours
-        wanted = np.asarray(result)
-        assert ours.shape == wanted.shape, what
-        if wanted.dtype.kind in "iub":
-            np.testing.assert_array_equal(ours, wanted, what)
-            self.integers += wanted.size
+        expected = np.asarray(result)
+        assert ours.shape == expected.shape, what
+        if expected.dtype.kind in "iub":
+            np.testing.assert_array_equal(ours, expected, what)
+            self.integers += expected.size
             return ours
-        bound = tolerance * max(float(np.abs(wanted).max(initial=0)), 1e-9)
-        np.testing.assert_allclose(ours, wanted, rtol=0, atol=bound, err_msg=what)
-        self.floats += wanted.size
-        return wanted
+        bound = tolerance * max(float(np.abs(expected).max(initial=0)), 1e-9)
+        np.testing.assert_allclose(ours, expected, rtol=0, atol=bound, err_msg=what)
+        self.floats += expected.size
+        return expected
 
-    def _results(self, operator: str, attributes: Mapping[str, Any], given: list[Any]) -> list[Any]:
+    def _results(
+        self, operator: str, attributes: Mapping[str, Any], operands: list[Any]
+    ) -> list[Any]:
         if operator == "Constant":
             return [numpy_helper.to_array(attributes["value"])]
         if operator == "Cast":
-            return [given[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))]
+            return [operands[0].astype(helper.tensor_dtype_to_np_dtype(attributes["to"]))]
         if operator == "DequantizeLinear" and attributes.get("block_size", 0):
             axis, size = attributes["axis"], attributes["block_size"]
-            extent = given[0].shape[axis]
-            planes = [np.repeat(p, size, axis).take(range(extent), axis) for p in given[1:]]
-            return [(given[0].astype(np.int64) - planes[1].astype(np.int64)) * _wide(planes[0])]
+            extent = operands[0].shape[axis]
+            planes = [np.repeat(p, size, axis).take(range(extent), axis) for p in operands[1:]]
+            return [(operands[0].astype(np.int64) - planes[1].astype(np.int64)) * _wide(planes[0])]
         if operator == "DequantizeLinear":
-            return [dequantized(*given, axis=attributes.get("axis", 1))]
+            return [dequantized(*operands, axis=attributes.get("axis", 1))]
         if operator == "QuantizeLinear":
-            return [quantized(*given, axis=attributes.get("axis", 1))]
+            return [quantized(*operands, axis=attributes.get("axis", 1))]
         if operator == "DynamicQuantizeLinear":
-            x = given[0].astype(np.float32)
+            x = operands[0].astype(np.float32)
             low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
             scale = np.float32((high - low) / np.float32(255))
             zero_point = np.uint8(np.clip(np.rint(-low / scale), 0, 255))
             return [quantized(x.astype(np.float64), scale, zero_point), scale, zero_point]
         if operator in ("ConvInteger", "MatMulInteger"):
-            x, w = (side.astype(np.int64) for side in given[:2])
-            zeros = [np.asarray(z).astype(np.int64) for z in given[2:]] + [np.int64(0)] * 2
+            x, w = (side.astype(np.int64) for side in operands[:2])
+            zeros = [np.asarray(z).astype(np.int64) for z in operands[2:]] + [np.int64(0)] * 2
             if operator == "ConvInteger":
                 product = convolve(x - zeros[0], w - spread(np.asarray(zeros[1]), 4, 0), attributes)
             else:
                 product = (x - zeros[0]) @ (w - zeros[1])
             return [product.astype(np.int32)]
         if operator.startswith("QLinear") or operator == "QGemm":
-            return [self._qlinear(operator, attributes, given)]
+            return [self._qlinear(operator, attributes, operands)]
         if operator == "DynamicQuantizeMatMul":
-            x, w, scale, *rest = [*given, None, None][:5]
+            x, w, scale, *rest = [*operands, None, None][:5]
             (quotient, zero, _), x_scale, _ = self._results("DynamicQuantizeLinear", {}, [x])
             stored = np.clip(np.rint(quotient) + zero, 0, 255)
             real = (stored - zero) * np.float64(x_scale)
             product = real @ dequantized(w, scale, rest[0], axis=1)
             return [product if rest[1] is None else product + rest[1]]
-        if operator == "MaxPool" and given[0].dtype.kind in "iu":
-            (found,) = evaluated(self._model, self._node, [given[0].astype(np.float64)])
-            return [found.astype(given[0].dtype)]
+        if operator == "MaxPool" and operands[0].dtype.kind in "iu":
+            (actual,) = evaluated(self._model, self._node, [operands[0].astype(np.float64)])
+            return [actual.astype(operands[0].dtype)]
         if operator not in _FLOATS:
-            return evaluated(self._model, self._node, given)
-        result = _FLOATS[operator](attributes, *map(_wide, given))
-        if operator in _MOVES and given[0].dtype.kind in "iu":
-            result = result.astype(given[0].dtype)
+            return evaluated(self._model, self._node, operands)
+        result = _FLOATS[operator](attributes, *map(_wide, operands))
+        if operator in _MOVES and operands[0].dtype.kind in "iu":
+            result = result.astype(operands[0].dtype)
         return [result]
 
-    def _qlinear(self, operator: str, attributes: Mapping[str, Any], given: list[Any]) -> Any:
+    def _qlinear(self, operator: str, attributes: Mapping[str, Any], operands: list[Any]) -> Any:
         """Reals of the operands, the operator, and the parameters of the result."""
         name = operator.removeprefix("QLinear").removeprefix("Q")
         if name == "Concat":
-            scale, zero_point, *rest = given
-            parts = []
+            scale, zero_point, *rest = operands
+            quotients = []
             for index in range(0, len(rest), 3):
                 quotient, _, _ = quantized(dequantized(*rest[index : index + 3]), scale, zero_point)
-                parts.append(quotient)
-            return np.concatenate(parts, axis=attributes["axis"]), zero_point, zero_point.dtype
+                quotients.append(quotient)
+            return np.concatenate(quotients, axis=attributes["axis"]), zero_point, zero_point.dtype
         if name == "Where":
-            sides = [quantized(dequantized(*given[n : n + 3]), *given[7:9]) for n in (1, 4)]
-            return (np.where(given[0], sides[0][0], sides[1][0]), *sides[0][1:])
+            sides = [quantized(dequantized(*operands[n : n + 3]), *operands[7:9]) for n in (1, 4)]
+            return (np.where(operands[0], sides[0][0], sides[1][0]), *sides[0][1:])
         if name in ("AveragePool", "ReduceMean"):
-            real = dequantized(*given[:3])
+            real = dequantized(*operands[:3])
             (mean,) = evaluated(self._model, plain_node(self._node, name, attributes), [real])
-            return quantized(mean, *given[3:])
+            return quantized(mean, *operands[3:])
         if name in ("GlobalAveragePool", "Sigmoid", "LeakyRelu", "Softmax"):
-            real = dequantized(*given[:3])
-            return quantized(_FLOATS[name](attributes, real), *given[3:])
+            real = dequantized(*operands[:3])
+            return quantized(_FLOATS[name](attributes, real), *operands[3:])
         column = 0 if name == "Conv" or attributes.get("transB", 0) else 1
-        sides = [dequantized(*given[:3]), dequantized(*given[3:6], axis=column)]
-        bias, scales = None, given[6:]
-        if (name == "Conv" and len(given) == 9) or name == "Gemm":
-            bias, scales = (given[8], given[6:8]) if name == "Conv" else (given[6], given[7:9])
+        sides = [dequantized(*operands[:3]), dequantized(*operands[3:6], axis=column)]
+        bias, scales = None, operands[6:]
+        if (name == "Conv" and len(operands) == 9) or name == "Gemm":
+            bias, scales = (
+                (operands[8], operands[6:8]) if name == "Conv" else (operands[6], operands[7:9])
+            )
         if bias is not None:
-            bias = bias * (np.float64(given[1]) * given[4].astype(np.float64).reshape(-1))
+            bias = bias * (np.float64(operands[1]) * operands[4].astype(np.float64).reshape(-1))
         real = _FLOATS[name](attributes, *sides, *([] if bias is None else [bias]))
         return quantized(real, *scales) if scales else real
 
 
 def plain_node(node: Any, operator: str, attributes: Mapping[str, Any]) -> Any:
     """The float operator of a quantized one, of its first operand."""
-    kept = {name: value for name, value in attributes.items() if name != "channels_last"}
-    return helper.make_node(operator, node.input[:1], node.output, **kept)
+    options = {name: value for name, value in attributes.items() if name != "channels_last"}
+    return helper.make_node(operator, node.input[:1], node.output, **options)
 
 
-def evaluated(model: onnx.ModelProto, node: Any, given: list[Any]) -> list[Any]:
+def evaluated(model: onnx.ModelProto, node: Any, operands: list[Any]) -> list[Any]:
     """One node by ONNX's reference evaluator, its floats in f64."""
     names = [name for name in node.input if name]
     feeds = {
         name: np.asarray(_wide(value))
-        for name, value in zip(node.input, given, strict=True)
+        for name, value in zip(node.input, operands, strict=True)
         if name
     }
     inputs = [
@@ -298,7 +304,7 @@ def dequantized(q: Array, scale: Array, zero_point: Array | None = None, axis: i
 
 
 def quantized(x: Array, scale: Array, zero_point: Array, axis: int = 1) -> tuple[Any, Any, Any]:
-    """The quotient, the zero point and the type of what rounding gives."""
+    """Return the quotient, the zero point and the type of the rounded result."""
     quotient = np.asarray(x, np.float64) / spread(np.asarray(scale, np.float64), x.ndim, axis)
     zero = spread(np.asarray(zero_point).astype(np.int64), x.ndim, axis)
     return quotient, zero, np.asarray(zero_point).dtype

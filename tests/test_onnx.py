@@ -1,6 +1,6 @@
-"""ONNX's own tests of quantized operators, and what is refused.
+"""ONNX's own tests of quantized operators, and refused models.
 
-ONNX's tests say inputs and results of each operator; inputs are arguments here, scales and zero
+ONNX's tests give inputs and results of each operator; inputs are arguments here, scales and zero
 points among them.
 """
 
@@ -52,19 +52,19 @@ def test_there_are_45() -> None:
 
 def assert_results(results: list[Any], expected: list[Any]) -> None:
     assert len(results) == len(expected)
-    for found, wanted in zip(results, map(plain, expected), strict=True):
-        assert np.asarray(found).dtype == wanted.dtype
-        np.testing.assert_array_equal(found, wanted)
+    for actual, reference in zip(results, map(plain, expected), strict=True):
+        assert np.asarray(actual).dtype == reference.dtype
+        np.testing.assert_array_equal(actual, reference)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_computes_what_onnx_says(name: str) -> None:
     case = quantizing_tests()[name]
-    found = read_onnx(case.model.SerializeToString())
+    actual = read_onnx(case.model.SerializeToString())
     for inputs, expected in case.data_sets:
-        feeds = {each.name: plain(a) for each, a in zip(found.inputs, inputs, strict=True)}
+        feeds = {each.name: plain(a) for each, a in zip(actual.inputs, inputs, strict=True)}
         with np.errstate(all="ignore"):
-            assert_results(Interpreter(found).run(feeds), expected)
+            assert_results(Interpreter(actual).run(feeds), expected)
 
 
 ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
@@ -75,9 +75,6 @@ ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
 def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
     for inputs, expected in quantizing_tests()[name].data_sets:
         assert_results(ON_DEVICE.results(name, device, map(plain, inputs)), expected)
-
-
-# -- what is refused ------------------------------------------------------------------------------
 
 
 def one(operator: str, type_: str = "FLOAT", **attributes: Any) -> onnx.ModelProto:
@@ -191,8 +188,8 @@ def test_external_data_beside_the_model(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(external(location="w", offset="4", length="8").SerializeToString())
     (tmp_path / "w").write_bytes(np.array([7, 2, 3], np.float32).tobytes())
-    found = read_onnx(path.read_bytes(), str(path))
-    np.testing.assert_array_equal(found.constants["w"].data, [2, 3])
+    actual = read_onnx(path.read_bytes(), str(path))
+    np.testing.assert_array_equal(actual.constants["w"].data, [2, 3])
 
 
 def test_external_data_below_the_model(tmp_path: Path) -> None:
@@ -207,13 +204,13 @@ def test_external_data_below_the_model(tmp_path: Path) -> None:
     for name in ("d/e/w", "./d/e/w", "link/w"):
         path = tmp_path / "m/model.onnx"
         path.write_bytes(external(location=name).SerializeToString())
-        found = read_onnx(path.read_bytes(), str(path))
-        np.testing.assert_array_equal(found.constants["w"].data, numbers)
+        actual = read_onnx(path.read_bytes(), str(path))
+        np.testing.assert_array_equal(actual.constants["w"].data, numbers)
     (tmp_path / "blobs/2").write_bytes(external(location="w").SerializeToString())
     (tmp_path / "m/cached.onnx").symlink_to("../blobs/2")
     path = tmp_path / "m/cached.onnx"
-    found = read_onnx(path.read_bytes(), str(path))
-    np.testing.assert_array_equal(found.constants["w"].data, numbers)
+    actual = read_onnx(path.read_bytes(), str(path))
+    np.testing.assert_array_equal(actual.constants["w"].data, numbers)
     for name in ("d", "none/w"):
         path.write_bytes(external(location=name).SerializeToString())
         with pytest.raises(InputError, match=f"cannot read '{tmp_path}/m/{name}': "):
@@ -247,9 +244,6 @@ def test_damage_is_an_error_or_another_model() -> None:
             refused += 1
     assert read > 100
     assert refused > 100
-
-
-# -- weights in blocks ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("zero_points", ["none", "packed", "floats"])
@@ -301,7 +295,7 @@ def packed(codes: Any, bits: int) -> Any:
 
 
 def test_the_packed_weight_is_a_block_contraction() -> None:
-    """Its dequantization is what the fusion finds, with 4 bits of storage."""
+    """The fusion finds its dequantization, with 4 bits of storage."""
     proto = model(
         [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s"], ["y"], K=64, N=8, bits=4,
               block_size=32)],
@@ -346,12 +340,12 @@ def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path
     Path("m.onnx").write_bytes(data.SerializeToString())
     shown = CliRunner().invoke(main, ["inspect", "m.onnx", "--json"])
     assert shown.exit_code == 0, shown.output
-    found = json.loads(shown.stdout)
-    operators = found["graphs"][0]["operators"]
+    actual = json.loads(shown.stdout)
+    operators = actual["graphs"][0]["operators"]
     assert [each["name"] for each in operators] == ["Relu", "MatMulInteger", "RandomUniformLike"]
     assert operators[1]["results"][0]["shape"] == [2, 4]
     assert operators[1]["results"][0]["type"] == "INT32"
-    assert found["signatures"][0]["inputs"] == ["x", "b", "c"]
+    assert actual["signatures"][0]["inputs"] == ["x", "b", "c"]
     table = CliRunner().invoke(main, ["inspect", "m.onnx"])
     assert "1 MatMulInteger" in table.output
     refused = "would be refused: operator 2 (RandomUniformLike) is not lowered"

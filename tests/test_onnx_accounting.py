@@ -183,9 +183,6 @@ def test_small_floats_in_blocks_have_zero_points() -> None:
     np.testing.assert_allclose(computed(proto, None, x)[0], expected, rtol=1e-6)
 
 
-# -- sparse constants -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("indices", [[1, 4], [[0, 1], [1, 1]]], ids=["flat", "by axes"])
 def test_sparse_constants_are_read(indices: Any) -> None:
     values = numpy_helper.from_array(np.array([2.0, -3.0], np.float32), "w")
@@ -206,9 +203,6 @@ def test_sparse_constants_with_indices_beyond_are_refused() -> None:
     proto.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2, 3]))
     with pytest.raises(SubquantError, match="sparse tensor 'w' has 1 values and indices of shape"):
         read_onnx(proto.SerializeToString())
-
-
-# -- inputs that are constants --------------------------------------------------------------------
 
 
 def _branch(name: str, operator: str) -> onnx.GraphProto:

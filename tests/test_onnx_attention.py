@@ -28,9 +28,6 @@ def reals(rng: Rng, *shape: int) -> Array:
     return rng.normal(size=shape).astype(np.float32)
 
 
-# -- GroupQueryAttention --------------------------------------------------------------------------
-
-
 def grouped(
     rng: Rng,
     *,
@@ -157,8 +154,6 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
     }.items()
 }
 
-# -- MultiHeadAttention and Attention -------------------------------------------------------------
-
 
 def multi_head(
     rng: Rng, *, mask: Array | None = None, past: int = 0, bias: bool = False, added: bool = False,
@@ -250,8 +245,6 @@ OTHERS: dict[str, Callable[[Rng], Written]] = {
     ),
 }
 
-# -- ONNX's operators -----------------------------------------------------------------------------
-
 
 def of_onnx(
     rng: Rng, *, heads: tuple[int, int] = (4, 2), length: int = 5, keys: int = 6, past: int = 0,
@@ -301,26 +294,33 @@ SPECIFIED: dict[str, Callable[[Rng], Written]] = {
 
 
 def rotary(
-    rng: Rng, *, flat: bool = False, positions: bool = True, turned: int = 0, **attributes: Any
+    rng: Rng,
+    *,
+    flat: bool = False,
+    positions: bool = True,
+    rotated_size: int = 0,
+    **attributes: Any,
 ) -> Written:
     x = reals(rng, 2, 3, 5, 8)
     if flat:
         x, attributes = x.transpose(0, 2, 1, 3).reshape(2, 5, 24), attributes | {"num_heads": 3}
-    angles = np.outer(np.arange(12), 0.5 ** np.arange((turned or 8) // 2)).astype(np.float32)
+    angles = np.outer(np.arange(12), 0.5 ** np.arange((rotated_size or 8) // 2)).astype(np.float32)
     feeds: dict[str, Any] = {"i0": x}
     if positions:
         feeds["i3"] = rng.integers(0, 12, (2, 5))
     else:
         angles = angles[:10].reshape(2, 5, -1)
     return written("RotaryEmbedding", feeds, {"i1": np.cos(angles), "i2": np.sin(angles)}, 1, 23,
-                   rotary_embedding_dim=turned, **attributes)  # fmt: skip
+                   rotary_embedding_dim=rotated_size, **attributes)  # fmt: skip
 
 
 SPECIFIED |= {
     "rotary": rotary,
     "rotary-flat": functools.partial(rotary, flat=True, interleaved=1),
-    "rotary-partial": functools.partial(rotary, turned=4),
-    "rotary-partial-interleaved": functools.partial(rotary, turned=4, interleaved=1, flat=True),
+    "rotary-partial": functools.partial(rotary, rotated_size=4),
+    "rotary-partial-interleaved": functools.partial(
+        rotary, rotated_size=4, interleaved=1, flat=True
+    ),
     "rotary-no-positions": functools.partial(rotary, positions=False),
 }
 
@@ -386,9 +386,6 @@ def test_packed_operands_are_those_side_by_side(packed: str) -> None:
     np.testing.assert_array_equal(result, expected)
 
 
-# -- a dynamic batch ------------------------------------------------------------------------------
-
-
 def test_a_dynamic_batch(cpu: Device) -> None:
     """Attention, a normalization and an LSTM are computed for each element alone."""
     rng = np.random.default_rng(0)
@@ -423,9 +420,6 @@ def test_a_batch_with_one_range_is_refused() -> None:
     proto = model(nodes, inputs, {"h": ("FLOAT", (5, 1, "n", 3))}, constants)
     with pytest.raises(UnsupportedError, match="is not known to compute each element of the batch"):
         compile_to_bytes(proto.SerializeToString(), CompileOptions(batch="dynamic"), emit="mlir")
-
-
-# -- a decoder ------------------------------------------------------------------------------------
 
 
 def decoder(length: int, past: int) -> onnx.ModelProto:

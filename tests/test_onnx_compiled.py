@@ -1,4 +1,4 @@
-"""ONNX models from the file to the executable: what is said of them, and what goes where."""
+"""ONNX models from the file to the executable: remarks, and the calls of kernels."""
 
 from __future__ import annotations
 
@@ -50,12 +50,14 @@ def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
 
 
 def remarks_of(proto: onnx.ModelProto) -> list[str]:
-    found: list[Remark] = []
+    actual: list[Remark] = []
     options = CompileOptions(explain=True)
-    compile_to_bytes(proto.SerializeToString(), options, emit="mlir", on_remark=found.append)
-    """What is said of the model's nodes; passes say more of the program."""
-    said = [str(remark).partition("remark: ")[2] for remark in found]
-    return [remark for remark in said if "nodes with" in remark or remark.startswith("node ")]
+    compile_to_bytes(proto.SerializeToString(), options, emit="mlir", on_remark=actual.append)
+    """Return the remarks about the model's nodes, without those of passes."""
+    node_remarks = [str(remark).partition("remark: ")[2] for remark in actual]
+    return [
+        remark for remark in node_remarks if "nodes with" in remark or remark.startswith("node ")
+    ]
 
 
 def test_each_quantized_node_is_explained() -> None:
@@ -75,17 +77,17 @@ def test_each_quantized_node_is_explained() -> None:
 
 def test_reasons() -> None:
     assert remarks_of(layer())[-1].startswith("4 of 5 nodes")
-    said = remarks_of(layer(is_open=True))
+    node_remarks = remarks_of(layer(is_open=True))
     assert (
         "node 4 (QuantizeLinear) 'the QuantizeLinear' computes with floats: a scale is an "
-        "argument, or 0" in said
+        "argument, or 0" in node_remarks
     )
 
 
 def test_nothing_is_said_unasked() -> None:
-    found: list[Remark] = []
-    compile_to_bytes(layer().SerializeToString(), emit="mlir", on_remark=found.append)
-    assert found == []
+    actual: list[Remark] = []
+    compile_to_bytes(layer().SerializeToString(), emit="mlir", on_remark=actual.append)
+    assert actual == []
 
 
 def test_explain_on_the_command_line(in_temporary_folder: Path) -> None:
@@ -94,9 +96,6 @@ def test_explain_on_the_command_line(in_temporary_folder: Path) -> None:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert "m.onnx: remark: node 3 (MatMul) 'the MatMul' computes with integers\n" in result.stderr
-
-
-# -- parameters -----------------------------------------------------------------------------------
 
 
 def test_weights_go_to_a_file(in_temporary_folder: Path, cpu: Device) -> None:
@@ -118,8 +117,8 @@ def test_weights_go_to_a_file(in_temporary_folder: Path, cpu: Device) -> None:
     assert result.exit_code == 0, result.output
     assert "wrote m.irpa (" in result.stderr
     x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
-    found = Executable("m.vmfb", cpu, {"model": "m.irpa"}).main(x)
-    np.testing.assert_array_equal(found, computed(proto, None, x)[0])
+    actual = Executable("m.vmfb", cpu, {"model": "m.irpa"}).main(x)
+    np.testing.assert_array_equal(actual, computed(proto, None, x)[0])
     np.save("x.npy", x)
     result = CliRunner().invoke(main, ["run", "m.vmfb", "--input", "@x.npy"])
     assert "'m.vmfb' needs parameters" in result.stderr
@@ -158,9 +157,6 @@ def test_a_file_that_cannot_be_written(in_temporary_folder: Path) -> None:
     assert "the parameters 'm.onnx' are the input or the output too" in result.stderr
 
 
-# -- external data --------------------------------------------------------------------------------
-
-
 def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     """Compiled, and compared with ONNX Runtime, which has all that the file names."""
     pytest.importorskip("onnxruntime")
@@ -180,9 +176,6 @@ def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     refused = CliRunner().invoke(main, ["compare", "m.onnx", "--calls", "1"])
     assert refused.exit_code == 1
     assert "m.data" in refused.stderr
-
-
-# -- extents --------------------------------------------------------------------------------------
 
 
 def opened(shape: tuple[int | str, ...], nodes: list[Any] | None = None) -> onnx.ModelProto:
@@ -290,7 +283,7 @@ ALONE = {
 
 @pytest.mark.parametrize("name", ALONE)
 def test_a_dynamic_batch(name: str, cpu: Device) -> None:
-    """As with the same number; more of them are more elements."""
+    """A dynamic batch computes as a static one of the same size."""
     proto = network(ALONE[name])
     main = compiled(proto, cpu, batch="dynamic")
     for count in (1, 4):
@@ -334,7 +327,7 @@ def test_compare_takes_extents(in_temporary_folder: Path) -> None:
 
 @pytest.mark.parametrize("zero_point", [np.int8(-3), np.uint8(100)])
 def test_convolutions_are_rounded_where_they_are_summed(zero_point: Any) -> None:
-    """The change of scale is part of the kernel, and so is what the next one reads of bytes."""
+    """The requantization is part of the kernel, and so is the reading of bytes by the next one."""
     rng = np.random.default_rng(0)
     storage = zero_point.dtype
     constants: dict[str, Any] = {
@@ -362,9 +355,9 @@ def test_convolutions_are_rounded_where_they_are_summed(zero_point: Any) -> None
     assert not [line for line in between if "stablehlo.xor" in line or "stablehlo.convert" in line]
     info = np.iinfo(storage)
     x = rng.integers(info.min, info.max + 1, (1, 8, 9, 7)).astype(storage)
-    (expected,), (found,) = computed(proto, None, x), computed(proto, Device("llvm-cpu"), x)
-    np.testing.assert_array_equal(found, expected)
-    assert len(np.unique(found)) > 16
+    (expected,), (actual,) = computed(proto, None, x), computed(proto, Device("llvm-cpu"), x)
+    np.testing.assert_array_equal(actual, expected)
+    assert len(np.unique(actual)) > 16
 
 
 def _convolution(x: str, w: str, y: str, **attributes: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's own operators of transformers beside ONNX Runtime, and what is refused by name."""
+"""ONNX Runtime's operators of transformers compared with ONNX Runtime, and refused nodes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> Written:
     angles = np.outer(np.arange(12), 0.5 ** np.arange(4)).astype(np.float32)
     caches = {"i2": np.cos(angles), "i3": np.sin(angles)}
     x = reals(rng, 2, 2, 5, 8) if four else reals(rng, 2, 5, 16)
-    places = rng.integers(0, 12, (2, 5)) if four else np.array([3])
-    return written(ms("RotaryEmbedding"), {"i0": x, "i1": places}, caches, **attributes)
+    positions = rng.integers(0, 12, (2, 5)) if four else np.array([3])
+    return written(ms("RotaryEmbedding"), {"i0": x, "i1": positions}, caches, **attributes)
 
 
 def embedded(rng: Rng, *, mask: bool) -> Written:
@@ -133,11 +133,11 @@ CASES: dict[str, Callable[[Rng], Written]] = {
 }  # fmt: skip
 
 
-def assert_close(name: str, found: Array, expected: Array) -> None:
+def assert_close(name: str, actual: Array, expected: Array) -> None:
     """Sums of up to 72 products of f32, and functions of them: a part of the greatest."""
-    assert found.dtype == expected.dtype, name
+    assert actual.dtype == expected.dtype, name
     bound = 2e-6 * float(np.abs(expected).max(initial=0))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound, err_msg=name)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound, err_msg=name)
 
 
 MODELS = DrawnCases(CASES, 2, assert_close)

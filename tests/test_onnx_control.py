@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 def graph(
     nodes: list[Any], inputs: list[str], outputs: list[str], constants: dict[str, Array]
 ) -> Any:
-    """A graph of a node; what it takes and gives has no types."""
+    """Return a graph of a node, whose inputs and results have no types."""
     ends = [[helper.make_empty_tensor_value_info(name) for name in names]
             for names in (inputs, outputs)]  # fmt: skip
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
@@ -45,9 +45,9 @@ def whole(
         for name, type_ in outputs.items()
     ]
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    made = helper.make_graph(nodes, "graph", ends, results, tensors)
+    graph_proto = helper.make_graph(nodes, "graph", ends, results, tensors)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(made, opset_imports=opsets, ir_version=10)
+    return helper.make_model(graph_proto, opset_imports=opsets, ir_version=10)
 
 
 RNG = np.random.default_rng(0)
@@ -62,7 +62,7 @@ QUANTIZED = [
     node("MatMul", ["r", "v"], ["p"]),
     node("QuantizeLinear", ["p", "s", "z"], ["n"]),
 ]
-"""A step: bytes ``q`` to bytes ``n``, by what is around."""
+"""A step from bytes ``q`` to bytes ``n``, which reads values around the graph."""
 
 
 def step(q: Array) -> Array:
@@ -91,12 +91,12 @@ def branches(condition: str) -> onnx.ModelProto:
 @ON_DEVICES
 def test_a_branch(device_name: str, device: Device) -> None:
     for condition, expected in ((True, step(X)), (False, X)):
-        (found,) = computed(branches("c"), device, X, np.array(condition))
-        np.testing.assert_array_equal(found, expected)
+        (actual,) = computed(branches("c"), device, X, np.array(condition))
+        np.testing.assert_array_equal(actual, expected)
 
 
 def test_a_branch_that_is_known() -> None:
-    """It is the only one that is written, and stays integers to what follows."""
+    """The known branch is the only one that is written, and its result stays integers."""
     proto = branches("known")
     np.testing.assert_array_equal(computed(proto, None, X)[0], step(X))
     from onnx_models import text_of
@@ -113,39 +113,39 @@ def looped(trips: str, condition: str, inputs: dict[str, tuple[str, Any]], scan:
         outputs.append("e")
     body = graph(nodes, ["i", "c", "q"], outputs, {})
     last = ["y", "all"] if scan else ["y"]
-    made = [node("Loop", [trips, condition, "x"], last, body=body)]
+    loop_nodes = [node("Loop", [trips, condition, "x"], last, body=body)]
     inputs = {"x": ("UINT8", (3, 6)), **inputs}
     constants = {**CONSTANTS, "three": np.array(3, np.int64), "true": np.array(True)}
     types = {"y": "UINT8", "all": "FLOAT"}
-    return whole(made, inputs, {name: types[name] for name in last}, constants)
+    return whole(loop_nodes, inputs, {name: types[name] for name in last}, constants)
 
 
 def repeated(count: int) -> list[Array]:
-    found = [X]
+    actual = [X]
     for _ in range(count):
-        found.append(step(found[-1]))
-    return found[1:]
+        actual.append(step(actual[-1]))
+    return actual[1:]
 
 
 @ON_DEVICES
 def test_a_loop_with_a_count(device_name: str, device: Device) -> None:
-    (found,) = computed(looped("three", "", {}, False), device, X)
-    np.testing.assert_array_equal(found, repeated(3)[-1])
+    (actual,) = computed(looped("three", "", {}, False), device, X)
+    np.testing.assert_array_equal(actual, repeated(3)[-1])
 
 
 @ON_DEVICES
 def test_a_loop_with_a_count_that_comes_when_it_runs(device_name: str, device: Device) -> None:
     proto = looped("m", "", {"m": ("INT64", ())}, False)
     for count in (1, 2, 0):
-        (found,) = computed(proto, device, X, np.array(count, np.int64))
-        np.testing.assert_array_equal(found, repeated(count)[-1] if count else X)
+        (actual,) = computed(proto, device, X, np.array(count, np.int64))
+        np.testing.assert_array_equal(actual, repeated(count)[-1] if count else X)
 
 
 @ON_DEVICES
 def test_a_loop_with_results_of_each_iteration(device_name: str, device: Device) -> None:
     """Reals of each, in order."""
-    found, reals = computed(looped("three", "true", {}, True), device, X)
-    np.testing.assert_array_equal(found, repeated(3)[-1])
+    actual, reals = computed(looped("three", "true", {}, True), device, X)
+    np.testing.assert_array_equal(actual, repeated(3)[-1])
     expected = np.stack(repeated(3)).astype(int) - 9
     np.testing.assert_array_equal(reals, expected.astype(np.float32) * np.float32(0.05))
 
@@ -168,8 +168,8 @@ def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> Non
         {**CONSTANTS, "go": np.array(True), "zero": np.array(0, np.int64)},
     )  # fmt: skip
     x = np.float32([1, 2, 3, 0.5])
-    found, total = computed(proto, device, x, np.float32(50.0).reshape(()))
-    np.testing.assert_array_equal(found, x * 32)
+    actual, total = computed(proto, device, x, np.float32(50.0).reshape(()))
+    np.testing.assert_array_equal(actual, x * 32)
     assert total == 0 + 1 + 2 + 3 + 4
 
 
@@ -202,7 +202,7 @@ def test_a_scan(axis: int, backward: int, device_name: str, device: Device) -> N
 
 
 def test_a_graph_in_a_graph(cpu: Device) -> None:
-    """An If in a Loop, which reads what is around both."""
+    """An If in a Loop, which reads values around both."""
     inner = [
         node("If", ["odd"], ["n2"],
              then_branch=graph([node("Mul", ["v", "u"], ["a"])], [], ["a"], {}),
@@ -273,12 +273,12 @@ def test_what_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["if", "loop11", "scan9_sum", "scan9_multi_state", "scan9_scalar"])
 def test_onnx_computes_the_same(name: str) -> None:
-    found = node_tests("if_", "loop", "scan")
-    if name not in found:
+    actual = node_tests("if_", "loop", "scan")
+    if name not in actual:
         pytest.skip(f"the package onnx has no {name}")
-    case = found[name]
+    case = actual[name]
     model = read_onnx(case.model.SerializeToString())
     for inputs, expected in case.data_sets:
         feeds = {each.name: plain(a) for each, a in zip(model.inputs, inputs, strict=True)}
-        for result, wanted in zip(Interpreter(model).run(feeds), expected, strict=True):
-            np.testing.assert_array_equal(result, plain(wanted))
+        for result, reference in zip(Interpreter(model).run(feeds), expected, strict=True):
+            np.testing.assert_array_equal(result, plain(reference))

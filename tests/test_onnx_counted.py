@@ -76,8 +76,6 @@ def drawn(dtype: Any, shape: Sequence[int], share: float = 0.5) -> Array:
     return np.asarray(values.astype(dtype))
 
 
-# -- NonZero --------------------------------------------------------------------------------------
-
 DTYPES = {
     name: np.dtype(name)
     for name in ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
@@ -122,8 +120,6 @@ def test_non_zero_of_many_elements_counts_all(cpu: Device) -> None:
     inputs = {"x": drawn(np.int32, (3, 70_001), 0.01)}
     check(whole([node("NonZero", ["x"], ["p"])], inputs, {"p": "INT64"}), inputs, cpu)
 
-
-# -- operators on counted rows --------------------------------------------------------------------
 
 FOLLOWING = [
     node("NonZero", ["mask"], ["columns"]),
@@ -267,7 +263,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", REFUSED)
 def test_operators_that_would_read_padding_are_refused_by_name(kind: str) -> None:
-    others = [
+    other_nodes = [
         node("NonZero", ["x"], ["other_columns"]),
         node("Transpose", ["other_columns"], ["other_indices"]),
         node("GatherND", ["x", "other_indices"], ["others"]),
@@ -279,13 +275,11 @@ def test_operators_that_would_read_padding_are_refused_by_name(kind: str) -> Non
     inputs = {"x": X, "mask": drawn(np.int32, (3, 4))}
     images = node("Unsqueeze", ["elements", "ones"], ["images"])
     floats = node("Cast", ["indices"], ["floats"], to=TensorProto.FLOAT)
-    nodes = [*SELECTED, *others, images, floats, REFUSED[kind]]
+    nodes = [*SELECTED, *other_nodes, images, floats, REFUSED[kind]]
     proto = whole(nodes, inputs, {"y": "FLOAT"}, constants)
     with pytest.raises(UnsupportedError, match=f"{REFUSED[kind].op_type}.*known only when"):
         text_of(proto)
 
-
-# -- rows of a counted axis -----------------------------------------------------------------------
 
 BOUNDS = {
     "the last two": ([-2], [1 << 40], [1]), "all but two": ([0], [-2], [1]),
@@ -457,9 +451,6 @@ def test_shapes_are_computed_from_a_count(cpu: Device, share: float) -> None:
     check(whole(nodes, inputs, types, constants), inputs, cpu)
 
 
-# -- Compress -------------------------------------------------------------------------------------
-
-
 @CPU_AND_NUMPY
 def test_compress_by_a_computed_condition(device_or_none: Device | None) -> None:
     inputs = {
@@ -480,9 +471,6 @@ def test_compress_by_a_computed_condition(device_or_none: Device | None) -> None
     constants = {"zero": np.float32(0), "one": np.array([1]), "constant": np.array([True, False])}
     proto = whole(nodes, inputs, dict.fromkeys("abcdef", "FLOAT"), constants)
     check(proto, inputs, device_or_none)
-
-
-# -- NonMaxSuppression ----------------------------------------------------------------------------
 
 
 def boxes(batches: int, count: int, *, is_center: bool = False, seed: int = 0) -> Array:
@@ -530,13 +518,13 @@ def suppression(
         "b": boxes(batches, count, is_center=bool(attributes)),
         "c": scores(batches, classes, count),
     }
-    parts = {name: np.asarray(value, NMS_DTYPES[name]) for name, value in limits.items()}
-    names = ["b", "c", *(name if name in parts else "" for name in "mis")]
+    limit_arrays = {name: np.asarray(value, NMS_DTYPES[name]) for name, value in limits.items()}
+    names = ["b", "c", *(name if name in limit_arrays else "" for name in "mis")]
     while not names[-1]:
         names.pop()
-    made = node("NonMaxSuppression", names, ["y"], **attributes)
-    inputs = arrays if is_constant else {**arrays, **parts}
-    return whole([made], inputs, {"y": "INT64"}, parts if is_constant else {}, opset), inputs
+    nms = node("NonMaxSuppression", names, ["y"], **attributes)
+    inputs = arrays if is_constant else {**arrays, **limit_arrays}
+    return whole([nms], inputs, {"y": "INT64"}, limit_arrays if is_constant else {}, opset), inputs
 
 
 @CPU_AND_NUMPY
@@ -579,9 +567,6 @@ def test_a_detector_selects_boxes_scores_and_classes(device: Device) -> None:
     check(whole(nodes, inputs, outputs, constants, 13), inputs, device)
 
 
-# -- Unique ---------------------------------------------------------------------------------------
-
-
 @CPU_AND_NUMPY
 def test_unique_of_elements_and_slices(device_or_none: Device | None) -> None:
     rng = np.random.default_rng(3)
@@ -595,9 +580,9 @@ def test_unique_of_elements_and_slices(device_or_none: Device | None) -> None:
         ("i", {}), ("i", {"sorted": 0}), ("b", {"axis": 0}), ("b", {"axis": -1}), ("one", {}),
     ]  # fmt: skip
     nodes, types = [], {}
-    for number, (name, given) in enumerate(attributes):
+    for number, (name, options) in enumerate(attributes):
         outputs = [f"{kind}{number}" for kind in ("y", "first", "place", "count")]
-        nodes.append(node("Unique", [name], outputs, **given))
+        nodes.append(node("Unique", [name], outputs, **options))
         value = {"f": "FLOAT", "i": "INT64", "b": "INT8", "one": "FLOAT"}[name]
         types |= {outputs[0]: value, **dict.fromkeys(outputs[1:], "INT64")}
     check(whole(nodes, inputs, types), inputs, device_or_none)
@@ -607,9 +592,6 @@ def test_unique_of_many_elements_is_refused_by_name() -> None:
     inputs = {"x": np.zeros(100_000, np.float32)}
     with pytest.raises(UnsupportedError, match=r"Unique.*compares 100000 elements"):
         text_of(whole([node("Unique", ["x"], ["y"])], inputs, {"y": "FLOAT"}))
-
-
-# -- branches -------------------------------------------------------------------------------------
 
 
 def branch(nodes: Sequence[Any], outputs: Sequence[str], name: str) -> Any:

@@ -1,8 +1,8 @@
 """Real ONNX models, as ONNX Runtime quantizes them, beside exact arithmetic at every tensor.
 
 The models are public: a folder of them is named by the environment variable SUBQUANT_MODELS, in
-subfolders by repository. ONNX Runtime quantizes them here; it is not what they are compared with,
-because its kernels saturate on some CPUs and fuse what differs.
+subfolders by repository. ONNX Runtime quantizes them here; they are not compared with it,
+because its kernels saturate on some CPUs and fuse other nodes.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ FORMS = ("qdq-u8s8", "qdq-s8s8", "operators", "dynamic")
 
 
 def folder() -> Path:
-    found = os.environ.get("SUBQUANT_MODELS")
-    if not found:
+    actual = os.environ.get("SUBQUANT_MODELS")
+    if not actual:
         pytest.skip("no folder of models: set SUBQUANT_MODELS")
-    return Path(found)
+    return Path(actual)
 
 
 def real_model(name: str) -> onnx.ModelProto:
@@ -158,10 +158,10 @@ def drawn(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
 def test_every_tensor_is_exact(name: str, form: str) -> None:
     """With NumPy; integers equal, floats within a part of the greatest."""
     proto = quantized_model(name, form)
-    found = read_onnx(proto.SerializeToString())
-    x = {found.inputs[0].name: drawn(proto)}
+    actual = read_onnx(proto.SerializeToString())
+    x = {actual.inputs[0].name: drawn(proto)}
     ours: dict[str, Any] = {}
-    Interpreter(found).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
+    Interpreter(actual).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
     oracle = Oracle(proto, ours)
     oracle(x)
     assert oracle.integers > 10_000
@@ -195,15 +195,15 @@ def check_device(name: str, form: str, device: Device) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_weights_in_blocks(name: str, cpu: Device) -> None:
-    """Beside f64; sums of f32 products in another order."""
+    """The results equal f64 but for the order of f32 sums."""
     if name == "ultraface" and not LONG:
         pytest.skip("of the long suite")
     proto = blocked_model(name)
     x = drawn(proto)
-    found = read_onnx(proto.SerializeToString())
-    feeds = {found.inputs[0].name: x}
+    actual = read_onnx(proto.SerializeToString())
+    feeds = {actual.inputs[0].name: x}
     ours: dict[str, Any] = {}
-    results = Interpreter(found).run(
+    results = Interpreter(actual).run(
         feeds, lambda name, value: ours.update({name: np.asarray(value)})
     )
     Oracle(proto, ours)(feeds, tolerance=1e-4)

@@ -53,7 +53,7 @@ def programs(cases: tuple[str, ...]) -> Together:
 
 
 def check(case: str, cases: tuple[str, ...], device: Device) -> None:
-    """As NumPy; a float that rounds otherwise moves a result by few steps of its scale."""
+    """Results equal NumPy's; a float that rounds otherwise moves a result by few steps."""
     proto = written(case)
     feeds = drawn(proto, 7)
     (expected,) = computed(proto, None, *feeds.values())

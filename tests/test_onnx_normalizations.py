@@ -104,8 +104,6 @@ test_numpy_computes_what_onnx_runtime_does, test_the_cpu_computes_the_same = MOD
 """ONNX Runtime computes f64 in f32 where the specification says so."""
 
 
-# -- the specification's tests --------------------------------------------------------------------
-
 FILES = (
     "attention", "batch_normalization", "gelu", "groupnormalization",
     "instance_normalization", "layernormalization", "lpnormalization",
@@ -151,9 +149,6 @@ def test_onnx_node_tests(name: str) -> None:
         )
 
 
-# -- refusals -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("write", "message"),
     [
@@ -168,9 +163,6 @@ def test_onnx_node_tests(name: str) -> None:
 def test_what_is_invalid(write: Callable[[Rng], Written], message: str) -> None:
     with pytest.raises(InputError, match=message):
         text_of(write(np.random.default_rng(0))[0])
-
-
-# -- without an implementation for ONNX Runtime's CPU ---------------------------------------------
 
 
 def test_gated_functions_are_those_of_the_documentation() -> None:

@@ -1,7 +1,7 @@
 """Quantized operators with random constant parameters, beside exact arithmetic.
 
-Constant scales make integer arithmetic of what ONNX's own tests compute in floats, and
-quantize-dequantize pairs become integers too.
+With constant scales, operators that ONNX's own tests compute in floats are integer arithmetic, and
+so are quantize-dequantize pairs.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def chain(
     p = Parameters(rng)
     first = p.add(-p.constants[p.scale()]) if negative else p.scale()
     nodes, last = [node("DequantizeLinear", ["x", first, p.zero_point()], ["a"])], "a"
-    for number, (operator, others, attributes) in enumerate(operators):
-        names = ["" if each is None else p.add(each) for each in others]
+    for number, (operator, extra_inputs, attributes) in enumerate(operators):
+        names = ["" if each is None else p.add(each) for each in extra_inputs]
         nodes.append(node(operator, [last, *names], [f"r{number}"], **attributes))
         last = f"r{number}"
     nodes.append(node("QuantizeLinear", [last, p.scale(0.02, 0.05), p.zero_point()], ["y"]))
@@ -315,24 +315,24 @@ CASES: dict[str, Callable[[Rng], onnx.ModelProto]] = {
 
 
 def input_of(proto: onnx.ModelProto, rng: Rng) -> Any:
-    found = read_onnx(proto.SerializeToString()).inputs[0]
-    if found.type == "UINT8":
-        return rng.integers(0, 256, found.shape).astype(np.uint8)
-    if found.type == "INT8":
-        return rng.integers(-128, 128, found.shape).astype(np.int8)
-    if found.type == "INT64":
-        return rng.integers(-20, 20, found.shape)
-    return rng.normal(size=found.shape).astype(np.float32)
+    actual = read_onnx(proto.SerializeToString()).inputs[0]
+    if actual.type == "UINT8":
+        return rng.integers(0, 256, actual.shape).astype(np.uint8)
+    if actual.type == "INT8":
+        return rng.integers(-128, 128, actual.shape).astype(np.int8)
+    if actual.type == "INT64":
+        return rng.integers(-20, 20, actual.shape)
+    return rng.normal(size=actual.shape).astype(np.float32)
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("case", CASES)
 def test_every_tensor_is_exact(case: str, seed: int) -> None:
     proto = CASES[case](np.random.default_rng(seed))
-    found = read_onnx(proto.SerializeToString())
-    x = {found.inputs[0].name: input_of(proto, np.random.default_rng(seed + 100))}
+    actual = read_onnx(proto.SerializeToString())
+    x = {actual.inputs[0].name: input_of(proto, np.random.default_rng(seed + 100))}
     ours: dict[str, Any] = {}
-    Interpreter(found).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
+    Interpreter(actual).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
     oracle = Oracle(proto, ours)
     oracle(x)
     assert oracle.integers + oracle.floats > 0
@@ -394,8 +394,8 @@ def test_channels_last(operator: str) -> None:
         dim.dim_value = n
     last.graph.output[0].type.tensor_type.ClearField("shape")
     (expected,) = computed(first, None, x)
-    (found,) = computed(last, None, np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
-    np.testing.assert_array_equal(found.transpose(0, 3, 1, 2), expected)
+    (actual,) = computed(last, None, np.ascontiguousarray(x.transpose(0, 2, 3, 1)))
+    np.testing.assert_array_equal(actual.transpose(0, 3, 1, 2), expected)
 
 
 def test_the_greatest_of_a_negative_scale() -> None:

@@ -1,7 +1,7 @@
 """Quantized operators at each version of the operator sets, and small floats.
 
-Each version is what that version of the specification says: which attributes and types there are,
-and in which type a quotient is rounded. The formulas here are written with exact numbers.
+Each version has the attributes and types of that version of the specification, and rounds quotients
+to its type. The formulas here are written with exact numbers.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def cases(operator: str) -> list[tuple[int, str]]:
 
 
 def test_versions_are_all_that_there_are() -> None:
-    """A newer operator set is one to read about: add it here, and what it changes."""
+    """A newer operator set has changes to read: add it here with cases for its changes."""
     assert NEWEST == 28
     versions = {
         schema.since_version
@@ -117,7 +117,7 @@ def test_quantize_linear(opset: int, type_: str) -> None:
         constants = [tensor("s", "FLOAT", scale), tensor("z", type_, zero)]
         nodes = [node("QuantizeLinear", ["x", "s", "z"], ["y"], **attributes)]
         proto = written(nodes, ("FLOAT", (2, 13)), (type_, (2, 13)), constants, opset)
-        (found,) = computed(proto, None, x)
+        (actual,) = computed(proto, None, x)
         for (row, column), value in np.ndenumerate(x):
             index: tuple[int, ...] = ()
             if "block_size" in attributes:
@@ -126,10 +126,10 @@ def test_quantize_linear(opset: int, type_: str) -> None:
                 index = (row if attributes["axis"] == 0 else column,)
             offset = int(np.asarray(zero)[index])
             if np.isinf(value):
-                wanted = high
+                reference = high
             else:
-                wanted = rounded_ratio(float(value), float(np.asarray(scale)[index])) + offset
-            assert found[row, column] == min(max(wanted, low), high)
+                reference = rounded_ratio(float(value), float(np.asarray(scale)[index])) + offset
+            assert actual[row, column] == min(max(reference, low), high)
 
 
 @pytest.mark.parametrize(("opset", "type_"), cases("DequantizeLinear"))
@@ -151,13 +151,13 @@ def test_dequantize_linear(opset: int, type_: str) -> None:
         nodes = [node("DequantizeLinear", ["q", "s", "z"], ["r"], **attributes),
                  node("Add", ["r", "x"], ["y"])]  # fmt: skip
         proto = written(nodes, ("FLOAT", (1,)), ("FLOAT", (2, 13)), constants, opset)
-        (found,) = computed(proto, None, np.zeros(1, np.float32))
+        (actual,) = computed(proto, None, np.zeros(1, np.float32))
         planes = [np.asarray(plane, np.float64) for plane in (scale, zero)]
         if "block_size" in attributes:
             planes = [np.repeat(plane, 4, 1)[:, :13] for plane in planes]
         elif attributes:
             planes = [plane.reshape(2, 1) for plane in planes]
-        np.testing.assert_array_equal(found, (values - planes[1]) * planes[0])
+        np.testing.assert_array_equal(actual, (values - planes[1]) * planes[0])
 
 
 @pytest.mark.parametrize("opset", [23, NEWEST])
@@ -165,7 +165,7 @@ def test_dequantize_linear(opset: int, type_: str) -> None:
 @pytest.mark.parametrize("scale_type", ["FLOAT", "FLOAT16", "BFLOAT16"])
 @pytest.mark.parametrize("type_", ["FLOAT", "FLOAT16", "BFLOAT16", "INT32"])
 def test_the_type_of_the_quotient(type_: str, scale_type: str, precision: str, opset: int) -> None:
-    """From 23 on that of the scale, or what the node says; the quotient is rounded to it."""
+    """The type is that of the scale from 23 on, or the attribute ``precision``."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=200) * 100
     x = x.astype(np.int32) if type_ == "INT32" else x.astype(FLOATS[type_])
@@ -177,8 +177,8 @@ def test_the_type_of_the_quotient(type_: str, scale_type: str, precision: str, o
     chosen = FLOATS[precision or scale_type]
     quotients = x.astype(chosen).astype(np.float64) / float(scale.astype(chosen))
     expected = np.rint(quotients.astype(chosen).astype(np.float64))
-    (found,) = computed(proto, None, x)
-    np.testing.assert_array_equal(found, expected)
+    (actual,) = computed(proto, None, x)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_integers_are_not_rounded_in_another_type() -> None:
@@ -196,8 +196,8 @@ def test_integers_are_not_rounded_in_another_type() -> None:
     small = (x.astype(np.float32) * np.float32(0.3)).astype(ml_dtypes.bfloat16)
     scale = float(np.asarray(0.0371, np.float32).astype(ml_dtypes.bfloat16))
     quotients = (small.astype(np.float64) / scale).astype(ml_dtypes.bfloat16).astype(np.float64)
-    (found,) = computed(proto, None, x)
-    np.testing.assert_array_equal(found, np.clip(np.rint(quotients) + 3, 0, 255))
+    (actual,) = computed(proto, None, x)
+    np.testing.assert_array_equal(actual, np.clip(np.rint(quotients) + 3, 0, 255))
 
 
 @pytest.mark.parametrize("opset", VERSIONS)
@@ -251,9 +251,6 @@ def test_what_a_version_has_not_is_refused(
     assert message in str(caught.value)
 
 
-# -- small floats ---------------------------------------------------------------------------------
-
-
 @functools.cache
 def cast_tests() -> dict[str, Any]:
     """ONNX's tests of casts to and from floats of 4 and 8 bits, by name."""
@@ -280,22 +277,24 @@ def feeds_of(case: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("name", CASTS)
 def test_numpy_casts_as_onnx_says(name: str) -> None:
     case = cast_tests()[name]
-    found = read_onnx(case.model.SerializeToString())
+    actual = read_onnx(case.model.SerializeToString())
     inputs, expected = feeds_of(case)
-    feeds = {each.name: array for each, array in zip(found.inputs, inputs, strict=True)}
+    feeds = {each.name: array for each, array in zip(actual.inputs, inputs, strict=True)}
     with np.errstate(all="ignore"):
-        results = Interpreter(found).run(feeds)
-    for result, wanted in zip(results, expected, strict=True):
-        assert result.dtype == wanted.dtype
-        assert_same(name, inputs[0], result, wanted)
+        results = Interpreter(actual).run(feeds)
+    for result, reference in zip(results, expected, strict=True):
+        assert result.dtype == reference.dtype
+        assert_same(name, inputs[0], result, reference)
 
 
-def assert_same(name: str, given: Any, result: Any, wanted: Any) -> None:
+def assert_same(name: str, operand: Any, result: Any, reference: Any) -> None:
     """Equal codes; NaN is any code of it, and a zero of the other sign in 4 bits."""
     if name.endswith("to_FLOAT8E5M2"):
         kind = ml_dtypes.float8_e5m2
-        result, wanted = (np.asarray(n).view(kind).astype(np.float32) for n in (result, wanted))
-    np.testing.assert_array_equal(result, wanted)
+        result, reference = (
+            np.asarray(n).view(kind).astype(np.float32) for n in (result, reference)
+        )
+    np.testing.assert_array_equal(result, reference)
 
 
 ON_DEVICE = DeviceShare(CASTS, 4, lambda name: cast_tests()[name].model)
@@ -306,8 +305,8 @@ ON_DEVICE = DeviceShare(CASTS, 4, lambda name: cast_tests()[name].model)
 def test_devices_cast_as_onnx_says(name: str, device_name: str, device: Device) -> None:
     inputs, expected = feeds_of(cast_tests()[name])
     results = ON_DEVICE.results(name, device, inputs)
-    for result, wanted in zip(results, expected, strict=True):
-        assert_same(name, inputs[0], result, wanted)
+    for result, reference in zip(results, expected, strict=True):
+        assert_same(name, inputs[0], result, reference)
 
 
 @pytest.mark.parametrize("mode", ["up", "down", "nearest"])
@@ -320,15 +319,15 @@ def test_powers_of_two(mode: str, saturate: int) -> None:
     nodes = [node("Cast", ["x"], ["y"], to=TensorProto.FLOAT8E8M0, round_mode=mode,
                   saturate=saturate)]  # fmt: skip
     proto = written(nodes, ("FLOAT", x.shape), ("FLOAT8E8M0", x.shape), [], NEWEST)
-    (found,) = computed(proto, None, x)
-    for value, code in zip(x.tolist(), found.tolist(), strict=True):
+    (actual,) = computed(proto, None, x)
+    for value, code in zip(x.tolist(), actual.tolist(), strict=True):
         if np.isnan(value):
             assert code == 255
             continue
         mantissa, exponent = np.frexp(value)  # 0.5 to 1
         up = {"up": mantissa > 0.5, "down": False, "nearest": mantissa >= 0.75}[mode]
-        wanted = int(exponent) - 1 + 127 + int(up)
-        assert code == min(wanted, 254 if saturate else 255)
+        reference = int(exponent) - 1 + 127 + int(up)
+        assert code == min(reference, 254 if saturate else 255)
 
 
 @ON_DEVICES
@@ -352,8 +351,8 @@ def test_microscaling(type_: str, device_name: str, device: Device) -> None:
              **attributes),
     ]  # fmt: skip
     proto = written(nodes, (type_, (4, 64)), (type_, (4, 64)), constants, NEWEST)
-    (found,) = computed(proto, device, codes)
-    np.testing.assert_array_equal(found, codes ^ sign)
+    (actual,) = computed(proto, device, codes)
+    np.testing.assert_array_equal(actual, codes ^ sign)
 
 
 def test_powers_of_two_have_no_type_of_their_own() -> None:
@@ -373,5 +372,5 @@ def test_constants_of_small_floats(type_: str) -> None:
     constants = [numpy_helper.from_array(reals, "q")]
     nodes = [node("Cast", ["q"], ["r"], to=TensorProto.FLOAT), node("Add", ["r", "x"], ["y"])]
     proto = written(nodes, ("FLOAT", (1,)), ("FLOAT", (count,)), constants, NEWEST)
-    (found,) = computed(proto, None, np.zeros(1, np.float32))
-    np.testing.assert_array_equal(found, reals.astype(np.float32))
+    (actual,) = computed(proto, None, np.zeros(1, np.float32))
+    np.testing.assert_array_equal(actual, reals.astype(np.float32))

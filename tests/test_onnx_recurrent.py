@@ -28,9 +28,6 @@ INPUTS = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 LENGTHS = np.array([3, 5, 1], np.int32)
 
 
-# -- the specification ----------------------------------------------------------------------------
-
-
 def activation(name: str, alpha: float | None, beta: float | None, x: Array) -> Array:
     """The table of activation functions of LSTM 22."""
     a, b = (0.0 if value is None else value for value in (alpha, beta))
@@ -128,8 +125,6 @@ def specified(
         return [y.transpose(2, 0, 1, 3), *states.transpose(0, 2, 1, 3)]
     return [y, *states]
 
-
-# -- cases ----------------------------------------------------------------------------------------
 
 SOME = {"HardSigmoid": (0.3, 0.6), "Affine": (0.7, 0.1), "LeakyRelu": (0.1, None),
         "ThresholdedRelu": (0.2, None), "ScaledTanh": (0.9, 1.2), "Elu": (0.8, None)}  # fmt: skip
@@ -329,8 +324,6 @@ def test_onnx_node_tests(name: str) -> None:
     assert_close(computed(case.model, None, *inputs), [np.asarray(each) for each in outputs])
 
 
-# -- DynamicQuantizeLSTM --------------------------------------------------------------------------
-
 QUANTIZED: dict[str, dict[str, Any]] = {
     "uint8": {},
     "int8": {"dtype": np.int8},
@@ -403,9 +396,6 @@ def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:
     results = computed(proto, cpu, *feeds.values())
     assert_close(results, computed(proto, None, *feeds.values()))
     assert "i32" in text_of(proto)
-
-
-# -- refusals -------------------------------------------------------------------------------------
 
 
 def changed(case: str, **attributes: Any) -> onnx.ModelProto:

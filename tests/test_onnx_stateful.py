@@ -58,9 +58,6 @@ def test_onnx_node_tests_on_the_cpu(name: str, cpu: Device) -> None:
     check(case, ON_DEVICE.results(name, cpu, feeds))
 
 
-# -- ONNX Runtime's -------------------------------------------------------------------------------
-
-
 def linear(rng: Rng, rule: str, *, heads: int = 2, per_key: bool = False) -> Written:
     """Two heads of keys of 4 elements, values of 6."""
     feeds = {"i0": rng.normal(size=(2, 5, heads * 4)).astype(np.float32),
@@ -99,9 +96,6 @@ def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     expected = of_onnx_runtime(proto, feeds)
     for result, other in zip(computed(proto, None, *feeds.values()), expected, strict=True):
         np.testing.assert_allclose(result, other, rtol=0, atol=5e-6 * np.abs(other).max())
-
-
-# -- refusals -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

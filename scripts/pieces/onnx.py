@@ -250,7 +250,7 @@ def attribute(rng: random.Random, model: Any) -> Any:
 
 
 _WITHOUT_MEANING = ("sorted",)
-"""Attributes that leave it to a runtime what it computes: the order of TopK's results."""
+"""Attributes with which a runtime chooses the results: the order of TopK."""
 _SHOWN_BY = {"Constant": ("attribute 'value",)}
 """Words of the errors for operators that have one attribute of several."""
 _TEXT = (
