@@ -149,7 +149,7 @@ def page(rows: list[Row]) -> str:
     """Return the page."""
     ratios = [row.peer / row.own for row in rows]
     files = {(row.package, row.name.partition(":")[0]) for row in rows}
-    lines = [
+    table = [
         "# Real files",
         "",
         "<!-- written by: python scripts/real_files.py --write docs/real-files.md -->",
@@ -166,12 +166,12 @@ def page(rows: list[Row]) -> str:
         "| package | file | compilation, s | subquant, ms | its runtime, ms | ratio |",
         "|---|---|---|---|---|---|",
     ]
-    lines += [
+    table += [
         f"| {row.package} | {row.name} | {row.compilation:.1f} | {row.own:.3f} | {row.peer:.3f} | "
         f"{row.peer / row.own:.2f} |"
         for row in rows
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(table) + "\n"
 
 
 def _processor() -> str:

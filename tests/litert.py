@@ -27,7 +27,7 @@ WITHOUT_REFERENCE = frozenset(("CEIL", "ELU", "ROUND", "SEGMENT_SUM", "aeq.hadam
 
 
 class LiteRt:
-    """The interpreter with its reference kernels, and what it computes on the way."""
+    """LiteRT's interpreter with its reference kernels, and every tensor that it computes."""
 
     def __init__(self, data: bytes) -> None:
         if importlib.util.find_spec("ai_edge_litert") is None:
@@ -54,8 +54,8 @@ class LiteRt:
 
     def tensor(self, index: int) -> np.ndarray[Any, Any]:
         """One of them."""
-        found: np.ndarray[Any, Any] = self._interpreter.get_tensor(index)
-        return found
+        value: np.ndarray[Any, Any] = self._interpreter.get_tensor(index)
+        return value
 
 
 def watched(model: Model, graph: int = 0) -> list[Tensor]:
@@ -89,9 +89,9 @@ class Ours:
         """Every tensor by its number."""
         tensors = watched(self.model)
         if self._function is None:
-            found: dict[int, np.ndarray[Any, Any]] = {}
-            self._numpy.run(0, inputs, lambda tensor, value: found.update({tensor.index: value}))
-            return {tensor.index: found[tensor.index] for tensor in tensors}
+            values: dict[int, np.ndarray[Any, Any]] = {}
+            self._numpy.run(0, inputs, lambda tensor, value: values.update({tensor.index: value}))
+            return {tensor.index: values[tensor.index] for tensor in tensors}
         results = self._function(*inputs)
         listed = list(results) if isinstance(results, (list, tuple)) else [results]
         return {tensor.index: each for tensor, each in zip(tensors, listed, strict=True)}
@@ -137,9 +137,9 @@ def compare(
     count = 0
     for call, arrays in enumerate(inputs):
         theirs(arrays)
-        found = ours(arrays)
+        values = ours(arrays)
         for tensor in watched(ours.model):
-            left, right = found[tensor.index], theirs.tensor(tensor.index)
+            left, right = values[tensor.index], theirs.tensor(tensor.index)
             where = f"call {call}, tensor {tensor.index} {tensor.name!r}"
             left = left.reshape(right.shape) if left.size == right.size else left
             if right.dtype.kind == "f":

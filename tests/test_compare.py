@@ -32,7 +32,7 @@ def test_layers_are_equal_to_litert(cpu: Device) -> None:
 
 
 def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
-    """Beside float64: the model's reals, and the storage of LiteRT as reals."""
+    """The float reference in float64, against LiteRT's dequantized storage."""
     data = one_case(fully_connected, np.random.default_rng(5))
     model = read_tflite(data)
     graph = model.subgraphs[0]
@@ -43,7 +43,7 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     compared = read_compared_model(data, "m.tflite")
     inputs = compared.random_calls(4, 0)
     (layer,) = compare_layers(compared, inputs, "float")
-    theirs, signal, noise, near, most = LiteRt(data), 0.0, 0.0, 0, 0.0
+    theirs, signal, noise, within_half_step, greatest = LiteRt(data), 0.0, 0.0, 0, 0.0
     scale = float(y.quantization.scale)
     for (rows,) in inputs:
         theirs([rows])
@@ -58,15 +58,15 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
             graph.operators[0].options.fused_activation_function  # type: ignore[attr-defined]
         ]
         expected = np.clip(expected, low, high)
-        found = (theirs.tensor(y.index).astype(float) - y.quantization.zero_point) * scale
+        expressed = (theirs.tensor(y.index).astype(float) - y.quantization.zero_point) * scale
         signal += (expected**2).sum()
-        noise += ((found - expected) ** 2).sum()
-        near += int((np.abs(found - expected) <= scale / 2).sum())
-        most = max(most, np.abs(found - expected).max())
+        noise += ((expressed - expected) ** 2).sum()
+        within_half_step += int((np.abs(expressed - expected) <= scale / 2).sum())
+        greatest = max(greatest, np.abs(expressed - expected).max())
     assert layer.sqnr == pytest.approx(10 * math.log10(signal / noise), abs=1e-3)
-    assert layer.equal == pytest.approx(near, abs=2)  # at half a step f32 decides
-    assert layer.difference == pytest.approx(most, rel=1e-5)
-    assert layer.steps == pytest.approx(most / scale, rel=1e-5)
+    assert layer.equal == pytest.approx(within_half_step, abs=2)  # at half a step f32 decides
+    assert layer.difference == pytest.approx(greatest, rel=1e-5)
+    assert layer.steps == pytest.approx(greatest / scale, rel=1e-5)
 
 
 @pytest.mark.parametrize(

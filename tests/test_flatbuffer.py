@@ -100,8 +100,8 @@ def test_an_unknown_kind_of_a_union_is_not_read() -> None:
     data = bytearray(written())
     tree = Reader(bytes(data)).root(Tree)
     assert type(tree.choice) is Leaf
-    place = data.rindex(1, 0, 40)  # the kind is a byte of the root's table
-    data[place] = 9
+    position = data.rindex(1, 0, 40)  # the kind is a byte of the root's table
+    data[position] = 9
     assert type(Reader(bytes(data)).root(Tree).choice) is Table
 
 

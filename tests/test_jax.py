@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def exported(function: Any, *arguments: Any) -> Any:
-    """A function for arguments of these shapes, as ``jax.export`` has it."""
+    """Export a function for arguments of the shapes of `arguments`."""
     import jax
     from jax import export
 
@@ -87,10 +87,10 @@ def test_derivatives_beside_it_are_left_out(cpu: Device) -> None:
 
 
 @pytest.mark.parametrize("kept", range(1, 7))
-def test_a_cut_file_is_an_error_with_its_field(kept: int) -> None:
+def test_a_cut_file_is_an_error_with_its_field(tenths: int) -> None:
     data = bytes(exported_tree().serialize())
     with pytest.raises(subquant.SubquantError) as caught:
-        parse_bytes(data[: len(data) * kept // 10], create_context(), "f.jax")
+        parse_bytes(data[: len(data) * tenths // 10], create_context(), "f.jax")
     assert "\n" not in caught.value.message
 
 
@@ -125,10 +125,10 @@ def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
     rng = np.random.default_rng(2)
     packed, scales = in_bytes((WIDTH, 8), rng)
     shapes = [export.symbolic_shape(f"batch, 3, {WIDTH}"), packed.shape, scales.shape]
-    given = [jax.ShapeDtypeStruct(shape, each.dtype)
+    shapes_and_types = [jax.ShapeDtypeStruct(shape, each.dtype)
              for shape, each in zip(shapes, (scales, packed, scales), strict=True)]  # fmt: skip
     function = jax.jit(lambda x, packed, scales: of_rows(x, (packed, scales)))
-    data = bytes(export.export(function)(*given).serialize())
+    data = bytes(export.export(function)(*shapes_and_types).serialize())
     module = parse_bytes(data, create_context())
     run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
                           if each.name in RAISING])  # fmt: skip
@@ -172,13 +172,13 @@ WIDTH, HIDDEN, HEADS, BLOCK, TOKENS = 64, 128, 4, 32, 8
 class Scheme:
     """A way to quantize linear layers.
 
-    Attributes:
-        weight: a weight of a shape: integers, and what belongs to them.
+    Args:
+        weight: makes a weight of a shape: integers and their parameters.
         linear: the layer in JAX.
-        raised: what becomes of each weight: an operation.
-        is_packed: whether weights have 4 bits.
-        bounds: of the difference to JAX, as a share of the greatest answer, of a layer and a block.
-        remarks: what is said of other integers.
+        raised: the operation that a weight is raised to.
+        is_packed: weights have 4 bits.
+        bounds: relative errors against JAX, of a layer and a block.
+        remarks: remarks about integers that are not raised.
     """
 
     weight: Callable[[tuple[int, int], np.random.Generator], tuple[Any, ...]]
@@ -276,8 +276,8 @@ def product_of_bf16(x: Any, weight: Any) -> Any:
     import jax.numpy as jnp
 
     numbers = (((x.ndim - 1,), (0,)), ((), ()))
-    given = x.astype(jnp.bfloat16)
-    return jax.lax.dot_general(given, weight, numbers, preferred_element_type=np.float32)
+    operand = x.astype(jnp.bfloat16)
+    return jax.lax.dot_general(operand, weight, numbers, preferred_element_type=np.float32)
 
 
 def rounded_to_bf16(x: Any, weight: tuple[Any, ...]) -> Any:
@@ -290,7 +290,7 @@ def rounded_to_bf16(x: Any, weight: tuple[Any, ...]) -> Any:
 
 
 def bf16_scaled_after(x: Any, weight: tuple[Any, ...]) -> Any:
-    """As AQT multiplies weights of 8 bits."""
+    """Multiply as AQT multiplies 8-bit weights."""
     import jax.numpy as jnp
 
     q, scales = weight
@@ -335,9 +335,9 @@ def of_words(x: Any, weight: tuple[Any, ...]) -> Any:
     import jax.numpy as jnp
 
     words, zeros, scales = weight
-    places = jnp.arange(0, 32, 4, dtype=np.int32)
-    q = ((words[:, None, :] >> places[:, None]) & 15).reshape(-1, words.shape[1])
-    z = ((zeros[:, :, None] >> places) & 15).reshape(zeros.shape[0], -1)
+    shifts = jnp.arange(0, 32, 4, dtype=np.int32)
+    q = ((words[:, None, :] >> shifts[:, None]) & 15).reshape(-1, words.shape[1])
+    z = ((zeros[:, :, None] >> shifts) & 15).reshape(zeros.shape[0], -1)
     blocks = q.reshape(-1, BLOCK, q.shape[1]) - z[:, None, :]
     return x @ (blocks.astype(np.float32) * scales[:, None, :]).reshape(q.shape)
 
@@ -362,8 +362,8 @@ def with_zero_point(shape: tuple[int, int], rng: np.random.Generator) -> tuple[A
 
 def shifted_after(x: Any, weight: tuple[Any, ...]) -> Any:
     q, scales, zeros = weight
-    sums = x.sum(-1, keepdims=True) * zeros.astype(np.float32)
-    return (x @ q.astype(np.float32) - sums) * scales
+    offsets = x.sum(-1, keepdims=True) * zeros.astype(np.float32)
+    return (x @ q.astype(np.float32) - offsets) * scales
 
 
 def in_tiles(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
@@ -372,7 +372,7 @@ def in_tiles(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...
 
 
 def of_tiles(x: Any, weight: tuple[Any, ...]) -> Any:
-    """As Qwix does: blocks are an axis, which the product sums over."""
+    """Multiply as Qwix does: blocks are an axis that the product reduces."""
     import jax.numpy as jnp
 
     q, scales = weight
@@ -538,7 +538,7 @@ RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
 
 
 def is_short(scheme: str, kind: str) -> bool:
-    """True for layers, and for blocks of what is not in the block of all."""
+    """True for layers, and for blocks of the schemes that the mixed block lacks."""
     return kind == "layer" or scheme in list(SCHEMES)[:5]
 
 
@@ -549,19 +549,19 @@ def is_short(scheme: str, kind: str) -> bool:
 @ON_DEVICES
 @pytest.mark.share(9)
 def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) -> None:
-    """The reals of weights are the same numbers; sums of at most 128 products differ in order.
+    """Dequantized weights are the same numbers; sums of up to 128 products differ in order.
 
-    A layer is within K * 2**-24 * sum |x| |w| of the exact sum, here as there; with a zero point
-    that is subtracted afterwards, sums are ten times their difference. What is quantized as it runs
-    may round the other way where a quotient is next to a tie, by a step of 1/127, what is rounded
-    to bf16 by one of 1/256. In a block these differences meet norms and a softmax of numbers near
-    1: 1e-4 of the greatest answer, 2e-2 with steps.
+    A layer is within K * 2**-24 * sum |x| |w| of the exact sum, in subquant and JAX. With a zero
+    point that is subtracted afterwards, accumulators are ten times their difference. Dynamically
+    quantized activations may round differently at a tie, by a step of 1/127; bf16 values by 1/256.
+    In a block these differences meet norms and a softmax of numbers near 1: 1e-4 of the greatest
+    result, 2e-2 with steps.
     """
-    made, given = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
+    scheme_, model_ = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = subquant.compile(exported_model(scheme, kind), target=target, device=device).main
-    result, expected = main(*given.flat()), given.expected()
-    bound = made.bounds[kind == "block"]
+    result, expected = main(*model_.flat()), model_.expected()
+    bound = scheme_.bounds[kind == "block"]
     assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
 
 
@@ -579,16 +579,16 @@ def test_integers_are_exact(device: Device) -> None:
         quantized, steps = rounded(x)
         return quantized, products(quantized, q), steps
 
-    given = Model(function, (x, q))
+    model_ = Model(function, (x, q))
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(given.exported(), target=target, device=device).main
-    quantized, sums, steps = main(x, q)
+    main = subquant.compile(model_.exported(), target=target, device=device).main
+    quantized, accumulators, steps = main(x, q)
     expected = np.abs(x).max(-1, keepdims=True) / np.float32(127)
     np.testing.assert_allclose(steps, expected, rtol=3 * 2.0**-23 if device.is_vulkan else 0)
     flipped = quantized != np.clip(np.rint(x / steps), -127, 127)
     assert flipped.mean() <= (0.01 if device.is_vulkan else 0)
-    assert sums.dtype == np.int32
-    assert (sums == quantized.astype(np.int64) @ q.astype(np.int64)).all()
+    assert accumulators.dtype == np.int32
+    assert (accumulators == quantized.astype(np.int64) @ q.astype(np.int64)).all()
 
 
 # -- tables and experts ---------------------------------------------------------------------------
@@ -673,14 +673,14 @@ def single(name: str) -> tuple[Model, tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", SINGLES)
 def test_tables_and_experts_are_raised(name: str) -> None:
-    given, counts = single(name)
-    module = parse_bytes(given.exported(), create_context())
+    model_, counts = single(name)
+    module = parse_bytes(model_.exported(), create_context())
     passes = [each for each in compile_pipeline(CompileOptions()) if each.name in RAISING]
     run_pipeline(module, passes)
     operations = list(walk(module.operation))
     names = ("subquant.block_contraction", "subquant.dequantize", "subquant.unpack")
     assert tuple(sum(op.name == each for op in operations) for each in names) == counts
-    # What is dequantized or unpacked are the rows that were taken.
+    # Only the gathered rows are dequantized or unpacked.
     for op in operations:
         if op.name in names[1:]:
             assert ROWS not in list(op.results[0].type.shape)
@@ -691,10 +691,10 @@ def test_tables_and_experts_are_raised(name: str) -> None:
 @pytest.mark.share(2)
 def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
     """Rows are the same numbers; products are sums of 64, in another order."""
-    given, (contractions, *_) = single(name)
+    model_, (contractions, *_) = single(name)
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    result = subquant.compile(given.exported(), target=target, device=device).main(*given.flat())
-    expected = given.expected()
+    result = subquant.compile(model_.exported(), target=target, device=device).main(*model_.flat())
+    expected = model_.expected()
     if contractions:
         assert np.abs(result - expected).max() <= 1e-6 * np.abs(expected).max()
     else:
@@ -716,21 +716,24 @@ def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
     import jax
     import jax.numpy as jnp
 
-    rng, made = np.random.default_rng(7), SCHEMES[scheme]
-    layers = [made.weight((WIDTH, WIDTH), rng) for _ in range(LAYERS)]
+    rng, scheme_ = np.random.default_rng(7), SCHEMES[scheme]
+    layers = [scheme_.weight((WIDTH, WIDTH), rng) for _ in range(LAYERS)]
     stacked = tuple(jnp.stack(each) for each in zip(*layers, strict=True))
     x = rng.normal(size=(2, WIDTH)).astype(np.float32)
 
     def function(x: Any, weights: Any) -> Any:
-        return jax.lax.scan(lambda h, each: (jnp.tanh(made.linear(h, each)), None), x, weights)[0]
+        def step(h: Any, each: Any) -> Any:
+            return jnp.tanh(scheme_.linear(h, each)), None
 
-    given = Model(function, (x, stacked))
-    module = parse_bytes(given.exported(), create_context())
+        return jax.lax.scan(step, x, weights)[0]
+
+    model_ = Model(function, (x, stacked))
+    module = parse_bytes(model_.exported(), create_context())
     run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
                           if each.name in RAISING])  # fmt: skip
     operations = list(walk(module.operation))
     [contraction] = [op for op in operations if op.name == "subquant.block_contraction"]
-    assert ("plane_bits" in contraction.attributes) == made.is_packed
+    assert ("plane_bits" in contraction.attributes) == scheme_.is_packed
     assert not any(op.name == "subquant.unpack" for op in operations)
-    result = subquant.compile(given.exported(), device=cpu).main(*given.flat())
-    assert np.abs(result - given.expected()).max() <= LAYERS * made.bounds[0]
+    result = subquant.compile(model_.exported(), device=cpu).main(*model_.flat())
+    assert np.abs(result - model_.expected()).max() <= LAYERS * scheme_.bounds[0]

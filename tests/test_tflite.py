@@ -47,12 +47,12 @@ from tflite_contraction_cases import HYBRID as HYBRID_CONTRACTIONS
 from tflite_control_cases import CASES as CONTROL
 from tflite_custom_cases import CASES as CUSTOM
 from tflite_custom_cases import flexbuffer
-from tflite_function_cases import CASES as FUNCTIONS
+from tflite_elementwise_cases import CASES as FUNCTIONS
 from tflite_indexing_cases import CASES as INDEXING
-from tflite_position_cases import CASES as POSITIONS
 from tflite_random_graphs import random_graph
 from tflite_recurrent_cases import CASES as RECURRENT
 from tflite_recurrent_cases import HYBRID as HYBRID_RECURRENT
+from tflite_scatter_cases import CASES as POSITIONS
 from tflite_type_cases import CASES as TYPES
 
 CASES = {
@@ -95,10 +95,10 @@ def model(cases: Sequence[str], seed: int) -> bytes:
 
 
 def groups(cases: Sequence[str]) -> list[list[str]]:
-    """Those without a reference kernel apart: the interpreter takes other kernels for them."""
+    """Split cases in groups; those without a reference kernel are apart, with other kernels."""
     alone = [case for case in cases if case.split("-")[0] in WITHOUT_REFERENCE]
-    parts = [alone, [case for case in cases if case not in alone]]
-    return [part[n : n + TOGETHER] for part in parts for n in range(0, len(part), TOGETHER)]
+    lists = [alone, [case for case in cases if case not in alone]]
+    return [cases_[n : n + TOGETHER] for cases_ in lists for n in range(0, len(cases_), TOGETHER)]
 
 
 def named(cases: Sequence[str]) -> str:
@@ -179,7 +179,7 @@ def test_casts_saturate(dtype: str, cpu: Device) -> None:
 
 
 def test_random_graphs() -> None:
-    """Of 3 to 12 operators, every tensor."""
+    """Every tensor of graphs with 3 to 12 operators."""
     assert sum(compare(random_graph(seed), None, 1, seed=seed) for seed in range(200)) > 100_000
 
 
@@ -203,14 +203,14 @@ def test_sums_of_signed_integers(cpu: Device) -> None:
         axes = tuple(int(axis) for axis in graph.operators[0].inputs[1].data)  # type: ignore[union-attr]
         total = reals.sum(axis=axes).reshape(result.shape) / y.scale + y.zero_point
         info = np.iinfo(dtype)
-        (found,) = Ours(data, cpu)([values]).values()
-        np.testing.assert_allclose(found, np.clip(total, info.min, info.max), atol=0.501, rtol=0)
+        (computed,) = Ours(data, cpu)([values]).values()
+        np.testing.assert_allclose(computed, np.clip(total, info.min, info.max), atol=0.501, rtol=0)
 
 
 def test_a_bias_with_the_dimension_of_its_weight() -> None:
-    """As converters have written convolutions: a bias has one dimension only."""
+    """A bias has one dimension only, but converters have written the axis of the weight."""
 
-    def made(dimension: int) -> bytes:
+    def convolution_model(dimension: int) -> bytes:
         random, graph = np.random.default_rng(0), Graph()
         scales = np.array([0.01, 0.02, 0.03], np.float32)
         w = random.integers(-127, 128, (3, 4)).astype(np.int8)
@@ -225,13 +225,13 @@ def test_a_bias_with_the_dimension_of_its_weight() -> None:
         return graph.model(inputs[:1], [result])
 
     x = np.array([[5, -100, 127, 33]], np.int8)
-    found = [np.asarray(list(Ours(made(n), None)([x]).values())[-1]) for n in (0, 3)]
-    assert (found[0] == found[1]).all()
-    assert len(np.unique(found[0])) == 3
-    assert compare(made(0), None, [[x]]) > 0
+    results = [np.asarray(list(Ours(convolution_model(n), None)([x]).values())[-1]) for n in (0, 3)]
+    assert (results[0] == results[1]).all()
+    assert len(np.unique(results[0])) == 3
+    assert compare(convolution_model(0), None, [[x]]) > 0
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refused operators ---------------------------------------------------------------------------
 
 
 REFUSED = "is not lowered: the shape of its result depends on values, and shapes are static here"
@@ -315,8 +315,8 @@ def test_options_of_custom_operators(wide: bool) -> None:
     rng, refused = np.random.default_rng(0), 0
     for _ in range(2000):
         damaged = bytearray(data[: int(rng.integers(0, len(data) + 1))])
-        for place in rng.integers(0, max(len(damaged), 1), 2) if damaged else ():
-            damaged[place] = int(rng.integers(0, 256))
+        for position in rng.integers(0, max(len(damaged), 1), 2) if damaged else ():
+            damaged[position] = int(rng.integers(0, 256))
         try:
             read_map(bytes(damaged))
         except InputError:
@@ -328,7 +328,7 @@ def test_options_of_custom_operators(wide: bool) -> None:
 
 
 def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
-    """Beside int64 sums and one product in f64, half to even: LiteRT's multiplier is 31 bits."""
+    """The expected result is an int64 accumulator times an f64, rounded half to even."""
     rng = np.random.default_rng(3)
     graph = Graph()
     x, y = Quantized(0.02, 5), Quantized(0.13, -9)
@@ -352,9 +352,9 @@ def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
     stored = np.rint(reals / np.float64(np.float32(0.13)) - 9)
     expected = np.clip(stored, -9, 127).astype(np.int8)
     options = CompileOptions(semantics="exact", integer_only=True)
-    found = Executable(compile_to_bytes(model, options), cpu).main(rows)
-    np.testing.assert_array_equal(found, expected)
-    assert len(np.unique(found)) > 50
+    values = Executable(compile_to_bytes(model, options), cpu).main(rows)
+    np.testing.assert_array_equal(values, expected)
+    assert len(np.unique(values)) > 50
 
 
 def test_exact_semantics_take_every_operator_and_type() -> None:
@@ -367,8 +367,8 @@ def test_exact_semantics_take_every_operator_and_type() -> None:
         read = read_tflite(one_case(CASES[case], rng))
         inputs = [drawn(tensor, rng) for tensor in read.subgraphs[0].inputs]
         with np.errstate(all="ignore"):
-            found = Interpreter(read, options).run(0, inputs)
-        for tensor, value in zip(read.subgraphs[0].outputs, found, strict=True):
+            result = Interpreter(read, options).run(0, inputs)
+        for tensor, value in zip(read.subgraphs[0].outputs, result, strict=True):
             assert value.size == np.prod(tensor.shape), case
             assert value.dtype == ElementType.parse(tensor.element).dtype, case
         assert write_module(read, create_context(), options).operation.verify(), case
@@ -386,11 +386,11 @@ def test_exact_semantics_are_within_two_steps_of_litert(case: str, cpu: Device) 
     litert(inputs)
     theirs = litert.tensor(read.subgraphs[0].outputs[0].index)
     options = CompileOptions(semantics="exact")
-    found = Executable(compile_to_bytes(data, options), cpu).main(*inputs)
-    assert np.abs(found.astype(int) - theirs.astype(int)).max() <= 2
+    result = Executable(compile_to_bytes(data, options), cpu).main(*inputs)
+    assert np.abs(result.astype(int) - theirs.astype(int)).max() <= 2
     by_numpy = Interpreter(read, options.import_options).run(0, inputs)[0]
-    assert np.abs(found.astype(int) - by_numpy.astype(int)).max() <= 1
-    assert (found == by_numpy).mean() > 0.99
+    assert np.abs(result.astype(int) - by_numpy.astype(int)).max() <= 1
+    assert (result == by_numpy).mean() > 0.99
 
 
 def test_reals_of_recurrent_operators_keep_their_states() -> None:
@@ -451,8 +451,8 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
     np.save("b.npy", np.array([[1, 2, 3]], np.int8))
 
     def run(*inputs: str) -> Result:
-        given = [part for text in inputs for part in ("--input", text)]
-        return CliRunner().invoke(main, ["exec", "model.tflite", *given])
+        arguments = [argument for text in inputs for argument in ("--input", text)]
+        return CliRunner().invoke(main, ["exec", "model.tflite", *arguments])
 
     for inputs in (("b=@b.npy", "a=1x3xi8=10,20,30"), ("1x3xi8=10,20,30", "@b.npy"),
                    ("b=@b.npy", "1x3xi8=10,20,30")):  # fmt: skip

@@ -19,11 +19,6 @@ RANK = len(SHAPE)
 Build = Callable[[Graph, int], tuple[list[int], list[int]]]
 
 
-def _constant(graph: Graph, values: object, dtype: str = "int32") -> int:
-    array = np.array(values, dtype)
-    return graph.tensor(array.shape, dtype, None, array)
-
-
 def _operand(graph: Graph) -> int:
     return graph.tensor(SHAPE, "float32")
 
@@ -35,57 +30,57 @@ def _extent(axis: int) -> int:
 
 def concatenation(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     sides, result = [_operand(graph), _operand(graph)], graph.tensor((4, 3, 4), "float32")
-    graph.operator("CONCATENATION", sides, [result], "ConcatenationOptions", axis=axis)
-    return sides, [result]
+    return sides, graph.operator(
+        "CONCATENATION", sides, [result], "ConcatenationOptions", axis=axis
+    )
 
 
 def pack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     sides, result = [_operand(graph), _operand(graph)], graph.tensor((2, 2, 3, 4), "float32")
-    graph.operator("PACK", sides, [result], "PackOptions", axis=axis, valuesCount=2)
-    return sides, [result]
+    return sides, graph.operator("PACK", sides, [result], "PackOptions", axis=axis, valuesCount=2)
 
 
 def unpack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     operand, count = _operand(graph), _extent(axis)
     results = [graph.tensor((3, 4), "float32") for _ in range(count)]
-    graph.operator("UNPACK", [operand], results, "UnpackOptions", axis=axis, num=count)
-    return [operand], results
+    return [operand], graph.operator(
+        "UNPACK", [operand], results, "UnpackOptions", axis=axis, num=count
+    )
 
 
 def gather(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, places, result = _operand(graph), _constant(graph, [0, 1]), _operand(graph)
-    graph.operator("GATHER", [operand, places], [result], "GatherOptions", axis=axis)
-    return [operand], [result]
+    operand, axes, result = _operand(graph), graph.constant([0, 1]), _operand(graph)
+    return [operand], graph.operator(
+        "GATHER", [operand, axes], [result], "GatherOptions", axis=axis
+    )
 
 
 def split(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     operand, count = _operand(graph), _extent(axis)
     results = [_operand(graph) for _ in range(count)]
-    graph.operator(
-        "SPLIT", [_constant(graph, axis), operand], results, "SplitOptions", numSplits=count
+    return [operand], graph.operator(
+        "SPLIT", [graph.constant(axis), operand], results, "SplitOptions", numSplits=count
     )
-    return [operand], results
 
 
 def split_v(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     operand, result = _operand(graph), _operand(graph)
-    inputs = [operand, _constant(graph, [_extent(axis)]), _constant(graph, axis)]
-    graph.operator("SPLIT_V", inputs, [result], "SplitVOptions", numSplits=1)
-    return [operand], [result]
+    inputs = [operand, graph.constant([_extent(axis)]), graph.constant(axis)]
+    return [operand], graph.operator("SPLIT_V", inputs, [result], "SplitVOptions", numSplits=1)
 
 
 def squeeze(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor((1, 1), "float32")
-    graph.operator("SQUEEZE", [operand], [result], "SqueezeOptions", squeezeDims=[axis])
-    return [operand], [result]
+    return [operand], graph.operator(
+        "SQUEEZE", [operand], [result], "SqueezeOptions", squeezeDims=[axis]
+    )
 
 
 def one_hot(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     positions, result = graph.tensor(SHAPE, "int32"), graph.tensor((*SHAPE, 5), "float32")
-    on, off = (_constant(graph, n, "float32") for n in (1, 0))
-    inputs = [positions, _constant(graph, 5), on, off]
-    graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=axis)
-    return [positions], [result]
+    on, off = (graph.constant(n, "float32") for n in (1, 0))
+    inputs = [positions, graph.constant(5), on, off]
+    return [positions], graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=axis)
 
 
 def by_input(
@@ -95,10 +90,9 @@ def by_input(
 
     def build(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
         operand_, result = graph.tensor(SHAPE, operand), graph.tensor(SHAPE, result_type)
-        axes = _constant(graph, axis if name.startswith("ARG") or name == "CUMSUM" else [axis])
+        axes = graph.constant(axis if name.startswith("ARG") or name == "CUMSUM" else [axis])
         values = {"outputType": 2} if name.startswith("ARG") else {}
-        graph.operator(name, [operand_, axes], [result], options, **values)
-        return [operand_], [result]
+        return [operand_], graph.operator(name, [operand_, axes], [result], options, **values)
 
     return build
 
@@ -160,7 +154,7 @@ def test_a_mask_that_another_mask_hides_is_read() -> None:
     """Dimensions that are taken away have no end, whatever end_mask says; LiteRT agrees."""
     graph = Graph()
     operand, result = graph.tensor((2, 3), "float32"), graph.tensor((), "float32")
-    bounds = [_constant(graph, numbers) for numbers in ([1, 2], [2, 3], [1, 1])]
+    bounds = [graph.constant(numbers) for numbers in ([1, 2], [2, 3], [1, 1])]
     graph.operator("STRIDED_SLICE", [operand, *bounds], [result], "StridedSliceOptions",
                    endMask=1, shrinkAxisMask=-1)  # fmt: skip
     data = graph.model([operand], [result])

@@ -61,7 +61,7 @@ def test_the_cpu_equals_litert(name: str, cpu: Device) -> None:
 @pytest.mark.parametrize("name", INTEGER)
 @pytest.mark.share(2)
 def test_vulkan_equals_litert(name: str, vulkan: Device) -> None:
-    """Of 100 inputs with ``scripts/test --long``."""
+    """100 inputs are compared with ``scripts/test --long``."""
     assert compare(model(name), vulkan, 100 if LONG else 3) > 0
 
 
@@ -78,9 +78,9 @@ def test_dynamic_range(cpu: Device) -> None:
     data = model("mlperf-tiny/model_ToyCar_quant")
     assert compare(data, None, 20, activations="int8", tolerance=0) > 0
     assert compare(data, cpu, 100, activations="int8", tolerance=0) > 0
-    exact, found = Ours(data, None), Ours(data, cpu)
+    exact, compiled = Ours(data, None), Ours(data, cpu)
     rows = np.random.default_rng(0).normal(size=(1, 640)).astype(np.float32)
-    for left, right in zip(exact([rows]).values(), found([rows]).values(), strict=True):
+    for left, right in zip(exact([rows]).values(), compiled([rows]).values(), strict=True):
         np.testing.assert_allclose(left, right, rtol=0, atol=1e-5 * np.abs(left).max())
 
 
@@ -94,9 +94,9 @@ def test_int4_blocks_of_a_language_model(cpu: Device) -> None:
     assert weights.quantization is not None
     blocks = weights.data.reshape(1024, 32, 32) * weights.quantization.scales[..., None]
     x = np.random.default_rng(0).normal(size=(1, 1, 1024)).astype(np.float32)
-    (found,) = ours([x]).values()
+    (result,) = ours([x]).values()
     expected = x.astype(np.float64).reshape(-1) @ blocks.reshape(1024, 1024).T.astype(np.float64)
-    np.testing.assert_allclose(found.reshape(-1), expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(result.reshape(-1), expected, rtol=0, atol=1e-5)
 
 
 def test_16_bit_activations_with_8_bit_weights(cpu: Device) -> None:

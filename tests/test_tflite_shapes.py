@@ -22,46 +22,44 @@ from tflite_recurrent_cases import CASES
 Build = Callable[[Graph], tuple[list[int], list[int]]]
 
 
-def constant(graph: Graph, values: object, dtype: str = "int32") -> int:
-    array = np.array(values, dtype)
-    return graph.tensor(array.shape, dtype, None, array)
-
-
 def top_k(graph: Graph) -> tuple[list[int], list[int]]:
     operand = graph.tensor((3, 4), "float32")
     results = [graph.tensor((3, 2), "float32"), graph.tensor((3, 2), "int32")]
-    graph.operator("TOPK_V2", [operand, constant(graph, [2, 3])], results, "TopKV2Options")
-    return [operand], results
+    return [operand], graph.operator(
+        "TOPK_V2", [operand, graph.constant([2, 3])], results, "TopKV2Options"
+    )
 
 
 def one_hot(graph: Graph) -> tuple[list[int], list[int]]:
     indices, result = graph.tensor((3,), "int32"), graph.tensor((3, 4), "float32")
-    values = [constant(graph, value, "float32") for value in (1, 0)]
-    inputs = [indices, constant(graph, [4, 5]), *values]
-    graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=-1)
-    return [indices], [result]
+    values = [graph.constant(value, "float32") for value in (1, 0)]
+    inputs = [indices, graph.constant([4, 5]), *values]
+    return [indices], graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=-1)
 
 
 def segments(graph: Graph) -> tuple[list[int], list[int]]:
     operand, result = graph.tensor((3, 2), "float32"), graph.tensor((2, 2), "float32")
-    inputs = [operand, constant(graph, [0, 1, 1]), constant(graph, [2, 3])]
-    graph.operator("UNSORTED_SEGMENT_SUM", inputs, [result], "UnsortedSegmentSumOptions")
-    return [operand], [result]
+    inputs = [operand, graph.constant([0, 1, 1]), graph.constant([2, 3])]
+    return [operand], graph.operator(
+        "UNSORTED_SEGMENT_SUM", inputs, [result], "UnsortedSegmentSumOptions"
+    )
 
 
 def fully_connected(graph: Graph) -> tuple[list[int], list[int]]:
     operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 4), "float32")
-    weights, bias = constant(graph, np.ones((4, 3)), "float32"), constant(graph, [1.0], "float32")
-    graph.operator("FULLY_CONNECTED", [operand, weights, bias], [result], "FullyConnectedOptions")
-    return [operand], [result]
+    weights, bias = graph.constant(np.ones((4, 3)), "float32"), graph.constant([1.0], "float32")
+    return [operand], graph.operator(
+        "FULLY_CONNECTED", [operand, weights, bias], [result], "FullyConnectedOptions"
+    )
 
 
 def convolution(graph: Graph) -> tuple[list[int], list[int]]:
     images, result = graph.tensor((1, 4, 4, 2), "float32"), graph.tensor((1, 4, 4, 3), "float32")
-    filters = constant(graph, np.ones((3, 1, 1, 2)), "float32")
-    inputs = [images, filters, constant(graph, [1.0], "float32")]
-    graph.operator("CONV_2D", inputs, [result], "Conv2DOptions", strideW=1, strideH=1)
-    return [images], [result]
+    filters = graph.constant(np.ones((3, 1, 1, 2)), "float32")
+    inputs = [images, filters, graph.constant([1.0], "float32")]
+    return [images], graph.operator(
+        "CONV_2D", inputs, [result], "Conv2DOptions", strideW=1, strideH=1
+    )
 
 
 def listed(code: str, options: str, numbers: object, **fields: int) -> Build:
@@ -69,25 +67,26 @@ def listed(code: str, options: str, numbers: object, **fields: int) -> Build:
 
     def build(graph: Graph) -> tuple[list[int], list[int]]:
         operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((2, 4, 3), "float32")
-        graph.operator(code, [operand, constant(graph, numbers)], [result], options, **fields)
-        return [operand], [result]
+        return [operand], graph.operator(
+            code, [operand, graph.constant(numbers)], [result], options, **fields
+        )
 
     return build
 
 
 def cropped(graph: Graph) -> tuple[list[int], list[int]]:
     operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((1, 8, 3), "float32")
-    inputs = [operand, constant(graph, [2]), constant(graph, [[0, 0], [0, 0]])]
-    graph.operator("BATCH_TO_SPACE_ND", inputs, [result], "BatchToSpaceNDOptions")
-    return [operand], [result]
+    inputs = [operand, graph.constant([2]), graph.constant([[0, 0], [0, 0]])]
+    return [operand], graph.operator("BATCH_TO_SPACE_ND", inputs, [result], "BatchToSpaceNDOptions")
 
 
 def updated(graph: Graph) -> tuple[list[int], list[int]]:
     operand, result = graph.tensor((2, 4, 3), "float32"), graph.tensor((2, 4, 3), "float32")
     part = graph.tensor((1, 1, 1), "float32")
-    inputs = [operand, part, constant(graph, [1, 1])]
-    graph.operator("DYNAMIC_UPDATE_SLICE", inputs, [result], "DynamicUpdateSliceOptions")
-    return [operand, part], [result]
+    inputs = [operand, part, graph.constant([1, 1])]
+    return [operand, part], graph.operator(
+        "DYNAMIC_UPDATE_SLICE", inputs, [result], "DynamicUpdateSliceOptions"
+    )
 
 
 def transposed(shape: list[int], bias: list[float]) -> Build:
@@ -95,11 +94,11 @@ def transposed(shape: list[int], bias: list[float]) -> Build:
 
     def build(graph: Graph) -> tuple[list[int], list[int]]:
         images, result = graph.tensor((2, 4, 4, 2), "float32"), graph.tensor(shape, "float32")
-        filters = constant(graph, np.ones((3, 1, 1, 2)), "float32")
-        inputs = [constant(graph, shape), filters, images, constant(graph, bias, "float32")]
-        graph.operator("TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", 3, strideW=1,
-                       strideH=1)  # fmt: skip
-        return [images], [result]
+        filters = graph.constant(np.ones((3, 1, 1, 2)), "float32")
+        inputs = [graph.constant(shape), filters, images, graph.constant(bias, "float32")]
+        return [images], graph.operator(
+            "TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", 3, strideW=1, strideH=1
+        )
 
     return build
 
@@ -167,7 +166,7 @@ def test_more_slices_than_dimensions_are_refused_by_the_masks(
 ) -> None:
     graph = Graph()
     operand, result = graph.tensor((2, 3), "float32"), graph.tensor((2, 3), "float32")
-    bounds = [constant(graph, [number] * 3) for number in (0, 2, 1)]
+    bounds = [graph.constant([number] * 3) for number in (0, 2, 1)]
     graph.operator("STRIDED_SLICE", [operand, *bounds], [result], "StridedSliceOptions", 2,
                    ellipsisMask=ellipsis, newAxisMask=new_axis)  # fmt: skip
     with pytest.raises(SubquantError, match=re.escape(message)):

@@ -1,4 +1,4 @@
-"""Write TensorFlow Lite models: with LiteRT's own schema and PyPI's ``flatbuffers``."""
+"""Writer of TensorFlow Lite models, with LiteRT's own schema and PyPI's ``flatbuffers``."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def packed(values: Array, bits: int) -> Array:
     """Integers of 2 or 4 bits as bytes, the lowest bits first."""
     count = 8 // bits
     flat = np.resize(values.reshape(-1), -(-values.size // count) * count).astype(np.uint8)
-    parts = (flat & ((1 << bits) - 1)).reshape(-1, count)
-    return sum(parts[:, n] << (bits * n) for n in range(count)).astype(np.uint8)  # type: ignore[union-attr]
+    elements = (flat & ((1 << bits) - 1)).reshape(-1, count)
+    return sum(elements[:, n] << (bits * n) for n in range(count)).astype(np.uint8)  # type: ignore[union-attr]
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Quantized:
     zero_points: Sequence[int] | int = 0
     axis: int = 0
     block_size: int = 0
-    """Of the last dimension: scales of the shape of the tensor divided by blocks, kept as f16."""
+    """Block size of the last dimension; the scales have a value for each block, stored as f16."""
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Graph:
     _buffers: list[Any] = field(default_factory=list)
     _codes: list[Any] = field(default_factory=list)
     _operators: list[Any] = field(default_factory=list)
-    _others: list[tuple[Graph, list[int], list[int]]] = field(default_factory=list)
+    _subgraphs: list[tuple[Graph, list[int], list[int]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if not self._buffers:
@@ -68,8 +68,8 @@ class Graph:
 
     def called(self, other: Graph, inputs: Sequence[int], outputs: Sequence[int]) -> int:
         """Add a graph that operators compute; return its number."""
-        self._others.append((other, list(inputs), list(outputs)))
-        return len(self._others)
+        self._subgraphs.append((other, list(inputs), list(outputs)))
+        return len(self._subgraphs)
 
     def tensor(
         self,
@@ -84,36 +84,40 @@ class Graph:
     ) -> int:
         """Add a tensor, constant if it has data; return its number."""
         s = schema()
-        made = s.TensorT()
-        made.shape = list(map(int, shape))
-        made.type = getattr(s.TensorType, type_name or _TYPES[dtype])
-        made.name = (name or f"{self.prefix}t{len(self._tensors)}").encode()
-        made.isVariable = is_variable
-        made.hasRank = True
-        made.buffer = 0
+        tensor = s.TensorT()
+        tensor.shape = list(map(int, shape))
+        tensor.type = getattr(s.TensorType, type_name or _TYPES[dtype])
+        tensor.name = (name or f"{self.prefix}t{len(self._tensors)}").encode()
+        tensor.isVariable = is_variable
+        tensor.hasRank = True
+        tensor.buffer = 0
         if data is not None:
             buffer = s.BufferT()
             buffer.data = np.frombuffer(np.ascontiguousarray(data).tobytes(), np.uint8)
-            made.buffer = len(self._buffers)
+            tensor.buffer = len(self._buffers)
             self._buffers.append(buffer)
+        parameters = s.QuantizationParametersT()
         if quantized is not None and quantized.block_size:
-            parameters = s.QuantizationParametersT()
             parameters.detailsType = s.QuantizationDetails.BlockwiseQuantization
             parameters.details = s.BlockwiseQuantizationT()
             scales = np.asarray(quantized.scales, np.float16)
             parameters.details.scales = self.tensor(scales.shape, "float16", None, scales)
             parameters.details.zeroPoints = -1
             parameters.details.blockSize = quantized.block_size
-            made.quantization = parameters
         elif quantized is not None:
-            parameters = s.QuantizationParametersT()
             parameters.scale = np.atleast_1d(np.asarray(quantized.scales, np.float32))
             zero_points = np.broadcast_to(quantized.zero_points, parameters.scale.shape)
             parameters.zeroPoint = np.asarray(zero_points, np.int64)
             parameters.quantizedDimension = quantized.axis
-            made.quantization = parameters
-        self._tensors.append(made)
+        if quantized is not None:
+            tensor.quantization = parameters
+        self._tensors.append(tensor)
         return len(self._tensors) - 1
+
+    def constant(self, values: object, dtype: str = "int32") -> int:
+        """Add a constant without a scale; return its number."""
+        array = np.asarray(values, dtype)
+        return self.tensor(array.shape, dtype, None, array)
 
     def scale(self, index: int) -> float:
         """The scale of a tensor."""
@@ -134,8 +138,8 @@ class Graph:
         intermediates: Sequence[int] = (),
         custom: bytes = b"",
         **values: Any,
-    ) -> None:
-        """Add an operator.
+    ) -> list[int]:
+        """Add an operator; return its outputs.
 
         Args:
             name: as in the schema.
@@ -151,26 +155,27 @@ class Graph:
         number = s.BuiltinOperator.CUSTOM if custom else getattr(s.BuiltinOperator, name)
         code.builtinCode, code.deprecatedBuiltinCode = number, min(number, 127)
         code.version = version
-        made = s.OperatorT()
+        operator = s.OperatorT()
         if custom:
-            code.customCode, made.customOptions = name, list(custom)
-        made.opcodeIndex = len(self._codes)
+            code.customCode, operator.customOptions = name, list(custom)
+        operator.opcodeIndex = len(self._codes)
         self._codes.append(code)
-        made.inputs, made.outputs = list(map(int, inputs)), list(map(int, outputs))
+        operator.inputs, operator.outputs = list(map(int, inputs)), list(map(int, outputs))
         if intermediates:
-            made.intermediates = list(map(int, intermediates))
+            operator.intermediates = list(map(int, intermediates))
         if options is not None:
             table = getattr(s, f"{options}T")()
             for key, value in values.items():
                 assert hasattr(table, key), f"{options} has no {key}"
                 setattr(table, key, value)
             if hasattr(s.BuiltinOptions2, options):
-                made.builtinOptions2Type = getattr(s.BuiltinOptions2, options)
-                made.builtinOptions2 = table
+                operator.builtinOptions2Type = getattr(s.BuiltinOptions2, options)
+                operator.builtinOptions2 = table
             else:
-                made.builtinOptionsType = getattr(s.BuiltinOptions, options)
-                made.builtinOptions = table
-        self._operators.append(made)
+                operator.builtinOptionsType = getattr(s.BuiltinOptions, options)
+                operator.builtinOptions = table
+        self._operators.append(operator)
+        return list(outputs)
 
     def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The file."""
@@ -180,10 +185,10 @@ class Graph:
         whole = s.ModelT()
         whole.version, whole.subgraphs = 3, []
         whole.operatorCodes, whole.buffers = self._codes, self._buffers
-        for each, its_inputs, its_outputs in [(self, inputs, outputs), *self._others]:
+        for each, graph_inputs, graph_outputs in [(self, inputs, outputs), *self._subgraphs]:
             graph = s.SubGraphT()
             graph.tensors, graph.operators = each._tensors, each._operators
-            graph.inputs, graph.outputs = list(its_inputs), list(its_outputs)
+            graph.inputs, graph.outputs = list(graph_inputs), list(graph_outputs)
             graph.name = self.name.encode()
             whole.subgraphs.append(graph)
         builder = flatbuffers.Builder(1024)

@@ -39,11 +39,11 @@ def weights(rng: Rng, shape: tuple[int, ...], axis: int | None) -> tuple[np.ndar
 
 
 def fitting(rng: Rng, dtype: str, product: float, length: int) -> Quantized:
-    """Parameters of a result, such that sums of products neither vanish nor saturate."""
-    found = quantized(rng, dtype)
+    """Parameters of a result for which accumulators neither vanish nor saturate."""
+    parameters = quantized(rng, dtype)
     span = float(np.iinfo(dtype).max)
-    found.scales = float(product * 100 * np.sqrt(length) * rng.uniform(50, 200) / span)
-    return found
+    parameters.scales = float(product * 100 * np.sqrt(length) * rng.uniform(50, 200) / span)
+    return parameters
 
 
 def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool = False) -> Ends:
@@ -74,20 +74,12 @@ def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool 
     length = int(np.prod(kernel)) * (1 if depthwise else int(channels))
     result = graph.tensor((2, *extents, features), dtype, fitting(rng, dtype, product, length))
     extra = {"depthMultiplier": multiplier} if depthwise else {}
-    graph.operator(
-        "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D",
-        [images, filters, bias],
-        [result],
-        "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
-        padding=padding,
-        strideH=int(sh),
-        strideW=int(sw),
-        dilationHFactor=int(dh),
-        dilationWFactor=int(dw),
-        fusedActivationFunction=int(rng.integers(0, 4)),
-        **extra,
-    )
-    return [images], [result]
+    return [images], graph.operator(
+        "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [images, filters, bias], [result],
+        "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions", padding=padding,
+        strideH=int(sh), strideW=int(sw), dilationHFactor=int(dh), dilationWFactor=int(dw),
+        fusedActivationFunction=int(rng.integers(0, 4)), **extra,
+    )  # fmt: skip
 
 
 def fully_connected(graph: Graph, rng: Rng, dtype: str = "int8") -> Ends:
@@ -104,14 +96,10 @@ def fully_connected(graph: Graph, rng: Rng, dtype: str = "int8") -> Ends:
         values = rng.integers(-4000, 4000, features).astype(wide)
         bias = graph.tensor((features,), wide, Quantized(scales, 0, 0), values)
     result = graph.tensor((rows, features), dtype, fitting(rng, dtype, product, depth))
-    graph.operator(
-        "FULLY_CONNECTED",
-        [operand, matrix, bias],
-        [result],
-        "FullyConnectedOptions",
+    return [operand], graph.operator(
+        "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
         fusedActivationFunction=int(rng.integers(0, 4)),
-    )
-    return [operand], [result]
+    )  # fmt: skip
 
 
 def elementwise(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -126,11 +114,10 @@ def elementwise(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
                           scales[0] * scales[1] * span * rng.uniform(0.7, 3))  # fmt: skip
     result = graph.tensor(shape, dtype, target)
     options = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions"}[name]
-    graph.operator(
+    return [left, right], graph.operator(
         name, [left, right], [result], options, fusedActivationFunction=int(rng.integers(0, 4)),
         **({} if name == "MUL" else {"potScaleInt16": False}),
     )  # fmt: skip
-    return [left, right], [result]
 
 
 def added(graph: Graph, rng: Rng, name: str) -> Ends:
@@ -140,11 +127,10 @@ def added(graph: Graph, rng: Rng, name: str) -> Ends:
     exponents = [exponent, exponent - shift] if rng.random() < 0.5 else [exponent - shift, exponent]
     sides = [graph.tensor(shape, "int16", Quantized(2.0**e)) for e in exponents]
     result = graph.tensor(shape, "int16", Quantized(2.0**exponent))
-    graph.operator(
+    return sides, graph.operator(
         name, sides, [result], f"{name.capitalize()}Options",
         fusedActivationFunction=int(rng.integers(0, 4)), potScaleInt16=True,
     )  # fmt: skip
-    return sides, [result]
 
 
 def joined(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -156,18 +142,17 @@ def joined(graph: Graph, rng: Rng, dtype: str) -> Ends:
     for _ in range(count):
         shape = [int(rng.integers(1, 5)) if a == axis else n for a, n in enumerate(extents)]
         total += shape[axis]
-        found = target
+        parameters = target
         if dtype == "uint8" and target is not None and rng.random() < 0.7:
             scale = float(target.scales) * float(rng.uniform(0.3, 2))  # type: ignore[arg-type]
-            found = Quantized(scale, int(rng.integers(0, 256)))
-        inputs.append(graph.tensor(shape, dtype, found))
+            parameters = Quantized(scale, int(rng.integers(0, 256)))
+        inputs.append(graph.tensor(shape, dtype, parameters))
     extents[axis] = total
     result = graph.tensor(extents, dtype, target)
-    graph.operator(
+    return inputs, graph.operator(
         "CONCATENATION", inputs, [result], "ConcatenationOptions",
         axis=axis - 3 if rng.random() < 0.5 else axis,
     )  # fmt: skip
-    return inputs, [result]
 
 
 def short_function(graph: Graph, rng: Rng, name: str) -> Ends:
@@ -199,8 +184,7 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     result = graph.tensor((3, 50), dtype, target)
     options = {"SOFTMAX": "SoftmaxOptions"}.get(name)
     values = {"beta": float(rng.uniform(0.5, 2))} if name == "SOFTMAX" else {}
-    graph.operator(name, [operand], [result], options, **values)
-    return [operand], [result]
+    return [operand], graph.operator(name, [operand], [result], options, **values)
 
 
 def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -214,12 +198,11 @@ def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
         for n, k, s in zip((height, width), sizes, strides, strict=True)
     ]
     result = graph.tensor((2, *extents, 3), dtype, parameters)
-    graph.operator(
+    return [images], graph.operator(
         name, [images], [result], "Pool2DOptions", padding=padding,
         strideH=int(strides[0]), strideW=int(strides[1]), filterHeight=int(sizes[0]),
         filterWidth=int(sizes[1]), fusedActivationFunction=int(rng.integers(0, 4)),
     )  # fmt: skip
-    return [images], [result]
 
 
 def mean(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -229,24 +212,24 @@ def mean(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape = [1 if a in axes else n for a, n in enumerate((2, 5, 6, 3))]
     if not keep:
         shape = [n for a, n in enumerate((2, 5, 6, 3)) if a not in axes]
-    positions = graph.tensor((len(axes),), "int32", None, np.array(axes, np.int32))
+    positions = graph.constant(axes)
     result = graph.tensor(shape, dtype, quantized(rng, dtype))
-    graph.operator("MEAN", [operand, positions], [result], "ReducerOptions", keepDims=keep)
-    return [operand], [result]
+    return [operand], graph.operator(
+        "MEAN", [operand, positions], [result], "ReducerOptions", keepDims=keep
+    )
 
 
 def requantize(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
     parameters = None if source == "float32" else quantized(rng, source)
     operand = graph.tensor((4, 33), source, parameters)
-    wanted = quantized(rng, target)
+    target_parameters = quantized(rng, target)
     if parameters is None:
-        wanted.scales = float(rng.uniform(0.005, 0.05))
+        target_parameters.scales = float(rng.uniform(0.005, 0.05))
     else:
         span = np.iinfo(source).max / np.iinfo(target).max
-        wanted.scales = float(parameters.scales) * float(rng.uniform(0.5, 2)) * span  # type: ignore[arg-type]
-    result = graph.tensor((4, 33), target, wanted)
-    graph.operator("QUANTIZE", [operand], [result])
-    return [operand], [result]
+        target_parameters.scales = float(parameters.scales) * float(rng.uniform(0.5, 2)) * span  # type: ignore[arg-type]
+    result = graph.tensor((4, 33), target, target_parameters)
+    return [operand], graph.operator("QUANTIZE", [operand], [result])
 
 
 CASES: dict[str, Case] = {

@@ -18,9 +18,9 @@ def _weights(
         data = rng.normal(size=shape).astype(np.float32)
         return graph.tensor(shape, dtype, None, data), 1.0
     if dtype == "uint8":
-        found = Quantized(float(np.exp(rng.uniform(-8, -4))), int(rng.integers(0, 256)))
+        parameters = Quantized(float(np.exp(rng.uniform(-8, -4))), int(rng.integers(0, 256)))
         data = rng.integers(0, 256, shape).astype(np.uint8)
-        return graph.tensor(shape, dtype, found, data), float(found.scales)  # type: ignore[arg-type]
+        return graph.tensor(shape, dtype, parameters, data), float(parameters.scales)  # type: ignore[arg-type]
     bits = int(dtype[3:])
     count = shape[axis] if rng.random() < share and shape[axis] > 1 else 1
     scales = np.exp(rng.uniform(-8, -4, count)) * 2 ** (8 - bits)
@@ -65,14 +65,13 @@ def convolution(graph: Graph, rng: Rng, dtype: str, weights: str, depthwise: boo
     images = graph.tensor((1, height, width, channels), dtype, x)
     bias = _bias(graph, rng, x, filters, features, dtype)
     result = graph.tensor((1, height - kh + 1, width - kw + 1, features), dtype, y)
-    graph.operator(
+    return [images], graph.operator(
         "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [images, filters, bias], [result],
         "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions", padding=1,
         strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
         fusedActivationFunction=int(rng.integers(0, 4)),
         **({"depthMultiplier": 1} if depthwise else {}),
     )  # fmt: skip
-    return [images], [result]
 
 
 def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
@@ -82,12 +81,11 @@ def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
     operand = graph.tensor((rows, depth), dtype, x)
     bias = _bias(graph, rng, x, matrix, features, dtype)
     result = graph.tensor((rows, features), dtype, y)
-    graph.operator(
+    return [operand], graph.operator(
         "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
         fusedActivationFunction=int(rng.integers(0, 4)),
         asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return [operand], [result]
 
 
 def batch_matmul(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
@@ -109,11 +107,10 @@ def batch_matmul(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
         sides[1], _ = _weights(graph, rng, shapes[1], weights, 0, 0.0)
         inputs = sides[:1]
     result = graph.tensor((batch, rows, columns), dtype, y)
-    graph.operator(
+    return inputs, graph.operator(
         "BATCH_MATMUL", sides, [result], "BatchMatMulOptions", adjX=swaps[0], adjY=swaps[1],
         asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return inputs, [result]
 
 
 def transpose_conv(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
@@ -129,17 +126,16 @@ def transpose_conv(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> End
     x, y = _ends(rng, dtype, scale, kh * kw * channels)
     images = graph.tensor((2, height, width, channels), dtype, x)
     shape = (2, *extents, features)
-    wanted = graph.tensor((4,), "int32", None, np.array(shape, np.int32))
+    result_shape = graph.constant(shape)
     result = graph.tensor(shape, dtype, y)
-    inputs = [wanted, filters, images]
+    inputs = [result_shape, filters, images]
     if rng.random() < 0.6:
         inputs.append(_bias(graph, rng, x, filters, features, dtype))
-    graph.operator(
+    return [images], graph.operator(
         "TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", padding=0 if same else 1,
         strideH=sh, strideW=sw, fusedActivationFunction=int(rng.integers(0, 4)),
         version=4,
     )  # fmt: skip
-    return [images], [result]
 
 
 def volume(graph: Graph, rng: Rng, *, transposed: bool) -> Ends:
@@ -158,17 +154,18 @@ def volume(graph: Graph, rng: Rng, *, transposed: bool) -> Ends:
     data = rng.normal(size=shape).astype(np.float32)
     inputs = [images, graph.tensor(shape, "float32", None, data)]
     if transposed:
-        found = extents * strides if same else (extents - 1) * strides + np.maximum(sizes, strides)
-        wanted = np.array((2, *found, features), np.int32)
-        inputs = [graph.tensor((5,), "int32", None, wanted), inputs[1], images]
+        result_sizes = (
+            extents * strides if same else (extents - 1) * strides + np.maximum(sizes, strides)
+        )
+        result_shape = np.array((2, *result_sizes, features), np.int32)
+        inputs = [graph.tensor((5,), "int32", None, result_shape), inputs[1], images]
     else:
-        found = -(-extents // strides) if same else -(-(extents - sizes + 1) // strides)
+        result_sizes = -(-extents // strides) if same else -(-(extents - sizes + 1) // strides)
     if rng.random() < 0.6:
         inputs.append(_bias(graph, rng, None, 0, features, "float32"))
-    result = graph.tensor((2, *found, features), "float32")
+    result = graph.tensor((2, *result_sizes, features), "float32")
     name = "CONV_3D_TRANSPOSE" if transposed else "CONV_3D"
-    graph.operator(name, inputs, [result], "Conv3DOptions", **options)
-    return [images], [result]
+    return [images], graph.operator(name, inputs, [result], "Conv3DOptions", **options)
 
 
 CASES: dict[str, Case] = {

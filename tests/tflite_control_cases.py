@@ -15,32 +15,31 @@ Shape = tuple[int, ...]
 def counted(graph: Graph, rng: Rng, dtype: str) -> Ends:
     """A loop over a counter and a value, which is added to itself or doubled."""
     shape, limit = (2, 5), int(rng.integers(1, 7))
-    found = None
+    parameters = None
     if dtype == "int8":
-        found = Quantized(float(rng.uniform(0.1, 1)), int(rng.integers(-20, 20)))
+        parameters = Quantized(float(rng.uniform(0.1, 1)), int(rng.integers(-20, 20)))
     condition = graph.part()
-    count, _ = condition.tensor((), "int32"), condition.tensor(shape, dtype, found)
-    most = condition.tensor((), "int32", None, np.array(limit, np.int32))
+    count, _ = condition.tensor((), "int32"), condition.tensor(shape, dtype, parameters)
+    most = condition.constant(limit)
     less = condition.tensor((), "bool")
     condition.operator("LESS", [count, most], [less])
     body = graph.part()
-    count, value = body.tensor((), "int32"), body.tensor(shape, dtype, found)
-    one = body.tensor((), "int32", None, np.array(1, np.int32))
-    following, changed = body.tensor((), "int32"), body.tensor(shape, dtype, found)
+    count, value = body.tensor((), "int32"), body.tensor(shape, dtype, parameters)
+    one = body.constant(1)
+    following, changed = body.tensor((), "int32"), body.tensor(shape, dtype, parameters)
     body.operator("ADD", [count, one], [following], "AddOptions")
     body.operator("ADD", [value, value], [changed], "AddOptions")
     numbers = [
         graph.called(condition, [0, 1], [less]),
         graph.called(body, [count, value], [following, changed]),
     ]
-    start = graph.tensor((), "int32", None, np.array(int(rng.integers(-1, 3)), np.int32))
-    operand = graph.tensor(shape, dtype, found)
-    ends = [graph.tensor((), "int32"), graph.tensor(shape, dtype, found)]
-    graph.operator(
+    start = graph.constant(int(rng.integers(-1, 3)))
+    operand = graph.tensor(shape, dtype, parameters)
+    ends = [graph.tensor((), "int32"), graph.tensor(shape, dtype, parameters)]
+    return [operand], graph.operator(
         "WHILE", [start, operand], ends, "WhileOptions",
         condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
     )  # fmt: skip
-    return [operand], ends
 
 
 def measured(graph: Graph, rng: Rng) -> Ends:
@@ -48,9 +47,9 @@ def measured(graph: Graph, rng: Rng) -> Ends:
     shape = (4,)
     condition = graph.part()
     value = condition.tensor(shape, "float32")
-    axis = condition.tensor((1,), "int32", None, np.array([0], np.int32))
+    axis = condition.constant([0])
     total = condition.tensor((), "float32")
-    limit = condition.tensor((), "float32", None, np.array(100, np.float32))
+    limit = condition.constant(100, "float32")
     less = condition.tensor((), "bool")
     condition.operator("SUM", [value, axis], [total], "ReducerOptions", keepDims=False)
     condition.operator("LESS", [total, limit], [less])
@@ -60,13 +59,12 @@ def measured(graph: Graph, rng: Rng) -> Ends:
     factor = body.tensor(shape, "float32", None, data)
     body.operator("MUL", [value, factor], [doubled], "MulOptions")
     numbers = [graph.called(condition, [0], [less]), graph.called(body, [value], [doubled])]
-    operand, given, result = (graph.tensor(shape, "float32") for _ in range(3))
-    graph.operator("EXP", [operand], [given])
-    graph.operator(
-        "WHILE", [given], [result], "WhileOptions",
+    operand, exponential, result = (graph.tensor(shape, "float32") for _ in range(3))
+    graph.operator("EXP", [operand], [exponential])
+    return [operand], graph.operator(
+        "WHILE", [exponential], [result], "WhileOptions",
         condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
     )  # fmt: skip
-    return [operand], [result]
 
 
 def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
@@ -83,36 +81,35 @@ def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
     condition = graph.tensor((), "bool", None, data)
     operands = [graph.tensor(shape, dtype, x) for _ in range(2)]
     result = graph.tensor(shape, dtype, x)
-    graph.operator(
+    return operands if known else [condition, *operands], graph.operator(
         "IF", [condition, *operands], [result], "IfOptions",
         thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
     )  # fmt: skip
-    return operands if known else [condition, *operands], [result]
 
 
 def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    """What a converter of language models writes for a normalization by the root mean square."""
+    """A root mean square normalization, as converters of language models write it."""
     shape = (2, 3, 8)
     part = graph.part()
     x = quantized(rng, "int16") if dtype == "int16" else None
     operand = part.tensor(shape, "float32")
     weight = part.tensor((8,), "float32")
-    axis = part.tensor((1,), "int32", None, np.array([-1], np.int32))
-    small = part.tensor((), "float32", None, np.array(1e-6, np.float32))
+    axis = part.constant([-1])
+    small = part.constant(1e-6, "float32")
     squares, ratio, result = (part.tensor(shape, "float32") for _ in range(3))
-    means, sums, inverse = (part.tensor((2, 3, 1), "float32") for _ in range(3))
+    means, shifted_means, inverse = (part.tensor((2, 3, 1), "float32") for _ in range(3))
     part.operator("MUL", [operand, operand], [squares], "MulOptions")
     part.operator("MEAN", [squares, axis], [means], "ReducerOptions", keepDims=True)
-    part.operator("ADD", [means, small], [sums], "AddOptions")
-    part.operator("RSQRT", [sums], [inverse])
+    part.operator("ADD", [means, small], [shifted_means], "AddOptions")
+    part.operator("RSQRT", [shifted_means], [inverse])
     part.operator("MUL", [operand, inverse], [ratio], "MulOptions")
     part.operator("MUL", [ratio, weight], [result], "MulOptions")
     number = graph.called(part, [operand, weight], [result])
-    given = graph.tensor(shape, dtype, x)
-    start = given
+    root = graph.tensor(shape, dtype, x)
+    start = root
     if x is not None:
         start = graph.tensor(shape, "float32")
-        graph.operator("DEQUANTIZE", [given], [start])
+        graph.operator("DEQUANTIZE", [root], [start])
     data = rng.normal(size=8).astype(np.float32)
     weights, first, last = (
         graph.tensor((8,), "float32", None, data),
@@ -124,7 +121,7 @@ def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
             "STABLEHLO_COMPOSITE", [source, weights], [target], "StableHLOCompositeOptions",
             name="odml.rms_norm", compositeAttributes=[], decompositionSubgraphIndex=number,
         )  # fmt: skip
-    return [given], [last]
+    return [root], [last]
 
 
 CASES: dict[str, Case] = {

@@ -45,10 +45,9 @@ def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32")
         "nms_score_threshold": -10.0, "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0,
         "h_scale": 5.0, "w_scale": 5.0, "use_regular_nms": regular, "detections_per_class": 5,
     }  # fmt: skip
-    graph.operator(
+    return [boxes, scores], graph.operator(
         "TFLite_Detection_PostProcess", [boxes, scores, known], results, custom=flexbuffer(options)
     )
-    return [boxes, scores], results
 
 
 def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
@@ -64,15 +63,14 @@ def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
         limits = [most, float(rng.uniform(0.5, 1)), float(rng.uniform(0, 0.5)),
                   float(rng.choice([0.0, 0.3]))]  # fmt: skip
     known = [
-        graph.tensor((), kind, None, np.array(each, kind))
+        graph.constant(each, kind)
         for each, kind in zip(limits, ("int32", *["float32"] * 3), strict=False)
     ]
     results = [graph.tensor((most,), "int32"), graph.tensor((), "int32")]
     if soft:
         results.insert(1, graph.tensor((most,), "float32"))
     name = f"NON_MAX_SUPPRESSION_V{5 if soft else 4}"
-    graph.operator(name, [boxes, scores, *known], results)
-    return [scores], results
+    return [scores], graph.operator(name, [boxes, scores, *known], results)
 
 
 def rotation(graph: Graph, rng: Rng) -> Ends:
@@ -80,8 +78,7 @@ def rotation(graph: Graph, rng: Rng) -> Ends:
     shape = (3, int(rng.integers(1, 3)) * size)
     operand, result = graph.tensor(shape, "float32"), graph.tensor(shape, "float32")
     options = flexbuffer({"hadamard_size": size, "random_binary_vector": [1] * size})
-    graph.operator("aeq.hadamard_rotation", [operand], [result], custom=options)
-    return [operand], [result]
+    return [operand], graph.operator("aeq.hadamard_rotation", [operand], [result], custom=options)
 
 
 CASES: dict[str, Case] = {

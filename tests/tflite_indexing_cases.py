@@ -9,7 +9,7 @@ import numpy as np
 
 from tflite_builder import Graph, Quantized, packed
 from tflite_cases import Case, Ends, Rng, quantized
-from tflite_function_cases import QUANTIZED
+from tflite_elementwise_cases import QUANTIZED
 
 Array = np.ndarray
 
@@ -18,39 +18,32 @@ def _parameters(rng: Rng, dtype: str) -> Quantized | None:
     return quantized(rng, dtype) if dtype in QUANTIZED else None
 
 
-def known(graph: Graph, values: object, dtype: str = "int32") -> int:
-    array = np.asarray(values, dtype)
-    return graph.tensor(array.shape, dtype, None, array)
-
-
 def gather(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape = (2, 3, 5, 4)
     batch = int(rng.integers(0, 3))
     axis = int(rng.integers(batch, 4))
     rows = tuple(int(n) for n in rng.integers(1, 4, int(rng.integers(0 if batch else 1, 3))))
     positions = rng.integers(0, shape[axis], (*shape[:batch], *rows))
-    found = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, found)
-    result = graph.tensor((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, found)
-    graph.operator(
-        "GATHER", [operand, known(graph, positions)], [result], "GatherOptions",
+    parameters = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, parameters)
+    result = graph.tensor((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, parameters)
+    return [operand], graph.operator(
+        "GATHER", [operand, graph.constant(positions)], [result], "GatherOptions",
         axis=axis if rng.random() < 0.5 else axis - 4, batchDims=batch,
     )  # fmt: skip
-    return [operand], [result]
 
 
 def gather_nd(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, depth = (3, 4, 5), int(rng.integers(1, 4))
     positions = np.stack([rng.integers(0, shape[n], (2, 3)) for n in range(depth)], -1)
-    found = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, found)
-    result = graph.tensor((2, 3, *shape[depth:]), dtype, found)
-    graph.operator("GATHER_ND", [operand, known(graph, positions)], [result])
-    return [operand], [result]
+    parameters = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, parameters)
+    result = graph.tensor((2, 3, *shape[depth:]), dtype, parameters)
+    return [operand], graph.operator("GATHER_ND", [operand, graph.constant(positions)], [result])
 
 
 def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    rows, shape = known(graph, rng.integers(0, 7, 4)), (7, 64)
+    rows, shape = graph.constant(rng.integers(0, 7, 4)), (7, 64)
     data = rng.normal(size=shape).astype(np.float32)
     scale, name, bits = None, None, 32
     if dtype != "float32":
@@ -64,11 +57,10 @@ def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
     stored = packed(data, bits) if bits < 8 else data
     kind = "float32" if scale is None else "int8"
     table = graph.tensor(shape, kind, scale, stored, type_name=name)
-    found = graph.tensor((4, 64), "float32")
-    graph.operator("EMBEDDING_LOOKUP", [rows, table], [found])
+    embedded = graph.tensor((4, 64), "float32")
+    graph.operator("EMBEDDING_LOOKUP", [rows, table], [embedded])
     operand, result = (graph.tensor((4, 64), "float32") for _ in range(2))
-    graph.operator("ADD", [found, operand], [result], "AddOptions")
-    return [operand], [result]
+    return [operand], graph.operator("ADD", [embedded, operand], [result], "AddOptions")
 
 
 def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -84,33 +76,33 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
     starts, stops, steps = [], [], []
     masks = dict.fromkeys(("begin", "end", "ellipsis", "new", "shrink"), 0)
     used, total = 0, entries.count("slice")
-    for place, entry in enumerate(entries):
+    for position, entry in enumerate(entries):
         extent = shape[used] if used < 4 else 1
         start, stop = (int(n) for n in rng.integers(-extent - 2, extent + 3, 2))
         step = int(rng.choice([1, 1, 2, -1, -2]))
         if entry == "ellipsis":
-            masks["ellipsis"] |= 1 << place
+            masks["ellipsis"] |= 1 << position
             index.append(Ellipsis)
             used += 4 - total
             start = stop = 0
             step = 1
         elif entry == "new":
-            masks["new"] |= 1 << place
+            masks["new"] |= 1 << position
             index.append(None)
             step = 1
         elif rng.random() < 0.3:
-            masks["shrink"] |= 1 << place
+            masks["shrink"] |= 1 << position
             start, stop, step = int(rng.integers(-extent, extent)), 0, 1
             index.append(start)
             used += 1
         else:
             low = high = None
             if rng.random() < 0.3:
-                masks["begin"] |= 1 << place
+                masks["begin"] |= 1 << position
             else:
                 low = start
             if rng.random() < 0.3:
-                masks["end"] |= 1 << place
+                masks["end"] |= 1 << position
             else:
                 high = stop
             index.append(slice(low, high, step))
@@ -118,19 +110,18 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
         starts.append(start)
         stops.append(stop)
         steps.append(step)
-    found = np.zeros(shape, np.int8)[tuple(index)]  # type: ignore[index]
-    if not found.size:
+    sliced = np.zeros(shape, np.int8)[tuple(index)]  # type: ignore[index]
+    if not sliced.size:
         return strided_slice(graph, rng, dtype)
     parameters = _parameters(rng, dtype)
     operand = graph.tensor(shape, dtype, parameters)
-    result = graph.tensor(found.shape, dtype, parameters)
-    graph.operator(
+    result = graph.tensor(sliced.shape, dtype, parameters)
+    return [operand], graph.operator(
         "STRIDED_SLICE",
-        [operand, *(known(graph, each) for each in (starts, stops, steps))],
+        [operand, *(graph.constant(each) for each in (starts, stops, steps))],
         [result], "StridedSliceOptions", beginMask=masks["begin"], endMask=masks["end"],
         ellipsisMask=masks["ellipsis"], newAxisMask=masks["new"], shrinkAxisMask=masks["shrink"],
     )  # fmt: skip
-    return [operand], [result]
 
 
 def positions(
@@ -138,13 +129,13 @@ def positions(
 ) -> tuple[list[int], int]:
     """Positions from 0 to `most`, known or computed of an input of floats."""
     if not computed:
-        return [], known(graph, rng.integers(0, most + 1, shape))
+        return [], graph.constant(rng.integers(0, most + 1, shape))
     operand, wide, size, other, result = (
         graph.tensor(shape, "float32"), graph.tensor(shape, "int32"), graph.tensor(shape, "int32"),
-        known(graph, [most + 1]), graph.tensor(shape, "int32"),
+        graph.constant([most + 1]), graph.tensor(shape, "int32"),
     )  # fmt: skip
     scaled = graph.tensor(shape, "float32")
-    factor = known(graph, np.full(shape, 100), "float32")
+    factor = graph.constant(np.full(shape, 100), "float32")
     graph.operator("MUL", [operand, factor], [scaled], "MulOptions")
     graph.operator("CAST", [scaled], [wide])
     graph.operator("ABS", [wide], [size])
@@ -154,11 +145,15 @@ def positions(
 
 def computed_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
     """Starts that are computed of an input of floats."""
-    shape, found = (6, 5, 4), _parameters(rng, dtype)
+    shape, parameters = (6, 5, 4), _parameters(rng, dtype)
     inputs, starts = positions(graph, rng, (3,), computed=True, most=2)
-    operand, result = graph.tensor(shape, dtype, found), graph.tensor((3, 2, 2), dtype, found)
-    graph.operator("SLICE", [operand, starts, known(graph, (3, 2, 2))], [result])
-    return [operand, *inputs], [result]
+    operand, result = (
+        graph.tensor(shape, dtype, parameters),
+        graph.tensor((3, 2, 2), dtype, parameters),
+    )
+    return [operand, *inputs], graph.operator(
+        "SLICE", [operand, starts, graph.constant((3, 2, 2))], [result]
+    )
 
 
 def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -166,12 +161,12 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     pads = rng.integers(0, 3, (4, 2))
     if name == "MIRROR_PAD":
         pads[0] = rng.integers(0, 2, 2)
-    found = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, found)
-    result = graph.tensor((np.array(shape) + pads.sum(1)).tolist(), dtype, found)
-    inputs = [operand, known(graph, pads)]
+    parameters = _parameters(rng, dtype)
+    operand = graph.tensor(shape, dtype, parameters)
+    result = graph.tensor((np.array(shape) + pads.sum(1)).tolist(), dtype, parameters)
+    inputs = [operand, graph.constant(pads)]
     if name == "PADV2":
-        value = graph.tensor((1,), dtype, found, rng.integers(0, 100, 1).astype(dtype))
+        value = graph.tensor((1,), dtype, parameters, rng.integers(0, 100, 1).astype(dtype))
         inputs.append(value)
     if name == "MIRROR_PAD":
         graph.operator(name, inputs, [result], "MirrorPadOptions", mode=int(rng.integers(0, 2)))
@@ -181,35 +176,32 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 
 
 def spread(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
-    shape, found = np.array((2, 4, 5)), _parameters(rng, dtype)
-    value = graph.tensor((), dtype, found, np.array(int(rng.integers(0, 100)), dtype))
+    shape, parameters = np.array((2, 4, 5)), _parameters(rng, dtype)
+    value = graph.tensor((), dtype, parameters, np.array(int(rng.integers(0, 100)), dtype))
     between = rng.integers(0, 3, 3)
     extents = shape + (shape - 1) * between
-    operand = graph.tensor(shape, dtype, found)
+    operand = graph.tensor(shape, dtype, parameters)
     if name == "DILATE":
-        result = graph.tensor(extents, dtype, found)
-        apart = known(graph, between + 1)
-        graph.operator(name, [operand, apart, value], [result], "DilateOptions")
-        return [operand], [result]
+        result = graph.tensor(extents, dtype, parameters)
+        apart = graph.constant(between + 1)
+        return [operand], graph.operator(name, [operand, apart, value], [result], "DilateOptions")
     low, high = rng.integers(-1, 3, (2, 3))
-    result = graph.tensor(extents + low + high, dtype, found)
-    graph.operator(
+    result = graph.tensor(extents + low + high, dtype, parameters)
+    return [operand], graph.operator(
         name, [operand, value], [result], "StablehloPadOptions", edgePaddingLow=low,
         edgePaddingHigh=high, interiorPadding=between,
     )  # fmt: skip
-    return [operand], [result]
 
 
 def spaces(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     size = int(rng.integers(2, 4))
     height, width, depth = (int(n) for n in rng.integers(1, 4, 3))
     large, small = (2, height * size, width * size, depth), (2, height, width, depth * size * size)
-    found = _parameters(rng, dtype)
+    parameters = _parameters(rng, dtype)
     first, last = (small, large) if name == "DEPTH_TO_SPACE" else (large, small)
-    operand, result = graph.tensor(first, dtype, found), graph.tensor(last, dtype, found)
+    operand, result = graph.tensor(first, dtype, parameters), graph.tensor(last, dtype, parameters)
     table = {"DEPTH_TO_SPACE": "DepthToSpaceOptions", "SPACE_TO_DEPTH": "SpaceToDepthOptions"}
-    graph.operator(name, [operand], [result], table[name], blockSize=size)
-    return [operand], [result]
+    return [operand], graph.operator(name, [operand], [result], table[name], blockSize=size)
 
 
 def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -222,49 +214,49 @@ def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     whole = inner + pads.sum(1)
     many = (2 * int(np.prod(blocks)), *(whole // blocks).tolist(), 3)
     few = (2, *inner.tolist(), 3)
-    found = _parameters(rng, dtype)
+    parameters = _parameters(rng, dtype)
     first, last = (few, many) if name == "SPACE_TO_BATCH_ND" else (many, few)
-    operand, result = graph.tensor(first, dtype, found), graph.tensor(last, dtype, found)
-    graph.operator(name, [operand, known(graph, blocks), known(graph, pads)], [result])
-    return [operand], [result]
+    operand, result = graph.tensor(first, dtype, parameters), graph.tensor(last, dtype, parameters)
+    return [operand], graph.operator(
+        name, [operand, graph.constant(blocks), graph.constant(pads)], [result]
+    )
 
 
 def repeated(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
-    found = _parameters(rng, dtype)
+    parameters = _parameters(rng, dtype)
     counts = rng.integers(1, 4, 3)
     shape = np.array((2, 1, 3))
     if name == "BROADCAST_TO":
         shape = np.where(rng.random(3) < 0.5, 1, counts)
     last = (shape * counts if name == "TILE" else np.array((2, *counts))).tolist()
-    operand = graph.tensor(shape.tolist(), dtype, found)
-    result = graph.tensor(last, dtype, found)
-    wanted = known(graph, counts if name == "TILE" else last)
-    graph.operator(name, [operand, wanted], [result], version=1 if name == "TILE" else 2)
-    return [operand], [result]
+    operand = graph.tensor(shape.tolist(), dtype, parameters)
+    result = graph.tensor(last, dtype, parameters)
+    argument = graph.constant(counts if name == "TILE" else last)
+    return [operand], graph.operator(
+        name, [operand, argument], [result], version=1 if name == "TILE" else 2
+    )
 
 
 def reverse(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    found = _parameters(rng, dtype)
+    parameters = _parameters(rng, dtype)
     first = int(rng.integers(0, 3))
     axes = list(range(first, int(rng.integers(first + 1, 4))))
-    operand, result = (graph.tensor((2, 3, 4), dtype, found) for _ in range(2))
-    graph.operator("REVERSE_V2", [operand, known(graph, axes)], [result])
-    return [operand], [result]
+    operand, result = (graph.tensor((2, 3, 4), dtype, parameters) for _ in range(2))
+    return [operand], graph.operator("REVERSE_V2", [operand, graph.constant(axes)], [result])
 
 
 def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     height, width, *sizes = (int(n) for n in rng.integers(1, 12, 4))
-    found = _parameters(rng, dtype)
+    parameters = _parameters(rng, dtype)
     corners = bool(rng.integers(0, 2))
-    operand = graph.tensor((2, height, width, 3), dtype, found)
-    result = graph.tensor((2, *sizes, 3), dtype, found)
+    operand = graph.tensor((2, height, width, 3), dtype, parameters)
+    result = graph.tensor((2, *sizes, 3), dtype, parameters)
     table = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
-    graph.operator(
-        name, [operand, known(graph, sizes)], [result], table, alignCorners=corners,
+    return [operand], graph.operator(
+        name, [operand, graph.constant(sizes)], [result], table, alignCorners=corners,
         halfPixelCenters=not corners and bool(rng.integers(0, 2)),
         version=4 if dtype == "int16" else 3,
     )  # fmt: skip
-    return [operand], [result]
 
 
 def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -275,48 +267,49 @@ def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape = [2, 3]
     shape.insert(axis % 3, depth)
     result = graph.tensor(shape, dtype)
-    sides = [known(graph, n, dtype) for n in (5, -2)]
-    graph.operator(
-        "ONE_HOT", [wide, known(graph, depth), *sides], [result], "OneHotOptions", axis=axis
+    sides = [graph.constant(n, dtype) for n in (5, -2)]
+    return [operand], graph.operator(
+        "ONE_HOT", [wide, graph.constant(depth), *sides], [result], "OneHotOptions", axis=axis
     )
-    return [operand], [result]
 
 
 def update(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    found = _parameters(rng, dtype)
-    operand = graph.tensor((4, 5, 3), dtype, found)
-    part = graph.tensor((2, 3, 3), dtype, found)
-    starts = known(graph, rng.integers(-2, 5, 3))
-    result = graph.tensor((4, 5, 3), dtype, found)
-    graph.operator("DYNAMIC_UPDATE_SLICE", [operand, part, starts], [result])
-    return [operand, part], [result]
+    parameters = _parameters(rng, dtype)
+    operand = graph.tensor((4, 5, 3), dtype, parameters)
+    part = graph.tensor((2, 3, 3), dtype, parameters)
+    starts = graph.constant(rng.integers(-2, 5, 3))
+    result = graph.tensor((4, 5, 3), dtype, parameters)
+    return [operand, part], graph.operator(
+        "DYNAMIC_UPDATE_SLICE", [operand, part, starts], [result]
+    )
 
 
-def made(graph: Graph, rng: Rng, name: str) -> Ends:
+def generated_values(graph: Graph, rng: Rng, name: str) -> Ends:
     operand = graph.tensor((2, 3, 4), "float32")
-    given, shape, dtype = [operand], (2, 3, 4), "float32"
+    inputs, shape, dtype = [operand], (2, 3, 4), "float32"
     options: dict[str, object] = {}
     if name == "SHAPE":
         shape, dtype, options = (3,), "int32", {"options": "ShapeOptions", "outType": 2}
     elif name == "RANK":
         shape, dtype = (), "int32"
     elif name == "FILL":
-        given = [known(graph, shape), known(graph, 0.5, "float32")]
+        inputs = [graph.constant(shape), graph.constant(0.5, "float32")]
     elif name == "RANGE":
         start, limit, delta = rng.integers(-9, 9), rng.integers(10, 30), rng.integers(1, 5)
         kind = "int32" if rng.random() < 0.5 else "float32"
-        given = [known(graph, n, kind) for n in (start, limit, delta)]
+        inputs = [graph.constant(n, kind) for n in (start, limit, delta)]
         shape, dtype = (math.ceil((limit - start) / delta),), kind
-    found = graph.tensor(shape, dtype)
-    graph.operator(name, given, [found], **options)  # type: ignore[arg-type]
-    value = found
+    generated = graph.tensor(shape, dtype)
+    graph.operator(name, inputs, [generated], **options)  # type: ignore[arg-type]
+    value = generated
     if dtype == "int32":
         value = graph.tensor(shape, "float32")
-        graph.operator("CAST", [found], [value])
+        graph.operator("CAST", [generated], [value])
     result = graph.tensor((2, 3, 4) if shape == () else shape, "float32")
     other = operand if shape in ((), (2, 3, 4)) else graph.tensor(shape, "float32")
-    graph.operator("ADD", [other, value], [result], "AddOptions")
-    return [other] if other == operand else [operand, other], [result]
+    return [other] if other == operand else [operand, other], graph.operator(
+        "ADD", [other, value], [result], "AddOptions"
+    )
 
 
 _TYPES = ("float32", "int8", "uint8", "int16")
@@ -346,6 +339,6 @@ CASES: dict[str, Case] = {
        for t in _TYPES},
     **{f"RESIZE_BILINEAR-{t}": partial(resize, name="RESIZE_BILINEAR", dtype=t)
        for t in _TYPES},
-    **{f"{n}-float32": partial(made, name=n)
+    **{f"{n}-float32": partial(generated_values, name=n)
        for n in ("SHAPE", "RANK", "FILL", "RANGE", "ZEROS_LIKE")},
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Graphs of random operators of TensorFlow Lite, each of which takes what others computed."""
+"""Random graphs of TensorFlow Lite operators, whose operands are results of earlier operators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tflite_cases import Rng, weights
 
 
 @dataclass
-class Made:
+class RandomTensor:
     """A tensor that there is."""
 
     index: int
@@ -34,28 +34,26 @@ class Writer:
         self.graph = Graph()
         shape = (1, *(int(n) for n in rng.integers(3, 8, 3)))
         self.inputs = [self.new(shape, 0.05) for _ in range(int(rng.integers(1, 3)))]
-        self.made = list(self.inputs)
+        self.tensors = list(self.inputs)
 
-    def new(self, shape: tuple[int, ...], scale: float, like: Made | None = None) -> Made:
+    def new(
+        self, shape: tuple[int, ...], scale: float, like: RandomTensor | None = None
+    ) -> RandomTensor:
         scale = like.scale if like else scale * float(self.rng.uniform(0.7, 1.4))
         zero_point = like.zero_point if like else int(self.rng.integers(-60, 60))
         index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
-        return Made(index, shape, scale, zero_point)
+        return RandomTensor(index, shape, scale, zero_point)
 
-    def known(self, values: object) -> int:
-        array = np.asarray(values, np.int32)
-        return self.graph.tensor(array.shape, "int32", None, array)
-
-    def any(self, rank: int | None = None) -> Made | None:
-        found = [each for each in self.made if rank is None or len(each.shape) == rank]
-        return found[int(self.rng.integers(0, len(found)))] if found else None
+    def any(self, rank: int | None = None) -> RandomTensor | None:
+        candidates = [each for each in self.tensors if rank is None or len(each.shape) == rank]
+        return candidates[int(self.rng.integers(0, len(candidates)))] if candidates else None
 
     def activation(self) -> int:
         return int(self.rng.choice([0, 0, 1, 3]))
 
     # -- operators --------------------------------------------------------------------------------
 
-    def convolution(self) -> Made | None:
+    def convolution(self) -> RandomTensor | None:
         x = self.any(4)
         if x is None or min(x.shape[1:3]) < 2:
             return None
@@ -81,7 +79,7 @@ class Writer:
         )  # fmt: skip
         return result
 
-    def fully_connected(self) -> Made | None:
+    def fully_connected(self) -> RandomTensor | None:
         x = self.any(2)
         if x is None:
             return None
@@ -96,11 +94,11 @@ class Writer:
         )  # fmt: skip
         return result
 
-    def binary(self) -> Made | None:
+    def binary(self) -> RandomTensor | None:
         x = self.any()
         assert x is not None
-        others = [each for each in self.made if each.shape == x.shape]
-        y = others[int(self.rng.integers(0, len(others)))]
+        candidates = [each for each in self.tensors if each.shape == x.shape]
+        y = candidates[int(self.rng.integers(0, len(candidates)))]
         name = str(self.rng.choice(["ADD", "SUB", "MUL"]))
         scale = x.scale * y.scale * 60 if name == "MUL" else x.scale + y.scale
         result = self.new(x.shape, scale)
@@ -110,7 +108,7 @@ class Writer:
         )  # fmt: skip
         return result
 
-    def unary(self) -> Made | None:
+    def unary(self) -> RandomTensor | None:
         x = self.any()
         assert x is not None
         name = str(self.rng.choice(["RELU", "LOGISTIC", "TANH", "HARD_SWISH", "LEAKY_RELU",
@@ -128,11 +126,11 @@ class Writer:
         self.graph.operator(name, [x.index], [result.index], **options)  # type: ignore[arg-type]
         return result
 
-    def fixed(self, shape: tuple[int, ...], scale: float, zero_point: int) -> Made:
+    def fixed(self, shape: tuple[int, ...], scale: float, zero_point: int) -> RandomTensor:
         index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
-        return Made(index, shape, scale, zero_point)
+        return RandomTensor(index, shape, scale, zero_point)
 
-    def pool(self) -> Made | None:
+    def pool(self) -> RandomTensor | None:
         x = self.any(4)
         if x is None or min(x.shape[1:3]) < 2:
             return None
@@ -144,7 +142,7 @@ class Writer:
         )  # fmt: skip
         return result
 
-    def reshape(self) -> Made | None:
+    def reshape(self) -> RandomTensor | None:
         x = self.any()
         assert x is not None
         count = math.prod(x.shape)
@@ -153,10 +151,10 @@ class Writer:
             side = next(n for n in range(math.isqrt(x.shape[1]), 0, -1) if not x.shape[1] % n)
             shape = (x.shape[0], side, 1, x.shape[1] // side)
         result = self.new(shape, 0, x)
-        self.graph.operator("RESHAPE", [x.index, self.known(shape)], [result.index])
+        self.graph.operator("RESHAPE", [x.index, self.graph.constant(shape)], [result.index])
         return result
 
-    def moved(self) -> Made | None:
+    def moved(self) -> RandomTensor | None:
         x = self.any(4)
         if x is None:
             return None
@@ -169,23 +167,23 @@ class Writer:
         if name == "TRANSPOSE":
             order = [0, *(int(n) + 1 for n in self.rng.permutation(3))]
             shape = tuple(shape[n] for n in order)
-            inputs.append(self.known(order))
+            inputs.append(self.graph.constant(order))
         elif name == "PAD":
             shape = (shape[0], shape[1] + 1, shape[2] + 2, shape[3])
-            inputs.append(self.known([[0, 0], [0, 1], [1, 1], [0, 0]]))
+            inputs.append(self.graph.constant([[0, 0], [0, 1], [1, 1], [0, 0]]))
         elif name == "STRIDED_SLICE":
             shape = (shape[0], -(-shape[1] // 2), *shape[2:])
-            inputs += [self.known(each) for each in ([0] * 4, x.shape, [1, 2, 1, 1])]
+            inputs += [self.graph.constant(each) for each in ([0] * 4, x.shape, [1, 2, 1, 1])]
             options = {"options": "StridedSliceOptions"}
         elif name == "REVERSE_V2":
-            inputs.append(self.known([int(self.rng.integers(1, 4))]))
+            inputs.append(self.graph.constant([int(self.rng.integers(1, 4))]))
         elif name == "CONCATENATION":
             shape = (*shape[:3], 2 * shape[3])
             inputs.append(x.index)
             options = {"options": "ConcatenationOptions", "axis": 3}
         else:
             shape = (shape[0], *(int(n) for n in self.rng.integers(2, 9, 2)), shape[3])
-            inputs.append(self.known(shape[1:3]))
+            inputs.append(self.graph.constant(shape[1:3]))
             table = "Bilinear" if name == "RESIZE_BILINEAR" else "NearestNeighbor"
             options = {"options": f"Resize{table}Options", "version": 3}
         if math.prod(shape) > 4000:
@@ -194,13 +192,17 @@ class Writer:
         self.graph.operator(name, inputs, [result.index], **options)  # type: ignore[arg-type]
         return result
 
-    def mean(self) -> Made | None:
+    def mean(self) -> RandomTensor | None:
         x = self.any(4)
         if x is None:
             return None
         result = self.new((x.shape[0], x.shape[3]), x.scale / 2)
         self.graph.operator(
-            "MEAN", [x.index, self.known([1, 2])], [result.index], "ReducerOptions", keepDims=False
+            "MEAN",
+            [x.index, self.graph.constant([1, 2])],
+            [result.index],
+            "ReducerOptions",
+            keepDims=False,
         )
         return result
 
@@ -209,17 +211,17 @@ def random_graph(seed: int) -> bytes:
     """A model of 3 to 12 operators; its outputs are the tensors that no operator takes."""
     rng = np.random.default_rng(seed)
     writer = Writer(rng)
-    kinds: list[Callable[[], Made | None]] = [
+    kinds: list[Callable[[], RandomTensor | None]] = [
         writer.convolution, writer.convolution, writer.fully_connected, writer.binary,
         writer.binary, writer.unary, writer.unary, writer.pool, writer.reshape, writer.moved,
         writer.moved, writer.mean,
     ]  # fmt: skip
-    wanted = int(rng.integers(3, 13))
-    while len(writer.made) - len(writer.inputs) < wanted:
-        found = kinds[int(rng.integers(0, len(kinds)))]()
-        if found is not None:
-            writer.made.append(found)
-    computed = writer.made[len(writer.inputs) :]
-    taken = {int(n) for op in writer.graph._operators for n in op.inputs}
-    outputs = [each.index for each in computed if each.index not in taken]
+    count = int(rng.integers(3, 13))
+    while len(writer.tensors) - len(writer.inputs) < count:
+        tensor = kinds[int(rng.integers(0, len(kinds)))]()
+        if tensor is not None:
+            writer.tensors.append(tensor)
+    computed = writer.tensors[len(writer.inputs) :]
+    used = {int(n) for op in writer.graph._operators for n in op.inputs}
+    outputs = [each.index for each in computed if each.index not in used]
     return writer.graph.model([each.index for each in writer.inputs], outputs)

@@ -86,7 +86,7 @@ def lstm_int8(
             graph.tensor((0,), "int16", Quantized(float(rng.uniform(1e-4, 1e-3)))) for _ in range(4)
         ]
     intermediates.append(graph.tensor((0,), "int8", hidden))
-    graph.operator(
+    return [operand], graph.operator(
         name,
         [operand, *weights, *recurrent, diagonal[0], diagonal[1], diagonal[3], *biases,
          projection, projection_bias, *states, *norms],
@@ -98,7 +98,6 @@ def lstm_int8(
         projClip=float(rng.choice([0.0, 0.5])) if projected else 0.0,
         **({"timeMajor": time_major} if name != "LSTM" else {}),
     )  # fmt: skip
-    return [operand], [result]
 
 
 _TABLES = {"LSTM": ("LSTMOptions",),
@@ -146,7 +145,7 @@ def lstm_float(
             _integers(graph, rng, (cells,), 0.01) if gate in gates else -1 for gate in range(4)
         ]
     result = graph.tensor((*lead, outputs), "float32")
-    graph.operator(
+    return [operand], graph.operator(
         name,
         [operand, *each(cells, inputs), *(each(cells) if diagonal else each(cells, outputs)),
          peepholes[0], peepholes[1], peepholes[3], *each(cells),
@@ -164,7 +163,6 @@ def lstm_float(
         **({"timeMajor": time_major} if name != "LSTM" else {}),
         **({"diagonalRecurrentTensors": True} if diagonal else {}),
     )  # fmt: skip
-    return [operand], [result]
 
 
 def bidirectional_lstm(
@@ -183,23 +181,22 @@ def bidirectional_lstm(
         return _floats(graph, rng, dtype, shape)
 
     operand = graph.tensor((*lead, inputs), "float32")
-    others = int(rng.integers(2, 7)) if linked == "crossed" else inputs
+    auxiliary = int(rng.integers(2, 7)) if linked == "crossed" else inputs
     sides, more, states = [], [], []
     for count in cells:
         sides += [constant(count, inputs) for _ in range(4)]
         sides += [constant(count, count) for _ in range(4)]
         sides += [-1] * 3 + [constant(count) for _ in range(4)] + [-1, -1]
-        more += [constant(count, others) if linked == "crossed" else -1 for _ in range(4)]
+        more += [constant(count, auxiliary) if linked == "crossed" else -1 for _ in range(4)]
         states += [graph.tensor((batch, count), "float32", is_variable=True) for _ in range(2)]
-    rows = graph.tensor((*lead, others), "float32") if linked else -1
+    rows = graph.tensor((*lead, auxiliary), "float32") if linked else -1
     extents = [sum(cells)] if merged else cells
     results = [graph.tensor((*lead, extent), "float32") for extent in extents]
-    graph.operator(
+    return [operand, rows] if linked else [operand], graph.operator(
         "BIDIRECTIONAL_SEQUENCE_LSTM", [operand, *sides, *states, rows, *more], results,
         "BidirectionalSequenceLSTMOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
         timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return [operand, rows] if linked else [operand], results
 
 
 def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
@@ -215,7 +212,7 @@ def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
         graph.tensor((*lead, inputs), "float32"),
         graph.tensor((*lead, units), "float32"),
     )
-    graph.operator(
+    return [operand], graph.operator(
         name,
         [operand, *(_floats(graph, rng, dtype, each, 0.3)
                     for each in ((units, inputs), (units, units), (units,))),
@@ -223,7 +220,6 @@ def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
         [result], table, fusedActivationFunction=int(rng.choice([1, 3, TANH])),
         asymmetricQuantizeInputs=bool(rng.integers(0, 2)), **options,
     )  # fmt: skip
-    return [operand], [result]
 
 
 def bidirectional_rnn(
@@ -251,12 +247,11 @@ def bidirectional_rnn(
     rows = graph.tensor((*lead, inputs), "float32") if linked else -1
     extents = [sum(units)] if merged else units
     results = [graph.tensor((*lead, extent), "float32") for extent in extents]
-    graph.operator(
+    return [operand, rows] if linked else [operand], graph.operator(
         "BIDIRECTIONAL_SEQUENCE_RNN", [operand, *sides, rows, *more], results,
         "BidirectionalSequenceRNNOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
         timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return [operand, rows] if linked else [operand], results
 
 
 def svdf(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
@@ -291,12 +286,11 @@ def svdf(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
             bias = graph.tensor((units,), "int32", Quantized(scale * 2.0**-11), values)
         state = graph.tensor((batch, filters * memory), "int16", Quantized(scale), is_variable=True)
         result, activation = graph.tensor((batch, units), "int8", y), 1
-    graph.operator(
+    return [operand], graph.operator(
         "SVDF", [operand, features, times, bias, state], [result], "SVDFOptions",
         rank=rank, fusedActivationFunction=activation,
         asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return [operand], [result]
 
 
 _WAYS = {"plain": {}, "coupled": {"coupled": True}, "peephole": {"peephole": True},

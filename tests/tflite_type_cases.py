@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from tflite_cases import Case
-from tflite_function_cases import arg, binary, cumsum, reduction, select, unary
+from tflite_elementwise_cases import arg, binary, cumsum, reduction, select, unary
 from tflite_indexing_cases import (
     batches,
     gather,
@@ -20,7 +20,7 @@ from tflite_indexing_cases import (
     strided_slice,
     update,
 )
-from tflite_position_cases import diagonal, reverse_sequence, scatter_nd, sparse_to_dense
+from tflite_scatter_cases import diagonal, reverse_sequence, scatter_nd, sparse_to_dense
 
 _MOVED = "uint8 int16 int32 int64 bool"
 _NAMED: dict[Callable[..., object], dict[str, str]] = {

@@ -36,14 +36,13 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "", **opt
             y = Quantized(FIXED[name], {"int8": (127, 0), "uint8": (255, 128)}[dtype]
                           [name == "L2_NORMALIZATION"])  # fmt: skip
     operand = graph.tensor(SHAPE, dtype, x)
-    given = operand
+    argument = operand
     if positive and dtype in ("float32", "int16"):
-        given = graph.tensor(SHAPE, dtype, x)
-        graph.operator("ABS", [operand], [given])
+        argument = graph.tensor(SHAPE, dtype, x)
+        graph.operator("ABS", [operand], [argument])
     result = graph.tensor(SHAPE, target or dtype, y)
     table = options.pop("table", None)
-    graph.operator(name, [given], [result], table, **options)
-    return [operand], [result]
+    return [operand], graph.operator(name, [argument], [result], table, **options)
 
 
 def _slopes(dtype: str) -> str:
@@ -63,8 +62,7 @@ def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
     operand = graph.tensor(SHAPE, dtype, x)
     slopes = graph.tensor((1, 1, 4), _slopes(dtype), a, data)
     result = graph.tensor(SHAPE, dtype, y)
-    graph.operator("PRELU", [operand, slopes], [result])
-    return [operand], [result]
+    return [operand], graph.operator("PRELU", [operand, slopes], [result])
 
 
 def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> Ends:
@@ -108,26 +106,26 @@ def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> E
         sides = list(inputs)
     result = graph.tensor(SHAPE, target or dtype, None if target else z)
     options = {"DIV": "DivOptions"}.get(name)
-    graph.operator(name, sides, [result], options)
-    return inputs, [result]
+    return inputs, graph.operator(name, sides, [result], options)
 
 
 def select(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     shape = {0: SHAPE, 1: (2,), 2: (1, 3, 1, 4)}[
         int(rng.integers(0, 2)) * (2 if "V2" in name else 1)
     ]
-    found = quantized(rng, dtype) if dtype in QUANTIZED else None
-    inputs = [graph.tensor(shape, "bool"), *(graph.tensor(SHAPE, dtype, found) for _ in range(2))]
-    result = graph.tensor(SHAPE, dtype, found)
-    graph.operator(name, inputs, [result])
-    return inputs, [result]
+    parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
+    inputs = [
+        graph.tensor(shape, "bool"),
+        *(graph.tensor(SHAPE, dtype, parameters) for _ in range(2)),
+    ]
+    result = graph.tensor(SHAPE, dtype, parameters)
+    return inputs, graph.operator(name, inputs, [result])
 
 
 def add_n(graph: Graph, rng: Rng, dtype: str) -> Ends:
     inputs = [graph.tensor(SHAPE, dtype) for _ in range(int(rng.integers(2, 5)))]
     result = graph.tensor(SHAPE, dtype)
-    graph.operator("ADD_N", inputs, [result])
-    return inputs, [result]
+    return inputs, graph.operator("ADD_N", inputs, [result])
 
 
 def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -146,33 +144,34 @@ def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     gone = {axis % 4 for axis in axes}
     shape = [1 if a in gone else n for a, n in enumerate(SHAPE) if keep or a not in gone]
     operand = graph.tensor(SHAPE, dtype, x)
-    positions = graph.tensor((len(axes),), "int32", None, np.array(axes, np.int32))
+    positions = graph.constant(axes)
     result = graph.tensor(shape, dtype, y)
-    graph.operator(name, [operand, positions], [result], "ReducerOptions", keepDims=keep)
-    return [operand], [result]
+    return [operand], graph.operator(
+        name, [operand, positions], [result], "ReducerOptions", keepDims=keep
+    )
 
 
 def arg(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     axis = int(rng.integers(0, 4))
     operand = graph.tensor(SHAPE, dtype, quantized(rng, dtype) if dtype in QUANTIZED else None)
-    position = graph.tensor((), "int32", None, np.array(axis, np.int32))
+    position = graph.constant(axis)
     shape = [n for a, n in enumerate(SHAPE) if a != axis]
     wide = bool(rng.integers(0, 2))
     result = graph.tensor(shape, "int64" if wide else "int32")
     table = {"ARG_MAX": "ArgMaxOptions", "ARG_MIN": "ArgMinOptions"}[name]
-    graph.operator(name, [operand, position], [result], table, outputType=4 if wide else 2)
-    return [operand], [result]
+    return [operand], graph.operator(
+        name, [operand, position], [result], table, outputType=4 if wide else 2
+    )
 
 
 def cumsum(graph: Graph, rng: Rng, dtype: str) -> Ends:
     operand = graph.tensor(SHAPE, dtype)
-    axis = graph.tensor((), "int32", None, np.array(int(rng.integers(0, 4)), np.int32))
+    axis = graph.constant(int(rng.integers(0, 4)))
     result = graph.tensor(SHAPE, dtype)
-    graph.operator(
+    return [operand], graph.operator(
         "CUMSUM", [operand, axis], [result], "CumsumOptions",
         exclusive=bool(rng.integers(0, 2)), reverse=bool(rng.integers(0, 2)),
     )  # fmt: skip
-    return [operand], [result]
 
 
 _UNARY: dict[str, tuple[str, ...]] = {

@@ -109,9 +109,9 @@ def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
         "buffer": root.Buffers(1) if root.BuffersLength() > 1 else None,
         "options": graph.Operators(0).BuiltinOptions(),
     }[table]
-    place = getattr(first, "_tab", first).Pos
+    position = getattr(first, "_tab", first).Pos
     changed = bytearray(data)
-    vtable = place - int(np.frombuffer(data, "<i4", 1, place)[0])
+    vtable = position - int(np.frombuffer(data, "<i4", 1, position)[0])
     size, extent = (int(n) for n in np.frombuffer(data, "<u2", 2, vtable))
     slots = {"model": 10, "graph": 6, "tensor": 11, "quantization": 7, "operator": 14, "code": 4,
              "buffer": 3, "options": 7}  # fmt: skip
@@ -124,7 +124,7 @@ def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
     moved = len(changed)
     numbers = [4 + 2 * len(entries), extent, *entries]
     changed += np.array(numbers, "<u2").tobytes()
-    changed[place : place + 4] = np.array([place - moved], "<i4").tobytes()
+    changed[position : position + 4] = np.array([position - moved], "<i4").tobytes()
     return bytes(changed)
 
 
@@ -170,7 +170,7 @@ def branches() -> bytes:
         branch.operator(name, sides, [result], f"{name.capitalize()}Options",
                         fusedActivationFunction=1)  # fmt: skip
         numbers.append(graph.called(branch, sides, [result]))
-    condition = graph.tensor((), "bool", None, np.array(True))
+    condition = graph.constant(True, "bool")
     operands = [graph.tensor((2, 3), "float32") for _ in range(2)]
     result = graph.tensor((2, 3), "float32")
     graph.operator(
@@ -340,7 +340,7 @@ def test_counts_that_contradict_the_tensors_are_errors(
     operands = [graph.tensor((2, 3), "float32") for _ in range(2 if name == "PACK" else 1)]
     shape = {"PACK": (2, 2, 3), "SPLIT": (1, 3), "UNPACK": (3,)}[name]
     results = [graph.tensor(shape, "float32") for _ in range(1 if name == "PACK" else 2)]
-    axis = [graph.tensor((), "int32", None, np.array(0, np.int32))] if name == "SPLIT" else []
+    axis = [graph.constant(0)] if name == "SPLIT" else []
     graph.operator(name, [*axis, *operands], results, option, **values)
     with pytest.raises(InputError, match=message):
         computed(graph.model(operands, results))
@@ -402,12 +402,12 @@ def _zero_points(graph: Graph) -> None:
     graph._tensors[0].quantization.scale = []
 
 
-def _places(graph: Graph) -> None:
+def _two_offsets(graph: Graph) -> None:
     _constant(graph)
     graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
 
 
-def _nowhere(graph: Graph) -> None:
+def _missing_bytes(graph: Graph) -> None:
     _constant(graph)
     graph._buffers[-1].data, graph._buffers[-1].size = None, 6
 
@@ -418,8 +418,8 @@ def _nowhere(graph: Graph) -> None:
         (_variable, "tensor 0 't0' is a variable with elements in the file"),
         (_constant, "tensor 't0', an input of graph 0, is a constant"),
         (_zero_points, "tensor 0 't0' has zero points, and no scales"),
-        (_places, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
-        (_nowhere, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
+        (_two_offsets, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
+        (_missing_bytes, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
     ],
 )
 def test_pieces_that_contradict_each_other_are_errors(

@@ -8,111 +8,108 @@ import numpy as np
 
 from tflite_builder import Graph
 from tflite_cases import Case, Ends, Rng, quantized
-from tflite_function_cases import QUANTIZED
-from tflite_indexing_cases import known, positions
+from tflite_elementwise_cases import QUANTIZED
+from tflite_indexing_cases import positions
 
 
 def top_k(graph: Graph, rng: Rng, dtype: str, extent: int = 0) -> Ends:
     """8-bit values have equals among them."""
     extent = extent or int(rng.integers(2, 90))
     count = int(rng.integers(1, min(extent + 1, 90)))
-    found = quantized(rng, dtype) if dtype in QUANTIZED else None
-    operand = graph.tensor((2, 3, extent), dtype, found)
-    results = [graph.tensor((2, 3, count), dtype, found), graph.tensor((2, 3, count), "int32")]
-    graph.operator("TOPK_V2", [operand, known(graph, count)], results, "TopKV2Options")
-    return [operand], results
+    parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
+    operand = graph.tensor((2, 3, extent), dtype, parameters)
+    results = [graph.tensor((2, 3, count), dtype, parameters), graph.tensor((2, 3, count), "int32")]
+    return [operand], graph.operator(
+        "TOPK_V2", [operand, graph.constant(count)], results, "TopKV2Options"
+    )
 
 
 def scatter_nd(graph: Graph, rng: Rng, dtype: str, computed: bool) -> Ends:
     """Several parts at one position are added."""
     shape, depth = (3, 4, 5), int(rng.integers(1, 4))
-    found = quantized(rng, dtype) if dtype in QUANTIZED else None
-    inputs, where = positions(graph, rng, (2, 4, depth), computed=computed, most=2)
-    parts = graph.tensor((2, 4, *shape[depth:]), dtype, found)
-    result = graph.tensor(shape, dtype, found)
-    graph.operator("SCATTER_ND", [where, parts, known(graph, shape)], [result])
-    return [*inputs, parts], [result]
+    parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
+    inputs, indices = positions(graph, rng, (2, 4, depth), computed=computed, most=2)
+    updates = graph.tensor((2, 4, *shape[depth:]), dtype, parameters)
+    result = graph.tensor(shape, dtype, parameters)
+    return [*inputs, updates], graph.operator(
+        "SCATTER_ND", [indices, updates, graph.constant(shape)], [result]
+    )
 
 
 def segments(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     operand = graph.tensor((6, 4), dtype)
     if name == "SEGMENT_SUM":
         numbers = np.cumsum([0, *rng.integers(0, 2, 5)])  # no segment is empty
-        inputs, count = [operand, known(graph, numbers)], int(numbers.max()) + 1
+        inputs, count = [operand, graph.constant(numbers)], int(numbers.max()) + 1
     else:
         shape = (6, 4)[: int(rng.integers(1, 3))]
         count = int(rng.integers(4, 6))
         numbers = rng.integers(-1, 4, shape)
-        inputs = [operand, known(graph, numbers), known(graph, count)]
+        inputs = [operand, graph.constant(numbers), graph.constant(count)]
     result = graph.tensor((count, *(6, 4)[numbers.ndim :]), dtype)
-    graph.operator(name, inputs, [result])
-    return [operand], [result]
+    return [operand], graph.operator(name, inputs, [result])
 
 
 def sparse_to_dense(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, count = (3, 4), int(rng.integers(1, 6))
     linear = np.sort(rng.choice(12, count, replace=False))
-    where = known(graph, np.stack(np.unravel_index(linear, shape), -1))
-    parts = graph.tensor((count,), dtype)
-    other = known(graph, 3, dtype)
+    indices = graph.constant(np.stack(np.unravel_index(linear, shape), -1))
+    updates = graph.tensor((count,), dtype)
+    other = graph.constant(3, dtype)
     result = graph.tensor(shape, dtype)
-    graph.operator(
-        "SPARSE_TO_DENSE", [where, known(graph, shape), parts, other], [result],
+    return [updates], graph.operator(
+        "SPARSE_TO_DENSE", [indices, graph.constant(shape), updates, other], [result],
         "SparseToDenseOptions",
     )  # fmt: skip
-    return [parts], [result]
 
 
 def reverse_sequence(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    shape, found = (3, 4, 5), quantized(rng, dtype) if dtype in QUANTIZED else None
+    shape, parameters = (3, 4, 5), quantized(rng, dtype) if dtype in QUANTIZED else None
     batch, time = (int(n) for n in rng.choice(3, 2, replace=False))
-    operand, result = graph.tensor(shape, dtype, found), graph.tensor(shape, dtype, found)
-    lengths = known(graph, rng.integers(0, shape[time] + 1, shape[batch]))
-    graph.operator(
+    operand, result = graph.tensor(shape, dtype, parameters), graph.tensor(shape, dtype, parameters)
+    lengths = graph.constant(rng.integers(0, shape[time] + 1, shape[batch]))
+    return [operand], graph.operator(
         "REVERSE_SEQUENCE", [operand, lengths], [result], "ReverseSequenceOptions",
         seqDim=time, batchDim=batch,
     )  # fmt: skip
-    return [operand], [result]
 
 
 def diagonal(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     rows, columns = (int(n) for n in rng.integers(1, 6, 2))
     if name == "MATRIX_DIAG":
         operand, result = graph.tensor((2, rows), dtype), graph.tensor((2, rows, rows), dtype)
-        graph.operator(name, [operand], [result], "MatrixDiagOptions")
-        return [operand], [result]
+        return [operand], graph.operator(name, [operand], [result], "MatrixDiagOptions")
     inputs = [
         graph.tensor((2, rows, columns), dtype), graph.tensor((2, min(rows, columns)), dtype)
     ]  # fmt: skip
     result = graph.tensor((2, rows, columns), dtype)
-    graph.operator(name, inputs, [result], "MatrixSetDiagOptions")
-    return inputs, [result]
+    return inputs, graph.operator(name, inputs, [result], "MatrixSetDiagOptions")
 
 
 def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
     sizes = [np.dtype(each).itemsize for each in (source, target)]
     shape: tuple[int, ...] = (2, 3)
-    wanted: tuple[int, ...] = shape
+    result_shape: tuple[int, ...] = shape
     if sizes[0] > sizes[1]:
-        wanted = (2, 3, sizes[0] // sizes[1])
+        result_shape = (2, 3, sizes[0] // sizes[1])
     elif sizes[0] < sizes[1]:
         shape = (2, 3, sizes[1] // sizes[0])
-    operand, result = graph.tensor(shape, source), graph.tensor(wanted, target)
-    graph.operator("BITCAST", [operand], [result], "BitcastOptions")
-    return [operand], [result]
+    operand, result = graph.tensor(shape, source), graph.tensor(result_shape, target)
+    return [operand], graph.operator("BITCAST", [operand], [result], "BitcastOptions")
 
 
 def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:
     """A shape that two others give, which a tensor is broadcast to."""
     shape = (2, 3, 4)
-    parts = [np.where(rng.random(3) < 0.5, 1, shape) for _ in range(2)]
-    wanted = np.maximum(*parts)
-    sides = [known(graph, each) for each in parts]
-    found = graph.tensor((3,), "int32")
-    graph.operator("BROADCAST_ARGS", sides, [found])
-    operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor(wanted, "float32")
-    graph.operator("BROADCAST_TO", [operand, found], [result], version=2)
-    return [operand], [result]
+    shapes = [np.where(rng.random(3) < 0.5, 1, shape) for _ in range(2)]
+    result_shape = np.maximum(*shapes)
+    sides = [graph.constant(each) for each in shapes]
+    broadcast_shape = graph.tensor((3,), "int32")
+    graph.operator("BROADCAST_ARGS", sides, [broadcast_shape])
+    operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor(result_shape, "float32")
+    return [operand], graph.operator(
+        "BROADCAST_TO", [operand, broadcast_shape], [result], version=2
+    )
 
 
 _UNSORTED = tuple(f"UNSORTED_SEGMENT_{name}" for name in ("SUM", "PROD", "MAX", "MIN"))

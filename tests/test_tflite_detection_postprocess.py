@@ -60,7 +60,7 @@ def test_the_greatest_of_long_rows(cpu: Device) -> None:
     """Equal ones and infinities too."""
     graph, rng = Graph(), np.random.default_rng(2)
     operand = graph.tensor((2, 20000), "float32")
-    count = graph.tensor((1,), "int32", None, np.array([40], np.int32))
+    count = graph.constant([40])
     results = [graph.tensor((2, 40), "float32"), graph.tensor((2, 40), "int32")]
     graph.operator("TOPK_V2", [operand, count], results, "TopKV2Options")
     rows = rng.integers(0, 300, (2, 20000)).astype(np.float32)

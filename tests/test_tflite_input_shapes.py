@@ -27,7 +27,7 @@ def frames(name: str = "x") -> bytes:
     graph._tensors[operand].shapeSignature = [-1, -1]
     extents = graph.tensor((2,), "int32")
     graph.operator("SHAPE", [operand], [extents], "ShapeOptions", outType=2)
-    tail = graph.tensor((2,), "int32", None, np.array([1, 1], np.int32))
+    tail = graph.constant([1, 1])
     target = graph.tensor((4,), "int32")
     graph.operator("CONCATENATION", [extents, tail], [target], "ConcatenationOptions", axis=0)
     images = graph.tensor((1, 1, 1, 1), "float32")
@@ -40,7 +40,7 @@ def frames(name: str = "x") -> bytes:
     graph._tensors[convolved].shapeSignature = [-1, -1, 1, 3]
     graph.operator("CONV_2D", [images, filters, bias], [convolved], "Conv2DOptions", strideW=1,
                    strideH=2, padding=1)  # fmt: skip
-    axes = graph.tensor((2,), "int32", None, np.array([1, 2], np.int32))
+    axes = graph.constant([1, 2])
     result = graph.tensor((1, 3), "float32")
     graph._tensors[result].shapeSignature = [-1, 3]
     graph.operator("MEAN", [convolved, axes], [result], "ReducerOptions")
@@ -110,7 +110,7 @@ def by_rate() -> bytes:
         numbers.append(graph.called(branch, sides, [result]))
     operands = [graph.tensor((2, 3), "int8", parameters, name=name) for name in ("a", "b")]
     rate = graph.tensor((1,), "int32", name="rate")
-    most = graph.tensor((1,), "int32", None, np.array([16000], np.int32))
+    most = graph.constant([16000])
     condition = graph.tensor((1,), "bool")
     graph.operator("EQUAL", [rate, most], [condition], "EqualOptions")
     result = graph.tensor((2, 3), "int8", parameters)

@@ -21,7 +21,7 @@ from subquant.importers.tflite.data_movement import MOVED_INPUTS
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
-from tflite_mover_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of
+from tflite_data_movement_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of
 
 EXACT = ImportOptions(semantics="exact")
 NAMES = sorted(MOVERS_OF_CASES | SELECTORS)
@@ -112,7 +112,7 @@ def test_a_scale_for_each_index_moves_with_its_axis(cpu: Device) -> None:
     weights = rng.integers(-127, 128, (3, 3)).astype(np.int8)
     graph, scales = Graph(), np.array([0.1, 0.02, 0.3], np.float32)
     operand = graph.tensor((3, 3), "int8", Quantized(scales.tolist(), 0, 0), weights)
-    order = graph.tensor((2,), "int32", None, np.array([1, 0], np.int32))
+    order = graph.constant([1, 0])
     # The same numbers along the same dimension, which is another one after the transposition.
     result = graph.tensor((3, 3), "int8", Quantized(scales.tolist(), 0, 0))
     more = graph.tensor((3, 3), "int8", Quantized(0.25))
@@ -189,7 +189,7 @@ def _called(name: str) -> bytes:
     outer = Graph()
     inner = outer.part()
     argument = inner.tensor((2, 3), "int8", SIDES[1])
-    flipped = inner.tensor((1,), "int32", None, np.array([1], np.int32))
+    flipped = inner.constant([1])
     value = inner.tensor((2, 3), "int8", SIDES[2])
     inner.operator("REVERSE_V2", [argument, flipped], [value])
     number = outer.called(inner, [argument], [value])
@@ -225,18 +225,18 @@ def test_loops_requantize_what_they_carry(cpu: Device) -> None:
     outer = Graph()
     condition, body = outer.part(), outer.part()
     counter, value = condition.tensor((), "int32"), condition.tensor((2, 3), "int8", SIDES[0])
-    limit = condition.tensor((), "int32", None, np.array(2, np.int32))
+    limit = condition.constant(2)
     verdict = condition.tensor((), "bool")
     condition.operator("LESS", [counter, limit], [verdict])
     first = outer.called(condition, [counter, value], [verdict])
     counter, value = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[1])
-    one = body.tensor((), "int32", None, np.array(1, np.int32))
-    axis = body.tensor((1,), "int32", None, np.array([1], np.int32))
+    one = body.constant(1)
+    axis = body.constant([1])
     more, flipped = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[2])
     body.operator("ADD", [counter, one], [more], "AddOptions", potScaleInt16=False)
     body.operator("REVERSE_V2", [value, axis], [flipped])
     second = outer.called(body, [counter, value], [more, flipped])
-    start = outer.tensor((), "int32", None, np.array(0, np.int32))
+    start = outer.constant(0)
     operand = outer.tensor((2, 3), "int8", SIDES[0])
     results = [outer.tensor((), "int32"), outer.tensor((2, 3), "int8", SIDES[3])]
     outer.operator("WHILE", [start, operand], results, "WhileOptions",

@@ -35,12 +35,12 @@ def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
     """The parts and the magnitude of a transform, which is reshaped and cut in between."""
     graph = Graph()
     operand = graph.tensor(shape, "float32")
-    sizes = graph.tensor((2,), "int32", None, np.array(lengths, np.int32))
+    sizes = graph.constant(lengths)
     result = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
     flat = (int(np.prod(result[:-1])), result[-1])
     whole, rows = (graph.tensor(each, "float32", type_name="COMPLEX64") for each in (result, flat))
     graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
-    target = graph.tensor((2,), "int32", None, np.array(flat, np.int32))
+    target = graph.constant(flat)
     graph.operator("RESHAPE", [whole, target], [rows], "ReshapeOptions", newShape=list(flat))
     results = []
     for name in ("REAL", "IMAG", "COMPLEX_ABS"):
@@ -77,7 +77,7 @@ def test_magnitudes_whose_squares_are_no_floats() -> None:
 def test_complex_results_and_operators_are_refused() -> None:
     graph = Graph()
     operand = graph.tensor((1, 8), "float32")
-    sizes = graph.tensor((2,), "int32", None, np.array([1, 8], np.int32))
+    sizes = graph.constant([1, 8])
     whole, negated = (graph.tensor((1, 5), "float32", type_name="COMPLEX64") for _ in range(2))
     graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
     with pytest.raises(UnsupportedError, match="tensor 't2' is of type COMPLEX64"):
