@@ -1,4 +1,4 @@
-"""Calls with arguments and results that stay, and functions without fences."""
+"""Bound calls, with fixed arguments and results, and synchronous entry points."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def cpu_program() -> Executable:
 @pytest.fixture
 def program(device: Device, request: pytest.FixtureRequest) -> Executable:
     if not device.is_vulkan:
-        found: Executable = request.getfixturevalue("cpu_program")
-        return found
+        executable: Executable = request.getfixturevalue("cpu_program")
+        return executable
     return subquant.compile(PROGRAM, target="vulkan", device=device)
 
 
@@ -103,7 +103,7 @@ def both(results: Any) -> list[list[Any]]:
     return [np.asarray(each).tolist() for each in results]
 
 
-def test_what_is_compiled_for_a_cpu(cpu_program: Executable) -> None:
+def test_synchronous_entries_of_a_cpu_program(cpu_program: Executable) -> None:
     names = set(cpu_program._module.function_names)
     assert {f"two{suffix}" for suffix in ("", SYNC_SUFFIX, ALLOCATE_SUFFIX, BOUND_SUFFIX)} <= names
     assert {
@@ -137,14 +137,14 @@ def test_results_are_those_of_calls(program: Executable) -> None:
 @ON_DEVICES
 def test_other_arguments(program: Executable) -> None:
     rng = np.random.default_rng(2)
-    weights, others = rng.integers(-8, 8, (2, 4, 8)).astype(np.int8)
+    weights, new_weights = rng.integers(-8, 8, (2, 4, 8)).astype(np.int8)
     x = rng.standard_normal(8).astype(np.float32)
     product = program.product.bind(weights, x)
     product()
     product.set("x", 2 * x)
     np.testing.assert_array_equal(product().numpy(), program.product(weights, 2 * x))
-    product.set("weights", others)
-    np.testing.assert_array_equal(product().numpy(), program.product(others, 2 * x))
+    product.set("weights", new_weights)
+    np.testing.assert_array_equal(product().numpy(), program.product(new_weights, 2 * x))
     product.set(0, program.product.put(0, weights))
     np.testing.assert_array_equal(product().numpy(), program.product(weights, 2 * x))
     scaled = program.scaled.bind(X, 3)
@@ -163,26 +163,26 @@ def test_other_arguments(program: Executable) -> None:
     assert halve().numpy().tolist() == [1] * 6
 
 
-def test_memory_stays(cpu_program: Executable) -> None:
-    """Results lie in one place, and an array that was given is not written to."""
+def test_results_stay_in_the_same_memory(cpu_program: Executable) -> None:
+    """Results stay in the same memory, and argument arrays are not written to."""
     two = cpu_program.two
-    given = two.put(0, X)
-    call = two.bind(given, X)
+    argument_array = two.put(0, X)
+    call = two.bind(argument_array, X)
     first, _ = call()
     seen = np.asarray(first)
     call.set(1, 10 * X)
-    again, product = call()
-    assert again is first
+    pinned_again, product = call()
+    assert pinned_again is first
     assert seen.tolist() == (11 * X).tolist()
     assert product.numpy().tolist() == (10 * X * X).tolist()
     call.set(0, 2 * X)
     assert both(call()) == [(12 * X).tolist(), (20 * X * X).tolist()]
-    assert given.numpy().tolist() == X.tolist()
+    assert argument_array.numpy().tolist() == X.tolist()
     assert seen.tolist() == (11 * X).tolist()  # memory of the call with the other array
 
 
 def test_a_result_is_an_argument(cpu_program: Executable) -> None:
-    """Nothing is kept of an array that is written to again, and it cannot be donated away."""
+    """The array has no packed tensors, since its memory changes, and it cannot be donated."""
     two = cpu_program.two
     call = two.bind(X, X)
     for factor in (1, 5):
@@ -204,7 +204,7 @@ func.func @main(%x: tensor<64x256xi8>, %w: tensor<256x128xi8>) -> tensor<64x128x
 """
 
 
-def test_a_team_and_weights_that_are_laid_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_pool_and_prepacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
     monkeypatch.setattr("subquant.signature.Work.is_worth", lambda *a, **k: True)
     rng = np.random.default_rng(3)
@@ -217,7 +217,7 @@ def test_a_team_and_weights_that_are_laid_out(monkeypatch: pytest.MonkeyPatch) -
     np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ weights)
     call.set(1, more)
     np.testing.assert_array_equal(call().numpy(), other.astype(np.int32) @ more)
-    # As a weight: what is laid out of the one before is not read.
+    # As a weight: the packed tensors of the previous one are not read.
     chain = subquant.compile(LARGE, threads=1).main
     row = np.eye(64, 256, dtype=np.int8)
     source = subquant.compile(
@@ -225,14 +225,14 @@ def test_a_team_and_weights_that_are_laid_out(monkeypatch: pytest.MonkeyPatch) -
         "  %y = arith.addi %x, %x : tensor<256x128xi8> return %y : tensor<256x128xi8> }",
         threads=1,
     ).main.bind(weights)
-    for given in (weights, more, weights):
-        source.set(0, given)
-        doubled = (given + given).astype(np.int32)[:64]
+    for argument_array in (weights, more, weights):
+        source.set(0, argument_array)
+        doubled = (argument_array + argument_array).astype(np.int32)[:64]
         for _ in range(3):
             np.testing.assert_array_equal(chain(row, source()), doubled)
 
 
-def test_what_iree_compiled_otherwise_is_bound() -> None:
+def test_programs_with_other_flags_are_bound() -> None:
     options = CompileOptions(iree_flags=("--iree-opt-level=O1",))
     text = "func.func @main(%x: tensor<6xi32>) -> tensor<6xi32> {"
     text += " %y = arith.addi %x, %x : tensor<6xi32> return %y : tensor<6xi32> }"
@@ -255,10 +255,10 @@ def test_wrong_use(cpu_program: Executable) -> None:
     with pytest.raises(SignatureError, match=r"argument 0 of 'two'"):
         call.set(0, X.astype(np.float32))
     assert both(call())[0] == (2 * X).tolist()
-    given = two.put(0, X)
-    two(given, X, donate=(0,), resident=True)
+    argument_array = two.put(0, X)
+    two(argument_array, X, donate=(0,), resident=True)
     with pytest.raises(ExecutionError, match="donated"):
-        two.bind(given, X)()
+        two.bind(argument_array, X)()
 
 
 def test_one_thread_at_a_time(cpu_program: Executable) -> None:
@@ -268,10 +268,10 @@ def test_one_thread_at_a_time(cpu_program: Executable) -> None:
     assert prepared is not None
     entered, go_on = threading.Event(), threading.Event()
 
-    def invoke(*given: Any) -> None:
+    def invoke(*argument_array: Any) -> None:
         entered.set()
         go_on.wait(30)
-        prepared.invoke(*given)
+        prepared.invoke(*argument_array)
 
     call._prepared = prepared._replace(invoke=invoke)
     thread = threading.Thread(target=call)
@@ -292,12 +292,12 @@ CALLS = {
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers of Unix")
-@pytest.mark.filterwarnings(  # Python drops what is raised where an array is let go
+@pytest.mark.filterwarnings(  # Python drops exceptions of an array's release
     "ignore::pytest.PytestUnraisableExceptionWarning"
 )
 @pytest.mark.parametrize("kind", CALLS)
-def test_a_call_that_is_interrupted_can_be_made_again(cpu_program: Executable, kind: str) -> None:
-    """Wherever Ctrl-C comes, the next call is not refused, and Python's end waits for none."""
+def test_an_interrupted_call_can_be_repeated(cpu_program: Executable, kind: str) -> None:
+    """At any point of a Ctrl-C, the next call is accepted, and the end of Python does not wait."""
     call = CALLS[kind](cpu_program)
     call()
 

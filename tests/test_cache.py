@@ -1,4 +1,4 @@
-"""The cache of compilations: all that one gives, without one, and one for all that ask for it."""
+"""Compilation cache: hits return the whole result; concurrent compilations of a source run once."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class Compiler:
 def test_one_compiles_and_the_others_wait(
     fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And if the one fails, the next of those that wait compiles."""
+    """If it fails, the next of the waiting processes compiles."""
     compiler = Compiler(fails)
     monkeypatch.setattr("subquant.compiler.compilation.run_iree", compiler)
-    found: list[Any] = []
+    blob_names: list[Any] = []
 
     def first() -> None:
         try:
-            found.append(compile_to_bytes(PROGRAM, cache=tmp_path))
+            blob_names.append(compile_to_bytes(PROGRAM, cache=tmp_path))
         except CompilerError as error:
-            found.append(error.message)
+            blob_names.append(error.message)
 
     thread = threading.Thread(target=first)
     thread.start()
@@ -76,7 +76,7 @@ def test_one_compiles_and_the_others_wait(
     thread.join()
     last = "iree-compile" if fails else "cached"
     assert (steps[0], steps[-1]) == ("wait for the same compilation elsewhere", last)
-    assert found == (["refused"] if fails else [b"first"])
+    assert blob_names == (["refused"] if fails else [b"first"])
     assert second == (b"second" if fails else b"first")
     assert compiler.calls == (2 if fails else 1)
     assert not files(tmp_path, "locks")
@@ -108,7 +108,7 @@ def constant_program() -> str:
 
 
 class Given:
-    """What a compilation gives."""
+    """The result of a compilation."""
 
     def __init__(self, source: Any, cache: Path | str, **options: Any) -> None:
         self.steps: list[str] = []
@@ -137,7 +137,7 @@ print(*sorted({"numpy", "subprocess", "torch_mlir", "iree.compiler", "rich"} & {
 
 
 def test_a_hit_imports_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would take longer than the rest: NumPy, MLIR, child processes."""
+    """NumPy, MLIR and child processes would take longer than the rest."""
     monkeypatch.setenv("SUBQUANT_CACHE", str(tmp_path / "cache"))
     (tmp_path / "model.mlir").write_text(constant_program())
     compile_to_bytes(constant_program(), parameters=tmp_path / "1.irpa")
@@ -153,22 +153,22 @@ def test_a_hit_imports_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "2.irpa").read_bytes() == (tmp_path / "1.irpa").read_bytes()
 
 
-def test_a_hit_gives_all_that_a_compilation_gives(tmp_path: Path) -> None:
+def test_a_hit_returns_the_whole_result(tmp_path: Path) -> None:
     model = tmp_path / "model.mlir"
     model.write_text(constant_program())
     archives = [tmp_path / name for name in ("1.irpa", "2.irpa", "3.irpa")]
     first = Given(model, tmp_path / "cache", parameters=archives[0])
     assert "iree-compile" in first.steps
-    again = Given(model, tmp_path / "cache", parameters=archives[1])
-    assert again.steps == ["cached"]
+    repeated = Given(model, tmp_path / "cache", parameters=archives[1])
+    assert repeated.steps == ["cached"]
     elsewhere = Given(constant_program(), tmp_path / "cache", parameters=archives[2])
     assert elsewhere.steps == ["cached"]
     without = Given(model, "", parameters=tmp_path / "4.irpa")
     assert without.steps[-1] == "iree-compile"
-    for given in (again, elsewhere, without):
-        assert given.data == first.data
-        assert given.signatures == first.signatures
-    assert again.remarks == without.remarks == first.remarks
+    for module_source in (repeated, elsewhere, without):
+        assert module_source.data == first.data
+        assert module_source.signatures == first.signatures
+    assert repeated.remarks == without.remarks == first.remarks
     for archive in archives:
         assert archive.read_bytes() == (tmp_path / "4.irpa").read_bytes()
         assert [*Archive(archive)] == ["constant"]
@@ -178,7 +178,7 @@ def test_a_hit_gives_all_that_a_compilation_gives(tmp_path: Path) -> None:
     assert inside.data != first.data
 
 
-def test_remarks_are_said_again_with_the_name_of_the_file(tmp_path: Path) -> None:
+def test_cached_remarks_name_the_file(tmp_path: Path) -> None:
     text = (
         "func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5>>, "
         "%y: tensor<8x4x!quant.uniform<i8:f32, 0.25>>) "
@@ -188,15 +188,15 @@ def test_remarks_are_said_again_with_the_name_of_the_file(tmp_path: Path) -> Non
         "-> tensor<2x4x!quant.uniform<i32:f32, 0.125>>\n"
         "  return %0 : tensor<2x4x!quant.uniform<i32:f32, 0.125>>\n}\n"
     )
-    places = []
+    paths = []
     for name in ("a.mlir", "b.mlir", "a.mlir"):
         (tmp_path / name).write_text(text)
-        given = Given(tmp_path / name, tmp_path / "cache")
-        assert given.remarks
-        places.append([str(remark.place) for remark in given.remarks])
-        assert all(place.startswith(f"{tmp_path / name}:") for place in places[-1])
-    assert places[0] == places[2]
-    assert given.steps == ["cached"]
+        module_source = Given(tmp_path / name, tmp_path / "cache")
+        assert module_source.remarks
+        paths.append([str(remark.place) for remark in module_source.remarks])
+        assert all(path_of_place.startswith(f"{tmp_path / name}:") for path_of_place in paths[-1])
+    assert paths[0] == paths[2]
+    assert module_source.steps == ["cached"]
 
 
 def test_a_change_of_code_that_lowers_alike_spares_irees_compiler(
@@ -228,31 +228,31 @@ def shorten(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damage_blobs, damage_records, shorten])
-def test_what_is_damaged_is_made_again_and_said(
+def test_damaged_entries_are_recompiled_and_reported(
     damage: Callable[[Path], None], tmp_path: Path
 ) -> None:
     first = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "1.irpa")
     damage(tmp_path / "cache")
-    again = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "2.irpa")
-    assert again.data == first.data
+    repeated = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "2.irpa")
+    assert repeated.data == first.data
     assert (tmp_path / "1.irpa").read_bytes() == (tmp_path / "2.irpa").read_bytes()
-    assert any("is damaged, and is removed" in step for step in again.steps)
-    assert "iree-compile" in again.steps
+    assert any("is damaged, and is removed" in step for step in repeated.steps)
+    assert "iree-compile" in repeated.steps
     last = Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "3.irpa")
     assert last.steps == ["cached"]
 
 
 @pytest.mark.parametrize("removed", ["records", "blobs"])
-def test_what_is_gone_is_made_again(removed: str, tmp_path: Path) -> None:
+def test_missing_entries_are_recompiled(removed: str, tmp_path: Path) -> None:
     first = Given(PROGRAM, tmp_path)
     for path in files(tmp_path, removed):
         path.unlink()
-    again = Given(PROGRAM, tmp_path)
-    assert (again.data, again.steps[-1]) == (first.data, "iree-compile")
-    assert not any("damaged" in step for step in again.steps)
+    repeated = Given(PROGRAM, tmp_path)
+    assert (repeated.data, repeated.steps[-1]) == (first.data, "iree-compile")
+    assert not any("damaged" in step for step in repeated.steps)
 
 
-def test_a_source_that_changes_meanwhile_is_not_kept(
+def test_a_source_that_changes_is_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = tmp_path / "model.mlir"
@@ -276,12 +276,12 @@ def test_parameters_that_cannot_be_written(tmp_path: Path) -> None:
         Given(constant_program(), tmp_path / "cache", parameters=tmp_path / "no/2.irpa")
 
 
-def test_text_is_not_kept(tmp_path: Path) -> None:
+def test_text_is_not_cached(tmp_path: Path) -> None:
     compile_to_bytes(PROGRAM, emit="mlir", cache=tmp_path / "cache")
     assert not files(tmp_path / "cache")
 
 
-def test_each_entry_says_what_it_is(tmp_path: Path) -> None:
+def test_each_entry_has_a_description(tmp_path: Path) -> None:
     compile_to_bytes(PROGRAM, CompileOptions(target="vulkan"), cache=tmp_path)
     compile_to_bytes(PROGRAM, CompileOptions(target="vulkan"), cache=tmp_path)
     records = [record for _, record in Cache(tmp_path).records() if "about" in record.fields]
@@ -296,7 +296,7 @@ def test_each_entry_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_the_cache_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was used last stays; each entry here is so large that each writer looks."""
+    """The most recently used entries stay; large entries make each writer check the size."""
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "64 KiB")
     monkeypatch.setattr(
         "subquant.compiler.compilation.run_iree",
@@ -330,7 +330,7 @@ def test_sizes(text: str, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "1 XB", "1e9", "GiB"])
-def test_sizes_that_are_none(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_sizes(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", text)
     message = "the variable SUBQUANT_CACHE_SIZE must be a size such as 10GiB, 500MB or 4096, got"
     with pytest.raises(UsageError, match=message):

@@ -1,4 +1,4 @@
-"""Keys of compilations: the same for the same, and another for whatever changes what is made."""
+"""Keys of compilations: equal for equal inputs, different for inputs that change the result."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_each_option_counts(field: str) -> None:
     assert key_of_source(PROGRAM, OPTIONS) != key_of_source(PROGRAM, other)
 
 
-def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_inputs_of_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("model.mlir", "other.mlir"):
         Path(name).write_bytes(PROGRAM)
@@ -128,8 +128,8 @@ def test_what_else_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(set(seen)) == len(seen)
 
 
-def test_files_of_flags_count_by_what_they_say(tmp_path: Path) -> None:
-    """And by their names, but not by where they are: on a worker that is another folder."""
+def test_files_of_flags_count_by_contents(tmp_path: Path) -> None:
+    """Their names count too, but not their folder, which differs on a worker."""
 
     def look(folder: str, **files: str) -> set[str]:
         paths = {name: tmp_path / folder / name / "spec.mlir" for name in files}
@@ -174,7 +174,7 @@ def test_another_compiler_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_code_counts_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On another machine it lies elsewhere, and was written at another time."""
+    """On another machine it has another folder and other times."""
     package = Path(keys._PACKAGE)
     copy = tmp_path / "elsewhere"
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -222,7 +222,7 @@ def test_large_files_are_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert memo.recalled == 1
 
 
-def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
+def test_a_key_is_valid_until_its_files_change(tmp_path: Path) -> None:
     path = tmp_path / "model.mlir"
     path.write_bytes(PROGRAM)
     key = key_of_source(path, OPTIONS)
@@ -235,7 +235,7 @@ def test_a_key_holds_while_its_files_are_as_they_were(tmp_path: Path) -> None:
     assert key_of_source(PROGRAM, OPTIONS).is_valid
     with pytest.raises(InputError, match="No such file"):
         key_of_source(path, OPTIONS)
-    # External data, as an ONNX model has it, in what can be no file.
+    # External data of an ONNX model, with a name that is no path.
     path = tmp_path / "model.onnx"
     for name in (b"a\0b", b"..", b"none"):
         path.write_bytes(b"\x08\x07\n\x08location\x12" + bytes([len(name)]) + name)

@@ -1,4 +1,4 @@
-"""The folder of the cache: whole files, whoever writes and whenever they are killed, and a bound.
+"""Store of the cache: intact files with concurrent and killed writers, and a bound of the size.
 
 The processes of `test_processes_that_are_killed` write, read and remove for 3 s, with
 ``SUBQUANT_LONG`` for 60.
@@ -39,8 +39,8 @@ def age(path: Path, seconds: float) -> None:
 
 
 def test_blobs_are_whole(tmp_path: Path) -> None:
-    said: list[str] = []
-    store = Store(tmp_path / "new", on_damage=said.append)
+    messages: list[str] = []
+    store = Store(tmp_path / "new", on_damage=messages.append)
     digest = blake3(b"executable").hexdigest()
     assert store.blob(digest) is None
     assert store.pin(digest) is None
@@ -48,16 +48,16 @@ def test_blobs_are_whole(tmp_path: Path) -> None:
     assert store.blob(digest) == b"executable"
     (path,) = (tmp_path / "new/blobs").glob("*/*")
     assert path.name == digest
-    assert not said
+    assert not messages
     for broken in (b"executabl", b"", b"executable\0", b"Executable"):
         for read in (store.blob, store.pin):
             path.write_bytes(broken)
             assert read(digest) is None
-            assert said.pop() == f"{path} is damaged, and is removed"
+            assert messages.pop() == f"{path} is damaged, and is removed"
             assert not path.exists()
         path.write_bytes(broken)
         assert store.keep(b"executable") == digest
-        assert said.pop()
+        assert messages.pop()
         assert store.blob(digest) == b"executable"
 
 
@@ -78,9 +78,7 @@ def test_folders_are_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert names(tmp_path / "new", "writing") == names(tmp_path / "new", "locks") == []
 
 
-def test_what_cannot_be_written_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
 
     def fail(*arguments: object) -> None:
@@ -93,8 +91,8 @@ def test_what_cannot_be_written_leaves_nothing(
 
 
 def test_records_are_whole(tmp_path: Path) -> None:
-    said: list[str] = []
-    store = Store(tmp_path, on_damage=said.append)
+    messages: list[str] = []
+    store = Store(tmp_path, on_damage=messages.append)
     assert store.read(KEY) is None
     store.write(KEY, {"a": "ü\n", "b": [1]}, {"executable": OTHER})
     record = store.read(KEY)
@@ -104,15 +102,15 @@ def test_records_are_whole(tmp_path: Path) -> None:
     )  # fmt: skip
     for uses in (1, 2):
         store.use(KEY, record)
-        found = store.read(KEY)
-        assert found is not None
-        assert (found.fields, found.uses) == (record.fields, uses)
+        record_after = store.read(KEY)
+        assert record_after is not None
+        assert (record_after.fields, record_after.uses) == (record.fields, uses)
     (path,) = (tmp_path / "records").glob("*/*")
     whole = path.read_bytes()
     for broken in (b"", whole[:10], whole[:-4], whole.replace(b"1", b"2"), b"x" + whole[1:]):
         path.write_bytes(broken)
         assert store.read(KEY) is None
-        assert said.pop() == f"{path} is damaged, and is removed"
+        assert messages.pop() == f"{path} is damaged, and is removed"
         assert not path.exists()
     path.write_bytes(whole + b"\0\n")  # machines have appended at the same time
     assert store.read(KEY) is not None
@@ -123,24 +121,24 @@ def test_records_are_whole(tmp_path: Path) -> None:
     assert path.is_file()
 
 
-def test_files_are_kept_and_given(tmp_path: Path) -> None:
-    store, given = Store(tmp_path / "store"), tmp_path / "given"
+def test_files_are_stored_and_copied(tmp_path: Path) -> None:
+    store, module_source = Store(tmp_path / "store"), tmp_path / "given"
     data = os.urandom((3 << 20) + 5)
-    given.write_bytes(data)
-    digest = store.keep_file(given)
+    module_source.write_bytes(data)
+    digest = store.keep_file(module_source)
     assert digest == blake3(data).hexdigest()
-    assert given.read_bytes() == data
+    assert module_source.read_bytes() == data
     with store.temporary() as part:
         part.write_bytes(data + b"2")
         second = store.keep_file(part, move=True)
         assert not part.exists()
     assert names(tmp_path / "store", "writing") == []
     for expected, name in ((data, digest), (data + b"2", second)):
-        held = store.pin(name)
-        assert held is not None
-        with held:
-            held.copy_to(tmp_path / "copy")
-            assert held.path.read_bytes() == (tmp_path / "copy").read_bytes() == expected
+        pinned = store.pin(name)
+        assert pinned is not None
+        with pinned:
+            pinned.copy_to(tmp_path / "copy")
+            assert pinned.path.read_bytes() == (tmp_path / "copy").read_bytes() == expected
 
 
 def test_files_are_copied_where_the_system_cannot_do_it(
@@ -150,10 +148,10 @@ def test_files_are_copied_where_the_system_cannot_do_it(
         raise OSError("another file system")
 
     monkeypatch.setattr(os, "copy_file_range", fail, raising=False)
-    test_files_are_kept_and_given(tmp_path)
+    test_files_are_stored_and_copied(tmp_path)
 
 
-def test_a_use_counts_by_the_clock_of_the_file_system(
+def test_uses_have_the_time_of_the_file_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path)
@@ -170,7 +168,7 @@ def test_a_use_counts_by_the_clock_of_the_file_system(
         assert abs(path.stat().st_mtime - store.now()) < 10
 
 
-def test_what_was_used_the_longest_time_ago_is_removed(tmp_path: Path) -> None:
+def test_the_least_recently_used_is_evicted(tmp_path: Path) -> None:
     store = Store(tmp_path)
     digests = [store.keep(bytes([number]) * 9000) for number in range(6)]  # of 12 KiB each
     order = [3, 0, 5, 1, 4, 2]
@@ -188,22 +186,22 @@ def test_what_was_used_the_longest_time_ago_is_removed(tmp_path: Path) -> None:
     assert names(tmp_path, "blobs") == []
 
 
-def test_what_is_held_stays(tmp_path: Path) -> None:
+def test_pinned_blobs_stay(tmp_path: Path) -> None:
     store = Store(tmp_path)
     digest, other = store.keep(b"held"), store.keep(b"other")
-    held, again = store.pin(digest), store.pin(digest)
-    assert held is not None
-    assert again is not None
+    pinned, pinned_again = store.pin(digest), store.pin(digest)
+    assert pinned is not None
+    assert pinned_again is not None
     assert store.prune(0) == (1, 4096)
     assert store.blob(other) is None
     assert store.clear() == (0, 0)
-    held.close()
+    pinned.close()
     assert store.prune(0) == (0, 0)
-    again.close()
+    pinned_again.close()
     assert store.prune(0) == (1, 4096)
 
 
-def test_writers_look_in_proportion_to_what_they_write(
+def test_writers_check_the_size_in_proportion_to_their_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once for each 32nd part of the limit on average: 1 MiB of 32, here in steps of 64 KiB."""
@@ -218,11 +216,11 @@ def test_writers_look_in_proportion_to_what_they_write(
     looks.clear()
     store.evict(1 << 20, ())
     assert len(looks) == 1
-    Store(tmp_path).make_room(1 << 30, ())  # no limit
+    Store(tmp_path).evict(1 << 30, ())  # no limit
     assert len(looks) == 1
 
 
-def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> None:
+def test_files_of_killed_writers_are_removed_after_an_hour(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for name in ("old.part", "new.part", "what.else"):
         (tmp_path / "writing").mkdir(exist_ok=True)
@@ -233,13 +231,13 @@ def test_what_killed_writers_left_is_removed_after_an_hour(tmp_path: Path) -> No
     assert names(tmp_path, "writing") == ["new.part", "what.else"]
 
 
-def test_what_is_written_for_a_key_that_is_held_stays(tmp_path: Path) -> None:
+def test_files_for_a_locked_key_stay(tmp_path: Path) -> None:
     store = Store(tmp_path)
     with store.reserved(KEY, lambda: None), store.temporary() as part:
         part.write_bytes(b"1")
         Store(tmp_path).clear()
         assert part.read_bytes() == b"1"
-    with store.temporary() as part:  # what was killed left its like
+    with store.temporary() as part:  # killed processes leave such files
         part.write_bytes(b"1")
         assert Store(tmp_path).clear()[0] == 1
         assert not part.exists()
@@ -248,8 +246,15 @@ def test_what_is_written_for_a_key_that_is_held_stays(tmp_path: Path) -> None:
 def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.write(KEY, {}, {"executable": store.keep(b"executable")})
-    others = ["readme", "blobs/readme", "records/ab/readme", "blobs/ab/x", "writing/x", "locks/x"]
-    for name in others:
+    unrelated = [
+        "readme",
+        "blobs/readme",
+        "records/ab/readme",
+        "blobs/ab/x",
+        "writing/x",
+        "locks/x",
+    ]
+    for name in unrelated:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x")
         age(tmp_path / name, 1e6)
@@ -257,12 +262,12 @@ def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
     store.clear()
     list(store.verify())
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
-    assert left == sorted(others)
+    assert left == sorted(unrelated)
 
 
 def test_verify(tmp_path: Path) -> None:
-    said: list[str] = []
-    store = Store(tmp_path, on_damage=said.append)
+    messages: list[str] = []
+    store = Store(tmp_path, on_damage=messages.append)
     store.write(KEY, {}, {"executable": store.keep(b"1")})
     store.write(OTHER, {}, {"executable": store.keep(b"2")})
     assert [is_whole for _, is_whole in store.verify()] == [True] * 4
@@ -270,7 +275,7 @@ def test_verify(tmp_path: Path) -> None:
     for path in broken:
         path.write_bytes(b"broken")
     assert sorted(path for path, is_whole in store.verify() if not is_whole) == sorted(broken)
-    assert len(said) == 2
+    assert len(messages) == 2
     assert [is_whole for _, is_whole in store.verify()] == [True] * 2
 
 
@@ -304,8 +309,8 @@ def test_locks_of_others_that_died_are_removed(tmp_path: Path) -> None:
     assert names(tmp_path, "locks") == []
 
 
-def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a machine that was lost, a server may keep the lock."""
+def test_waits_for_a_lock_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may keep the lock of a lost machine."""
     monkeypatch.setattr(store_module, "_MAX_WAIT_SECONDS", 0.05)
     waits: list[str] = []
     store = Store(tmp_path)
@@ -315,7 +320,7 @@ def test_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert names(tmp_path, "locks") == ["key.lock"]  # of the other
 
 
-def test_without_locks_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_waits_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fcntl = pytest.importorskip("fcntl")
 
     def fail(handle: int, operation: int) -> None:
@@ -326,11 +331,11 @@ def test_without_locks_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for _ in range(2):
         with store.reserved("key", lambda: waits.append("waited")), store.reserved("key", list):
             digest = store.keep(b"1")
-    held = store.pin(digest)
-    assert held is not None
+    pinned = store.pin(digest)
+    assert pinned is not None
     assert not waits
     assert names(tmp_path, "locks") == []
-    held.close()
+    pinned.close()
 
 
 # -- many processes -------------------------------------------------------------------------------
@@ -416,12 +421,12 @@ def test_processes_that_are_killed(tmp_path: Path) -> None:
     killed = int(shown.stdout)
     done = dict.fromkeys(("hits", "misses", "removed"), 0)
     for report in tmp_path.glob("report.*"):
-        lines = [
+        report_lines = [
             json.loads(line) for line in report.read_text().splitlines(True) if line[-1] == "\n"
         ]
-        assert [line["bad"] for line in lines if line["bad"]] == []
+        assert [line["bad"] for line in report_lines if line["bad"]] == []
         for name in done:
-            done[name] += lines[-1][name] if lines else 0
+            done[name] += report_lines[-1][name] if report_lines else 0
     print(f"{seconds} s: {killed} killed, {done}")
     assert killed > 4 * seconds
     assert min(done.values()) > 20 * seconds

@@ -1,4 +1,4 @@
-"""Processors: which ones the threads of a device have, and who goes on when a caller is woken."""
+"""CPU affinity of a device's threads, and scheduling of a caller that is woken."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def threads_of_iree() -> set[int]:
     return {int(file.parent.name) for file, name in names.items() if name.startswith("iree-worker")}
 
 
-def test_cores_are_those_of_this_process() -> None:
+def test_physical_cores_of_this_process() -> None:
     if len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1:
         assert physical_cores() is None
         return
-    found = set()
+    siblings = set()
     field = re.compile(r"^(processor|physical id|core id)\s*: (\d+)$", re.MULTILINE)
     for text in Path("/proc/cpuinfo").read_text().strip().split("\n\n"):
         fields = dict(field.findall(text))
         if len(fields) == 3 and int(fields["processor"]) in os.sched_getaffinity(0):
-            found.add((fields["physical id"], fields["core id"]))
-    if found:
-        assert physical_cores() == len(found)
+            siblings.add((fields["physical id"], fields["core id"]))
+    if siblings:
+        assert physical_cores() == len(siblings)
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_as_many_threads_as_cores_have_one_each(more: int) -> None:
+def test_one_thread_per_core(more: int) -> None:
     count = physical_cores()
     if count is None:
         pytest.skip("there are cores that this process may not use, or that IREE does not")
@@ -69,7 +69,7 @@ def test_as_many_threads_as_cores_have_one_each(more: int) -> None:
     assert device.threads == len(own)
 
 
-def test_a_caller_gives_way_while_it_waits() -> None:
+def test_a_waiting_caller_has_the_batch_policy() -> None:
     seen = []
 
     def invoke(*arguments: object) -> None:
@@ -100,7 +100,7 @@ def test_a_caller_gives_way_while_it_waits() -> None:
 
 
 @pytest.mark.parametrize("name", ["sched_getscheduler", "sched_setscheduler"])
-def test_what_a_sandbox_refuses_is_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sandbox_without_scheduling_calls(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError
 
@@ -111,7 +111,7 @@ def test_what_a_sandbox_refuses_is_left_out(name: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("device", ["local-task", "local-sync"])
-def test_calls_give_way_to_threads(device: str) -> None:
+def test_calls_yield_to_the_waking_thread(device: str) -> None:
     executable = subquant.compile(DOUBLES, device=device)
     x = np.ones((256, 1024), np.float32)
     stop = threading.Event()

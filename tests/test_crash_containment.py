@@ -1,4 +1,4 @@
-"""What ended, stopped or filled the process once: each is one line now, and exit status 1."""
+"""Inputs that once ended, stopped or filled the process: each is an error of one line."""
 
 from __future__ import annotations
 
@@ -121,8 +121,8 @@ def test_text_that_kills_the_parser(name: str, command: str) -> None:
 )
 def test_programs_that_kill_the_interpreters_pipeline(text: str, inputs: list[str]) -> None:
     Path("model.mlir").write_text(text)
-    given = [part for value in inputs for part in ("--input", value)]
-    line = fail("exec", "model.mlir", "--interpret-only", *given)
+    inputs_given = [part for value in inputs for part in ("--input", value)]
+    line = fail("exec", "model.mlir", "--interpret-only", *inputs_given)
     assert line.startswith(f"model.mlir: error: {CHLO}; replay with: subquant opt model.reprod")
     assert fail("opt", "model.mlir", "--passes", "interpreter").startswith(
         f"model.mlir: error: {CHLO}"
@@ -189,7 +189,7 @@ COMMANDS = ("opt", "compile", "inspect", "exec", "run", "import", "quantize")
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("kind", ["device", "pipe", "folder", "long"])
-def test_what_is_no_file(command: str, kind: str) -> None:
+def test_paths_that_are_no_files(command: str, kind: str) -> None:
     os.mkfifo("pipe")
     os.mkdir("folder")
     names = {"device": "/dev/zero", "pipe": "pipe", "folder": "folder", "long": "a" * 300}
@@ -203,7 +203,7 @@ def test_what_is_no_file(command: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["pipe.npy", "/dev/zero"])
-def test_inputs_that_are_no_file(name: str, cpu: object) -> None:
+def test_inputs_that_are_no_files(name: str, cpu: object) -> None:
     os.mkfifo("pipe.npy")
     Path("model.vmfb").write_bytes(compile_to_bytes(PROGRAM))
     assert "not a regular file" in fail("run", "model.vmfb", "--input", f"@{name}")
@@ -297,7 +297,7 @@ def test_closed_streams() -> None:
 
 @pytest.mark.parametrize("environment", ["env -u PYTHONUNBUFFERED", "env PYTHONUNBUFFERED=1"])
 def test_an_output_that_is_cut_is_an_error(environment: str) -> None:
-    """A disk that is full takes a part of what is written, and says so when the rest comes."""
+    """A full disk takes a part of the output, and fails for the rest."""
     functions = (f"func.func @f{n}(%x: f32) -> f32 {{ return %x : f32 }}\n" for n in range(40))
     Path("model.mlir").write_text("".join(functions))
     compile_it = f"{environment} subquant compile model.mlir --emit mlir"
@@ -352,7 +352,7 @@ def test_files_of_any_name() -> None:
 
 
 def test_numbers_in_a_file_are_read() -> None:
-    """What is refused above is read where it is a file."""
+    """The refused inputs above are read from a file."""
     buffer = io.BytesIO()
     np.save(buffer, np.ones(4, np.float32))
     Path("x.npy").write_bytes(buffer.getvalue())

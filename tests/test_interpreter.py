@@ -40,8 +40,8 @@ def test_storage_and_reals() -> None:
     module = InterpretedModule(ADD)
     x, y = np.array([3, 4, -128, 127], np.int8), np.array([3, 5, -128, 127], np.int8)
     # 0.5 * (x - 3) + 0.5 * (y - 3), saturated to i8 on the way, then in steps of 1 from 20.
-    sums = np.clip(x.astype(int) + y - 3, -128, 127)
-    expected = np.clip(np.rint((sums - 3) * 0.5 + 20), 0, 255)
+    totals = np.clip(x.astype(int) + y - 3, -128, 127)
+    expected = np.clip(np.rint((totals - 3) * 0.5 + 20), 0, 255)
     (stored,) = module["main"].invoke([x, y])
     assert stored.dtype == np.uint8
     np.testing.assert_array_equal(stored, expected)
@@ -51,7 +51,7 @@ def test_storage_and_reals() -> None:
 
 def test_sub_channel_casts() -> None:
     x = np.random.default_rng(0).uniform(-4, 4, (4, 2)).astype(np.float32)
-    (found,) = InterpretedModule(BLOCKS)["main"].invoke([x])
+    (evaluated,) = InterpretedModule(BLOCKS)["main"].invoke([x])
     parameters = QuantizationParameters(
         StorageType(4),
         ExpressedType.F32,
@@ -60,15 +60,15 @@ def test_sub_channel_casts() -> None:
         [[0.5, 0.25], [2.0, 0.125]],
         [[1, -2], [0, 7]],
     )
-    np.testing.assert_array_equal(found, dequantize(quantize(x, parameters), parameters))
+    np.testing.assert_array_equal(evaluated, dequantize(quantize(x, parameters), parameters))
 
 
 def test_dynamic_shapes_are_those_of_the_arguments() -> None:
     module = InterpretedModule(ADD.replace("4x!", "?x!"))
     for extent in (1, 5):
         x = np.arange(extent).astype(np.int8)
-        (found,) = module["main"].invoke([x, x])
-        np.testing.assert_array_equal(found, np.rint((2 * x.astype(int) - 6) * 0.5 + 20))
+        (evaluated,) = module["main"].invoke([x, x])
+        np.testing.assert_array_equal(evaluated, np.rint((2 * x.astype(int) - 6) * 0.5 + 20))
 
 
 def test_any_public_function_can_be_evaluated() -> None:
@@ -100,12 +100,12 @@ def test_element_types_come_back(element: str) -> None:
     x = values.get(element)
     if x is None:
         x = np.array([1, 2, 3], dtypes.get(element, "i1"))
-    (found,) = InterpretedModule(text)["main"].invoke([x])
-    assert found.dtype == x.dtype
-    np.testing.assert_array_equal(found, x)
+    (evaluated,) = InterpretedModule(text)["main"].invoke([x])
+    assert evaluated.dtype == x.dtype
+    np.testing.assert_array_equal(evaluated, x)
 
 
-def test_what_the_interpreter_does_not_take() -> None:
+def test_unsupported_programs() -> None:
     with pytest.raises(UnsupportedError, match=r"'arith\.addi' op is not an operation that"):
         InterpretedModule(
             "func.func @f(%x: tensor<2xi8>) -> tensor<2xi8> {\n"

@@ -1,4 +1,4 @@
-"""MLIR in a child process: what crashes, hangs or takes all memory there is one line here."""
+"""MLIR in a child process: a crash, a hang or a lack of memory there is an error of one line."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_crash_of_a_pass_names_the_pass(here: Path) -> None:
     assert (here / "here.mlir").read_text() == NO_OPERAND
 
 
-def test_the_last_words_are_in_the_line() -> None:
+def test_the_error_quotes_the_last_output() -> None:
     text = "func.func @f(%a: tensor<1x4x4x2xf32>, %b: tensor<3x3x2x2xf32>) { %0 = "
     text += "stablehlo.convolution(%a, %b) dim_numbers = [b, 0, 99999999999, f]x[0, 1, i, o]"
     assert "(SIGABRT: SmallVector unable to grow." in error_of(text).message
@@ -105,7 +105,7 @@ def test_the_input_is_its_own_reproducer(here: Path) -> None:
     assert sorted(os.listdir()) == ["sparse.mlir", "subquant.reproducer.mlir"]
 
 
-def test_a_module_of_the_bindings_is_handed_over() -> None:
+def test_a_module_of_the_bindings_is_sent_as_bytecode() -> None:
     module = parse_text(PROGRAM, create_context())
     before = str(module)
     assert b"tensor<4xf32>" in compile_to_bytes(module, emit="mlir")
@@ -113,7 +113,7 @@ def test_a_module_of_the_bindings_is_handed_over() -> None:
 
 
 def test_a_child_that_is_killed() -> None:
-    """At a step among many: the child does not wait until the step has been told."""
+    """The child does not wait until the parent has read a step."""
 
     def kill(step: str) -> None:
         if step == "pass canonicalize":
@@ -184,7 +184,7 @@ def test_limits_are_positive(value: float) -> None:
 # -- calls ----------------------------------------------------------------------------------------
 
 
-def test_steps_come_when_they_begin() -> None:
+def test_steps_are_reported_when_they_begin() -> None:
     seen: list[str] = []
     opt(PROGRAM, "canonicalize,verify-quantization", progress=seen.append)
     assert seen == [
@@ -202,7 +202,7 @@ def test_a_step_that_raises_ends_the_child() -> None:
     assert opt(PROGRAM)
 
 
-def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
+def test_other_exceptions_keep_their_traceback() -> None:
     with pytest.raises(RuntimeError, match=r"Traceback(.*\n)+.*KeyError: 'source'"):
         call("subquant.compiler.mlir_child:lower_module", {"options": {"iree_flags": []}})
 
@@ -216,9 +216,9 @@ def test_what_is_no_error_of_ours_keeps_its_traceback() -> None:
 )
 def test_errors_come_over_the_pipe(error: UnsupportedError) -> None:
     error.op_name = "a.b"
-    found = error_from_json(error_to_json(error))
-    assert type(found) is type(error)
-    assert (str(found), found.notes, found.place) == (
+    restored = error_from_json(error_to_json(error))
+    assert type(restored) is type(error)
+    assert (str(restored), restored.notes, restored.place) == (
         str(error).replace("error: is", "error: 'a.b' op is"), error.notes, error.place
     )  # fmt: skip
     for wrong in ({"class": "Place"}, {"class": "os"}, {"class": "UsageError", "place": 3}):
@@ -237,7 +237,7 @@ def test_errors_come_over_the_pipe(error: UnsupportedError) -> None:
         b"\2\0",
     ],
 )
-def test_a_child_that_makes_no_sense(words: bytes) -> None:
+def test_an_invalid_answer(words: bytes) -> None:
     with pytest.raises(ChildEnded) as caught:
         call("test_mlir_client:write", {"words": list(words)}, limits=Limits(memory_gib=1))
     assert caught.value.cause == "an answer that makes no sense"
@@ -245,7 +245,7 @@ def test_a_child_that_makes_no_sense(words: bytes) -> None:
 
 
 def write(arguments: dict[str, list[int]], blobs: object, steps: object) -> None:
-    """What a broken child does: write anything, and end."""
+    """Write anything like a broken child, and end."""
     for handle in range(3, 20):
         try:
             os.write(handle, bytes(arguments["words"]))
@@ -254,7 +254,7 @@ def write(arguments: dict[str, list[int]], blobs: object, steps: object) -> None
     os._exit(0)
 
 
-def test_what_cplusplus_prints_is_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
+def test_output_of_cplusplus_is_no_answer(capfd: pytest.CaptureFixture[str]) -> None:
     assert "return" in opt(PROGRAM, "print-op-stats")
     shown = capfd.readouterr()
     assert shown.out == ""
@@ -320,18 +320,16 @@ def wait(arguments, blobs, steps):
 """
 
 
-def test_what_is_written_to_a_busy_child_does_not_end_it(
-    here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux tells a reader of data after that has it, at any time: nobody may end of that."""
+def test_data_for_a_busy_child_does_not_end_it(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux may signal a reader of the data later, at any time: this must not end the child."""
     (here / "waiting.py").write_text(WAITS)
     monkeypatch.syspath_prepend(here)
     client.close_idle_children()
-    asked = []
+    children = []
 
     def write(step: str) -> None:
         (child,) = client._CHILDREN
-        asked.append(child)
+        children.append(child)
         child._process.stdin.write(b"?")
         time.sleep(0.05)
         (here / "go on").touch()
@@ -339,9 +337,9 @@ def test_what_is_written_to_a_busy_child_does_not_end_it(
     try:
         assert call("waiting:wait", {"file": str(here / "go on")}, steps=write)[0] == "waited"
     finally:
-        for child in asked:
+        for child in children:
             child.close(kill=True)
-        client._POOL.idle[:] = [each for each in client._POOL.idle if each not in asked]
+        client._POOL.idle[:] = [each for each in client._POOL.idle if each not in children]
 
 
 def test_an_idle_child_dies_with_its_parent() -> None:
@@ -364,8 +362,8 @@ kept = []
 """
 
 
-def test_a_child_that_has_grown_is_not_kept(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much memory its parent has had."""
+def test_a_large_child_ends_after_its_call(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory of its parent does not count."""
     (here / "growing.py").write_text(GROW)
     monkeypatch.syspath_prepend(here)
     _ = bytearray(b"x") * (1 << 30)
@@ -380,7 +378,7 @@ def test_a_child_that_has_grown_is_not_kept(here: Path, monkeypatch: pytest.Monk
     assert len(pids[3]) == 1
 
 
-def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
+def test_a_child_is_reused_and_a_killed_one_replaced() -> None:
     opt(PROGRAM)
     (first,) = {child._process.pid for child in client._POOL.idle[-1:]}
     opt(PROGRAM)
@@ -390,7 +388,7 @@ def test_a_child_is_used_again_and_one_that_was_killed_is_replaced() -> None:
     assert opt(PROGRAM)
 
 
-def test_a_child_that_ends_when_it_is_asked_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_ends_before_its_request_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose threads have not all ended yet has not ended."""
     opt(PROGRAM)
     first = client._POOL.idle[-1]._process
@@ -455,18 +453,18 @@ def test_options_come_through() -> None:
 # -- places ---------------------------------------------------------------------------------------
 
 
-def test_what_is_lowered_does_not_know_the_name_of_its_file(here: Path) -> None:
-    """Executables have locations; they are the same bytes wherever a model lies."""
+def test_lowered_modules_do_not_name_their_file(here: Path) -> None:
+    """Executables record locations; they are the same bytes wherever a model lies."""
     (here / "a").mkdir()
-    found = []
+    restored = []
     for path in (here / "x.mlir", here / "a" / "longer.mlir"):
         path.write_text(PROGRAM)
-        found.append(compile_to_bytes(path, emit="mlirbc"))
-    assert {*found, compile_to_bytes(PROGRAM, emit="mlirbc")} == {found[0]}
+        restored.append(compile_to_bytes(path, emit="mlirbc"))
+    assert {*restored, compile_to_bytes(PROGRAM, emit="mlirbc")} == {restored[0]}
 
 
-def test_what_has_no_location_is_given_one() -> None:
-    """IREE 3.13 writes a line that it has not set for a dispatch without: other bytes each time."""
+def test_operations_without_a_location_get_one() -> None:
+    """IREE 3.13 writes an uninitialized line for a dispatch without one: other bytes each time."""
     module = parse_text("func.func @main(%x: f32) -> f32 { return %x : f32 }", create_context())
     with module.context:
         for op in (
@@ -489,7 +487,7 @@ def test_an_error_of_a_pass_has_the_name_of_the_file(here: Path, as_bytes: bool)
     assert caught.value.place == Place(file, 1, 55)
 
 
-def test_so_has_an_error_of_irees_compiler(here: Path) -> None:
+def test_an_error_of_irees_compiler_has_the_name_of_the_file(here: Path) -> None:
     (here / "x.mlir").write_text(
         "func.func @main(%x: f32) -> f32 {\n  %y = math.tan %x : f32\n  return %y : f32\n}\n"
     )

@@ -1,4 +1,4 @@
-"""Processes that end at any moment, and the ends of those around them: nothing is left behind."""
+"""Ends of processes at any moment: no process and no file is left behind."""
 
 from __future__ import annotations
 
@@ -83,8 +83,8 @@ def slow_compilation(
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
 def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Path) -> None:
     process, pids = slow_compilation(folder)
-    (made,) = (folder / "temporary").iterdir()
-    assert sorted(path.name for path in made.iterdir()) == [
+    (folder_of_command,) = (folder / "temporary").iterdir()
+    assert sorted(path.name for path in folder_of_command.iterdir()) == [
         ".held", ".stderr", "module.mlirbc", "own"
     ]  # fmt: skip
     process.send_signal(signal.Signals[name])
@@ -123,13 +123,13 @@ def test_a_cache_is_whole_after_a_kill(folder: Path) -> None:
     process.communicate()
     expected = compile_to_bytes(Path("model.mlir"))
     steps: list[str] = []
-    given = Path("model.mlir")
-    assert compile_to_bytes(given, cache="cache", progress=steps.append) == expected
+    source_path = Path("model.mlir")
+    assert compile_to_bytes(source_path, cache="cache", progress=steps.append) == expected
     assert steps[-1] == "iree-compile"
     assert os.listdir("cache/locks") == os.listdir("cache/writing") == []
 
 
-def test_what_guards_the_compiler_is_told_to_end(folder: Path) -> None:
+def test_the_supervisor_is_terminated(folder: Path) -> None:
     process, pids = slow_compilation(folder)
     shown = subprocess.run(
         ["pgrep", "-P", str(process.pid), "-f", "slow"], capture_output=True, check=True
@@ -142,22 +142,22 @@ def test_what_guards_the_compiler_is_told_to_end(folder: Path) -> None:
     assert not list((folder / "temporary").iterdir())
 
 
-def test_what_all_were_killed_left_is_removed_by_the_next(
+def test_a_supervisor_removes_abandoned_folders(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And nothing else: not by links, not what others hold, not what is of another name."""
+    """It removes no target of a link, no locked folder, and no folder with another name."""
     process, pids = slow_compilation(folder)
     temporary = folder / "temporary"
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    (made,) = temporary.iterdir()
+    (folder_of_command,) = temporary.iterdir()
     other = folder / "other"
     other.mkdir()
     (other / ".held").touch()
     (other / "kept").touch()
-    (made / "link").symlink_to(other)
-    kept = [f"subquant-{16 * '0'}", f"subquant-{15 * '1'}", "subquant-0123456789abcdeg"]
-    (temporary / kept[0]).symlink_to(other)
-    for name in (*kept[1:], f"subquant-{16 * '2'}", "another"):
+    (folder_of_command / "link").symlink_to(other)
+    remaining = [f"subquant-{16 * '0'}", f"subquant-{15 * '1'}", "subquant-0123456789abcdeg"]
+    (temporary / remaining[0]).symlink_to(other)
+    for name in (*remaining[1:], f"subquant-{16 * '2'}", "another"):
         (temporary / name).mkdir()
         if name[-1] != "2":  # one that has no lock yet
             (temporary / name / ".held").touch()
@@ -169,12 +169,12 @@ def test_what_all_were_killed_left_is_removed_by_the_next(
     process.communicate()
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
     run_supervised(["/bin/true"], {})
-    assert {path.name for path in temporary.iterdir()} == before - {made.name}
+    assert {path.name for path in temporary.iterdir()} == before - {folder_of_command.name}
     assert sorted(os.listdir(other)) == [".held", "kept"]
 
 
-def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
-    """Who makes one has it, although others look for what nobody holds."""
+def test_concurrent_folders(folder: Path) -> None:
+    """A new folder is never removed, although other processes remove unlocked ones."""
     script = "\n".join([
         "import os, sys",
         "from subquant.isolation.supervisor import locked_folder",
@@ -189,7 +189,7 @@ def test_folders_that_are_made_and_removed_at_once(folder: Path) -> None:
     assert not list((folder / "temporary").iterdir())
 
 
-def test_commands_that_are_guarded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervised_commands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "cat; echo out; echo err >&2; cp $1 $2; exit 3"
     command = ["/bin/sh", "-c", script, "sh", {"file": "a"}, {"file": "b"}]
     result = run_supervised(command, {"a": b"text"}, output="b")
@@ -214,7 +214,7 @@ def no_process(*_: object, **__: object) -> None:
     raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_no_place_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_temporary_folder_for_a_child(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="a child process cannot be started: No such file"):
         client._Child("os")
@@ -359,8 +359,8 @@ def test_files_are_whole(unnamed: bool, folder: Path, monkeypatch: pytest.Monkey
     assert Path("out").read_bytes() == b"after"
 
 
-def test_signals_that_are_ignored_stay_so() -> None:
-    """``nohup`` ignores SIGHUP for what it starts."""
+def test_ignored_signals_stay_ignored() -> None:
+    """``nohup`` ignores SIGHUP for its command."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with exit_on_signals():

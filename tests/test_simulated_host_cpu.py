@@ -1,4 +1,4 @@
-"""The variable ``SUBQUANT_HOST_CPU``: a CPU that stands in for this machine's."""
+"""Simulated CPU: the variable ``SUBQUANT_HOST_CPU`` replaces the CPU of this machine."""
 
 from __future__ import annotations
 

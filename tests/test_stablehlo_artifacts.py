@@ -1,4 +1,4 @@
-"""StableHLO's portable artifacts: read in every version, with names, and refused with a reason."""
+"""Portable artifacts of StableHLO: each version is read, with names, or refused with a reason."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def as_it_is(text: str) -> str:
     return str(parse_text(text, create_context()))
 
 
-def test_its_functions_run(cpu: Device) -> None:
+def test_functions_of_an_artifact_run(cpu: Device) -> None:
     rng = np.random.default_rng(3)
     x = rng.normal(size=(2, 4)).astype(np.float32)
     w = rng.integers(-128, 128, (4, 3), dtype=np.int8)
@@ -102,7 +102,7 @@ def test_names_are_in_the_signature(cpu: Device) -> None:
 
 
 @pytest.mark.parametrize("names", ["5", '[1, "w"]', '["x"]', '["x", "w", "more"]', "[]"])
-def test_names_that_are_none_do_no_harm(names: str, cpu: Device) -> None:
+def test_invalid_names_are_ignored(names: str, cpu: Device) -> None:
     text = PROGRAM.replace(
         "tensor<f32>) {", f"tensor<f32>) attributes {{subquant.argument_names = {names}}} {{", 1
     )
@@ -111,25 +111,25 @@ def test_names_that_are_none_do_no_harm(names: str, cpu: Device) -> None:
     assert signature.inputs[0].name in ("", "x")
 
 
-def test_commands_take_it(in_temporary_folder: Path) -> None:
+def test_commands_read_artifacts(in_temporary_folder: Path) -> None:
     Path("m.mlirbc").write_bytes(artifact())
 
-    def said(*arguments: str) -> str:
+    def printed_text(*arguments: str) -> str:
         result = CliRunner().invoke(main, [*arguments], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.output
 
-    assert "stablehlo.dot_general" in said("opt", "m.mlirbc", "--passes", "cse")
-    assert "params['w']" in said("inspect", "m.mlirbc")  # integers that a contraction takes
-    output = said("exec", "m.mlirbc", "--input", "2x4xf32=1", "--input", "4x3xi8=2")
+    assert "stablehlo.dot_general" in printed_text("opt", "m.mlirbc", "--passes", "cse")
+    assert "params['w']" in printed_text("inspect", "m.mlirbc")  # integers that a contraction takes
+    output = printed_text("exec", "m.mlirbc", "--input", "2x4xf32=1", "--input", "4x3xi8=2")
     assert output.endswith("result[1]: f32=1.5\n")
 
 
-@pytest.mark.parametrize("kept", [0.3, 0.6, 0.99])
-def test_a_cut_one_is_one_line(kept: float) -> None:
+@pytest.mark.parametrize("fraction", [0.3, 0.6, 0.99])
+def test_a_truncated_artifact_is_one_line(fraction: float) -> None:
     data = artifact()
     with pytest.raises(ParseError, match=r"^m\.mlirbc: error: cannot read the portable artifact"):
-        parse_bytes(data[: int(len(data) * kept)], create_context(), "m.mlirbc")
+        parse_bytes(data[: int(len(data) * fraction)], create_context(), "m.mlirbc")
 
 
 def of_version(version: bytes) -> bytes:
@@ -143,7 +143,7 @@ def refusal_of(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_newer_version_is_read_if_what_it_uses_is_known() -> None:
+def test_a_newer_version_with_known_features_is_read() -> None:
     newer = of_version(b"9.99.0")
     assert str(parse_bytes(newer, create_context())) == str(parse_text(PROGRAM, create_context()))
     assert refusal_of(newer.replace(b"convert_v1", b"convert_v9")) == (
@@ -176,8 +176,8 @@ def test_an_operation_that_stablehlo_does_not_have_is_one_line() -> None:
     )
 
 
-def test_extents_that_are_none_are_refused() -> None:
-    """Upstream's reader takes them."""
+def test_negative_dimensions_are_refused() -> None:
+    """Upstream's reader accepts them."""
     extent = 1234567
     text = f"""
         func.func @main(%x: tensor<{extent}xf32>) -> tensor<{extent}xf32> {{
@@ -210,7 +210,7 @@ def test_errors_of_operations_are_where_the_exporter_says() -> None:
 
 
 def test_bytes_that_crash_upstream_are_an_error() -> None:
-    """What a byte more or less does in upstream's reader happens in another process."""
+    """A changed byte can crash upstream's reader, which runs in another process."""
     data = artifact()
     rng = np.random.default_rng(11)
     for _ in range(40):

@@ -160,8 +160,8 @@ def test_each_value_once_in_program_order() -> None:
         }}
         func.func private @g({PER_AXIS}, f32) -> (f32, {PER_TENSOR})"""
     )
-    found = [(tensor.function, tensor.name, tensor.where) for tensor in tensors]
-    assert found == [
+    records = [(tensor.function, tensor.name, tensor.where) for tensor in tensors]
+    assert records == [
         ("f", "%arg1", "argument"),
         ("f", "%2", "block argument of 'func.func'"),
         ("f", "%1", "result of 't.loop'"),
@@ -290,9 +290,9 @@ def test_operation_without_attributes() -> None:
 
 
 def test_json_is_exact() -> None:
-    (found,) = to_json([argument(SUB_CHANNEL)])
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert found == {
+    (records,) = to_json([argument(SUB_CHANNEL)])
+    assert json.loads(json.dumps(records, allow_nan=False)) == records
+    assert records == {
         "name": "%arg0",
         "function": "f",
         "where": "argument",
@@ -320,9 +320,9 @@ def test_table_groups_and_totals(width: int) -> None:
         f"""func.func @f(%x: {PER_AXIS}, %w: {SUB_CHANNEL}) {{ return }}
         func.func @g(%x: {PER_TENSOR}) {{ return }}"""
     )
-    lines = [line.rstrip() for line in show(render_table(tensors), width).splitlines()]
-    assert max(map(len, lines)) <= width
-    squeezed = [" ".join(line.split()) for line in lines]
+    printed = [line.rstrip() for line in show(render_table(tensors), width).splitlines()]
+    assert max(map(len, printed)) <= width
+    squeezed = [" ".join(line.split()) for line in printed]
     assert "@f" in squeezed
     assert "%arg1 4x6 i4<-7:7>:f32 10.00 4 -7..3" in squeezed
     assert "argument 2x3 sub-channel 30 bytes 0.5..4" in squeezed

@@ -1,4 +1,4 @@
-"""How a call waits for a Vulkan device, and what threads that wait take from those that work."""
+"""Waits for a Vulkan device, and polling threads that take cores from computing threads."""
 
 from __future__ import annotations
 
@@ -72,22 +72,22 @@ def data() -> bytes:
 
 
 @pytest.mark.vulkan
-def test_functions_that_take_fences_are_called(
+def test_asynchronous_entries_are_called(
     data: bytes, vulkan: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that ask the device for nothing, or again and again, have none beside them."""
+    """Functions that submit nothing, or repeatedly, have no asynchronous entry."""
     executable = Executable(data, vulkan)
     assert list(executable.functions) == NAMES
     waits = []
     complete = OpenDevice.complete
     monkeypatch.setattr(
-        OpenDevice, "complete", lambda *given: (waits.append(given), complete(*given))[1]
+        OpenDevice, "complete", lambda *inputs: (waits.append(inputs), complete(*inputs))[1]
     )
     x = np.arange(4, dtype=np.float32)
     resident, count = executable.main(executable.main.put(0, x), 3, resident=True)
     assert (len(waits), int(count)) == (1, 6)
-    again, count = executable.main(resident, 21)
-    np.testing.assert_array_equal(again, 4 * x)
+    repeats, count = executable.main(resident, 21)
+    np.testing.assert_array_equal(repeats, 4 * x)
     assert int(count) == 42
     del waits[:]
     assert int(executable.count(21)) == 42
@@ -98,8 +98,8 @@ def test_functions_that_take_fences_are_called(
 
 
 @pytest.mark.parametrize("text", [PROGRAM, SEVERAL], ids=["a loop", "several results"])
-def test_no_function_asks_a_queue_for_memory(text: str) -> None:
-    """Where one did in rounds of a loop, Mesa's device was lost. IREE's own still do."""
+def test_no_function_allocates_from_a_queue(text: str) -> None:
+    """An allocation in a loop lost Mesa's device. IREE's own functions still do this."""
     data = compile_to_bytes(text, CompileOptions("vulkan"))
     assert b"hal.allocator.allocate" in data
     assert b"queue.alloca" not in data
@@ -109,15 +109,15 @@ def test_no_function_asks_a_queue_for_memory(text: str) -> None:
 
 
 @pytest.mark.vulkan
-def test_calls_that_follow_one_another_at_once(vulkan: Device) -> None:
-    """Memory that is asked for in the order of a queue ended them: Mesa's device was lost."""
+def test_calls_in_direct_succession(vulkan: Device) -> None:
+    """Allocations from a queue ended them: Mesa's device was lost."""
     executable = Executable(compile_to_bytes(SEVERAL, CompileOptions("vulkan")), vulkan)
     x = np.arange(64, dtype=np.float32).reshape(8, 8) % 3
-    given = executable.main.put(0, x)
+    inputs = executable.main.put(0, x)
     expected = [x @ x, x @ x @ x, x @ x @ x @ x @ x]
 
     def call(_: int) -> bool:
-        results = [executable.main(given, resident=True) for _ in range(100)]
+        results = [executable.main(inputs, resident=True) for _ in range(100)]
         return all(map(np.array_equal, results[-1], expected))
 
     with ThreadPoolExecutor(2) as callers:
@@ -126,7 +126,7 @@ def test_calls_that_follow_one_another_at_once(vulkan: Device) -> None:
 
 @pytest.mark.vulkan
 def test_an_error_keeps_no_fences(data: bytes, vulkan: Device) -> None:
-    """What is freed with the device, and after it, ends the process."""
+    """An object that is freed after its device ends the process."""
     errors: list[Any] = []
     for _ in range(3):
         executable = Executable(data, vulkan)
@@ -139,24 +139,24 @@ def test_an_error_keeps_no_fences(data: bytes, vulkan: Device) -> None:
 
 
 def _called_by_iree(module: Any, device: OpenDevice, x: Array, n: int) -> list[tuple[Array, int]]:
-    """What the function ``main`` gives, called three times."""
+    """The results of three calls of ``main``."""
     runtime = iree_runtime()
     hal = runtime.create_hal_module(vm_instance(), device.handle)
     context = runtime.VmContext(vm_instance(), [hal, module])
     results = []
     for _ in range(3):
-        given, returned = runtime.VmVariantList(2), runtime.VmVariantList(2)
-        given.push_ref(device.upload(x, "f32"))
-        given.push_int(n)
-        context.invoke(module.lookup_function("main"), given, returned)
+        inputs, returned = runtime.VmVariantList(2), runtime.VmVariantList(2)
+        inputs.push_ref(device.upload(x, "f32"))
+        inputs.push_int(n)
+        context.invoke(module.lookup_function("main"), inputs, returned)
         doubled = device.download(returned.get_as_object(0, runtime.HalBufferView), x.dtype)
         results.append((doubled, int(returned.get_variant(1))))
     return results
 
 
 @pytest.mark.vulkan
-def test_iree_alone_calls_functions_that_wait(data: bytes, vulkan: Device) -> None:
-    """IREE's own runtime, and its tools, which take the one function without a ``$``."""
+def test_iree_tools_call_synchronous_functions(data: bytes, vulkan: Device) -> None:
+    """IREE's own runtime and tools list the functions without a ``$``."""
     module = iree_runtime().VmModule.copy_buffer(vm_instance(), data)
     device = vulkan.open()  # which is closed after its buffers are freed
     x = np.arange(5, dtype=np.float32)
@@ -173,8 +173,8 @@ def test_iree_alone_calls_functions_that_wait(data: bytes, vulkan: Device) -> No
 
 
 @pytest.mark.vulkan
-def test_functions_that_take_fences_under_their_own_names(vulkan: Device, tmp_path: Path) -> None:
-    """As IREE writes them on request, if all results are tensors, or none is; and other tools."""
+def test_async_external_functions(vulkan: Device, tmp_path: Path) -> None:
+    """IREE writes them on request, if all results are tensors, or none is; and other tools."""
     flag = "--iree-execution-model=async-external"
     options = CompileOptions("vulkan", iree_flags=(flag,))
     first = "func.func @count"
@@ -188,8 +188,8 @@ def test_functions_that_take_fences_under_their_own_names(vulkan: Device, tmp_pa
 
 @pytest.mark.vulkan
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are found in /proc")
-def test_threads_that_are_never_idle_give_way(vulkan: Device) -> None:
-    """Mesa's software device has IREE's threads ask again and again; on a GPU they sleep."""
+def test_polling_threads_get_a_lower_priority(vulkan: Device) -> None:
+    """On Mesa's software device IREE's threads poll; on a GPU they sleep."""
     if not vulkan.ends_long_loops:
         pytest.skip("the device is no software one of Mesa's")
     opened = vulkan.open()
@@ -206,11 +206,11 @@ def test_threads_that_are_never_idle_give_way(vulkan: Device) -> None:
 
 def _run_times() -> dict[int, int]:
     """The hundredths of a second that each thread of this process has run."""
-    found = {}
+    ticks = {}
     for folder in Path("/proc/self/task").iterdir():
         fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        found[int(folder.name)] = int(fields[11]) + int(fields[12])
-    return found
+        ticks[int(folder.name)] = int(fields[11]) + int(fields[12])
+    return ticks
 
 
 def _priority(thread: int) -> int:

@@ -29,7 +29,7 @@ from subquant.runtime.vm_modules import load_module
 from subquant.runtime.worker_threads import WorkerPool, _SpinPolicy
 from subquant.signature import Work
 
-# A product, and what is done with it in place, in workgroups of three dimensions and of one.
+# A product and its update in place, in workgroups of three dimensions and of one.
 PROGRAM = """
 ml_program.global private mutable @sum(dense<0.0> : tensor<4x64x256xf32>) : tensor<4x64x256xf32>
 func.func @main(%x: tensor<4x64x128xf32>, %w: tensor<4x128x256xf32>) -> tensor<4x64x256xf32> {
@@ -226,8 +226,8 @@ def test_words_of_the_control_block() -> None:
     assert max(WORDS.values()) < CONTROL_BLOCK_WORDS
     job = ("range", "function", "environment", "state", "grid_x", "grid_y")
     assert {WORDS[name] // 8 for name in job} == {0}
-    lines = [WORDS[name] // 16 for name in ("range", "done", "busy", "stop")]
-    assert len({*lines}) == len(lines)
+    cache_lines = [WORDS[name] // 16 for name in ("range", "done", "busy", "stop")]
+    assert len({*cache_lines}) == len(cache_lines)
 
 
 def test_workers_spin_while_a_single_workgroup_runs(pool: WorkerPool) -> None:
