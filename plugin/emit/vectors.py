@@ -230,10 +230,10 @@ def lane_sums(vectors: Sequence[ArrayLike]) -> ArrayLike:
         pairs = zip(vectors[::2], vectors[1::2], strict=True)
         vectors = [_add_halves(*pair, size) for pair in pairs]
         size //= 2
-    [sums] = vectors
+    [result] = vectors
     while size > 1:
-        sums, size = _add_halves(sums, sums, size, once=True), size // 2
-    return sums
+        result, size = _add_halves(result, result, size, once=True), size // 2
+    return result
 
 
 def _add_halves(left: ArrayLike, right: ArrayLike, size: int, *, once: bool = False) -> ArrayLike:

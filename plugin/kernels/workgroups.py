@@ -1,4 +1,4 @@
-"""How many workgroups share the work of a CPU kernel, and which range each has.
+"""Workgroup counts of CPU kernels, and the range of items of each workgroup.
 
 IREE 3.13 reserves workgroups for a thread one at a time, or eight at a time where there are eight
 for each thread (``iree_hal_cmd_dispatch_tiles_per_reservation``).
@@ -26,7 +26,7 @@ Of 16 workgroups each of two threads would reserve half, and the thread that wak
 wait for the other.
 """
 _MIN_SMALL_WORKGROUPS = 16 * _WORKGROUPS_PER_RESERVATION
-"""From this count on, workgroups are reserved eight at a time, and there are 16 reservations."""
+"""With this count or more, workgroups are reserved eight at a time, in 16 reservations."""
 _MIN_MACS_PER_SMALL_WORKGROUP = 1 << 16
 """A small workgroup has at least this many int8 MACs; it costs a thread 0.1 us."""
 _MIN_MACS_TO_SHARE = 1 << 19
@@ -40,7 +40,7 @@ _WORKGROUP_MULTIPLE = 4
 
 
 def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
-    """Return how many of a kernel's items a workgroup has.
+    """Return the number of a kernel's items that a workgroup has.
 
     There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
 
@@ -56,7 +56,7 @@ def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
 
 
 def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
-    """Return how many workgroups share the output pixels of each weight tile.
+    """Return the number of workgroups that share the output pixels of each weight tile.
 
     With ``n`` workgroups that each cost a time ``c``, threads wait for the last one for up to
     ``1 / n`` of the whole time ``t``: ``n * c + t / n`` is least for ``n = sqrt(t / c)``.

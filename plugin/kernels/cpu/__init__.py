@@ -1,1 +1,1 @@
-"""TODO."""
+"""CPU kernels: loop nests that are emitted for an instruction set."""

@@ -64,14 +64,14 @@ class AmxFallback:
                     position = (first + scalar(k_pack) * _K_PACK).value
                     word = element_at(bitcast(load(self._activations, [position], 4, I8), I32), 0)
                     unsigned = target.broadcast_k_pack(word, U8) ^ 128
-                    step, sums = (number * k_packs + scalar(k_pack)).value, []
+                    step, results = (number * k_packs + scalar(k_pack)).value, []
                     for accumulator, column in zip(carried, columns, strict=True):
                         index = [tile.value, step, column * _K_PACK]
                         signed = load(self._weight, index, lanes * _K_PACK, I8)
                         biased = target.add_dot(Accumulator(accumulator), unsigned, signed, 255)
                         bias = target.add_dot(Accumulator(zero), half, signed, 255)
-                        sums.append(target.i32_of(biased) - target.i32_of(bias))
-                    return sums
+                        results.append(target.i32_of(biased) - target.i32_of(bias))
+                    return results
 
                 for accumulator, each in zip(
                     loop(0, k_packs, 1, add_k_pack, initial), memory, strict=True

@@ -1,13 +1,13 @@
 """AMX convolution and GEMM kernel: i8 x i8 -> i32 in tile registers.
 
-It computes the formula of `subquant.kernels.cpu.int8_conv`, with signed activations::
+The formula is that of `subquant.kernels.cpu.int8_conv`, but activations are signed::
 
     result[row, column, n] = sum_(t, c) x[row, column, t, c] * weight[n, t, c]
 
-An activation tile has up to 16 output pixels of a row, and up to 64 bytes of K of each, which are
-read from the image itself (`KRuns`). Tile registers have the weight and the activations of one step
-of K, and the accumulators: two weight tiles times two activation tiles, as the processor multiplies
-for as long as it loads two tiles.
+An activation tile has up to 16 output pixels of a row, and up to 64 bytes of K of each. Its rows
+are loaded from the image itself (`KRuns`). Tile registers have the weight and the activations of
+one step of K, and the accumulators: two weight tiles times two activation tiles, as the processor
+multiplies for as long as it loads two tiles.
 
 Loop nest of a workgroup, which has a range of *units*, MR pixels times NR columns: for a unit, all
 pieces of K. The accumulators are stored to one half of a buffer; between the multiplications of a
@@ -197,7 +197,7 @@ class _Workgroup:
     def _multiply(self, position: UnitPosition, piece: ArrayLike, offset: ArrayLike) -> None:
         """Add the products of a piece of K to the accumulators."""
         gemm, tiles, size = self.gemm, self.gemm.tiles, self.gemm.runs.piece
-        vectors, nr, lines = tiles.vectors, tiles.nr, gemm.prefetched_lines
+        vectors, nr, cache_lines = tiles.vectors, tiles.nr, gemm.prefetched_lines
         weight = address(self.weight) + _i64(position.tile * (tiles.k * nr))
         assembly, stride = AmxAssembly(), _constant(gemm.geometry.column_stride * gemm.channels)
         start, row_bytes = weight + _i64(piece * (size * nr)), _constant(vectors * TILE_ROW_BYTES)
@@ -210,11 +210,13 @@ class _Workgroup:
             for vector, tile in enumerate(self.weight_tiles):
                 accumulator = self.accumulator_tiles[number * vectors + vector]
                 assembly.multiply(accumulator, number, tile)
-        if lines:
+        if cache_lines:
             unit = remainder(position.number, gemm.units_per_block)
             pieces = unit * (tiles.k // size) + piece
             next_tile = weight + tiles.k * nr
-            assembly.prefetch(next_tile + _i64(pieces * (lines * TILE_ROW_BYTES)), lines)
+            assembly.prefetch(
+                next_tile + _i64(pieces * (cache_lines * TILE_ROW_BYTES)), cache_lines
+            )
         assembly.emit()
 
     def _store(self, buffer: ArrayLike) -> None:

@@ -164,8 +164,8 @@ class AmxPlan(ConvGemm):
         is_read_once = self.workgroups <= self.tiles.count and not self.streams_weight
         if not is_large or not is_read_once:
             return 0
-        lines = piece_bytes // TILE_ROW_BYTES // self.units_per_block
-        return min(lines, _MAX_PREFETCHED_LINES)
+        cache_lines = piece_bytes // TILE_ROW_BYTES // self.units_per_block
+        return min(cache_lines, _MAX_PREFETCHED_LINES)
 
     # -- positions --------------------------------------------------------------------------------
 

@@ -54,7 +54,7 @@ __all__ = ["BlockwiseGemm"]
 _INT8_MACS_PER_MAC, _INT8_MACS_PER_F32_MAC = 2, 8
 """A MAC takes about as long as this many int8 MACs, with int8 and with f32 activations."""
 _MIN_ROW_GROUPS_PER_PANEL = 4
-"""From this many groups of MR rows on, unpacking to panels pays (AVX2, 16 rows: 3 to 14 %)."""
+"""Unpacking to panels pays with this many groups of MR rows (AVX2, 16 rows: 3 to 14 %)."""
 _PANEL_ROWS = 64
 """The accumulators of this many rows are in memory while panels are unpacked."""
 

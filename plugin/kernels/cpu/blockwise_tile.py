@@ -207,10 +207,10 @@ class BlockwiseTile:
         block: BlockIndex,
         steps: Sequence[UnpackedStep],
         k_packs: range,
-        accumulators: Sequence[Accumulator],
+        initial: Sequence[Accumulator],
     ) -> list[ArrayLike]:
-        """Add k-packs of a step to the accumulators, unrolled; return them as i32."""
-        tiles, target, sums = self.tiles, self.target, list(accumulators)
+        """Add k-packs of a step to accumulators, unrolled; return them as i32."""
+        tiles, target, accumulators = self.tiles, self.target, list(initial)
         first = _times(steps[0].number, tiles.k_per_step // 4)
         barrier_interval = target.k_packs_per_barrier[len(tiles.plane_bits) - 1]
         for count, number in enumerate(k_packs, 1):
@@ -220,12 +220,12 @@ class BlockwiseTile:
                 if row not in broadcasts:
                     word = load_element(self.operands.activations, [row, k])
                     broadcasts[row] = target.broadcast_k_pack(word, I8)
-                sums[index] = target.add_dot(
-                    sums[index], weights[vector], broadcasts[row], self.weight.max_integer
+                accumulators[index] = target.add_dot(
+                    accumulators[index], weights[vector], broadcasts[row], self.weight.max_integer
                 )
             if count % barrier_interval == 0:
-                sums = [target.with_barrier(each) for each in sums]
-        return [target.i32_of(each) for each in sums]
+                accumulators = [target.with_barrier(each) for each in accumulators]
+        return [target.i32_of(each) for each in accumulators]
 
     def _integers(self, steps: Sequence[UnpackedStep], k_pack: int) -> list[ArrayLike]:
         """The integers of a k-pack, u8, of each vector of columns."""
@@ -247,7 +247,7 @@ class BlockwiseTile:
         scales, offsets = self._scales(block), self._offsets(block)
         for row in self.rows:
             row_scales[row] = bits_of(self._activation_word(row, block_number, 0), F32)
-        sums = [
+        totals = [
             self.target.fma(
                 convert(dot, F32) * scales[vector], broadcast(row_scales[row], lanes), accumulator
             )
@@ -256,7 +256,7 @@ class BlockwiseTile:
             )
         ]
         if not offsets:
-            return sums
+            return totals
         scaled_row_sums = {}
         for row, scale in row_scales.items():
             row_sum = convert(self._row_sum(row, block_number), F32)
@@ -264,7 +264,7 @@ class BlockwiseTile:
             scaled_row_sums[row] = broadcast(row_sum, lanes)
         return [
             self.target.fma(offsets[vector], scaled_row_sums[row], accumulator)
-            for (row, vector), accumulator in zip(self.positions, sums, strict=True)
+            for (row, vector), accumulator in zip(self.positions, totals, strict=True)
         ]
 
     def _row_sum(self, row: Value, block_number: Value) -> ArrayLike:
@@ -327,9 +327,9 @@ class BlockwiseF32Tile(BlockwiseTile):
         block: BlockIndex,
         steps: Sequence[UnpackedStep],
         k_packs: range,
-        accumulators: Sequence[Accumulator],
+        initial: Sequence[Accumulator],
     ) -> list[ArrayLike]:
-        lanes, sums = self.tiles.lanes, [each.i32 for each in accumulators]
+        lanes, accumulators = self.tiles.lanes, [each.i32 for each in initial]
         first = _times(steps[0].number, self.tiles.k_per_step)
         zeros = [self._zero(vector, block) for vector in range(self.vectors)]
         offsets = self._offsets(block)
@@ -349,8 +349,10 @@ class BlockwiseF32Tile(BlockwiseTile):
                     if row not in broadcasts:
                         element = load_element(self.operands.activations, [row, k])
                         broadcasts[row] = broadcast(element, lanes)
-                    sums[index] = self.target.fma(weights[vector], broadcasts[row], sums[index])
-        return sums
+                    accumulators[index] = self.target.fma(
+                        weights[vector], broadcasts[row], accumulators[index]
+                    )
+        return accumulators
 
     def _zero(self, vector: int, block: BlockIndex) -> ArrayLike:
         """``2**23`` plus the zero point."""

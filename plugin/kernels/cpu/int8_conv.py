@@ -15,8 +15,8 @@ Loop nest of a workgroup, which has a weight tile of NR columns and a range of r
 output pixels (`Int8ConvTile`):
 
 * Padding: the padded rows that a block of output rows reads are copied to workgroup memory first,
-  or vertical padding is skipped: then initial accumulators have what the skipped taps add, for each
-  number of skipped rows.
+  or vertical padding is skipped: then the initial accumulators include the products of the skipped
+  taps, for each number of skipped rows.
 * Panels: where multiplicands are i16, the weight tile is widened once (`WidenedPanels`). If it has
   several panels, the accumulators of some register tiles wait in memory from one to the next.
 * Epilogue: of a register tile at its end, or pipelined: between the multiplications of the next.

@@ -16,7 +16,7 @@ __all__ = ["MAX_UNROLL", "Int8ConvPlan"]
 MAX_UNROLL = 8
 """At most this many k-packs are unrolled."""
 _MIN_K_WITHOUT_PIPELINING = 1 << 11
-"""From this K on, the epilogue takes less than 1 % of the time, and is not pipelined."""
+"""With this K or more, the epilogue takes less than 1 % of the time, and is not pipelined."""
 _MAX_CONVERTED_BYTES = 8 << 10
 """Multiplicands in workgroup memory; dispatch fusion has 32 KiB for all kernels of a dispatch.
 

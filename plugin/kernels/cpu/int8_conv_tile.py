@@ -130,7 +130,7 @@ class Int8ConvTile:
             weights.append(convert(loaded, target.multiplicand_type))
             if plan.prefetch_bytes:
                 prefetch(self.weight.memory, [*index, offset + plan.prefetch_bytes])
-        sums = []
+        results = []
         for pixel in range(plan.mr):
             own = (position + pixel * self.pixel_step).value
             word = load_element(self.activations, [own])
@@ -139,8 +139,8 @@ class Int8ConvTile:
                 multiplicands = target.multiplicands(multiplicands)
             for vector, weight in enumerate(weights):
                 accumulator = accumulators[pixel * vectors + vector]
-                sums.append(target.add_products(accumulator, multiplicands, weight))
-        return [target.with_barrier_i32(each) for each in sums]
+                results.append(target.add_products(accumulator, multiplicands, weight))
+        return [target.with_barrier_i32(each) for each in results]
 
 
 @dataclass(frozen=True)
@@ -215,12 +215,12 @@ class _KLoopNest:
         self,
         done: ArrayLike,
         k_packs: Sequence[tuple[ArrayLike, ArrayLike]],
-        accumulators: Sequence[ArrayLike],
+        initial: Sequence[ArrayLike],
     ) -> list[ArrayLike]:
-        sums = list(accumulators)
+        accumulators = list(initial)
         for number, position in k_packs:
-            sums = self.tile.add_k_pack(number, position, sums)
+            accumulators = self.tile.add_k_pack(number, position, accumulators)
         if self.slot is not None:
             size = len(k_packs)
             self.slot(quotient(done, size), self.total // size)
-        return sums
+        return accumulators

@@ -157,10 +157,12 @@ class UnpackedPanel:
             store(bytes_, memory, [constant_index(index), (column * size).value])
 
         def unpack_step(step: Value) -> None:
-            memory, begin = reader.step(record, scalar(step))
+            memory, step_start = reader.step(record, scalar(step))
             own = offset * weight.steps_per_record + scalar(step)
             distance = self._target.prefetch_bytes_gemm
-            source = UnpackedStep(memory, weight, self._target, tile, begin, own.value, distance)
+            source = UnpackedStep(
+                memory, weight, self._target, tile, step_start, own.value, distance
+            )
             first = own * (tiles.k_per_step * nr)
             for k_pack in range(tiles.k_per_step // 4):
                 for vector in range(tiles.vectors):

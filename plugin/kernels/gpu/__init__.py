@@ -1,1 +1,1 @@
-"""TODO."""
+"""GPU kernels, which Vulkan runs."""

@@ -15,7 +15,7 @@ stay below ``32 * 128 * 255 < 2**24``.
 
 A thread has MR rows, and four columns of each of some tiles (`ThreadWeight`). It unpacks the words
 of its columns once for its rows. Threads share nothing, so there are no barriers. Adjacent threads
-share the columns of a tile; a workgroup has some groups of these threads. With split-K, several
+share the columns of a tile; a workgroup has several groups of threads. With split-K, several
 workgroups have a part of K each, and another dispatch adds their partial sums.
 
 Loads take the time, not multiplications: on GPUs for their bandwidth, on Mesa's llvmpipe because it
@@ -78,7 +78,7 @@ class GpuBlockwiseGemm:
         cast: from the integers to f32.
         m: M; None where it is dynamic.
         mr: MR, the rows of a thread.
-        threads: of a workgroup, a multiple of those that share a tile.
+        threads: of a workgroup, a multiple of `threads_per_tile`.
         has_int8_activations: activations are int8 with a scale for each block, and not f32.
         split_k: the number of workgroups that share K; it divides the steps.
     """
@@ -260,8 +260,8 @@ class _Thread:
 
             parameters = columns.parameters(block, outer)
             initial = self._initial(parameters, accumulators)
-            sums = loop(0, words_per_step, 1, add_word, initial)
-            return self._add_scaled(block, parameters, sums, accumulators)
+            dots = loop(0, words_per_step, 1, add_word, initial)
+            return self._add_scaled(block, parameters, dots, accumulators)
         words, totals = StepWords(columns, step), list(accumulators)
         blocks, k_packs_per_block = tiles.k_per_step // tiles.block_size, tiles.block_size // 4
         for number in range(blocks):
@@ -270,8 +270,8 @@ class _Thread:
             own = range(number * k_packs_per_block, (number + 1) * k_packs_per_block)
             k_packs = [KPack(*divmod(k_pack, words_per_step)) for k_pack in own]
             initial = self._initial(parameters, totals)
-            sums = self._add_k_packs(words, k_packs, parameters, initial)
-            totals = self._add_scaled(block, parameters, sums, totals)
+            dots = self._add_k_packs(words, k_packs, parameters, initial)
+            totals = self._add_scaled(block, parameters, dots, totals)
         return totals
 
     def _initial(
@@ -283,10 +283,10 @@ class _Thread:
         """
         if not self.gemm.has_int8_activations:
             return list(accumulators)
-        sums = [Vectors(THREAD_N).known(0.0, F32)] * len(accumulators)
+        dots = [Vectors(THREAD_N).known(0.0, F32)] * len(accumulators)
         if parameters.offsets is not None:
-            sums += [Scalars().known(0.0, F32)] * len(self.rows)
-        return sums
+            dots += [Scalars().known(0.0, F32)] * len(self.rows)
+        return dots
 
     def _add_k_packs(
         self,
@@ -296,7 +296,7 @@ class _Thread:
         initial: Sequence[ArrayLike],
     ) -> list[ArrayLike]:
         """Add the products of some k-packs of a step."""
-        tiles, sums = self.gemm.tiles_per_thread, list(initial)
+        tiles, accumulators = self.gemm.tiles_per_thread, list(initial)
         count = len(self.rows) * tiles
         activations = [self._activations(words, k_pack) for k_pack in k_packs]
         for tile in range(tiles):
@@ -305,12 +305,14 @@ class _Thread:
                 for row, members in enumerate(by_row):
                     index = row * tiles + tile
                     for activation, weight in zip(members, weights, strict=True):
-                        sums[index] = sums[index] + broadcast(activation, THREAD_N) * weight
+                        accumulators[index] = (
+                            accumulators[index] + broadcast(activation, THREAD_N) * weight
+                        )
         for by_row in activations:
-            for row, members in enumerate(by_row[: len(sums) - count]):
+            for row, members in enumerate(by_row[: len(accumulators) - count]):
                 for activation in members:
-                    sums[count + row] = sums[count + row] + activation
-        return sums
+                    accumulators[count + row] = accumulators[count + row] + activation
+        return accumulators
 
     def _activations(self, words: StepWords, k_pack: KPack) -> list[list[ArrayLike]]:
         """The four activations of a k-pack, of each row."""
@@ -344,13 +346,13 @@ class _Thread:
         self,
         block: ArrayLike,
         parameters: BlockParameters,
-        sums: Sequence[ArrayLike],
+        dots: Sequence[ArrayLike],
         accumulators: Sequence[ArrayLike],
     ) -> list[ArrayLike]:
         """Add a block's sums of int8 activations, times scales, to the accumulators."""
         gemm, tiles = self.gemm, self.gemm.tiles_per_thread
         if self.memory.row_scales is None:
-            return list(sums)
+            return list(dots)
         blocks = gemm.tiles.k // gemm.tiles.block_size
         totals = []
         for number, row in enumerate(self.rows):
@@ -358,9 +360,9 @@ class _Thread:
             row_scale = broadcast(scale, THREAD_N)
             for tile in range(tiles):
                 index = number * tiles + tile
-                real = sums[index] * convert(parameters.scales[tile], F32)
+                real = dots[index] * convert(parameters.scales[tile], F32)
                 if parameters.offsets is not None:
-                    row_sum = broadcast(sums[len(accumulators) + number], THREAD_N)
+                    row_sum = broadcast(dots[len(accumulators) + number], THREAD_N)
                     real = real + row_sum * convert(parameters.offsets[tile], F32)
                 totals.append(accumulators[index] + real * row_scale)
         return totals
