@@ -201,7 +201,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return None
     if not 1 < groups <= _MAX_SPLIT_GROUPS or depthwise or not static:
         return NoMatch("has no groups to split")
-    shape = [int(extent) for extent in type_.shape]
+    shape = [int(size) for size in type_.shape]
     shape[features] //= groups
     one_group = {"feature_group_count": integer(1), "batch_group_count": integer(1)}
     results = []
@@ -234,7 +234,7 @@ def _one_output_a_channel(op: Operation, channels: int) -> Value:
 
 def _equal_part(tensor: Value, axis: int, number: int, count: int) -> Value:
     """Part `number` of `count` equal parts of a tensor along an axis."""
-    limits = [int(extent) for extent in tensor.type.shape]
+    limits = [int(size) for size in tensor.type.shape]
     starts, size = [0] * len(limits), limits[axis] // count
     starts[axis], limits[axis] = number * size, (number + 1) * size
     return stablehlo.slice_(tensor, starts, limits)

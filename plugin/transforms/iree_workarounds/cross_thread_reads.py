@@ -62,7 +62,7 @@ def is_row_reduction(op: Operation) -> bool:
 
     Rows of dynamic size are kept in workgroup memory, for which IREE refuses them.
     """
-    shape = [int(extent) for extent in op.operands[0].type.shape]
+    shape = [int(size) for size in op.operands[0].type.shape]
     if op.name in ("linalg.reduce", "stablehlo.reduce"):
         axes = sorted(int(axis) for axis in op.attributes["dimensions"])
         first = len(shape) - len(axes)

@@ -73,7 +73,7 @@ def split_reduce(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Reduce the parts of the longest axis, and then their results."""
     count = len(op.results)
     inputs, starts = list(op.operands)[:count], list(op.operands)[count:]
-    shape = [int(extent) for extent in inputs[0].type.shape]
+    shape = [int(size) for size in inputs[0].type.shape]
     axes = sorted(int(axis) for axis in op.attributes["dimensions"])
     division = _part_sizes([shape[axis] for axis in axes], _MAX_REDUCED_PER_PART)
     if division is None:

@@ -105,14 +105,14 @@ def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 def _components(indices: Value, vector: int, count: int) -> list[Value]:
     """The components of the indices, each a tensor of the batches."""
-    shape = [int(extent) for extent in indices.type.shape]
+    shape = [int(size) for size in indices.type.shape]
     if vector == len(shape):
         return [indices]
     batches = shape[:vector] + shape[vector + 1 :]
     components = []
     for number in range(count):
         low = [number if axis == vector else 0 for axis in range(len(shape))]
-        high = [number + 1 if axis == vector else extent for axis, extent in enumerate(shape)]
+        high = [number + 1 if axis == vector else size for axis, size in enumerate(shape)]
         components.append(stablehlo.reshape(stablehlo.slice_(indices, low, high), batches))
     return components
 

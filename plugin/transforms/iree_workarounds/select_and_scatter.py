@@ -59,7 +59,7 @@ def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -
             "elements are numbered, which takes static shapes",
             op,
         )
-    shape = [int(extent) for extent in operand.type.shape]
+    shape = [int(size) for size in operand.type.shape]
     total = math.prod(shape)
     if total >= (1 << 31) - 1:
         raise UnsupportedError(
@@ -79,7 +79,7 @@ def _select(op: Operation, operand: Value, shape: list[int]) -> Value:
     total = math.prod(shape)
     i32 = mlir_type(I32)
     numbers = stablehlo.reshape(stablehlo.iota(tensor_type([total], i32), 0), shape)
-    counts = [int(extent) for extent in op.operands[1].type.shape]
+    counts = [int(size) for size in op.operands[1].type.shape]
     names = ("window_dimensions", "window_strides", "padding")
     window = emit.create(
         "stablehlo.reduce_window",
@@ -123,7 +123,7 @@ def _fill_window_body(op: Operation, window: Operation) -> None:
 
 
 def _scatter(op: Operation, selected: Value, source: Value, start: Value) -> Value:
-    count = math.prod(int(extent) for extent in source.type.shape)
+    count = math.prod(int(size) for size in source.type.shape)
     numbers = (
         "#stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
         "index_vector_dim = 1>"

@@ -112,8 +112,8 @@ def _is_splat(value: Value) -> bool:
     return "value" in op.attributes and bool(op.attributes["value"].is_splat)
 
 
-def _quantized(reals: Array, parameters: QuantizationParameters, type_: ir.Type) -> Value:
-    array = quantize(reals, parameters)
+def _quantized(values: Array, parameters: QuantizationParameters, type_: ir.Type) -> Value:
+    array = quantize(values, parameters)
     return as_quantized(_constant(array, storage_mlir_type(parameters.storage)), type_)
 
 
@@ -121,8 +121,8 @@ def _dequantized(integers: Array, parameters: QuantizationParameters, type_: ir.
     storage = parameters.storage
     if not storage.signed:
         integers = integers & ((1 << storage.width) - 1)
-    reals = dequantize(integers, parameters)
-    return linalg.cast(_constant(reals, expressed_mlir_type(parameters.expressed)), type_)
+    element = expressed_mlir_type(parameters.expressed)
+    return linalg.cast(_constant(dequantize(integers, parameters), element), type_)
 
 
 def _constant(array: Array, element: ir.Type) -> Value:

@@ -89,7 +89,7 @@ class _Flat:
 
 
 @dataclass(frozen=True)
-class _Extents:
+class _Sizes:
     """A value of type ``tensor<?xindex>``: the sizes of `shape` from `first` to before `end`."""
 
     shape: Value
@@ -127,7 +127,7 @@ def _lower_attributes(function: Operation, name: str, types: Any) -> None:
         function.attributes[name] = ir.ArrayAttr.get(lowered)
 
 
-_TAKE_EXTENTS = {
+_SHAPE_OPERANDS = {
     "shape.num_elements": [0],
     "shape.split_at": [0],
     "tensor.dim": [0],
@@ -142,7 +142,7 @@ class _Lowering:
 
     def __init__(self) -> None:
         self._flat: dict[Value, _Flat] = {}
-        self._extents: dict[Value, _Extents] = {}
+        self._sizes: dict[Value, _Sizes] = {}
         self._dead: list[Operation] = []
         self._old_arguments: list[tuple[ir.Block, int]] = []
 
@@ -168,7 +168,7 @@ class _Lowering:
     def operation(self, op: Operation) -> None:
         """Lower one operation."""
         touched = any(
-            _is_unranked(value.type) or value in self._extents
+            _is_unranked(value.type) or value in self._sizes
             for value in (*op.operands, *op.results)
         )
         if not touched and op.name != "shape.shape_of":
@@ -180,8 +180,8 @@ class _Lowering:
                 "with tensor.cast first",
                 op,
             )
-        shapes = [number for number, value in enumerate(op.operands) if value in self._extents]
-        if shapes and shapes != _TAKE_EXTENTS.get(op.name):
+        shapes = [number for number, value in enumerate(op.operands) if value in self._sizes]
+        if shapes and shapes != _SHAPE_OPERANDS.get(op.name):
             raise UnsupportedError(
                 "uses the shape of an unranked tensor as a tensor, which nothing lowers; extract "
                 "its extents with tensor.extract",
@@ -216,16 +216,14 @@ class _Lowering:
         unranked = _is_unranked(source.type)
         elements = self._flat[source].elements if unranked else _flattened(source)
         if _is_unranked(target.type):
-            extents = self._extents.get(shape)
-            if extents is not None and not extents.is_whole:
+            sizes = self._sizes.get(shape)
+            if sizes is not None and not sizes.is_whole:
                 raise UnsupportedError(
                     "reshapes to a part of an unranked tensor's shape, which nothing lowers", op
                 )
             _, i64_shape_type = _lowered_types(target.type)
             i64_shape = (
-                extents.shape
-                if extents
-                else emit.value("arith.index_cast", [shape], i64_shape_type)
+                sizes.shape if sizes else emit.value("arith.index_cast", [shape], i64_shape_type)
             )
             self._flat[target] = _Flat(elements, i64_shape)
             _check_size(self._flat[target], "tensor.reshape: the extents")
@@ -240,37 +238,37 @@ class _Lowering:
     def _shape_shape_of(self, op: Operation) -> None:
         source, target = op.operands[0], op.results[0]
         if _is_unranked(source.type):
-            self._extents[target] = _all_extents(self._flat[source].shape)
+            self._sizes[target] = _all_sizes(self._flat[source].shape)
             self._dead.append(op)
 
     def _shape_split_at(self, op: Operation) -> None:
-        extents, index = self._extents[op.operands[0]], emit.scalar(op.operands[1])
-        from_first, from_end = emit.scalar(extents.first) + index, emit.scalar(extents.end) + index
+        sizes, index = self._sizes[op.operands[0]], emit.scalar(op.operands[1])
+        from_first, from_end = emit.scalar(sizes.first) + index, emit.scalar(sizes.end) + index
         middle = np.where(index < 0, from_end, from_first).value
         before, after = op.results
-        self._extents[before] = _Extents(extents.shape, extents.first, middle, False)
-        self._extents[after] = _Extents(extents.shape, middle, extents.end, False)
+        self._sizes[before] = _Sizes(sizes.shape, sizes.first, middle, False)
+        self._sizes[after] = _Sizes(sizes.shape, middle, sizes.end, False)
         self._dead.append(op)
 
     def _shape_num_elements(self, op: Operation) -> None:
-        op.results[0].replace_all_uses_with(_product(self._extents[op.operands[0]]))
+        op.results[0].replace_all_uses_with(_product(self._sizes[op.operands[0]]))
         self._dead.append(op)
 
     def _tensor_extract(self, op: Operation) -> None:
-        extents = self._extents.get(op.operands[0])
-        if extents is None:
+        sizes = self._sizes.get(op.operands[0])
+        if sizes is None:
             raise UnsupportedError("extracts from an unranked tensor, which nothing lowers", op)
-        index = emit.scalar(extents.first) + emit.scalar(op.operands[1])
-        op.results[0].replace_all_uses_with(_extent(extents.shape, index.value).value)
+        index = emit.scalar(sizes.first) + emit.scalar(op.operands[1])
+        op.results[0].replace_all_uses_with(_size_at(sizes.shape, index.value).value)
         self._dead.append(op)
 
     def _tensor_dim(self, op: Operation) -> None:
         source, axis = op.operands
-        if source in self._extents:
-            extents = self._extents[source]
-            result = emit.scalar(extents.end) - emit.scalar(extents.first)
+        if source in self._sizes:
+            sizes = self._sizes[source]
+            result = emit.scalar(sizes.end) - emit.scalar(sizes.first)
         else:
-            result = _extent(self._flat[source].shape, axis)
+            result = _size_at(self._flat[source].shape, axis)
         op.results[0].replace_all_uses_with(result.value)
         self._dead.append(op)
 
@@ -307,32 +305,32 @@ class _Lowering:
         return lowered
 
 
-def _all_extents(shape: Value) -> _Extents:
+def _all_sizes(shape: Value) -> _Sizes:
     zero = linalg.constant_index(0)
-    return _Extents(shape, zero, linalg.dim(shape, zero))
+    return _Sizes(shape, zero, linalg.dim(shape, zero))
 
 
-def _extent(shape: Value, axis: Value) -> Any:
+def _size_at(shape: Value, axis: Value) -> Any:
     """One of the sizes in a ``tensor<?xi64>``, for formulas."""
     return emit.scalar(linalg.extract(shape, [axis])).convert(INDEX)
 
 
-def _product(extents: _Extents) -> Value:
+def _product(sizes: _Sizes) -> Value:
     """The product of sizes, as a loop."""
     (product,) = linalg.fold(
-        extents.first,
-        extents.end,
+        sizes.first,
+        sizes.end,
         [linalg.constant_index(1)],
-        lambda axis, product: [(emit.scalar(product) * _extent(extents.shape, axis)).value],
+        lambda axis, product: [(emit.scalar(product) * _size_at(sizes.shape, axis)).value],
     )
     return product
 
 
 def _check_size(flat: _Flat, what: str) -> None:
     """Check at run time that the sizes multiply to the number of elements."""
-    extents = _all_extents(flat.shape)
-    product = emit.scalar(_product(extents))
-    size = emit.scalar(linalg.dim(flat.elements, extents.first))
+    sizes = _all_sizes(flat.shape)
+    product = emit.scalar(_product(sizes))
+    size = emit.scalar(linalg.dim(flat.elements, sizes.first))
     message = f"{what} must multiply to the number of elements"
     linalg.check((product == size).value, message)
 
@@ -340,10 +338,10 @@ def _check_size(flat: _Flat, what: str) -> None:
 def _shape_of(tensor: Value) -> Value:
     """A ranked tensor's sizes as ``tensor<?xi64>``."""
     i64 = ir.IntegerType.get_signless(64)
-    extents = [
+    sizes = [
         emit.scalar(linalg.dim(tensor, axis)).convert(I64).value for axis in range(tensor.type.rank)
     ]
-    static = linalg.from_elements(extents, tensor_type([len(extents)], i64))
+    static = linalg.from_elements(sizes, tensor_type([len(sizes)], i64))
     return linalg.cast(static, tensor_type([None], i64))
 
 
@@ -352,15 +350,15 @@ def _ranked(flat: _Flat, type_: ir.Type) -> Value:
     rank = emit.scalar(linalg.dim(flat.shape, 0))
     message = f"tensor.cast: rank must be {type_.rank} at run time"
     linalg.check((rank == type_.rank).value, message)
-    extents = []
+    sizes = []
     for axis in range(type_.rank):
-        extent = _extent(flat.shape, linalg.constant_index(axis))
+        dim = _size_at(flat.shape, linalg.constant_index(axis))
         if not type_.is_dynamic_dim(axis):
             static = int(type_.shape[axis])
             message = f"tensor.cast: dimension {axis} must be {static} at run time"
-            linalg.check((extent == static).value, message)
-        extents.append(extent.value)
-    return _unflattened(flat.elements, extents, type_)
+            linalg.check((dim == static).value, message)
+        sizes.append(dim.value)
+    return _unflattened(flat.elements, sizes, type_)
 
 
 def _flattened(tensor: Value) -> Value:
@@ -373,8 +371,8 @@ def _flattened(tensor: Value) -> Value:
     return linalg.cast(flat, tensor_type([None], type_.element_type))
 
 
-def _unflattened(elements: Value, extents: Sequence[Value], type_: ir.Type) -> Value:
+def _unflattened(elements: Value, sizes: Sequence[Value], type_: ir.Type) -> Value:
     """``tensor<?xT>`` as a ranked tensor of `type_` with dynamic sizes."""
     if type_.rank == 0:
         return linalg.collapse(linalg.cast(elements, tensor_type([1], type_.element_type)), [])
-    return linalg.cast(linalg.expand(elements, [range(type_.rank)], extents), type_)
+    return linalg.cast(linalg.expand(elements, [range(type_.rank)], sizes), type_)

@@ -37,12 +37,12 @@ class BlockAxes:
             counts: the number of blocks along each axis, None if it is dynamic.
         """
         kinds: list[AxisKind] = []
-        for size, count, extent in zip(sizes, counts, map(int, type_.shape), strict=True):
+        for size, count, dim in zip(sizes, counts, map(int, type_.shape), strict=True):
             if size is None or count == 1:
                 kinds.append("whole")
             elif size == 1:
                 kinds.append("unit")
-            elif not is_dynamic(extent) and extent % size == 0:
+            elif not is_dynamic(dim) and dim % size == 0:
                 kinds.append("split")
             else:
                 kinds.append("ragged")

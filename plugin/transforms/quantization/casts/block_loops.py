@@ -38,13 +38,13 @@ def map_by_block(
     blocks: list[tuple[int, int]] = []  # for each axis in blocks: a loop, and its steps in a block
     for axis, (kind, size) in enumerate(zip(axes.kinds, axes.sizes, strict=True)):
         static = int(source.type.shape[axis])
-        extent = linalg.dim(source, axis) if is_dynamic(static) else static
+        dim = linalg.dim(source, axis) if is_dynamic(static) else static
         first = len(loops)
         if kind == "split":
-            assert size is not None and isinstance(extent, int)  # what makes an axis split
-            loops += [extent // size, size]
+            assert size is not None and isinstance(dim, int)  # what makes an axis split
+            loops += [dim // size, size]
         else:
-            loops.append(extent)
+            loops.append(dim)
         groups.append(list(range(first, len(loops))))
         if kind != "whole":
             blocks.append((first, size or 1) if kind == "ragged" else (first, 1))

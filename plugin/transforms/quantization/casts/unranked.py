@@ -49,7 +49,7 @@ class RankedAroundAxes:
         """
         shape = emit.value("shape.shape_of", [source], tensor_type([None], index_type()))
         axes = sorted(parameters.axes)
-        extents: list[int | Value] = []
+        dims: list[int | Value] = []
         sizes: list[int | None] = []
         counts: list[int] = []
         blocks = _block_counts(parameters, axes, op)
@@ -59,16 +59,16 @@ class RankedAroundAxes:
         for axis, count in zip(axes, blocks, strict=True):
             size = parameters.block_size_of(axis)
             assert size is not None  # axes are the quantized ones
-            extents.append(_element_count(shape, following, axis))
-            extent = linalg.extract(shape, [linalg.constant_index(axis)])
+            dims.append(_element_count(shape, following, axis))
+            dim = linalg.extract(shape, [linalg.constant_index(axis)])
             is_open = ragged and size > 1
-            check_block_count(op, axis, extent, size, count, ragged=is_open)
-            extents.append(extent if is_open else size * count)
+            check_block_count(op, axis, dim, size, count, ragged=is_open)
+            dims.append(dim if is_open else size * count)
             sizes += [None, size]
             counts += [1, count]
             following = axis + 1
-        extents.append(_element_count(shape, following, None))
-        ranked = _reshaped(source, extents)
+        dims.append(_element_count(shape, following, None))
+        ranked = _reshaped(source, dims)
         return RankedAroundAxes(shape, ranked, (*sizes, None), (*counts, 1))
 
     def unranked(self, result: Value) -> Value:
@@ -103,11 +103,9 @@ def _check_rank(shape: Value, least: int, op: Operation) -> None:
     )
 
 
-def _reshaped(source: Value, extents: Sequence[int | Value]) -> Value:
-    values = [
-        linalg.constant_index(extent) if isinstance(extent, int) else extent for extent in extents
-    ]
-    shape = [extent if isinstance(extent, int) else None for extent in extents]
+def _reshaped(source: Value, dims: Sequence[int | Value]) -> Value:
+    values = [linalg.constant_index(dim) if isinstance(dim, int) else dim for dim in dims]
+    shape = [dim if isinstance(dim, int) else None for dim in dims]
     type_ = tensor_type(shape, source.type.element_type)
     return emit.value("tensor.reshape", [source, linalg.from_elements(values)], type_)
 
