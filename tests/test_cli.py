@@ -557,10 +557,7 @@ def test_expect_with_a_tolerance(vmfb: str) -> None:
             "--function columns --input 6xu8=1",
             "function 'columns' stopped: dimension 0 of argument 0 must be 4 at run time",
         ),
-        (
-            "--device none --input 4xf32=1",
-            "no device 'none'; expected a name or an IREE device",
-        ),
+        ("--device none --input 4xf32=1", "no device 'none'; expected a name or an IREE device"),
         ("--device vulkan://none --input 4xf32=1", "no Vulkan device 'vulkan://none' ("),
         ("--input 4xf32=1 --output @none/y.npy", "cannot write 'none/y.npy': No such file"),
         ("--input 4xf32=1 --output @.", "cannot write '.': "),

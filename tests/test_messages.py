@@ -336,8 +336,7 @@ def test_compiled_text_has_no_file_name() -> None:
 
 def test_streams_are_checked_by_their_first_slice() -> None:
     result = CliRunner().invoke(
-        main,
-        ["exec", "x.mlir", "--stream", "--input", "5x2x3xf32=1", "--input", "4xui8=1"],
+        main, ["exec", "x.mlir", "--stream", "--input", "5x2x3xf32=1", "--input", "4xui8=1"]
     )
     assert result.exit_code == 0, result.stderr
     assert result.stdout.startswith("result[0]: 5x2x3xf32=")
@@ -381,10 +380,7 @@ def test_an_executable_for_another_cpu_is_refused(
 @needs_cpuinfo
 @pytest.mark.parametrize(
     "options",
-    [
-        {"target_cpu": "generic"},
-        {"iree_flags": ("--iree-llvmcpu-target-cpu=generic",)},
-    ],
+    [{"target_cpu": "generic"}, {"iree_flags": ("--iree-llvmcpu-target-cpu=generic",)}],
     ids=["option", "flag"],
 )
 def test_an_executable_for_any_cpu_runs_everywhere(
