@@ -49,10 +49,10 @@ class Form:
 
 def shaped(view: str) -> str:
     """Lines of views, ``%a = broadcast %b 0,2 : 2x8xf32 -> 2x32x8xf32``, as StableHLO."""
-    lines = []
+    operations = []
     for line in filter(None, map(str.strip, view.splitlines())):
         if "stablehlo." in line:
-            lines.append(line)
+            operations.append(line)
             continue
         head, types = line.split(" : ")
         target, _, name, *rest = head.split()
@@ -61,24 +61,28 @@ def shaped(view: str) -> str:
         if name in ("broadcast", "transpose"):
             name = {"broadcast": "broadcast_in_dim"}.get(name, name)
             dims = f", dims = [{rest[1] if len(rest) > 1 else ''}]"
-            lines.append(f"{target} = stablehlo.{name} {rest[0]}{dims} : "
+            operations.append(f"{target} = stablehlo.{name} {rest[0]}{dims} : "
                          f"(tensor<{source}>) -> tensor<{result}>")  # fmt: skip
         elif name in ("bitcast_convert", "convert", "reshape"):
             types = f"(tensor<{source}>) -> tensor<{result}>"
-            lines.append(f"{target} = stablehlo.{name} {rest[0]} : {types}")
+            operations.append(f"{target} = stablehlo.{name} {rest[0]} : {types}")
         elif name == "concatenate":
-            *parts, axis = rest
-            types = f"({', '.join([f'tensor<{source}>'] * len(parts))}) -> tensor<{result}>"
-            lines.append(f"{target} = stablehlo.{name} {', '.join(parts)}, dim = {axis} : {types}")
+            *fields, axis = rest
+            types = f"({', '.join([f'tensor<{source}>'] * len(fields))}) -> tensor<{result}>"
+            operations.append(
+                f"{target} = stablehlo.{name} {', '.join(fields)}, dim = {axis} : {types}"
+            )
         elif name == "compare":
-            direction, *parts = rest
+            direction, *fields = rest
             types = f"(tensor<{source}>, tensor<{source}>) -> tensor<{result}>"
-            lines.append(f"{target} = stablehlo.{name} {direction}, {', '.join(parts)} : {types}")
+            operations.append(
+                f"{target} = stablehlo.{name} {direction}, {', '.join(fields)} : {types}"
+            )
         elif name == "constant":
-            lines.append(f"{target} = stablehlo.constant dense<{rest[0]}> : tensor<{source}>")
+            operations.append(f"{target} = stablehlo.constant dense<{rest[0]}> : tensor<{source}>")
         else:
-            lines.append(f"{target} = stablehlo.{name} {', '.join(rest)} : tensor<{source}>")
-    return "\n".join(f"  {line}" for line in lines)
+            operations.append(f"{target} = stablehlo.{name} {', '.join(rest)} : tensor<{source}>")
+    return "\n".join(f"  {line}" for line in operations)
 
 
 F32 = np.float32
@@ -310,9 +314,9 @@ FORMS = {
 
 
 def of_bits(words: np.ndarray, bits: int, first: int, *, signed: bool) -> np.ndarray:
-    """Some bits of each word as a number."""
-    found = (words.astype(np.int64) >> first) & ((1 << bits) - 1)
-    return np.where(found >> (bits - 1), found - (1 << bits), found) if signed else found
+    """A bit field of each word as a number."""
+    result = (words.astype(np.int64) >> first) & ((1 << bits) - 1)
+    return np.where(result >> (bits - 1), result - (1 << bits), result) if signed else result
 
 
 def extracted(way: str, name: str, first: int, word: str) -> Iterator[str]:
@@ -360,26 +364,26 @@ PLACES = {
 }  # fmt: skip
 
 
-def nibbles(way: str, place: str, order: str) -> Form:
-    """Two integers of a byte, put together along an axis; a zero point where they have no sign.
+def nibbles(way: str, axis_name: str, order: str) -> Form:
+    """Two integers of a byte, concatenated along an axis, with a zero point for unsigned ones.
 
-    Scales are one for each row of the result.
+    There is a scale for each row of the result.
     """
-    word, (axis, apart, result) = WAYS[way], PLACES[place]
-    lines = [*extracted(way, "l", 0, word), *extracted(way, "h", 4, word)]
-    kept = [n for n in range(3) if n != axis]
+    word, (axis, apart, result) = WAYS[way], PLACES[axis_name]
+    operations = [*extracted(way, "l", 0, word), *extracted(way, "h", 4, word)]
+    dims = [n for n in range(3) if n != axis]
     one = "x".join("1" if n == axis else extent for n, extent in enumerate(apart.split("x")))
     for name in "lh":
-        lines.append(f"%{name}_b = stablehlo.broadcast_in_dim %{name}, dims = {kept} : "
+        operations.append(f"%{name}_b = stablehlo.broadcast_in_dim %{name}, dims = {dims} : "
                      f"(tensor<8x6x{word}>) -> tensor<{one}x{word}>")  # fmt: skip
     both = ("%l_b, %h_b", "%h_b, %l_b")[order == "the high ones first"]
     part = f"tensor<{one}x{word}>"
-    lines.append(f"%b = stablehlo.concatenate {both}, dim = {axis} : ({part}, {part}) -> "
+    operations.append(f"%b = stablehlo.concatenate {both}, dim = {axis} : ({part}, {part}) -> "
                  f"tensor<{apart}x{word}>")  # fmt: skip
     rows = result.split("x")[0]
     signed = word == "i8"
     body = (
-        "\n".join(f"  {line}" for line in lines)
+        "\n".join(f"  {line}" for line in operations)
         + "\n"
         + shaped(f"""
         %r = reshape %b : {apart}x{word} -> {result}x{word}
@@ -391,13 +395,13 @@ def nibbles(way: str, place: str, order: str) -> Form:
     )
 
     def meaning(words: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        parts = [of_bits(words, 4, first, signed=signed) for first in (0, 4)]
-        parts = parts if order == "the low ones first" else parts[::-1]
-        numbers = np.stack(parts, axis).reshape([int(n) for n in result.split("x")])
+        fields = [of_bits(words, 4, first, signed=signed) for first in (0, 4)]
+        fields = fields if order == "the low ones first" else fields[::-1]
+        numbers = np.stack(fields, axis).reshape([int(n) for n in result.split("x")])
         return (numbers - (0 if signed else 8)).astype(F32) * scales[:, None]
 
     swapped = ("or", "shift_left", "shift_right_logical") if "high" in order else ()
-    keeps = (*swapped, *(("transpose",) if place != "columns" else ()))
+    keeps = (*swapped, *(("transpose",) if axis_name != "columns" else ()))
     return Form((f"8x6x{word}", f"{rows}xf32"), f"{result}xf32", body, meaning, "", keeps, 4)
 
 
@@ -435,17 +439,17 @@ def of_words(bits: int, order: tuple[int, ...], *, signed: bool) -> Form:
     )
 
     def meaning(words: np.ndarray, scales: np.ndarray) -> np.ndarray:
-        parts = [of_bits(words, bits, bits * n, signed=signed) for n in order]
-        return np.stack(parts, 1).reshape(rows, 6).astype(F32) * scales
+        fields = [of_bits(words, bits, bits * n, signed=signed) for n in order]
+        return np.stack(fields, 1).reshape(rows, 6).astype(F32) * scales
 
     keeps = ("transpose",)
     return Form(("2x6xi32", "6xf32"), f"{rows}x6xf32", body, meaning, "", keeps, bits)
 
 
 FORMS |= {
-    f"{way}, {place}, {order}": nibbles(way, place, order)
+    f"{way}, {axis_name}, {order}": nibbles(way, axis_name, order)
     for way in WAYS
-    for place in PLACES
+    for axis_name in PLACES
     for order in ("the low ones first", "the high ones first")
 }
 AWQ = (0, 4, 1, 5, 2, 6, 3, 7)
@@ -594,7 +598,7 @@ FORMS |= {
 }  # fmt: skip
 
 
-# -- what is left alone ---------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------
 
 
 Program = tuple[str, str, str]
@@ -602,11 +606,11 @@ Program = tuple[str, str, str]
 
 
 def less(zero_point: str, types: str = "", q: str = "i8", real: str = "f32") -> Program:
-    """``(q - z) * s``, with lines that give ``%z``, of the arguments from 1 on."""
-    given = [f"4x8x{q}", *types.split(), real]
-    scale = f"%{len(given) - 1}"
+    """``(q - z) * s``, with operations that compute ``%z`` from the arguments from 1 on."""
+    arguments = [f"4x8x{q}", *types.split(), real]
+    scale = f"%{len(arguments) - 1}"
     return (
-        ", ".join(given),
+        ", ".join(arguments),
         f"4x8x{real}",
         f"""
         %c = convert %0 : 4x8x{q} -> 4x8x{real}
@@ -633,10 +637,10 @@ def scaled_twice(first: str, second: str, real: str = "f32") -> Program:
     )
 
 
-def divided(by: str, given: str = "") -> Program:
-    """``q / s``, with lines that give ``%s``."""
+def divided(by: str, arguments: str = "") -> Program:
+    """``q / s``, with operations that compute ``%s``."""
     return (
-        f"4x8xi8{given}",
+        f"4x8xi8{arguments}",
         "4x8xf32",
         f"""
         %c = convert %0 : 4x8xi8 -> 4x8xf32

@@ -47,7 +47,7 @@ def weight(name: str) -> GgmlTensor:
 
 def check_all_is_done(w: InferenceTensor, rows: int) -> None:
     """A product with a weight that is a constant is calls of kernels, and nothing else."""
-    module = trace_function(lambda given: linear(given, w), np.zeros((rows, 512), np.float32))
+    module = trace_function(lambda x: linear(x, w), np.zeros((rows, 512), np.float32))
     options = CompileOptions(
         activations="int8", kernels="portable", fuse_below_macs=0, explain=True
     )
@@ -90,10 +90,10 @@ def test_constant_weights_are_those_of_arguments(name: str) -> None:
     x = np.random.default_rng(1).normal(size=(3, 512)).astype(np.float32)
     w = weight(name)
     options: dict[str, Any] = {"activations": "int8"}
-    constant = compile_function(lambda given: linear(given, w), x, **options)(x)
-    given = compile_function(linear, x, w, **options)(x, w)
+    constant = compile_function(lambda x: linear(x, w), x, **options)(x)
+    argument = compile_function(linear, x, w, **options)(x, w)
     exact = x.astype(np.float64) @ w.unpack().dequant().astype(np.float64).T
-    np.testing.assert_allclose(constant, given, rtol=0, atol=1e-5 * np.abs(exact).max())
+    np.testing.assert_allclose(constant, argument, rtol=0, atol=1e-5 * np.abs(exact).max())
     assert np.abs(constant - exact).max() <= 0.02 * np.abs(exact).max()
 
 
@@ -180,8 +180,8 @@ def test_entries_of_a_table(number: str, mask: int, is_found: bool) -> None:
             np.testing.assert_array_equal(codebook.entries(128, module_globals), shifted)
 
 
-def test_what_is_read_twice_is_computed_once() -> None:
-    """Or what is behind a sum of 60 values, each twice the one before, would be 2**60 values."""
+def test_values_with_two_users_are_evaluated_once() -> None:
+    """A chain of 60 doublings would take 2**60 evaluations else."""
     steps = [f"  %{n} = stablehlo.add %{n - 1}, %{n - 1} : tensor<2xf32>" for n in range(1, 61)]
     text = f"""
 func.func @main() -> tensor<2xf32> {{
@@ -192,9 +192,9 @@ func.func @main() -> tensor<2xf32> {{
     with create_context() as context, ir.Location.unknown():
         module = parse_text(text, context)
         [returned] = [op for op in walk(module.operation) if op.name == "func.return"]
-        found = constant_elements(returned.operands[0], ModuleGlobals(module.operation))
-        assert found is not None
-        assert found.tolist() == [2.0**59, -3 * 2.0**60]
+        elements = constant_elements(returned.operands[0], ModuleGlobals(module.operation))
+        assert elements is not None
+        assert elements.tolist() == [2.0**59, -3 * 2.0**60]
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ func.func @main() -> tensor<3xi8> {{
 
 
 @pytest.mark.parametrize("types", [("f32", "i32"), ("ui8", "i32"), ("i1", "i32")])
-def test_what_numpy_converts_otherwise_is_not_known(types: tuple[str, str]) -> None:
-    given, result = (f"tensor<2x{each}>" for each in types)
+def test_conversions_that_numpy_defines_otherwise_are_not_constant(types: tuple[str, str]) -> None:
+    source, result = (f"tensor<2x{each}>" for each in types)
     text = f"""
 func.func @main() -> {result} {{
-  %a = stablehlo.constant dense<1> : {given}
-  %b = stablehlo.convert %a : ({given}) -> {result}
+  %a = stablehlo.constant dense<1> : {source}
+  %b = stablehlo.convert %a : ({source}) -> {result}
   return %b : {result}
 }}""".replace("dense<1> : tensor<2xf32>", "dense<1.5> : tensor<2xf32>")
     with create_context() as context, ir.Location.unknown():
@@ -263,9 +263,11 @@ def test_constants_of_one_number_lie_in_the_executable(cpu: None) -> None:
     }"""
     module = parse_text(compile_to_bytes(text, emit="mlir").decode(), create_context())
     [call] = [op for op in walk(module.operation) if op.name == "flow.dispatch"]
-    held = [each.owner.operation for each in call.operands if not isinstance(each.owner, ir.Block)]
-    constants = [op.attributes["value"] for op in held if op.name == "arith.constant"]
-    assert len(constants) == 2  # the weight, and what sums begin with
+    producers = [
+        each.owner.operation for each in call.operands if not isinstance(each.owner, ir.Block)
+    ]
+    constants = [op.attributes["value"] for op in producers if op.name == "arith.constant"]
+    assert len(constants) == 2  # the weight, and the initial accumulators
     assert not any(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in constants)
     x = np.random.default_rng(7).integers(-128, 128, (2, 64), np.int8)
     expected = x.astype(np.int64) @ np.full((64, 80), 3)

@@ -25,11 +25,18 @@ def program(x_shape, w, padding, strides, groups, outside):
     """Bytes as i16, padded with a number, and a constant weight of i16, in i32."""
     images, height, width, channels = x_shape
     taps = w.shape[:2]
-    around = [height + 2 * padding[0], width + 2 * padding[1]]
-    counts = [(n - tap) // step + 1 for n, tap, step in zip(around, taps, strides, strict=True)]
+    padded_size = [height + 2 * padding[0], width + 2 * padding[1]]
+    counts = [
+        (n - tap) // step + 1 for n, tap, step in zip(padded_size, taps, strides, strict=True)
+    ]
     types = [
         f"tensor<{'x'.join(map(str, shape))}"
-        for shape in (x_shape, (images, *around, channels), w.shape, (images, *counts, w.shape[3]))
+        for shape in (
+            x_shape,
+            (images, *padded_size, channels),
+            w.shape,
+            (images, *counts, w.shape[3]),
+        )
     ]
     x, padded, weight, result = types
     elements = w.astype("<i2").tobytes().hex()
@@ -62,10 +69,10 @@ def check(case, low, high, instructions, outside=131):
     main = main_of(text, kernels=instructions)
     sides = [(0, 0), *((n, n) for n in padding), (0, 0)]
     padded = np.pad(x.astype(np.int64), sides, constant_values=outside)
-    parts = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
-    expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in parts], axis=3)
-    found = main(x.view(np.int8))
-    np.testing.assert_array_equal(found, expected)
+    groups_ = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
+    expected = np.concatenate([convolved(a, b, strides, (1, 1)) for a, b in groups_], axis=3)
+    result = main(x.view(np.int8))
+    np.testing.assert_array_equal(result, expected)
     lowered = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
     return lowered.count('"flow.dispatch"')
 

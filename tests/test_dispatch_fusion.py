@@ -1,4 +1,4 @@
-"""Calls of small kernels that are done in one dispatch: the same integers as apart."""
+"""Fused dispatches of small kernels: the same integers as separate dispatches."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from subquant.compiler.compile_options import CompileOptions
 
 
 class Program:
-    """The text of a program of contractions, and its integers in NumPy, written side by side."""
+    """A program of int8 contractions, and its results in NumPy."""
 
     def __init__(self, *shape, seed=0):
         self._random = np.random.default_rng(seed)
         self.x = self._random.integers(-128, 128, shape).astype(np.int8)
         self.arrays = {"%x": self.x.astype(np.int64)}
-        self.lines = []
+        self.operations = []
 
     def _new(self, array):
         name = f"%v{len(self.arrays)}"
@@ -34,83 +34,83 @@ class Program:
 
     def _weight(self, shape):
         weight = self._random.integers(-128, 128, shape)
-        name = f"%w{len(self.lines)}"
+        name = f"%w{len(self.operations)}"
         type_ = self.type_of(weight)
-        self.lines.append(f"{name} = stablehlo.constant dense<{weight.tolist()}> : {type_}")
+        self.operations.append(f"{name} = stablehlo.constant dense<{weight.tolist()}> : {type_}")
         return name, type_, weight
 
-    def _rounded(self, sums, name, shift):
-        """Sums divided by ``2**shift``, downwards, and clamped to 8 bits."""
-        wide = self.type_of(sums, "i32")
-        result = self._new(np.clip(sums >> shift, -128, 127))
-        number = len(self.lines)
-        self.lines += [
+    def _rounded(self, acc, name, shift):
+        """Accumulators shifted to the right, and clamped to 8 bits."""
+        wide = self.type_of(acc, "i32")
+        result = self._new(np.clip(acc >> shift, -128, 127))
+        number = len(self.operations)
+        self.operations += [
             f"%s{number} = stablehlo.constant dense<{shift}> : {wide}",
             f"%l{number} = stablehlo.constant dense<-128> : {wide}",
             f"%h{number} = stablehlo.constant dense<127> : {wide}",
             f"%a{number} = stablehlo.shift_right_arithmetic {name}, %s{number} : {wide}",
             f"%b{number} = stablehlo.clamp %l{number}, %a{number}, %h{number} : {wide}",
-            f"{result} = stablehlo.convert %b{number} : ({wide}) -> {self.type_of(sums)}",
+            f"{result} = stablehlo.convert %b{number} : ({wide}) -> {self.type_of(acc)}",
         ]
         return result
 
-    def product(self, given, columns):
-        """Rows times a weight."""
-        left = self.arrays[given]
-        name, type_, weight = self._weight((left.shape[1], columns))
-        sums = left @ weight
-        made = f"%d{len(self.lines)}"
-        self.lines.append(
-            f"{made} = stablehlo.dot_general {given}, {name}, contracting_dims = [1] x [0] : "
-            f"({self.type_of(left)}, {type_}) -> {self.type_of(sums, 'i32')}"
+    def product(self, value, n):
+        """A matrix product with a weight."""
+        left = self.arrays[value]
+        name, type_, weight = self._weight((left.shape[1], n))
+        acc = left @ weight
+        result = f"%d{len(self.operations)}"
+        self.operations.append(
+            f"{result} = stablehlo.dot_general {value}, {name}, contracting_dims = [1] x [0] : "
+            f"({self.type_of(left)}, {type_}) -> {self.type_of(acc, 'i32')}"
         )
-        return self._rounded(sums, made, 11)
+        return self._rounded(acc, result, 11)
 
-    def windows(self, given, columns, groups=1):
-        """Windows of 3x3 positions around each position of a picture."""
-        left = self.arrays[given]
-        name, type_, weight = self._weight((3, 3, left.shape[3] // groups, columns))
+    def convolution(self, value, n, groups=1):
+        """A 3x3 convolution with padding."""
+        left = self.arrays[value]
+        name, type_, weight = self._weight((3, 3, left.shape[3] // groups, n))
         padded = np.pad(left, [(0, 0), (1, 1), (1, 1), (0, 0)])
-        lines, count = left.shape[1:3]
-        sums = sum(
-            padded[:, r : r + lines, c : c + count] * weight[r, c, 0]
+        height, width = left.shape[1:3]
+        acc = sum(
+            padded[:, r : r + height, c : c + width] * weight[r, c, 0]
             if groups > 1
-            else padded[:, r : r + lines, c : c + count] @ weight[r, c]
+            else padded[:, r : r + height, c : c + width] @ weight[r, c]
             for r in range(3)
             for c in range(3)
         )
-        made = f"%d{len(self.lines)}"
-        self.lines.append(
-            f"{made} = stablehlo.convolution({given}, {name}) "
+        result = f"%d{len(self.operations)}"
+        self.operations.append(
+            f"{result} = stablehlo.convolution({value}, {name}) "
             "dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f], "
             "window = {pad = [[1, 1], [1, 1]]} "
             f"{{batch_group_count = 1 : i64, feature_group_count = {groups} : i64}} : "
-            f"({self.type_of(left)}, {type_}) -> {self.type_of(sums, 'i32')}"
+            f"({self.type_of(left)}, {type_}) -> {self.type_of(acc, 'i32')}"
         )
-        return self._rounded(sums, made, 10)
+        return self._rounded(acc, result, 10)
 
-    def reshape(self, given, *shape):
-        """The same in another shape."""
-        before, after = self.arrays[given], self.arrays[given].reshape(shape)
+    def reshape(self, value, *shape):
+        """A value in another shape."""
+        before, after = self.arrays[value], self.arrays[value].reshape(shape)
         name = self._new(after)
-        self.lines.append(
-            f"{name} = stablehlo.reshape {given} : ({self.type_of(before)}) -> "
+        self.operations.append(
+            f"{name} = stablehlo.reshape {value} : ({self.type_of(before)}) -> "
             f"{self.type_of(after)}"
         )
         return name
 
     def maximum(self, left, right):
-        """The greater of two, which no kernel of another computes."""
-        made = self._new(np.maximum(self.arrays[left], self.arrays[right]))
-        self.lines.append(
-            f"{made} = stablehlo.maximum {left}, {right} : {self.type_of(self.arrays[made])}"
+        """The maximum of two values, which no epilogue computes."""
+        result = self._new(np.maximum(self.arrays[left], self.arrays[right]))
+        self.operations.append(
+            f"{result} = stablehlo.maximum {left}, {right} : {self.type_of(self.arrays[result])}"
         )
-        return made
+        return result
 
     def text(self, *results):
-        """The program."""
+        """The program's MLIR."""
         types = ", ".join(self.type_of(self.arrays[each]) for each in results)
-        body = "\n  ".join([*self.lines, f"return {', '.join(results)} : {types}"])
+        body = "\n  ".join([*self.operations, f"return {', '.join(results)} : {types}"])
         return f"func.func @main(%x: {self.type_of(self.x)}) -> ({types}) {{\n  {body}\n}}"
 
 
@@ -120,47 +120,47 @@ def check(program, results, dispatches, **options):
     main = main_of(text, **options)
     lowered = compile_to_bytes(text, CompileOptions(**options), emit="mlir").decode()
     assert lowered.count('"flow.dispatch"') == dispatches
-    found = main(program.x)
-    for array, name in zip(found if len(results) > 1 else [found], results, strict=True):
+    output = main(program.x)
+    for array, name in zip(output if len(results) > 1 else [output], results, strict=True):
         np.testing.assert_array_equal(array, program.arrays[name])
     return lowered
 
 
-def rows():
-    """Products of few rows: with ragged columns, and one too small for a kernel of its own."""
+def matrices():
+    """Products with small M: ragged N, and one too small for a kernel of its own."""
     program = Program(3, 100)
-    given = "%x"
-    for columns in (40, 70, 8, 130):
-        given = program.product(given, columns)
-    return program, [given]
+    value = "%x"
+    for n in (40, 70, 8, 130):
+        value = program.product(value, n)
+    return program, [value]
 
 
-def pictures():
-    """Windows, of each channel too; what kernels write is too much for the stack."""
+def images():
+    """Convolutions, also depthwise, whose intermediate results are too large for the stack."""
     program = Program(1, 7, 6, 16)
-    given = program.windows(program.windows("%x", 48), 48, groups=48)
-    given = program.windows(given, 20)
-    return program, [program.product(program.reshape(given, 7, 6 * 20), 24)]
+    value = program.convolution(program.convolution("%x", 48), 48, groups=48)
+    value = program.convolution(value, 20)
+    return program, [program.product(program.reshape(value, 7, 6 * 20), 24)]
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.parametrize("network", [rows, pictures])
+@pytest.mark.parametrize("network", [matrices, images])
 @pytest.mark.share(2)
 def test_a_network_is_one_dispatch(network, instructions):
     program, results = network()
     check(program, results, 1, kernels=instructions)
 
 
-def test_calls_stay_apart_on_request():
-    """Two products have a kernel, each with one that copies activations before."""
-    program, results = rows()
+def test_dispatches_stay_separate_on_request():
+    """Two products have a kernel, and another one that copies their activations."""
+    program, results = matrices()
     lowered = check(program, results, 4, kernels="portable", fuse_below_macs=0)
     assert "@joined" not in lowered
-    program, results = pictures()
+    program, results = images()
     check(program, results, 3 + 4, kernels="portable", fuse_below_macs=0)
 
 
-def test_what_is_used_elsewhere_is_a_result():
+def test_values_with_other_users_are_results():
     program = Program(5, 64)
     first = program.product("%x", 64)
     second = program.product(first, 64)
@@ -172,15 +172,15 @@ def test_what_is_used_elsewhere_is_a_result():
     assert types == ["tensor<1x5x64xi8>"] * 3
 
 
-def test_what_nobody_reads_may_follow_one_another():
+def test_unused_dispatches_stay_separate():
     program = Program(5, 64)
     program.product(program.product("%x", 64), 64)
     # Each product and the copy that is before it, whatever instructions this machine has.
     check(program, [program.maximum("%x", "%x")], 4, kernels="portable")
 
 
-def test_what_others_compute_between_calls_comes_before_the_next_dispatch():
-    """What reads a result is moved behind the dispatch, and a call that reads that has its own."""
+def test_operations_between_calls_precede_the_next_dispatch():
+    """A user of a result moves behind the dispatch; a call that depends on it is not fused."""
     program = Program(5, 64)
     first = program.product("%x", 64)
     between = program.maximum(first, "%x")
@@ -190,21 +190,20 @@ def test_what_others_compute_between_calls_comes_before_the_next_dispatch():
     check(program, [program.maximum(second, fourth)], 2)
 
 
-def test_larger_calls_stay_apart():
+def test_larger_calls_stay_separate():
     program = Program(20, 64)
     first = program.product("%x", 40)
     check(program, [program.product(first, 600)], 1, kernels="portable")
-    # 20 x 64 x 40 and 20 x 40 x 600 products, twice; the copies before the last two are joined.
+    # Twice 20 x 64 x 40 and 20 x 40 x 600 MACs; the copies before the last two are fused.
     check(program, [program.product(first, 600)], 5, kernels="portable", fuse_below_macs=1 << 14)
 
 
-def test_the_same_kernels_are_written_once():
-    """Two dispatches with equal calls are of one executable."""
+def test_equal_fused_kernels_share_an_executable():
     program = Program(8, 32)
     halves = []
     for _ in range(2):
-        given = program.product(program.product("%x", 32), 32)
-        halves.append(program.maximum(given, "%x"))
+        value = program.product(program.product("%x", 32), 32)
+        halves.append(program.maximum(value, "%x"))
     first, second = halves
     whole = program.maximum(first, second)
     for _ in range(2):
@@ -214,30 +213,30 @@ def test_the_same_kernels_are_written_once():
 
 
 def test_the_choice_is_explained():
-    program, results = rows()
+    program, results = matrices()
     remarks = []
     options = CompileOptions(explain=True, kernels="portable")
     compile_to_bytes(program.text(*results), options, emit="mlir", on_remark=remarks.append)
-    said = [str(each) for each in remarks]
-    assert len(said) == 4
-    assert all("is computed by a kernel (portable), in one dispatch with " in s for s in said)
+    assert len(remarks) == 4
+    expected = "is computed by a kernel (portable), in one dispatch with "
+    assert all(expected in str(each) for each in remarks)
 
 
-# -- weights in blocks ----------------------------------------------------------------------------
+# -- blockwise weights ----------------------------------------------------------------------------
 
 
 def layers(count, width, seed=0):
-    """Layers ``max(x @ w + b, 0)``, the last one without, of weights in blocks of 32."""
+    """Layers ``max(x @ w + b, 0)``, the last one without ``max``, with weights in blocks of 32."""
     rng = np.random.default_rng(seed)
     row, square = f"tensor<2x{width}xf32>", f"tensor<{width}x{width}x"
-    lines, arrays, name = [], [], "%x"
+    operations, arrays, name = [], [], "%x"
     for number in range(count):
         q = rng.integers(-8, 8, (width, width)).astype(np.int8)
         scales = rng.uniform(0.01, 0.02, (width // 32, width)).astype(np.float32)
         bias = rng.uniform(-1, 1, width).astype(np.float32)
         arrays.append((q, scales, bias))
         of_scales = f"tensor<{width // 32}x{width}xf32>"
-        lines += [
+        operations += [
             f"%q{number} = arith.constant dense<{q.tolist()}> : {square}i4>",
             f"%s{number} = arith.constant dense<{scales.tolist()}> : {of_scales}",
             f'%w{number} = "subquant.dequantize"(%q{number}, %s{number}) '
@@ -253,17 +252,17 @@ def layers(count, width, seed=0):
         ]
         name = f"%z{number}"
         if number < count - 1:
-            lines += [
+            operations += [
                 f"%n{number} = stablehlo.constant dense<0.0> : {row}",
                 f"%r{number} = stablehlo.maximum {name}, %n{number} : {row}",
             ]
             name = f"%r{number}"
-    body = "\n  ".join([*lines, f"return {name} : {row}"])
+    body = "\n  ".join([*operations, f"return {name} : {row}"])
     return f"func.func @main(%x: {row}) -> {row} {{\n  {body}\n}}", arrays
 
 
 def of_layers(x, arrays):
-    """The reals in float64, and a bound of what rounding each product and sum once changes."""
+    """The results in float64, and a bound of the error of rounding each product and sum once."""
     error = np.zeros(x.shape)
     for number, (q, scales, bias) in enumerate(arrays):
         real = q * np.repeat(scales.astype(np.float64), 32, 0)
@@ -276,8 +275,8 @@ def of_layers(x, arrays):
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
-def test_what_follows_sums_of_floats_is_done_by_their_kernel(instructions):
-    """A bias and a clamp; layers are one dispatch."""
+def test_f32_epilogues(instructions):
+    """Kernels add the bias and clamp; all layers are one dispatch."""
     text, arrays = layers(3, 128)
     options = CompileOptions(kernels=instructions)
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
@@ -286,20 +285,20 @@ def test_what_follows_sums_of_floats_is_done_by_their_kernel(instructions):
     assert "stablehlo.add" not in main
     assert "stablehlo.maximum" not in main
     x = np.random.default_rng(7).standard_normal((2, 128)).astype(np.float32)
-    found = subquant.compile(text, kernels=instructions).main(x)
+    output = subquant.compile(text, kernels=instructions).main(x)
     expected, bound = of_layers(x.astype(np.float64), arrays)
-    assert (np.abs(found - expected) <= bound).all()
+    assert (np.abs(output - expected) <= bound).all()
 
 
-def test_activations_are_rounded_in_the_same_dispatch():
-    """The same numbers as of calls apart, to the bit."""
+def test_activations_are_quantized_in_the_same_dispatch():
+    """The results equal those of separate dispatches, to the bit."""
     text, _ = layers(3, 128)
     x = np.random.default_rng(8).standard_normal((2, 128)).astype(np.float32)
-    found = []
-    for products, dispatches in ((0, 6), (1 << 19, 1)):
-        options = CompileOptions(activations="int8", fuse_below_macs=products)
+    results = []
+    for macs, dispatches in ((0, 6), (1 << 19, 1)):
+        options = CompileOptions(activations="int8", fuse_below_macs=macs)
         lowered = compile_to_bytes(text, options, emit="mlir").decode()
         assert lowered.count('"flow.dispatch"') == dispatches
-        made = subquant.compile(text, activations="int8", fuse_below_macs=products).main(x)
-        found.append(made)
-    np.testing.assert_array_equal(*found)
+        executable = subquant.compile(text, activations="int8", fuse_below_macs=macs)
+        results.append(executable.main(x))
+    np.testing.assert_array_equal(*results)

@@ -1,4 +1,4 @@
-"""Formulas between kernels that are computed in their dispatches: NumPy's numbers, one dispatch."""
+"""Elementwise operations between kernels, in one dispatch with them: NumPy's numbers."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def weight(columns, depth, seed=0):
     return GgmlTensor(raw, "Q8_0", (columns, depth))
 
 
-def product(x, given):
-    """In float64, of activations that are rounded to 8 bits."""
-    return round_activations(x, [1, 32]).astype(np.float64) @ given.unpack().dequant().T
+def product(x, matrix):
+    """The product in float64, with activations quantized to 8 bits."""
+    return round_activations(x, [1, 32]).astype(np.float64) @ matrix.unpack().dequant().T
 
 
-def compiled(function, *given, **options):
-    """An executable of a function, and the text that IREE was given."""
+def compiled(function, *arguments, **options):
+    """The entry of a compiled function, and its lowered MLIR."""
     module, options = (
-        trace_function(function, *given),
+        trace_function(function, *arguments),
         CompileOptions(activations="int8", **options),
     )
     text = compile_to_bytes(module, options, emit="mlir").decode()
@@ -49,11 +49,11 @@ def calls(text):
     return re.findall(r'"flow\.dispatch".*?entry_points = \[@(\w+?)(?:_\d+)?::', text)
 
 
-def near(found, expected, steps):
-    """Within some roundings of f32 of the greatest of the numbers."""
-    assert found.shape == expected.shape
-    bound = steps * 2.0**-24 * np.abs(expected).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+def assert_close(result, expected, roundings):
+    """Allow some f32 roundings of the greatest number."""
+    assert result.shape == expected.shape
+    bound = roundings * 2.0**-24 * np.abs(expected).max()
+    np.testing.assert_allclose(result, expected, rtol=0, atol=bound)
 
 
 def normed(x, scale):
@@ -63,7 +63,7 @@ def normed(x, scale):
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
 def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
-    """A norm, a gate, what is added to and a norm again, around three small products."""
+    """Norm, gate, residual addition and norm, around three small products."""
     random = np.random.default_rng(0)
     x = random.standard_normal((1, 128)).astype(np.float32)
     scale = random.uniform(0.5, 2, 128).astype(np.float32)
@@ -82,12 +82,12 @@ def test_a_block_of_one_token_is_one_dispatch(instructions, cpu):
     assert not re.findall(r"stablehlo\.(?:add|divide|multiply|reduce|sqrt|tanh)", text)
     y, one, two, inner, out, total = main(x, scale)
     reals = x.astype(np.float64)
-    near(y, normed(reals, scale), 8)
-    near(one, product(y, gate), 128)
-    near(two, product(y, up), 128)
-    near(inner, gelu(one.astype(np.float64)) * two, 64)
-    near(out, product(inner, down), 160)
-    near(total, reals + normed(out.astype(np.float64), scale), 8)
+    assert_close(y, normed(reals, scale), 8)
+    assert_close(one, product(y, gate), 128)
+    assert_close(two, product(y, up), 128)
+    assert_close(inner, gelu(one.astype(np.float64)) * two, 64)
+    assert_close(out, product(inner, down), 160)
+    assert_close(total, reals + normed(out.astype(np.float64), scale), 8)
 
 
 SHAPES = {
@@ -98,83 +98,83 @@ SHAPES = {
     "planes": lambda z: z.reshape((2, 4, 37)).sum((1, 2)),
     "all": lambda z: z.sum((0, 1)),
     "a mean of rows": lambda z: z.reshape((4, 74)) - z.reshape((4, 74)).mean(1, keepdims=True),
-    "columns of rows": lambda z: z.reshape((37, 8)) * z.reshape((37, 8)).sum(1)[:, None],
-    "the last turned": lambda z: z.reshape((8, 37)) + np.flip(z.reshape((8, 37)), 1),
-    "the first turned": lambda z: z.reshape((37, 8)) - np.flip(z.reshape((37, 8)), 0),
-    "both turned": lambda z: np.flip(np.flip(z.reshape((37, 8)), 0), 1) * 2,
+    "scaled rows": lambda z: z.reshape((37, 8)) * z.reshape((37, 8)).sum(1)[:, None],
+    "the last axis reversed": lambda z: z.reshape((8, 37)) + np.flip(z.reshape((8, 37)), 1),
+    "the first axis reversed": lambda z: z.reshape((37, 8)) - np.flip(z.reshape((37, 8)), 0),
+    "both axes reversed": lambda z: np.flip(np.flip(z.reshape((37, 8)), 0), 1) * 2,
     "one element": lambda z: z[:, :1] * 2 + 1,
     "a zero": lambda z: z * 0.0,
     "another zero": lambda z: z * -0.0,
 }
 
 
-def test_formulas_of_each_shape(cpu):
-    """Of what a product gives, with extents that are whole vectors or not."""
+def test_each_shape(cpu):
+    """Sizes are multiples of a vector or not."""
     x = np.random.default_rng(5).standard_normal((1, 64)).astype(np.float32)
-    given = weight(296, 64)
+    matrix = weight(296, 64)
 
     def function(x):
-        z = linear(x, given)
-        return z, *(formula(z) for formula in SHAPES.values())
+        z = linear(x, matrix)
+        return z, *(function(z) for function in SHAPES.values())
 
     main, text = compiled(function, x)
     assert "joined" in calls(text)
-    z, *found = main(x)
-    near(z, product(x, given), 64)
-    for name, formula, each in zip(SHAPES, SHAPES.values(), found, strict=True):
-        expected = formula(z.astype(np.float64))
+    z, *results = main(x)
+    assert_close(z, product(x, matrix), 64)
+    for name, function, each in zip(SHAPES, SHAPES.values(), results, strict=True):
+        expected = function(z.astype(np.float64))
         assert each.shape == expected.shape, name
-        near(each, expected, 300)
+        assert_close(each, expected, 300)
         np.testing.assert_array_equal(np.signbit(each[each == 0]), np.signbit(expected[each == 0]))
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbors"])
 def test_rotations(pairs, cpu):
-    """Keys become f16 besides; some elements of a head are not turned."""
+    """Keys become f16 too; some elements of a head are not rotated."""
     random = np.random.default_rng(7)
     x = random.standard_normal((1, 96)).astype(np.float32)
     angles = random.uniform(-3, 3, (1, 16))
-    turns = RotaryTables(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
-    given = weight(4 * 48, 96)
+    tables = RotaryTables(np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    matrix = weight(4 * 48, 96)
 
-    def rotated(z, *turns, size):
+    def rotated(z, *tables, size):
         rotation = Rotation(1e4, 32, 1.0, pairs)
-        return rotate(z.reshape((1, 192 // size, size)), RotaryTables(*turns), rotation)
+        return rotate(z.reshape((1, 192 // size, size)), RotaryTables(*tables), rotation)
 
     def function(x, cosine, sine):
-        z = linear(x, given)
+        z = linear(x, matrix)
         whole, some = (rotated(z, cosine, sine, size=size) for size in (32, 48))
         return z, whole, some, whole.astype(np.float16)
 
-    main, text = compiled(function, x, *turns)
+    main, text = compiled(function, x, *tables)
     assert set(calls(text)) == {"joined"}
-    z, whole, some, half = main(x, *turns)
-    for found, size in ((whole, 32), (some, 48)):
-        near(found, rotated(z.astype(np.float64), *turns, size=size), 8)
+    z, whole, some, half = main(x, *tables)
+    for result, size in ((whole, 32), (some, 48)):
+        assert_close(result, rotated(z.astype(np.float64), *tables, size=size), 8)
     expected = whole.astype(np.float16)
     is_subnormal = np.abs(expected) < np.finfo(np.float16).smallest_normal
     assert not half[is_subnormal & (half != expected)].any()  # a CPU without F16C flushes them
     np.testing.assert_array_equal(half[~is_subnormal], expected[~is_subnormal])
 
 
-def test_activations_of_several_products_are_rounded_once(cpu):
+def test_activations_of_several_products_are_quantized_once(cpu):
     x = np.random.default_rng(9).standard_normal((16, 64)).astype(np.float32)
     first, second = weight(2048, 64), weight(1024, 64, 1)
     main, text = compiled(lambda x: (linear(x, first), linear(x, second)), x)
     assert sorted(calls(text)) == ["block_product", "block_product", "round_rows"]
-    for found, given in zip(main(x), (first, second), strict=True):
-        near(found, product(x, given), 64)
+    for result, matrix in zip(main(x), (first, second), strict=True):
+        assert_close(result, product(x, matrix), 64)
 
 
-def test_what_is_known_is_left_to_iree(cpu):
-    """It computes that once, when the program is loaded."""
+def test_invariants_are_left_to_iree(cpu):
+    """IREE computes them once, when the program is loaded."""
     x, q, scales = arrays(1, 64, 264, 32)
-    known = np.linspace(1, 2, 64, dtype=np.float32)
+    scale = np.linspace(1, 2, 64, dtype=np.float32)
     type_ = "tensor<1x64xf32>"
     text = program(1, 64, 264, 32).replace("%x, %w", "%scaled, %w")
     text = text.replace(
         "%w =",
-        f"""%k = stablehlo.constant dense<[{known.tolist()}]> : {type_}
+        f"""%k = stablehlo.constant dense<[{scale.tolist()}]> : {type_}
   %more = stablehlo.add %k, %k : {type_}
   %scaled = stablehlo.multiply %x, %more : {type_}
   %w =""",
@@ -183,16 +183,16 @@ def test_what_is_known_is_left_to_iree(cpu):
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     assert "stablehlo.add" in lowered
     assert "stablehlo.multiply" not in lowered
-    found = Executable(compile_to_bytes(text, options)).main(x, q, scales)
-    near(found, reference(x * (known + known), q, scales, 32), 64)
+    results = Executable(compile_to_bytes(text, options)).main(x, q, scales)
+    assert_close(results, reference(x * (scale + scale), q, scales, 32), 64)
 
 
-def test_a_long_formula_is_several(cpu):
+def test_a_long_expression_is_split(cpu):
     x = np.random.default_rng(9).standard_normal((1, 64)).astype(np.float32)
-    given = weight(264, 64)
+    matrix = weight(264, 64)
 
     def function(x):
-        z = linear(x, given)
+        z = linear(x, matrix)
         total = z
         for _ in range(100):
             total = total * 0.5 + z
@@ -201,14 +201,14 @@ def test_a_long_formula_is_several(cpu):
     main, text = compiled(function, x)
     assert calls(text) == ["joined"]
     z, total = main(x)
-    near(total, 2 * z.astype(np.float64), 64)  # a geometric sum
+    assert_close(total, 2 * z.astype(np.float64), 64)  # a geometric sum
 
 
-def test_many_rows_and_other_programs_are_left_alone():
-    given = weight(264, 64)
+def test_larger_m_and_other_programs_are_not_fused():
+    matrix = weight(264, 64)
 
     def function(x, scale):
-        return linear(normed(x, scale), given)
+        return linear(normed(x, scale), matrix)
 
     scale = np.ones(64, np.float32)
     for rows, options in ((4, {}), (1, {"fuse_below_macs": 0})):
@@ -220,7 +220,7 @@ def test_many_rows_and_other_programs_are_left_alone():
         assert "stablehlo.divide" in text
 
 
-OF_BYTES = """
+INT8_PROGRAM = """
 func.func @main(%x: tensor<{rows}x64xi8>, %r: tensor<{rows}x96xf32>) -> ({types}) {{
   %w = stablehlo.constant dense<{weight}> : tensor<64x96xi8>
   %z = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
@@ -233,10 +233,10 @@ func.func @main(%x: tensor<{rows}x64xi8>, %r: tensor<{rows}x96xf32>) -> ({types}
        -> tensor<{rows}x96xi1>
   %t = stablehlo.negate %r : tensor<{rows}x96xf32>
   %q = stablehlo.select %s, %r, %t : tensor<{rows}x96xi1>, tensor<{rows}x96xf32>
-  {lines}
+  {body}
   return {results} : {types}
 }}"""
-"""A product of bytes: sums, as reals too, numbers, and an argument with signs that sums choose."""
+"""An int8 product: accumulators as i32 and f32, constants, and an argument with their signs."""
 
 TESTED = {
     "EQ": np.equal, "NE": np.not_equal, "GE": np.greater_equal, "GT": np.greater,
@@ -244,9 +244,9 @@ TESTED = {
 }  # fmt: skip
 
 
-def lines_of_bytes():
-    """Of each line the result, its element, and NumPy's: of sums, reals of them, and others."""
-    found = [
+def operations_on_accumulators():
+    """Operations, their element types, and their functions in NumPy."""
+    results = [
         ("stablehlo.abs %z : T<i32>", "i32", lambda z, f, q: abs(z)),
         ("stablehlo.add %z, %c : T<i32>", "i32", lambda z, f, q: z + 1000),
         ("stablehlo.subtract %c, %z : T<i32>", "i32", lambda z, f, q: 1000 - z),
@@ -271,14 +271,14 @@ def lines_of_bytes():
             ("%z, %c", "SIGNED : (T<i32>, T<i32>)", lambda z, f, q, test=test: test(z, 1000)),
             ("%q, %n", "FLOAT : (T<f32>, T<f32>)", lambda z, f, q, test=test: test(q, 0.75)),
         ):
-            found.append((f"{compared}{operands}, {kind} -> T<i1>", "i1", of))
-    return found
+            results.append((f"{compared}{operands}, {kind} -> T<i1>", "i1", of))
+    return results
 
 
-def of_bytes(rows=1):
-    """The program, whose truth values choose; and functions that give its results."""
-    lines, names, elements, functions = [], [], [], []
-    for number, (line, element, function) in enumerate(lines_of_bytes()):
+def int8_program(rows=1):
+    """The program, with selects on booleans, and the functions of its results."""
+    operations, names, elements, functions = [], [], [], []
+    for number, (line, element, function) in enumerate(operations_on_accumulators()):
         name, ending = f"%v{number}", ""
         if element == "i1":
             ending = f"\n  %t{number} = stablehlo.select {name}, %f, %q : T<i1>, T<f32>"
@@ -288,8 +288,8 @@ def of_bytes(rows=1):
             names.append(name)
             functions.append(function)
         elements.append("f32" if element == "i1" else element)
-        lines.append(f"{name} = {line}{ending}")
-    lines += [
+        operations.append(f"{name} = {line}{ending}")
+    operations += [
         "%low = stablehlo.constant dense<0x7F800000> : tensor<f32>",
         "%least = stablehlo.reduce(%f init: %low) applies stablehlo.minimum across "
         "dimensions = [1] : (T<f32>, tensor<f32>) -> tensor<ROWSxf32>",
@@ -299,24 +299,24 @@ def of_bytes(rows=1):
     functions += [lambda z, f, q: f.min(1), lambda z, f, q: (z - 7).astype(np.int8)]
     types = [f"tensor<{rows}x96x{each}>" for each in elements]
     types += [f"tensor<{rows}xf32>", f"tensor<{rows}x96xi8>"]
-    body = re.sub(r"\bT<(\w+)>", rf"tensor<{rows}x96x\1>", "\n  ".join(lines))
+    body = re.sub(r"\bT<(\w+)>", rf"tensor<{rows}x96x\1>", "\n  ".join(operations))
     weight = np.random.default_rng(3).integers(-128, 128, (64, 96))
-    text = OF_BYTES.format(
+    text = INT8_PROGRAM.format(
         rows=rows,
         types=", ".join(types),
         weight=weight.tolist(),
-        lines=body.replace("ROWS", str(rows)),
+        body=body.replace("ROWS", str(rows)),
         results=", ".join([*names, "%least", "%both"]),
     )
     return text, weight, functions
 
 
-def test_formulas_of_integers_and_truth_values(cpu):
-    """What follows a product of bytes of one row is done with it: NumPy's numbers to the bit.
+def test_integers_and_booleans(cpu):
+    """Operations after an int8 product with M = 1 join its dispatch: NumPy's results to the bit.
 
-    There are two dispatches, as one has no more than 32 arguments and results.
+    There are two dispatches: one has 32 arguments and results at most.
     """
-    text, weight, functions = of_bytes()
+    text, weight, functions = int8_program()
     lowered = compile_to_bytes(text, emit="mlir").decode()
     assert calls(lowered) == ["joined", "joined"]
     assert not re.findall(r"= stablehlo\.(?!constant|reshape|broadcast_in_dim)\w+", lowered)
@@ -325,22 +325,22 @@ def test_formulas_of_integers_and_truth_values(cpu):
     r = (random.standard_normal((1, 96)) * 3).astype(np.float32)
     r[0, :6] = [0.75, 0.5, -0.5, -1e-40, 1e-40, 2.5]  # subnormals, which devices flush to 0
     z = (x.astype(np.int64) @ weight).astype(np.int32)
-    found = Executable(compile_to_bytes(text)).main(x, r)
-    for each, function in zip(found, functions, strict=True):
+    results = Executable(compile_to_bytes(text)).main(x, r)
+    for each, function in zip(results, functions, strict=True):
         expected = function(z, z.astype(np.float32), np.where(z < 1000, r, -r))
         is_exact = (expected == 0) | (abs(expected) > 1e-38)
         np.testing.assert_array_equal(each[is_exact], expected[is_exact])
 
 
-def test_formulas_of_several_rows_of_bytes_are_left_alone():
-    text, _, _ = of_bytes(rows=2)
+def test_int8_products_with_larger_m_are_not_fused():
+    text, _, _ = int8_program(rows=2)
     lowered = compile_to_bytes(text, emit="mlir").decode()
     assert len(calls(lowered)) == 1
     assert lowered.count("stablehlo.select") > 12
 
 
-def rounding_layer(number, given, weight):
-    """The text of a layer, which rounds its activations with a scale for all of them."""
+def rounding_layer(number, x, weight):
+    """The MLIR of a layer that quantizes its activations with one scale."""
     depth, columns = weight.shape
     text = """
   %absG = stablehlo.abs %GIVEN : tensor<1xDEPTHxf32>
@@ -384,18 +384,18 @@ def rounding_layer(number, given, weight):
             : (tensor<1x1xf32>) -> tensor<1xCOLUMNSxf32>
   %yG = stablehlo.multiply %realsG, %stepsG : tensor<1xCOLUMNSxf32>"""
     text = re.sub(r"(%[a-zA-Z]+?)G(?!IVEN)\b", rf"\g<1>{number}", text)
-    values = {"GIVEN": given, "DEPTH": depth, "COLUMNS": columns, "WEIGHT": weight.tolist()}
+    values = {"GIVEN": x, "DEPTH": depth, "COLUMNS": columns, "WEIGHT": weight.tolist()}
     for name, value in values.items():
         text = text.replace(name, str(value))
     return text
 
 
-def rounded_layer(given, weight):
-    """The same in NumPy."""
-    peak, most = abs(given).max(1, keepdims=True), np.float32(127)
+def rounded_layer(x, weight):
+    """The layer in NumPy."""
+    peak, most = abs(x).max(1, keepdims=True), np.float32(127)
     with np.errstate(divide="ignore"):
         factor = np.where(peak == 0, np.float32(0), most / peak)
-    product = given * factor
+    product = x * factor
     below = np.floor(abs(product))
     size = below.astype(np.int64) + (abs(product) - below >= 0.5)
     integers = np.where(product < 0, -size, size)
@@ -403,25 +403,25 @@ def rounded_layer(given, weight):
     return (integers @ weight).astype(np.float32) * step
 
 
-def test_activations_that_are_rounded_at_run_time(cpu):
-    """Of two layers: greatest, scale, halves away from 0, products; one dispatch, to the bit."""
+def test_dynamic_activation_quantization(cpu):
+    """Two layers are one dispatch, to the bit."""
     random = np.random.default_rng(6)
     weights = [random.integers(-127, 128, shape) for shape in ((64, 96), (96, 80))]
-    lines = rounding_layer(1, "x", weights[0]) + rounding_layer(2, "y1", weights[1])
-    text = f"func.func @main(%x: tensor<1x64xf32>) -> tensor<1x80xf32> {{{lines}\n"
+    layers = rounding_layer(1, "x", weights[0]) + rounding_layer(2, "y1", weights[1])
+    text = f"func.func @main(%x: tensor<1x64xf32>) -> tensor<1x80xf32> {{{layers}\n"
     text += "  return %y2 : tensor<1x80xf32>\n}"
     lowered = compile_to_bytes(text, emit="mlir").decode()
     assert calls(lowered) == ["joined"]
     assert lowered.count("math.floor") == 2  # two operations read each
     main = Executable(compile_to_bytes(text)).main
     for x in (random.standard_normal((1, 64)), np.zeros((1, 64)), np.full((1, 64), -0.5)):
-        given = x.astype(np.float32)
-        expected = rounded_layer(rounded_layer(given, weights[0]), weights[1])
-        np.testing.assert_array_equal(main(given), expected)
+        x_f32 = x.astype(np.float32)
+        expected = rounded_layer(rounded_layer(x_f32, weights[0]), weights[1])
+        np.testing.assert_array_equal(main(x_f32), expected)
 
 
-def test_the_greatest_magnitude_is_that_of_the_greatest_bits(cpu):
-    """One instruction for each vector, of any float, infinities and NaN."""
+def test_the_greatest_magnitude_is_an_integer_maximum(cpu):
+    """It takes one instruction for each vector, also with infinities and NaN."""
     weight = np.random.default_rng(7).integers(-127, 128, (128, 64))
     layer = rounding_layer(1, "x", weight)
     types = "(tensor<1x64xf32>, tensor<1xf32>)"
@@ -433,8 +433,8 @@ def test_the_greatest_magnitude_is_that_of_the_greatest_bits(cpu):
     assert "maximumf" not in lowered
     main = Executable(compile_to_bytes(text)).main
     least = np.finfo(np.float32).tiny
-    for place, number in [(0, -3.5), (63, least), (127, -np.inf), (40, -np.nan), (5, 0.0)]:
+    for index, number in [(0, -3.5), (63, least), (127, -np.inf), (40, -np.nan), (5, 0.0)]:
         x = np.full((1, 128), -least if number != 0 else -0.0, np.float32)
-        x[0, place] = number
-        _, found = main(x)
-        np.testing.assert_array_equal(found, np.abs(x).max(1))
+        x[0, index] = number
+        _, results = main(x)
+        np.testing.assert_array_equal(results, np.abs(x).max(1))

@@ -1,4 +1,4 @@
-"""Bits of words beside arithmetic modulo powers of two, and exact products beside fractions."""
+"""Bit fields against arithmetic modulo powers of two, and exact products against fractions."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ class Step:
     """An operation of a program on integers.
 
     Attributes:
-        kind: which one.
-        number: what it shifts by, masks with, or changes.
-        type: that it converts to.
+        kind: the operation.
+        number: the shift count, the mask, or the bit that it flips.
+        type: the type that it converts to.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Step:
     type: str = ""
 
     def of_field(self, field: Field, type_: str) -> Field | None:
-        """What becomes of bits."""
+        """The field after the step."""
         by = Shifts.of(np.array([self.number]), View(()).broadcast((), (WORDS,)))
         assert by is not None
         if self.kind == "left":
@@ -76,7 +76,7 @@ class Step:
             return field.converted(ir.Type.parse(self.type))
 
     def of_number(self, number: int, type_: str, field: Field) -> int | None:
-        """What becomes of a number; None where that is left open."""
+        """The number after the step; None where StableHLO leaves it open."""
         if self.kind == "left":
             return number_of(number << self.number, type_)
         if self.kind == "right":
@@ -87,8 +87,8 @@ class Step:
             return number_of(number & self.number, type_)
         if self.kind == "sign":
             return number_of(number ^ (1 << (field.width - 1)), type_)
-        found = number_of(number, self.type)
-        return found if found == number or bits_of(type_) == bits_of(self.type) else None
+        result = number_of(number, self.type)
+        return result if result == number or bits_of(type_) == bits_of(self.type) else None
 
 
 @st.composite
@@ -107,9 +107,9 @@ def extracted(field: Field, words: list[int]) -> list[int]:
     positions = field.start + field.view.indices()
     stream = sum((word & ((1 << field.word) - 1)) << (n * field.word)
                  for n, word in enumerate(words))  # fmt: skip
-    found = [(stream >> int(position)) & ((1 << field.width) - 1) for position in positions]
+    result = [(stream >> int(position)) & ((1 << field.width) - 1) for position in positions]
     signed = f"{'' if field.signed else 'u'}i{field.width}"
-    return [number_of(number, signed) + field.bias for number in found]
+    return [number_of(number, signed) + field.bias for number in result]
 
 
 @given(st.sampled_from(TYPES), st.lists(steps(), max_size=6), st.integers(0, 2**32 - 1))
@@ -119,15 +119,15 @@ def test_a_field_is_what_its_steps_compute(type_: str, chain: list[Step], seed: 
     field, numbers = Field.of(arguments()[type_], View.of([WORDS])), list(words)
     for step in chain:
         assert field is not None
-        found = step.of_field(field, type_)
-        if found is None:
+        result = step.of_field(field, type_)
+        if result is None:
             return
         if step.number < bits_of(type_) or step.kind in ("mask", "convert", "sign"):
             changed = [step.of_number(number, type_, field) for number in numbers]
         else:
             return  # a shift by all bits is 0 or a sign
         assert None not in changed
-        numbers, field = [number for number in changed if number is not None], found
+        numbers, field = [number for number in changed if number is not None], result
         type_ = step.type or type_
         assert field.container == bits_of(type_)
         if field.is_number:
@@ -185,21 +185,21 @@ def test_shifts_are_sums_over_axes(data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     axes = [data.draw(st.lists(st.integers(0, 9), min_size=n, max_size=n)) for n in shape]
     total = sum(np.ix_(*(np.array(axis) for axis in axes)))
-    found = Shifts.of(np.asarray(total).reshape(-1), View.of(shape))
+    result = Shifts.of(np.asarray(total).reshape(-1), View.of(shape))
     for axis in axes:
         differences = {later - each for each, later in itertools.pairwise(axis)}
         if len(axis) in (2, 3) and len(differences) > 1:
-            assert found is None
-    if found is not None:
-        assert (found.first + found.view.indices() == total).all()
-        assert (found.low, found.high) == (total.min(), total.max())
+            assert result is None
+    if result is not None:
+        assert (result.first + result.view.indices() == total).all()
+        assert (result.low, result.high) == (total.min(), total.max())
 
 
 def test_shifts_that_are_interleaved_have_two_strides() -> None:
     numbers = np.array([0, 16, 4, 20, 8, 24, 12, 28])
-    found = Shifts.of(numbers, View.of([8]))
-    assert found is not None
-    assert found.view.axes == (((4, 4), (2, 16)),)
+    result = Shifts.of(numbers, View.of([8]))
+    assert result is not None
+    assert result.view.axes == (((4, 4), (2, 16)),)
     assert Shifts.of(np.array([0, 4, 12, 8]), View.of([4])) is None
 
 
@@ -208,7 +208,7 @@ FLOATS = {"f16": np.float16, "bf16": ml_dtypes.bfloat16, "f32": np.float32, "f64
 
 @given(st.data())
 def test_products_that_fit_are_exact(data: st.DataObject) -> None:
-    """As fractions; and those of all numbers of a type are of at most as many bits."""
+    """Fractions are the reference; the formats of constants are within those of their types."""
     name = data.draw(st.sampled_from(["f16", "bf16", "f32"]))
     count = data.draw(st.integers(1, 4))
     numbers = [data.draw(st.floats(width=16, allow_nan=False, allow_infinity=False))

@@ -19,7 +19,7 @@ from together import Together
 
 
 def raised(text: str, passes: str = "raise-dequantization{explain=true}") -> tuple[str, list[str]]:
-    """A program after the pass, and what it says."""
+    """A program after the pass, and the remarks."""
     module, remarks = parse_text(text, create_context()), []
     run_pipeline(module, parse_pipeline(passes), on_remark=lambda r: remarks.append(r.message))
     return str(module), remarks
@@ -27,7 +27,7 @@ def raised(text: str, passes: str = "raise-dequantization{explain=true}") -> tup
 
 def arguments_of(form: Form) -> list[np.ndarray]:
     """Storage and zero points of all bits, and scales; zeros and negative scales among them."""
-    rng, found = np.random.default_rng(len(form.body)), []
+    rng, table_rows = np.random.default_rng(len(form.body)), []
     for each in form.arguments:
         *dims, element = each.split("x")
         shape, dtype = [int(n) for n in dims], np.dtype(DTYPES[element])
@@ -35,13 +35,13 @@ def arguments_of(form: Form) -> list[np.ndarray]:
             bits, unsigned = int(element.lstrip("ui")), element.startswith("u")
             low = 0 if unsigned else -(1 << (bits - 1))
             values = rng.integers(low, low + (1 << bits), shape)
-            found.append(np.asarray(values).astype(dtype))
+            table_rows.append(np.asarray(values).astype(dtype))
         else:
             values = np.asarray(rng.normal(size=shape) * 2.0 ** rng.integers(-3, 4, shape))
             if "subtract %m, %o" in form.body or "add %o, %m" in form.body:
                 values = np.rint(values * 64) / 64
-            found.append(values.astype(dtype))
-    return found
+            table_rows.append(values.astype(dtype))
+    return table_rows
 
 
 SOME = list(FORMS) if LONG else list(FORMS)[::4]
@@ -84,11 +84,11 @@ PARTLY = (
     "has rounded",
     "no numbers of bf16",
 )
-"""Of what is refused so, a step before is raised."""
+"""An operation ahead of these refusals is raised."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_left_alone_and_why(name: str) -> None:
+def test_refusals_and_their_reasons(name: str) -> None:
     types, result, body, reason = REFUSED[name]
     text = program(types, result, body)
     after, remarks = raised(text)
@@ -225,12 +225,12 @@ func.func @main(%x: tensor<4x8xf32>, %q: tensor<6x8xi8>) -> (tensor<4x6xf32>, te
 
 
 def test_long_chains_take_no_longer_than_short_ones() -> None:
-    """Each operation is looked at once: no recursion, and nothing twice."""
-    lines = ["%c = convert %0 : 4x8xi8 -> 4x8xf32", "%s = broadcast %1 : f32 -> 4x8xf32",
+    """Each operation is visited once: no recursion, and none twice."""
+    operations = ["%c = convert %0 : 4x8xi8 -> 4x8xf32", "%s = broadcast %1 : f32 -> 4x8xf32",
              "%m0 = multiply %c %s : 4x8xf32"]  # fmt: skip
-    lines += [f"%m{n + 1} = multiply %m{n} %m{n} : 4x8xf32" for n in range(3000)]
-    lines += ["%y = add %m3000 %m3000 : 4x8xf32"]
-    text, _ = raised(program("4x8xi8, f32", "4x8xf32", "\n".join(lines)))
+    operations += [f"%m{n + 1} = multiply %m{n} %m{n} : 4x8xf32" for n in range(3000)]
+    operations += ["%y = add %m3000 %m3000 : 4x8xf32"]
+    text, _ = raised(program("4x8xi8, f32", "4x8xf32", "\n".join(operations)))
     assert text.count("subquant.dequantize") == 1
 
 
@@ -295,8 +295,8 @@ tensor<{result}xf32>"""
         rows, columns = self.scales
         spread = [each.repeat(6 // rows, 0).repeat(8 // columns, 1) for each in (s, z)]
         table = (q.astype(np.float32) - spread[1]) * spread[0]
-        found = np.take(table, i, self.axis, mode="clip")
-        return np.moveaxis(found, 2 if self.axis == 0 else 0, self.offset)
+        table_rows = np.take(table, i, self.axis, mode="clip")
+        return np.moveaxis(table_rows, 2 if self.axis == 0 else 0, self.offset)
 
 
 TAKEN = {
