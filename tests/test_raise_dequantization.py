@@ -84,7 +84,7 @@ PARTLY = (
     "has rounded",
     "no numbers of bf16",
 )
-"""An operation ahead of these refusals is raised."""
+"""Refusals whose program has an earlier operation that is raised."""
 
 
 @pytest.mark.parametrize("name", REFUSED)

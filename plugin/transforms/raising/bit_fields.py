@@ -220,10 +220,9 @@ class Field:
 
     def converted(self, element: ir.IntegerType) -> Field | None:
         """The field after a conversion to another integer type; None if it is none."""
-        signed = not element.is_unsigned
-        if element.width == self.container:
-            is_whole = self.raised is None and self.width == self.container
-            return replace(self, signed=signed) if is_whole else self._fitted(element)
+        is_whole = self.raised is None and self.width == self.container and not self.bias
+        if is_whole and element.width == self.container:
+            return replace(self, signed=not element.is_unsigned)
         return self._fitted(element)
 
     def _fitted(self, element: ir.IntegerType) -> Field | None:
