@@ -31,12 +31,8 @@ from .mlir_client import text_of
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 
 __all__ = [
-    "compile_worker_program",
-    "compiler_path",
-    "is_by_session",
-    "run_iree",
-    "target_features",
-]
+    "compile_worker_program", "compiler_path", "is_by_session", "run_iree", "target_features"
+]  # fmt: skip
 
 
 def compiler_path() -> str:

@@ -44,16 +44,9 @@ from .iree_driver import is_by_session
 from .mlir_client import Input, Source, external_files, input_of
 
 __all__ = [
-    "Key",
-    "code_digest",
-    "files_beside",
-    "host_cpu",
-    "is_for_host",
-    "key_of_bytecode",
-    "key_of_source",
-    "machine_of",
-    "weights_files",
-]
+    "Key", "code_digest", "files_beside", "host_cpu", "is_for_host", "key_of_bytecode",
+    "key_of_source", "machine_of", "weights_files"
+]  # fmt: skip
 
 _FORM = 1
 """The version of keys and entries; no version finds entries of another."""

@@ -15,14 +15,9 @@ from .compile_options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 
 __all__ = [
-    "bytecode_of",
-    "gains_by_threads",
-    "has_public_function",
-    "lower",
-    "peels_loops",
-    "record_cpu_features",
-    "recorded_signatures",
-]
+    "bytecode_of", "gains_by_threads", "has_public_function", "lower", "peels_loops",
+    "record_cpu_features", "recorded_signatures"
+]  # fmt: skip
 
 _BY_NAME = 4
 _CONVOLUTIONS = ("stablehlo.convolution", "linalg.conv_", "linalg.depthwise_conv_")

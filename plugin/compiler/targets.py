@@ -7,11 +7,8 @@ from typing import Literal
 from ..core.cpu_features import simulated_host_cpu
 
 __all__ = [
-    "IREE_VULKAN_TARGETS",
-    "VULKAN_TARGETS",
-    "Target",
-    "cpu_flags",
-]
+    "IREE_VULKAN_TARGETS", "VULKAN_TARGETS", "Target", "cpu_flags"
+]  # fmt: skip
 
 Target = Literal["llvm-cpu", "vulkan"]
 

@@ -24,24 +24,10 @@ from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
-    "Operation",
-    "Rewriter",
-    "Value",
-    "do_without_operation_classes",
-    "ext",
-    "in_context_of",
-    "indexing_maps",
-    "ir",
-    "operation_names",
-    "passmanager",
-    "place_of",
-    "quant",
-    "refuse_names_of_bytes",
-    "register_upstream_passes",
-    "rewrite",
-    "stablehlo",
-    "translate_errors",
-]
+    "Operation", "Rewriter", "Value", "do_without_operation_classes", "ext", "in_context_of",
+    "indexing_maps", "ir", "operation_names", "passmanager", "place_of", "quant",
+    "refuse_names_of_bytes", "register_upstream_passes", "rewrite", "stablehlo", "translate_errors"
+]  # fmt: skip
 
 Operation: TypeAlias = ir.Operation
 """An operation. The bindings come without type stubs: their types tell readers, not mypy."""

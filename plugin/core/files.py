@@ -14,16 +14,9 @@ from typing import IO
 from ..errors import InputError
 
 __all__ = [
-    "file_beside",
-    "kind_of",
-    "open_input",
-    "open_whole",
-    "read_input",
-    "read_stream",
-    "regular_file_size",
-    "reproducer_name",
-    "write_whole",
-]
+    "file_beside", "kind_of", "open_input", "open_whole", "read_input", "read_stream",
+    "regular_file_size", "reproducer_name", "write_whole"
+]  # fmt: skip
 
 _KINDS = {
     b"ML\xefR": "module",

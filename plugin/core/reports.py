@@ -34,16 +34,9 @@ from ..errors import InputError, Place, UsageError, printable, quoted
 from .files import write_whole
 
 __all__ = [
-    "VERSION",
-    "Case",
-    "Fields",
-    "check_places",
-    "plain_table",
-    "read_report",
-    "to_json",
-    "to_junit",
-    "write_report",
-]
+    "VERSION", "Case", "Fields", "check_places", "plain_table", "read_report", "to_json",
+    "to_junit", "write_report"
+]  # fmt: skip
 
 VERSION = 1
 

@@ -8,19 +8,10 @@ string. `tests/test_entry_names.py` holds them.
 from __future__ import annotations
 
 __all__ = [
-    "ALLOCATE_SUFFIX",
-    "ASYNC_SUFFIX",
-    "BOUND_SUFFIX",
-    "PREPACKED_SUFFIX",
-    "RECORD_SUFFIX",
-    "REPLAY_SUFFIX",
-    "SET_CONTROL_BLOCK",
-    "SET_LOOP_LIMIT",
-    "SYNC_SUFFIX",
-    "WORKER",
-    "WORKER_PROGRAM_KEY",
-    "WORKGROUP",
-]
+    "ALLOCATE_SUFFIX", "ASYNC_SUFFIX", "BOUND_SUFFIX", "PREPACKED_SUFFIX", "RECORD_SUFFIX",
+    "REPLAY_SUFFIX", "SET_CONTROL_BLOCK", "SET_LOOP_LIMIT", "SYNC_SUFFIX", "WORKER",
+    "WORKER_PROGRAM_KEY", "WORKGROUP"
+]  # fmt: skip
 
 SYNC_SUFFIX = "$unfenced"
 """Synchronous entry point: computes without fences."""

@@ -35,14 +35,9 @@ from .limits import Limits
 from .supervisor import Malformed, receive, send
 
 __all__ = [
-    "MAX_CHILDREN",
-    "ChildEnded",
-    "call",
-    "close_idle_children",
-    "extra_children",
-    "start_child",
-    "starting",
-]
+    "MAX_CHILDREN", "ChildEnded", "call", "close_idle_children", "extra_children", "start_child",
+    "starting"
+]  # fmt: skip
 
 MAX_CHILDREN = 4
 """The greatest number of children, without `extra_children`."""

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
     from .vm_modules import read_signatures
 
 __all__ = [
-    "BoundCall",
-    "Device",
-    "DeviceArray",
-    "Executable",
-    "Function",
-    "list_devices",
-    "read_signatures",
-]
+    "BoundCall", "Device", "DeviceArray", "Executable", "Function", "list_devices",
+    "read_signatures"
+]  # fmt: skip
 
 _MODULES = {
     "BoundCall": "bound_calls",

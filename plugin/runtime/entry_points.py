@@ -26,15 +26,9 @@ from ..iree_hooks.entry_names import (
 )
 
 __all__ = [
-    "EntryPoints",
-    "async_entries",
-    "control_block_setter",
-    "loop_limit_setter",
-    "prepacking_functions",
-    "sync_entries",
-    "worker_entry",
-    "worker_program",
-]
+    "EntryPoints", "async_entries", "control_block_setter", "loop_limit_setter",
+    "prepacking_functions", "sync_entries", "worker_entry", "worker_program"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
