@@ -133,8 +133,8 @@ llvm.func @{name}({llvm.PARAMETERS}) -> i32 {{
   %one = llvm.mlir.constant(1 : i32) : i32
   %null = llvm.mlir.zero : !llvm.ptr
   %is_none = llvm.icmp "eq" %address, %none : i64
-  llvm.cond_br %is_none, ^alone, ^team
-^team:
+  llvm.cond_br %is_none, ^alone, ^pool
+^pool:
   %control_block = llvm.inttoptr %address : i64 to !llvm.ptr
   {llvm.addresses("publish", "busy", "owner", "single")}
   %s = llvm.load %state : !llvm.ptr -> {llvm.STATE}
