@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Run the command line on inputs that nobody meant, and show what it does not survive.
+"""Run the command line on damaged inputs, and report failures.
 
     scripts/fuzz                                1,000 inputs of all kinds
     scripts/fuzz --count 100000 --jobs 2        the long run
@@ -7,23 +7,23 @@
     scripts/fuzz --kinds kills --count 500      compilations that are ended at any moment
     scripts/fuzz --kinds onnx_pieces,tflite_pieces,gguf_pieces,checkpoint_pieces --count 10000
                                                 known files with one unknown piece added
-    scripts/fuzz --replay text:123 --seed 7     one input again, with what it printed
+    scripts/fuzz --replay text:123 --seed 7     one input again, with its output
     scripts/fuzz --cluster tcp://10.0.0.1:8786  on the workers of a Dask scheduler
 
-Every input follows from its kind, the seed and its number. A failure is one of these:
+Every input follows from its kind, the seed and its number. Failures are:
 
 * a crash, or a traceback;
 * an exit status other than 0, 1 and 2;
 * a hang: more than ``--seconds``;
 * an output file although the status is not 0, or none although it is;
-* what is left in the folder for temporary files;
+* files left in the temporary folder;
 * a piece of a file (an attribute, a tensor, a property, a field) that changes no number and that no
   error names, though the reference runtime computes other numbers, refuses the file, or does not
   know the piece either.
 
 Inputs are run one after another in processes that call the command line as a function, so that an
 input costs its own time and not that of a start; a process that ends is a crash, and is replaced.
-Failures are kept in ``build/fuzz/KIND-NUMBER``, with a file ``command`` and what was printed. Exit
+Failures are kept in ``build/fuzz/KIND-NUMBER``, with a file ``command`` and the output. Exit
 status 1 if there is one.
 
 On a cluster a task is a range of numbers: this script runs it there, out of an archive with all
@@ -178,7 +178,7 @@ def make_corpus() -> Corpus:
 
 
 _VERSIONS = ("0.9.0", "0.14.0", "0.17.0", "0.19.0", "1.0.0", "1.4.0", "1.9.0", "1.15.0", "1.19.0")
-"""Of StableHLO's artifacts."""
+"""Magic bytes of StableHLO's artifacts."""
 
 
 def _add_artifacts(corpus: Corpus) -> None:
@@ -252,7 +252,7 @@ def _onnx() -> list[bytes]:
     if importlib.util.find_spec("onnx") is None:
         return []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of those who wrote the other tests
+        warnings.simplefilter("ignore")  # raised by other projects' tests
         from onnx import ModelProto, numpy_helper
         from onnx.backend.test.case import node
 
@@ -435,7 +435,7 @@ class Case:
         files: their contents.
         output: a file that is there after status 0, and else is not.
         killed: a signal, and after how many seconds a process of its own gets it.
-        call: called in place of the command; returns the status and what is wrong, "" if nothing.
+        call: called in place of the command; returns the status and the failure, "" for none.
     """
 
     arguments: list[str]
@@ -923,7 +923,7 @@ def mutate_tables(rng: random.Random, data: bytes) -> bytes:
 
 
 def _fields(table: Any) -> Iterator[tuple[Any, str]]:
-    """The fields of a table and of those below it."""
+    """Return the fields of a table and of its sub-tables."""
     for name, value in vars(table).items():
         yield table, name
         for each in value if isinstance(value, list) else [value]:
@@ -1061,7 +1061,7 @@ def kills(rng: random.Random, corpus: Corpus) -> Case:
 
 @dataclass(frozen=True)
 class Ended:
-    """How an input ended: its status, and what is wrong with that, if anything."""
+    """Outcome of an input: its status, and the failure, if any."""
 
     kind: str
     number: int
@@ -1111,7 +1111,7 @@ def write_case(case: Case, folder: Path) -> None:
 
 
 def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
-    """Call the command line in this process; return the status and what is wrong."""
+    """Call the command line in this process; return the status and the failure."""
     from subquant.cli import main
 
     temporary = Path(tempfile.gettempdir())
@@ -1151,7 +1151,7 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
 
 
 def run_killed(case: Case, folder: Path) -> tuple[int, str | None]:
-    """Start the command, send it the signal, and look at what is left of it; then run it again."""
+    """Start the command, send it the signal, check its remains; then run it again."""
     assert case.killed is not None
     number, seconds = case.killed
     temporary, token = Path(tempfile.gettempdir()), f"FUZZ_TOKEN={folder.parent.name}-{time.time()}"
@@ -1363,7 +1363,7 @@ def main() -> None:
 
 
 class _Tally:
-    """What came of inputs, shown as it comes."""
+    """Outcomes of inputs, printed on arrival."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -1400,7 +1400,7 @@ class _Tally:
 
 
 def _ended(given: Any, work: list[tuple[str, int]], folder: Path) -> Iterator[Ended]:
-    """Run inputs one after another; the files of those that fail are left in the folder."""
+    """Run inputs one after another; files of failing inputs stay in the folder."""
     folder.mkdir()
     server = Server(given.seed, folder, given.seconds)
     try:
@@ -1439,7 +1439,7 @@ with zipfile.ZipFile(sys.argv[0]) as archive:
 script = os.path.join(folder, "scripts", "fuzz.py")
 os.execv(sys.executable, [sys.executable, script, *sys.argv[1:]])
 """
-"""What the archive begins with: it unpacks itself, and becomes this script."""
+"""Start of the archive: it unpacks itself, and runs this script."""
 
 
 def make_archive() -> bytes:
@@ -1495,7 +1495,7 @@ def _run_on_cluster(given: Any, tally: _Tally) -> bool:
 
 
 def _take(results: bytes, tally: _Tally) -> str | None:
-    """Note what a range came to, and keep its files; or say why it does not count."""
+    """Record the outcome of a range, and keep its files; or report why it does not count."""
     with zipfile.ZipFile(io.BytesIO(results)) as archive:
         found = json.loads(archive.read(_RESULTS))
         if found["made_with"] != _made_with():
@@ -1525,7 +1525,7 @@ def _run_range(given: Any, kinds: list[str], scratch: Path) -> None:
 
 
 def _made_with() -> dict[str, str | None]:
-    """The versions of what makes inputs."""
+    """Return the versions of the generators of inputs."""
     from subquant.core.versions import versions_of
 
     return dict(versions_of(_MAKERS))

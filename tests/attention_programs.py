@@ -1,4 +1,4 @@
-"""Programs of ``subquant.attention``, and the formula in float64 with a bound of what is near."""
+"""Programs of ``subquant.attention``, and the formula in float64 with an error bound."""
 
 from __future__ import annotations
 
@@ -65,10 +65,10 @@ def expected(
 
 
 def bound(case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> float:
-    """How far a result may be from the formula.
+    """Return the error bound of a result.
 
     A score is a sum of `depth` products: in f32, in any order, it is off by ``depth * 2**-24`` of
-    the sum of their magnitudes, and by what tanh adds, here 8 units. A weight is off by as much,
+    the sum of their magnitudes, and by the error of tanh, here 8 units. A weight is off by as much,
     the greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count
     by the greatest magnitude there is.)
     """

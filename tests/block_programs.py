@@ -1,4 +1,4 @@
-"""Products with weights in blocks: programs, their arguments, and what they compute."""
+"""Contractions with block-quantized weights: programs, arguments, expected results."""
 
 from __future__ import annotations
 

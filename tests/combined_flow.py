@@ -1,6 +1,6 @@
 """Reductions, control flow, movement, state, casts and integer graphs around contractions.
 
-`tests/combined_programs.py` says what a family is.
+`tests/combined_programs.py` defines families.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def iterated(g: Graph, storage: str, n: int, steps: int) -> Sequence[Value]:
     ("i16", "i1", 0), ("i4", "i32", 2),
 )  # fmt: skip
 def branches(g: Graph, storage: str, kind: str, chosen: int) -> Sequence[Value]:
-    """A case or if of quantized results, whose branches read what is outside."""
+    """A case or if with quantized results, whose branches capture outer values."""
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))
     out = real(g, storage, around=0.3)
@@ -656,7 +656,7 @@ BINARY = ("add", "subtract", "multiply", "maximum", "minimum", "add", "multiply"
 
 @family(*((seed,) for seed in range(40)))
 def random_graph(g: Graph, seed: int) -> Sequence[Value]:
-    """Twelve operations on values of one storage type, each of what came before."""
+    """Twelve operations on values of one storage type, each on the results of earlier ones."""
     draw = np.random.default_rng(seed)
     storage = str(draw.choice(["i8", "u8", "i8", "i4", "u4", "i16", "i8", "u8"]))
     shape = (int(draw.integers(1, 5)), int(draw.integers(2, 9)))

@@ -2,12 +2,12 @@
 
 The values are of the specifications alone: a quantized value is its storage as integers, an
 operation on quantized values is that of the reals ``(storage - zero point) * scale``, in float64,
-quantized once (StableHLO, "Execution semantics of quantized operation"), and what is within
-``2**-20`` of a step from a tie counts as one, as ``docs/numerics.md`` says. Sums of products of
+quantized once (StableHLO, "Execution semantics of quantized operation"). A value within ``2**-20``
+of a step from a tie counts as a tie, as ``docs/numerics.md`` says. Sums of products of
 integers are exact in float64 where the scales have few bits.
 
-An f32 value is a float64 with a bound of what f32 may be off by, in any order of its sums. Where
-such a value is quantized and the bound reaches over a tie, there is no one result: `Ambiguous`, and
+An f32 value is a float64 with an error bound for any order of its sums. Where
+a value is quantized and the bound reaches over a tie, the result is `Ambiguous`, and
 the program is drawn again with other inputs.
 """
 
@@ -135,7 +135,7 @@ def settle(reals: np.ndarray, element: Quantized, error: Any = None) -> np.ndarr
     """The storage of reals: the nearest, ties to even after the zero point is added, saturated.
 
     Args:
-        reals: what to quantize.
+        reals: the values to quantize.
         element: the type.
         error: how far the reals may be off; without it they are exact, but for float64's own
             rounding, and near ties are ties.
@@ -175,7 +175,7 @@ def window_positions(
     dilation: Sequence[int],
     fill: float,
 ) -> np.ndarray:
-    """What each window of a tensor sees: the windows' axes, then the positions in a window."""
+    """Return the elements of the windows of a tensor: window axes, then positions."""
     inner = [(n - 1) * b + 1 for n, b in zip(x.shape, base, strict=True)]
     padded = np.full([low + n + high for n, (low, high) in zip(inner, padding, strict=True)], fill)
     padded[
@@ -253,7 +253,7 @@ FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
 }
 
 EXACT = ("add", "subtract", "multiply", "maximum", "minimum", "negate", "abs")
-"""Linear or bilinear: what is near a tie counts as one."""
+"""Linear or bilinear: a value within the tie tolerance counts as a tie."""
 
 
 @dataclass
@@ -268,7 +268,7 @@ class Graph:
     results: list[Value] = field(default_factory=list)
     count: int = 0
 
-    # What is written
+    # The text
 
     def fresh(self) -> str:
         self.count += 1
@@ -510,7 +510,7 @@ class Graph:
         )
 
     def error(self, function: str, operands: Sequence[Value], reals: np.ndarray) -> Any:
-        """How far an f32 function of f32 operands may be off."""
+        """Return the error bound of an f32 function of f32 operands."""
         bounds = [v.bound for v in operands]
         exact = all(np.all(b == 0) for b in bounds)
         if exact and function in EXACT and np.all(reals.astype(np.float32) == reals):
@@ -845,7 +845,7 @@ class Graph:
     def region(
         self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]
     ) -> tuple[str, list[Value]]:
-        """The text of a block, and what it gives for its inputs."""
+        """A block's text, and its results for its inputs."""
         outside, self.lines = self.lines, []
         named = [replace(v, name=self.fresh()) for v in inputs]
         results = list(build(self, *named))

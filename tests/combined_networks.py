@@ -1,6 +1,6 @@
 """Networks: convolutions, transformers and weights in blocks.
 
-`tests/combined_programs.py` says what a family is.
+`tests/combined_programs.py` defines families.
 """
 
 from __future__ import annotations

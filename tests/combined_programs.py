@@ -20,7 +20,7 @@ from combined_graph import Ambiguous, Graph, Quantized, Value
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its arguments, and what it must give: integers, or reals with a bound."""
+    """A program, its arguments, and its expected results: integers, or reals with a bound."""
 
     text: str
     inputs: tuple[np.ndarray, ...]
@@ -127,7 +127,7 @@ def channels(
 
 
 def product(a: Quantized, b: Quantized, axis: int | None) -> Quantized:
-    """The i32 type of what products of two types sum to, in f32."""
+    """The i32 accumulator type of products of two types, expressed in f32."""
     scales = np.float32(np.asarray(a.scales) * np.asarray(b.scales)).astype(np.float64)
     return Quantized("i32", scales, np.zeros(scales.shape, int), axis)
 

@@ -86,7 +86,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Look for garbage among what is made from here on: it is a small part of all there is."""
+    """Collect garbage only among new objects, a small part of all."""
     gc.collect()
     gc.freeze()
 
@@ -103,7 +103,7 @@ _left_open: weakref.WeakSet[OpenDevice] = weakref.WeakSet()
 def pytest_runtest_protocol() -> Iterator[None]:
     """Close Vulkan devices with the test that opened them: threads are busy as long as one is open.
 
-    What an error refers to that a test has caught lives until garbage is collected, which is rare.
+    Objects that a caught error refers to live until the next collection, which is rare.
     What fixtures hold is looked at once.
     """
     yield
@@ -194,7 +194,7 @@ def lent_arrays_stay_as_they_are() -> Iterator[None]:
 
 @pytest.fixture
 def as_users_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without that: only what is large and aligned is lent, and it is not copied."""
+    """Without it: only large aligned arrays are lent, without a copy."""
     monkeypatch.setattr(open_device, "_MIN_BYTES_TO_LEND", _LARGE)
     monkeypatch.setattr(OpenDevice, "lend", OpenDevice.lend.__wrapped__)
     monkeypatch.setattr(Function, "_run", Function._run.__wrapped__)
@@ -235,7 +235,7 @@ def vulkan_32bit() -> Device:
 
 @pytest.fixture
 def device(device_name: str, request: pytest.FixtureRequest) -> Device:
-    """The device of the fixture that a parameter names, as of `devices.ON_DEVICES`."""
+    """The device of the fixture that a parameter names: see `devices.ON_DEVICES`."""
     found: Device = request.getfixturevalue(device_name)
     return found
 

@@ -62,12 +62,12 @@ class Cluster:
         return self._start("worker", *given, *arguments, variables=variables)
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until there are so many, and no others."""
+        """Wait until exactly this number of workers is present."""
         with Client(self.address, set_as_default=False) as client:
             assert wait_until(lambda: len(client.nthreads()) == count, 60)
 
     def set_allowed_failures(self, count: int) -> None:
-        """Let a task end so many workers before it is given up."""
+        """Set the number of workers that a task may end before it fails."""
 
         def set_it(dask_scheduler: Scheduler) -> None:
             dask_scheduler.allowed_failures = count

@@ -5,7 +5,7 @@ The fixture ``device`` of a test that is parametrized `ON_DEVICES` is the device
 
 A test's program is compiled with those of the tests around it that have the same options, as one
 module (`together.Together`): those tests are called too, as far as `run` or `main_of`, which then
-says only what the program is.
+has only the program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _is_asked = False
 
 
 class _Asked(BaseException):
-    """What a test compiles first."""
+    """The first compilation of a test."""
 
     def __init__(self, text: str, options: dict[str, Any]) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ def _texts_around(program: _Program, device: Device) -> list[str]:
 
 _NAMES = ("cpu", "vulkan", "vulkan_32bit")
 _OTHERS = frozenset(("Executable", "compile_to_bytes", "subprocess", "subquant"))
-"""What a test does that has more to do than to run a program."""
+"""Body of a test that does more than to run a program."""
 
 
 _DEPTH = 3
@@ -135,7 +135,7 @@ def _compiles(function: Any, depth: int = _DEPTH) -> bool:
 
 @functools.cache
 def _arguments_of(item: pytest.Item) -> dict[str, Any] | None:
-    """What a test is called with, but for devices; None for one that is not asked."""
+    """Return the arguments of a test without devices; None for a test that is not collected."""
     test = getattr(item, "function", None)
     if not inspect.isfunction(test) or not _compiles(test):
         return None
@@ -171,7 +171,7 @@ def _program_of(item: pytest.Item, device: Device) -> _Program | None:
     except _Asked as asked:
         return asked.program
     except (Exception, pytest.skip.Exception):
-        return None  # its own run says what is wrong
+        return None  # its own run reports the error
     finally:
         _is_asked = False
     return None

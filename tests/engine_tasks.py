@@ -61,7 +61,7 @@ def sleep(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportSte
 
 
 def run_command(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep) -> Result:
-    """As `sleep`, with a command that is guarded, and its child."""
+    """Sleep in a supervised command and its child."""
     script = 'touch "$1/$$"; sleep 1000 & touch "$1/$!"; wait'
     run_supervised(["/bin/sh", "-c", script, "sh", arguments["folder"]], {})
     return None, []

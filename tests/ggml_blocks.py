@@ -12,7 +12,7 @@ __all__ = ["COMPUTED", "moderate_blocks"]
 
 
 def _computed() -> list[str]:
-    """One type of those whose planes differ in their numbers alone; the long suite has all."""
+    """One type for each form of planes; the long suite has all types."""
     kinds: dict[tuple[object, ...], str] = {}
     for name, kind in BLOCK_TYPES.items():
         planes = kind.unpack(np.zeros(0, kind.block))
@@ -38,7 +38,7 @@ def moderate_blocks(
         words &= 0xFFF
         words |= (bits[:, None] >> np.array([0, 4, 8, 12], np.uint16)) << np.uint16(12)
         return GgmlTensor(raw, name, shape, tensor)
-    if name == "NVFP4":  # powers of two from 1/256 to 1/64, and what is between
+    if name == "NVFP4":  # scales from 1/256 to 1/64
         raw.view(kind.block)["scales"] = random.integers(1 << 3, 2 << 3, (count, 4))
         return GgmlTensor(raw, name, shape, tensor)
     fields = [field for field in ("d", "dmin", "m", "e") if field in (kind.block.names or ())]

@@ -1,7 +1,7 @@
 """Tiny models of random weights as GGUF files, written by PyPI's ``gguf``.
 
 Widths are those of a super-block, 256, so that every type of GGML fits. Values are of the size that
-trained weights have: what goes from block to block stays of order 1.
+trained weights have: hidden states stay of order 1.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ def write_vocabulary(writer: gguf.GGUFWriter, kind: str) -> None:
 
 
 def _llama_tokens() -> list[tuple[str, float]]:
-    """Tokens and scores: what is merged sooner has the higher score, and all its parts are here."""
+    """Tokens and scores: earlier merges have higher scores, and all of their pieces are present."""
     start = [("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0)]
     start += [(f"<0x{byte:02X}>", 0.0) for byte in range(256)]
     letters = sorted({c for word in _WORDS for c in word} | set("▁.,!?abcdefghijklmnopqrstuvwxyz"))

@@ -1,4 +1,4 @@
-"""Quantized tensors to inspect, and what is shown of them as text."""
+"""Quantized tensors to inspect, and their expected text."""
 
 from __future__ import annotations
 

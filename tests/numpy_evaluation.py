@@ -1,9 +1,9 @@
 """Evaluates lowered programs in NumPy: loop nests, and the scalar operations in their bodies.
 
-For tests of what is emitted, without a compiler. It knows ``linalg.generic``, ``arith``, and the
+It tests emitted operations without a compiler. It knows ``linalg.generic``, ``arith``, and the
 few operations around them that the lowering of casts and block contractions leaves; another one is
-a `KeyError`. Integers wrap. What MLIR leaves undefined (a conversion that does not fit, a shift
-beyond the width) gives `POISON`, so that a result which depends on it is wrong.
+a `KeyError`. Integers wrap. Undefined results of MLIR (a conversion out of range, a shift
+beyond the width) are `POISON`, so that a result which depends on it is wrong.
 
 A device may divide less exactly than NumPy: `evaluate` takes the division as a function.
 """
@@ -22,7 +22,7 @@ from subquant.dialects.dense import array_of_dense
 from subquant.dialects.quant import element_type
 
 POISON = 0x5A5A5A5A
-"""What undefined operations give."""
+"""Result of undefined operations."""
 Array = np.ndarray[Any, Any]
 Division = Callable[[Array, Array], Array]
 
@@ -61,7 +61,7 @@ def _read(array: Array, type_: ir.Type) -> Array:
 
 
 class _Evaluation:
-    """The values of what has been evaluated: integers are int64, and wrapped to their width."""
+    """Values of evaluated operations; integers are int64, wrapped to their width."""
 
     def __init__(self, values: dict[Any, Any], divide: Division) -> None:
         self.values = values
@@ -187,7 +187,7 @@ def _rounded(value: Any, type_: ir.Type) -> Array:
 
 
 def _integers(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Of Python's integers, which never wrap."""
+    """Evaluate with Python's integers, which never wrap."""
     return lambda op, *values: function(*(np.asarray(value).astype(object) for value in values))
 
 

@@ -27,7 +27,7 @@ LONG = os.environ.get("SUBQUANT_LONG") == "1"
 
 
 def examples(count: int) -> int:
-    """How many examples a property test draws: eight times as many in the long suite."""
+    """Number of examples of a property test, eight times as many in the long suite."""
     return count * (8 if LONG else 1)
 
 
@@ -35,7 +35,7 @@ def share_of(names: Iterable[str], count: int) -> list[str]:
     """One of `count` names, in their order; all of them in the long suite.
 
     For cases that are compiled together, as the mark ``share`` for those that are compiled alone:
-    what is not run is not compiled either. The lowest hashes are kept, so that they are of all
+    skipped cases are not compiled. The cases with the lowest hashes run, so that they cover all
     kinds and always the same.
     """
     given = list(names)

@@ -163,7 +163,7 @@ def program_text(name: str, elements: Sequence[str] | None = None, *, opaque: bo
     Args:
         name: the operation, without its dialect.
         elements: element types in the places of ``Q``, operands first; by default `PER_TENSOR`.
-        opaque: regions return what an unknown operation makes, so that they say nothing about
+        opaque: regions return the result of an unknown operation, which tells nothing about
             types; otherwise they add, compare and slice.
     """
     operands, results = operation_types(name, elements)
@@ -244,7 +244,7 @@ def _type_text(short: str) -> str:
 
 
 def _element_text(type_: str) -> str:
-    """The element type of a tensor type: what follows its shape."""
+    """Return the element type of a tensor type."""
     return re.sub(r"^tensor<(\d+x)*|>$", "", type_)
 
 

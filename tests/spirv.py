@@ -1,9 +1,9 @@
-"""Executables for Vulkan, looked at: what threads read and write, and what drivers may change.
+"""Inspection of Vulkan executables: cross-thread reads, and operations that drivers may contract.
 
-IREE keeps what one loop of a dispatch hands to the next in workgroup memory. Without a barrier
-between, that is right only where each thread reads what it has written itself: whether it does can
-be read from the positions, which are sums of products of the thread's number in its workgroup and
-of what all threads share. A device shows the difference only by chance.
+IREE keeps values between two loops of a dispatch in workgroup memory. Without a barrier
+between the loops, a thread may read only its own writes. The index expressions of reads and writes
+tell: they are sums of products of the thread's number in its workgroup and of uniform values. A
+device shows the difference only by chance.
 
 Source: SPIR-V specification, 2.3 and 3; FlatBuffers, vectors of 32-bit words.
 """
@@ -28,11 +28,11 @@ _ROUNDED = frozenset((127, 129, 131, 133, 136, 142, 148))
 _COMPUTING = frozenset((_LOAD, *_ACCESS_CHAINS, _PHI, *range(77, 84), *range(109, 215)))
 
 _Terms: TypeAlias = dict[object, int]
-"""The factors of what differs between threads, modulo 2**32."""
+"""Coefficients of the thread indices, modulo 2**32."""
 
 
 def races(executable: bytes) -> list[str]:
-    """Return the entry points whose threads read what others write, without a barrier."""
+    """Return the entry points with cross-thread reads without a barrier."""
     return [shader.name for shader in map(_Shader, _modules(executable)) if shader.races()]
 
 
@@ -42,7 +42,7 @@ def writes_tables(executable: bytes) -> list[str]:
 
 
 def loosely_computed(executable: bytes) -> list[str]:
-    """Return what a driver may contract, and entry points for which it need not know NaN.
+    """Return operations that a driver may contract, and entry points without NaN preservation.
 
     Results of operations without ``NoContraction``, and entry points without
     ``SignedZeroInfNanPreserve`` of 32 bits, by their numbers.
@@ -75,7 +75,7 @@ def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
 
 
 def _instructions(words: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """The instructions of a module: the code, and what it is given."""
+    """Return the instructions of a module: opcode and operands."""
     at = _HEADER
     while at < len(words):
         length, code = words[at] >> 16, words[at] & 0xFFFF
@@ -139,7 +139,7 @@ class _Shader:
         return found
 
     def _of(self, value: int) -> _Terms:
-        """What of a value differs between threads; the counter of a loop starts it."""
+        """Return the thread-dependent coefficients of a value (a loop counter's: its start's)."""
         if value not in self._terms:
             self._terms[value] = {}  # of a loop, while it is asked for
             self._terms[value] = self._computed(*self._made.get(value, (0, ())))

@@ -48,7 +48,7 @@ def test_compiled_equals_formula(name: str, device: Device) -> None:
 @ON_DEVICES
 @pytest.mark.parametrize("name", ["one query", "dynamic"])
 def test_positions_are_clamped(name: str, device: Device) -> None:
-    """As the starts of ``dynamic_update_slice``, which wrote the caches."""
+    """Positions are clamped like the starts of ``dynamic_update_slice``."""
     case, function = CASES[name], COMPILED.function(name, device)
     query, keys, values = case.arrays(case.count)
     for position, inside in ((-1, 0), (-(2**31), 0), (2**31 - 1, case.context - case.count)):

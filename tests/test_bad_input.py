@@ -51,7 +51,7 @@ def fail(status: int, *arguments: str) -> str:
 
 
 def problem(read: Callable[[], object]) -> str:
-    """What is wrong with an input; empty if nothing is. Any other error is raised."""
+    """Return the error of an input, empty for a valid one; other exceptions are raised."""
     with contextlib.suppress(InputError):
         read()
         return ""

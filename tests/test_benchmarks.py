@@ -1,4 +1,4 @@
-"""``subquant bench``; and ``scripts/bench``: what it computes with, checks and writes."""
+"""``subquant bench``; and ``scripts/bench``: cases, checks and reports."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ print(json.dumps([*found, "LD_PRELOAD" in os.environ]))
     features, is_preloaded = ask(str(library))
     assert "AVX2" in features
     assert not [name for name in features if name.startswith("AVX512")]
-    assert not is_preloaded  # in what it starts
+    assert not is_preloaded  # in its child processes
     everything, _ = ask("")
     assert {*features} <= {*everything}
 

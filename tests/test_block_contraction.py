@@ -464,7 +464,7 @@ def test_loop_nests_of_convolutions(
     dilation: tuple[int, int],
     blocks: dict[int, int],
 ) -> None:
-    """What lies after the only window of an axis is cut: IREE takes it for wrong."""
+    """The rest after the only window of an axis is cut: IREE refuses it."""
     shape = (*kernel, 4, 6)
     params = parameters(shape, blocks, I8, seed=4)
     reaches = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
@@ -735,7 +735,7 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 @pytest.mark.parametrize("quantized", ["i2", "u3", "i4", "u4", "i5", "u6"])
 @pytest.mark.share(6)
 def test_weights_of_few_bits_are_packed(quantized: str, depth: int, device: Device) -> None:
-    """Arguments whose rows fill bytes; the runtime packs what it is given."""
+    """Arguments whose rows fill bytes; the runtime packs them."""
     word = f"i{quantized[1:]}"
     text = f"""
 func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: tensor<8x1xf32>)

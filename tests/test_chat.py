@@ -1,4 +1,4 @@
-"""Templates of conversations: what they write, and those that mean harm."""
+"""Chat templates: outputs, and malicious templates."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_template_of_the_file() -> None:
 
 
 def test_gemmas_format_where_the_file_has_none() -> None:
-    """As llama.cpp writes it."""
+    """llama.cpp's text."""
     assert gemma().render(MESSAGES) == (
         "<s><start_of_turn>user\nBe brief.\n\nhe<end_of_turn>\n"
         "<start_of_turn>model\nthe<end_of_turn>\n"
@@ -156,7 +156,7 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_renders_without_the_runtime() -> None:
-    """What a template needs of this package is imported in a tenth of a second."""
+    """The modules of a template are imported in a tenth of a second."""
     import subprocess
 
     code = f"import sys, {chat.__name__}; print('iree.runtime' in sys.modules)"

@@ -41,7 +41,7 @@ REFUSED: dict[tuple[str, str], tuple[str, str]] = {
     for at in range(3)
     for device in ("cpu", "vulkan")
 }
-"""Programs that a device refuses: what the error says, and what ``docs/limits.md`` says."""
+"""Programs that a device refuses: the error, and the entry in ``docs/limits.md``."""
 
 CHOSEN = [
     (device, name)

@@ -1,4 +1,4 @@
-"""Many models in one run: names, reports, what is up to date, and whatever ends a run."""
+"""Batch compilation: names, reports, up-to-date outputs, interrupted runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def files(folder: str = "out") -> dict[str, bytes]:
 
 
 def statuses(*arguments: str) -> dict[str, str]:
-    """What the report says of each model."""
+    """Return the report's entry of each model."""
     result = invoke(*arguments, "--json", "report.json")
     assert result.exit_code in (0, 1), result.output
     report = json.loads(Path("report.json").read_text())
@@ -455,7 +455,7 @@ def test_a_bug_in_one_model_is_its_error(here: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_takes_longest_begins_first(here: Path) -> None:
-    """As far as the size of its file tells; what is said is in the order of the input."""
+    """Larger files start first; results are reported in the order of the input."""
     write("a.mlir", "b.mlir", "c.mlir", "d.mlir")
     for name, size in (("b", 1 << 18), ("c", 1 << 22), ("d", 1 << 13)):
         with Path(f"{name}.mlir").open("a") as file:
@@ -524,7 +524,7 @@ def test_files_beside_an_onnx_model_go_with_it(here: Path) -> None:
     assert "m/parts.onnx: error: cannot read 'm/parts.bin': No such file" in result.stderr
 
 
-# -- what is up to date ---------------------------------------------------------------------------
+# -- up-to-date outputs ---------------------------------------------------------------------------
 
 
 def test_only_what_is_not_up_to_date_is_made(here: Path) -> None:

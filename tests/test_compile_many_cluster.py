@@ -43,7 +43,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cache(models: Path) -> Path:
-    """What the first run keeps, and the last one takes."""
+    """The cache that the first run fills, and the last one uses."""
     return models.parent / "cache"
 
 
@@ -89,7 +89,7 @@ def start(
 
 
 def report_of(models: Path, output: str, process: subprocess.Popen[str]) -> dict[str, Any]:
-    """Wait for a run, and return its report and what it said; a few of the models are wrong."""
+    """Wait for a run, and return its report and output; some models are invalid."""
     _, errors = process.communicate(timeout=1800)
     assert process.returncode == 1, errors
     assert "Traceback" not in errors
@@ -104,7 +104,7 @@ def files(models: Path, output: str) -> dict[str, bytes]:
 
 
 def lines(models: Path, output: str) -> Counter[str]:
-    """How often the manifest of a folder names each output."""
+    """Return how often the manifest of a folder names each output."""
     path = models.parent / output / NAME
     found = path.read_text().splitlines() if path.exists() else []
     return Counter(json.loads(line)["output"] for line in found)

@@ -1,4 +1,4 @@
-"""Tasks on a Dask cluster of this machine: what comes of them when machines and people fail.
+"""Tasks on a local Dask cluster: outcomes of failures of workers, scheduler and client.
 
 The cluster is started once, and its scheduler is killed by the last test.
 """
@@ -135,7 +135,7 @@ def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> No
 
 @pytest.mark.parametrize("times", [2, 5])
 def test_what_others_cancel_is_done_again(cluster: Cluster, times: int) -> None:
-    """As what Dask forgets with the worker that had the result."""
+    """Dask cancels a task whose result it lost with a worker."""
 
     def cancel(dask_scheduler: Any = None) -> list[str]:
         keys = [key for key in dask_scheduler.tasks if "process-" in key]
@@ -294,7 +294,7 @@ def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> 
 
 
 def test_conformance_on_a_cluster(cluster: Cluster) -> None:
-    """As on this machine, with a case that ends its process."""
+    """Outcomes equal the local ones, also of a case that ends its process."""
     programs = {program.name: program for program in suite.programs()}
     norm = replace(programs["batch_norm_inference/i8-2d"], interpreted=True)
     cases = programs_cases([programs["add/i8-i8-to-i8"], norm, programs["abs/i8-to-i8"]])
@@ -315,7 +315,7 @@ def bench(cluster: Cluster, *arguments: str) -> Result:
 def test_bench_on_a_cluster(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it reads comes from here: the executable, its parameters and its arguments."""
+    """The executable, its parameters and its arguments are sent from here."""
     monkeypatch.chdir(tmp_path)
     weight = ", ".join(map(str, range(512)))
     text = (
@@ -350,7 +350,7 @@ def test_bench_on_a_cluster(
 def test_a_model_is_compiled_where_it_is_timed(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the files beside it; what is wrong with one is said as it is here."""
+    """External data is sent along; errors name the caller's files."""
     monkeypatch.chdir(tmp_path)
     Path("m").mkdir()
     write_onnx("m/parts.onnx", external="parts.bin")
@@ -386,7 +386,7 @@ SPECIFICATION = """module attributes { transform.with_named_sequence } {
 def test_files_of_flags_go_to_workers(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And what is wrong with one is said as it is here."""
+    """Errors name the caller's files."""
     monkeypatch.chdir(tmp_path)
     Path("x.mlir").write_text(PROGRAM.format(n=4))
     Path("spec.mlir").write_text(SPECIFICATION)
@@ -406,7 +406,7 @@ def test_files_of_flags_go_to_workers(
 
 @pytest.mark.skipif(not LONG, reason="a minute: ten kills")
 def test_workers_are_killed_at_ten_random_moments(cluster: Cluster) -> None:
-    """Nothing is lost, nothing is given twice, and no child is left of those that were killed."""
+    """No task is lost or done twice, and no child of a killed worker is left."""
     draw = random.Random(0)
     killed: list[int] = []
     given: list[str] = []

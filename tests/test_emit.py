@@ -47,7 +47,7 @@ def edges(name: str) -> np.ndarray:
     if element == BOOL:
         return np.array([False, True])
     if element.is_float:
-        # No quotient of these is subnormal: IREE's threads flush those to zero.
+        # No quotient is subnormal: IREE's threads flush subnormals to zero.
         large = float(ml_dtypes.finfo(element.dtype).max) / 16
         return np.array([*_REALS, large]).astype(element.dtype)
     info = np.iinfo(element.dtype)
@@ -501,13 +501,13 @@ def test_look_up() -> None:
     case.check(*interpreted([case]))
 
 
-# -- what is known --------------------------------------------------------------------------------
+# -- constants ------------------------------------------------------------------------------------
 
 
 def written(
     function: Callable[[TracedValue], Any], form: Function = tensor
 ) -> tuple[Any, list[str]]:
-    """What a formula of one i32 gives, and the operations that it writes."""
+    """Return the result of a formula of one i32, and the operations that it writes."""
     with create_context(), ir.Location.unknown():
         block = ir.Module.create().body
         with ir.InsertionPoint(block):
@@ -558,7 +558,7 @@ def test_questions() -> None:
     assert names == []
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------
 
 REFUSED: dict[str, tuple[Callable[[TracedValue], Any], type[Exception], str]] = {
     "truth of a value": (bool, TypeError, "neither true nor false"),
@@ -673,7 +673,7 @@ def test_operations(name: str) -> None:
 
 
 def test_like() -> None:
-    """An operation as another is, with its body, but for what is given."""
+    """`like` copies an operation with its body and replaces some properties."""
     with create_context(), ir.Location.unknown():
         module = ir.Module.parse("""
             func.func @f(%x: tensor<2x3xi32>, %y: tensor<i32>) -> tensor<2xi32> {

@@ -83,7 +83,7 @@ def program(left: Type, right: Type, result: Type, count: int) -> str:
 
 
 def steps_of(real: np.ndarray, result: Type) -> np.ndarray:
-    """Round half to even, where what is within 2**-20 of a tie is one; saturate. NaN gives 0."""
+    """Round half to even with the tie tolerance 2**-20; saturate. NaN gives 0."""
     low, high = result.range
     with np.errstate(all="ignore"):
         steps = real / result.real_scale + result.zero_point
@@ -101,7 +101,7 @@ def logistic(real: np.ndarray) -> np.ndarray:
 
 
 def expected_of(name: str, reals: list[np.ndarray], types: tuple[Type, Type, Type]) -> np.ndarray:
-    """The nearest storage values: of the real result, or for a choice, of what is chosen from."""
+    """Return the nearest storage values of the real result, or of the selected operand."""
     result = types[2]
     if name in CHOOSES:
         requantized = [steps_of(real, result) for real in reals]

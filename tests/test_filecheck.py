@@ -73,7 +73,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Result:
-    """What a command printed and its exit status."""
+    """Output and exit status of a command."""
 
     output: str
     errors: str
@@ -157,7 +157,7 @@ def run_filecheck(words: tuple[str, ...], given: str) -> Result:
 
 
 def check_run_line(path: Path, line: str) -> None:
-    """Run one RUN line; fail with what was given, what came out, and what FileCheck says."""
+    """Run one RUN line; fail with the input, the output, and FileCheck's message."""
     given = ""
     for command in parse_run_line(line, path):
         run = run_subquant if command.words[0] == "subquant" else run_filecheck
@@ -210,7 +210,7 @@ def test_no_op_leaves_the_module_as_it_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(PASSES))
 def test_a_pass_runs_twice(name: str) -> None:
-    """What a pass made is left alone by the same pass."""
+    """A pass does not change its own output."""
     for path in sorted((FOLDER / name).glob("*.mlir")):
         if path.stem == "invalid":
             continue

@@ -141,7 +141,7 @@ def test_at_most_one_step_from_exact() -> None:
     assert max(most.values()) == 1, most
 
 
-# -- what is emitted, evaluated by StableHLO's interpreter ----------------------------------------
+# -- emitted operations, in StableHLO's interpreter -----------------------------------------------
 
 WIDE = [0, 1, -1, 2, -2, 3, -3, 5, 1 << 30, -(1 << 30), (1 << 31) - 1, 1 - (1 << 31), -(1 << 31)]
 """Values of 32 bits whose scaled ones are small, ties, or beyond 32 bits."""

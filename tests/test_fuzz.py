@@ -1,4 +1,4 @@
-"""A short run of ``scripts/fuzz`` over every kind of input, and what it calls a failure."""
+"""A short run of ``scripts/fuzz`` over every kind of input, and its failures."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fuzz() -> Any:
 def test_inputs_of_every_kind(
     fuzz: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those that a run of 120 begins with."""
+    """Kinds of the first inputs of a run of 120."""
     monkeypatch.setattr(sys, "argv", ["fuzz", "--count", "120", "--seed", "11"])
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
@@ -155,7 +155,7 @@ class FakeServer:
 
 @pytest.fixture
 def ranges(fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
-    """What a range of inputs gives, run as on a worker; its failures are kept in ``kept``."""
+    """Return the outcome of a range of inputs, run as on a worker, with failures in ``kept``."""
     monkeypatch.setattr(fuzz, "_KEPT", tmp_path / "kept")
     monkeypatch.setattr(
         fuzz, "Server", lambda seed, folder, seconds: FakeServer(fuzz, Path(folder))

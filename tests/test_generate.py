@@ -1,4 +1,4 @@
-"""``subquant generate`` and ``perplexity`` on tiny models: what they print, and what goes wrong."""
+"""``subquant generate`` and ``perplexity`` on tiny models: outputs and errors."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fail(status: int, *arguments: str | Path, **options: Any) -> str:
 
 
 def greedy(model: Path, tokens: list[int], count: int) -> list[int]:
-    """What the oracle writes."""
+    """The oracle's continuation."""
     ends = Tokenizer.from_properties(read_gguf(model)[0]).end_tokens
     read = list(tokens)
     for _ in range(count):
@@ -83,7 +83,7 @@ def tokenizer(model: Path) -> Tokenizer:
     return Tokenizer.from_properties(read_gguf(model)[0])
 
 
-# -- what is written -------------------------------------------------------------------------------
+# -- outputs --------------------------------------------------------------------------------------
 
 
 def test_a_text_is_what_the_oracle_writes(model: Path, tokenizer: Tokenizer) -> None:
@@ -272,7 +272,7 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
     )
 
 
-# -- what goes wrong -------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_prompt_that_is_no_text(model: Path) -> None:
 
 
 def test_a_prompt_without_tokens(folder: Path) -> None:
-    """Where text has no start token; said before anything is compiled."""
+    """An empty prompt without a start token is an error before the compilation."""
     path = TinyModel("qwen2", vocabulary="gpt2", context=16, blocks=1).write(folder / "qwen.gguf")
     assert "the prompt has no tokens" in fail(2, "generate", "--model", path, "--prompt", "")
 
@@ -475,7 +475,7 @@ CONTINUED = {
         3432, 529, 2778, 3719, 532, 6310, 236761, 1030,
     ],
 }  # fmt: skip
-"""What llama.cpp 0.3.36 (``llama-cpp-python``) writes after these prompts: the likeliest tokens."""
+"""Greedy continuations of llama.cpp 0.3.36 (``llama-cpp-python``) after these prompts."""
 
 
 @pytest.mark.skipif(not LONG, reason="compiles Gemma 3 270M, in a minute; scripts/test --long")

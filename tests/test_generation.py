@@ -1,6 +1,6 @@
-"""Texts from sessions: what is read and written, why it ends, and how surprising a text is.
+"""Text generation and perplexity: tokens read and written, reasons for the end.
 
-A small table stands for a model: what follows depends on the last two tokens, and is computed
+A small table replaces the model: the next token depends on the last two tokens, and is computed
 again by the tests.
 """
 

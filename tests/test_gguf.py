@@ -689,7 +689,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], bool]
         path.write_bytes(data)
         whole, without_lists = tried(), tried(lists=False)
         if whole is None:
-            if without_lists is not None:  # what is wrong is in a list
+            if without_lists is not None:  # the error is in a list
                 use(without_lists[1])
             return False
         properties, tensors = whole
@@ -711,7 +711,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Callable[[bytes], bool]
 
 
 def header_size(data: bytes) -> int:
-    """Where the header ends; the last tensor's name is the last of it before numbers."""
+    """Return the end of the header, from the last tensor's name."""
     last = list(BLOCK_TYPES)[-1].encode()
     name, axes = (last, 2) if last in data else (b"c", 1)
     return data.rindex(text(name)) + 8 + len(name) + 4 + 8 * axes + 4 + 8
@@ -784,7 +784,7 @@ def test_noise_after_the_counts(
 
 
 def benchmark(path: Path) -> dict[str, Any]:
-    """What the benchmark says of a file."""
+    """Return the benchmark's report of a file."""
     command = [sys.executable, str(ROOT / "scripts/benchmark_gguf.py"), str(path), "--json"]
     result = subprocess.run(command, capture_output=True, check=True)
     report: dict[str, Any] = json.loads(result.stdout)

@@ -1,4 +1,4 @@
-"""Files that go with a task: laid out where it is done, and called what the caller calls them."""
+"""Input bundles: unpacked by the worker, named by the caller's paths in errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_model_that_is_to_have_a_path() -> None:
 
 @pytest.mark.parametrize("has_data", [False, True])
 def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
-    """And where one of them is missing, that is for who reads the model to say."""
+    """The reader of the model reports a missing file."""
     Path("m").mkdir()
     write_onnx("m/parts.onnx", external="parts.bin")
     data = Path("m/parts.bin").read_bytes()
@@ -65,7 +65,7 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
 
 
 def test_files_below_the_model_go_along_and_no_others() -> None:
-    """A model may name any file of who asks."""
+    """A model may name any file of the client."""
     Path("m/d").mkdir(parents=True)
     Path("secret").write_bytes(bytes(64))
     for number, name in enumerate(("d/parts.bin", "../secret", "link")):

@@ -275,7 +275,7 @@ def bytecode():
 
 
 class Data:
-    """A file that keeps what is written."""
+    """A file that records writes."""
 
     def __init__(self, parts):
         self.write = parts.append

@@ -64,7 +64,7 @@ def archive(
     metadata: bytes = METADATA,
     segments: dict[str, tuple[int, int]] | None = None,
 ) -> bytes:
-    """An archive with its tables first, as IREE writes it, or wrong in what the caller says."""
+    """Return an archive with its tables first, as IREE writes it, or with a chosen error."""
     table = b"".join(entry + bytes(-len(entry) % 16) for entry in entries)
     at = 96 + len(table)
     storage = -(-(at + len(metadata)) // 64) * 64
@@ -213,7 +213,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_metadata_says_what_the_elements_are(dtype: str, tmp_path: Path) -> None:
-    """As sharktank's writer does, from what torch says of the type."""
+    """The metadata equals sharktank's, which comes from torch's dtype."""
     with create_archive(tmp_path / "x.irpa") as writer:
         writer.add_tensor("a", np.zeros((2, 3), DTYPES[dtype]))
     metadata = Archive(tmp_path / "x.irpa")["a"].metadata

@@ -1,6 +1,6 @@
-"""Layouts: GGML's blocks against PyPI's ``gguf`` bit by bit, planes, and what is refused.
+"""Layouts: GGML's blocks against PyPI's ``gguf`` bit by bit, planes, and refusals.
 
-``gguf`` is the reference for each type. What it and the layouts could both get wrong, the 6-bit
+``gguf`` is the reference for each type. The error that both could share, the 6-bit
 scales and minimums of Q4_K, is compared with loops over the bytes as well.
 """
 
@@ -68,7 +68,7 @@ def tensor_of(name: str, blocks: np.ndarray) -> GgmlTensor:
 
 
 def reference(name: str, blocks: np.ndarray) -> np.ndarray:
-    """What ``gguf`` makes of blocks."""
+    """Return the blocks dequantized by ``gguf``."""
     raw = np.ascontiguousarray(blocks).view(np.uint8).reshape((1, -1))
     with np.errstate(all="ignore"):
         return gguf.dequantize(raw, gguf.GGMLQuantizationType[name])
@@ -109,7 +109,7 @@ def test_random_blocks(name: str) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_scales_of_every_kind(name: str) -> None:
-    """All pairs of special f16 values in the scale and the minimum, and 2,048 scales besides."""
+    """All pairs of special f16 values in the scale and the minimum, and 2,048 more scales."""
     reals = [field for field in ("d", "m", "dmin") if field in BLOCK_TYPES[name].block.names]
     pairs = np.stack(np.meshgrid(SPECIAL, SPECIAL), -1).reshape((-1, 2))
     others = np.arange(0, 2**16, 32, dtype=np.uint16)
@@ -346,7 +346,7 @@ def test_lookup_takes_entries() -> None:
 
 
 def test_super_blocks_of_other_sizes() -> None:
-    """Sub-blocks and blocks are what the planes say; scales may be of another type."""
+    """The planes determine blocks and sub-blocks; scales may have another type."""
     rng = np.random.default_rng(7)
     d, dmin = (rng.normal(size=(3, 2, 1)).astype(ml_dtypes.bfloat16) for _ in range(2))
     scales, minimums = (rng.integers(0, 64, (3, 2, 4)) for _ in range(2))
@@ -558,7 +558,7 @@ def test_layouts_by_name() -> None:
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q5_0", "Q8_0"])
 def test_blocks_are_a_sub_channel_type(name: str) -> None:
-    """Storage values and parameters mean what the layout means, there and back."""
+    """Storage values and parameters convert to a layout and back without change."""
     blocks = random_blocks(name, 6)
     blocks["d"] = np.random.default_rng(1).uniform(0.001, 2, 6)
     layout = tensor_of(name, blocks).unpack()
@@ -589,7 +589,7 @@ def test_offsets_in_units_of_the_reals_are_no_type() -> None:
 @pytest.mark.parametrize("signed", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 5, 6])
 def test_packed_blocks(bits: int, signed: bool) -> None:
-    """All integers of so many bits, in no more bits than they have."""
+    """All integers of a width, packed without spare bits."""
     low = -(2 ** (bits - 1)) if signed else 0
     values = np.tile(np.arange(low, low + 2**bits), 16).reshape((2, -1, 16))
     d = np.random.default_rng(3).uniform(0.1, 2, (*values.shape[:2], 1)).astype(np.float16)

@@ -1,4 +1,4 @@
-"""Models as programs: sessions on devices beside the oracle, and what is kept of a model."""
+"""Compiled models: sessions on devices compared with the oracle, and the cache of models."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from transformer_oracle import Oracle
 
 FLOATS = ("F32", "F16", "BF16", "Q5_0", "Q8_0", "Q3_K", "Q6_K")
 INTEGERS = ("Q4_0", "Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K", "Q8_0")
-"""Of the two models that are compiled: together every type of weights.
+"""Weight types of the two compiled models, which together cover every type.
 
-Each block of a model has the seven in the same places, so that what it calls is compiled once.
+All blocks of a model have the same seven types in the same order, so kernels are compiled once.
 """
 TOKENS = np.random.default_rng(3).integers(0, 300, 20).tolist()
 SHAPE = Shape(24, (8, 4))
 
 
 class Compiled:
-    """A tiny model, compiled; and what the oracle says of `TOKENS`."""
+    """A tiny compiled model, and the oracle's logits of `TOKENS`."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ def test_tokens_that_are_refused(floats: Compiled, tokens: list[int], message: s
 def test_what_the_program_refuses(
     floats: Compiled, name: str, count: int, position: int, message: str
 ) -> None:
-    """Whoever calls it: what does not fit is not written, where a slice would be moved to fit."""
+    """Tokens beyond the context are not written, though an update would clamp the offset."""
     caches = [each for cache in empty_caches(floats.configuration, SHAPE.rows) for each in cache]
     with pytest.raises(ExecutionError, match=f"function '{name}' stopped: .*{message}"):
         floats.executable[name](np.zeros(count, np.int32), np.int32(position), *caches)
@@ -243,7 +243,7 @@ def test_vulkan(vulkan: Device, tmp_path: Path) -> None:
         check(session.next(TOKENS[number]), compiled.expected[number])
 
 
-# -- what is kept ----------------------------------------------------------------------------------
+# -- the cache ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +306,7 @@ def files(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def compilations(kept: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Where archives are written: what was made once is given again."""
+    """A second emit to the same files gives the same contents."""
     cache, given = Cache(kept), []
     [record] = [each for _, each in cache.records() if "about" in each.fields]
     executable, archive = (cache.blob(record.blobs[name]) for name in ("executable", "parameters"))
@@ -371,7 +371,7 @@ def test_what_is_loaded_is_not_removed(model_file: Path, kept: Path, tmp_path: P
 def test_a_cache_that_has_no_room(
     model_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is needed now is not removed, however large it is."""
+    """A pinned entry is not evicted, however large it is."""
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "1 kB")
     model = loading.load(model_file, threads=1, activations="float", cache=tmp_path)
     assert len(files(tmp_path / "blobs")) == 2
@@ -413,7 +413,7 @@ def test_a_folder_that_cannot_be_written(model_file: Path, tmp_path: Path) -> No
 
 
 def test_what_is_emitted_is_readable(model_file: Path, tmp_path: Path) -> None:
-    """That it compiles, and computes the same, is in `test_generate`."""
+    """`test_generate` checks that the program compiles and computes the same."""
     module, archive = tmp_path / "m.mlir", tmp_path / "m.irpa"
     loading.emit(model_file, module, archive, context=24)
     text = module.read_text()

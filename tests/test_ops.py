@@ -65,7 +65,7 @@ def normal(shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def reals(value: Any) -> np.ndarray:
-    """What a tensor stands for, in float64."""
+    """Return the dequantized tensor in float64."""
     array = value.unpack().dequant() if isinstance(value, QuantizedTensor) else np.asarray(value)
     return np.asarray(array, np.float64)
 
@@ -92,7 +92,7 @@ def together(cases: Cases) -> Together:
 
 
 def compiled_with(cases: Cases, name: str, device: Device) -> np.ndarray:
-    """As `compiled`, in one module with the others."""
+    """Return a result of `compiled`, in one module with the other cases."""
     function, arguments = cases()[name]
     call = Compiled(
         together(cases).function(name, device), lambda: trace_function(function, *arguments)
@@ -189,7 +189,7 @@ def test_a_long_affine_linear_does_not_overflow() -> None:
 
 
 def check_close(function: Any, arguments: list[Any], found: np.ndarray, magnitude: Any) -> None:
-    """Beside exact sums: `magnitude` is the sum of the magnitudes of what is added."""
+    """Compare with exact sums; `magnitude` is the sum of the terms' magnitudes."""
     depth = reals(arguments[1]).shape[-1]
     exact = reals(arguments[0]) @ reals(arguments[1]).T
     assert (np.abs(found - exact) <= (depth + 4) * UNIT * magnitude).all()
@@ -263,7 +263,7 @@ def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureReque
 
 
 def sizes_of(text: str, element: str) -> set[int]:
-    """How many elements tensors of a type have."""
+    """Return the number of elements of tensors of a type."""
     shapes = re.findall(rf"tensor<((?:\d+x)*){element}>", text)
     return {int(np.prod([int(n) for n in dims.split("x")[:-1]])) for dims in shapes}
 
@@ -576,7 +576,7 @@ def test_embedding_lookup_converts_rows(cpu: Device) -> None:
 
 
 def test_normalization_and_elementwise(cpu: Device) -> None:
-    """Beside float64; compiled beside eager to a few units in the last place."""
+    """Eager results equal float64, compiled ones to a few units in the last place."""
     x, weight = normal((3, 64)), normal((64,), 1)
     exact = x / np.sqrt((x.astype(np.float64) ** 2).mean(-1, keepdims=True) + 1e-6) * weight
     np.testing.assert_allclose(rms_norm(x, weight), exact, rtol=70 * UNIT)

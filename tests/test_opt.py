@@ -1,4 +1,4 @@
-"""``run_opt`` and ``parse_pipeline``: splitting, expected errors, options, and what is refused."""
+"""``run_opt`` and ``parse_pipeline``: splitting, expected errors, options, refusals."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def test_the_pipeline_of_a_compilation() -> None:
     cpu = compile_pipeline(CompileOptions())
     for_vulkan = {"bound-loops", "expand-sign-extension", "isolate-contraction-operands"}
     for_cpu = {"estimate-work"}
-    with_kernels = {"select-kernels"}  # which such a device has none of
+    with_kernels = {"select-kernels"}  # this device has no kernels
     on_request = {
         "check-integer-only",
         "legalize-qdq-to-quantized-op",
@@ -315,7 +315,7 @@ def test_the_pipeline_of_a_compilation() -> None:
     vulkan = compile_pipeline(
         CompileOptions("vulkan", rounding="toward-zero", vulkan_target="generic-32bit")
     )
-    for_bytes = {"pack-narrow-storage"}  # two elements to a byte, which such a device lacks
+    for_bytes = {"pack-narrow-storage"}  # two elements a byte, which this device lacks
     nearest = {"fold-constant-casts"}
     names = [step.name for step in vulkan]
     inlined = names.index("correct-zero-points") - 1  # upstream's, which has no name here

@@ -1,4 +1,4 @@
-"""Quantizers: one formula for every granularity, and what they give dequantizes as it should."""
+"""Quantizers: one formula for every granularity, and round trips."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_per_tensor_and_per_axis_round_alike(value: float, d: float) -> None:
 
 
 def test_the_two_paths_would_differ() -> None:
-    """That the test above can fail: values for which the two roundings give other integers."""
+    """The test above can fail: the two roundings give other integers for these values."""
     d = np.random.default_rng(1).uniform(0.001, 1, 100_000).astype(np.float32)
     x = (np.random.default_rng(2).integers(-90, 90, d.size) + 0.5) * d
     x = x.astype(np.float32)
@@ -116,7 +116,7 @@ def test_float64_is_not_rounded_first() -> None:
 def test_the_range_that_may_not_be_left_is_that_of_each_scale(
     shape: tuple[int, int], options: dict[str, int]
 ) -> None:
-    """Of scales 1, 2, 4, 8 and offsets 0 to 3, spread over 2 x 4 elements."""
+    """Scales 1, 2, 4, 8 and offsets 0 to 3, broadcast over 2 x 4 elements."""
     d, m = 2.0 ** np.arange(np.prod(shape)).reshape(shape), np.arange(np.prod(shape)).reshape(shape)
     scales, offsets = (np.repeat(a, 4 // shape[1], 1) * np.ones((2, 1)) for a in (d, m))
     if "block_size" not in options:

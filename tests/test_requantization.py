@@ -109,7 +109,7 @@ def check(
         *(v for v, _, _ in terms),
         strict=True,
     ):
-        # What is within 2**-20 of a tie counts as one: half of such values go the other way.
+        # A value within 2**-20 of a tie counts as a tie: half of them round the other way.
         if got != want:
             assert 0 < distance < Fraction(1, 1 << 20) * Fraction(101, 100), (numbers, terms)
             assert abs(int(got) - want) == 1
@@ -222,7 +222,7 @@ def test_a_multiplier_almost_one_changes_ties_only(bound: int, zero_point: int) 
 
 @pytest.mark.parametrize(("scale", "target"), [("0.1", "0.6"), ("0.3", "0.2"), ("0.1", "0.2")])
 def test_a_tie_of_decimal_scales_is_one_of_their_floats(scale: str, target: str) -> None:
-    """As in f32: 9 * 0.1 / 0.6 is 1.5, although the quotient of the two floats is a little less."""
+    """9 * 0.1 / 0.6 is 1.5 as in f32, although the quotient of the two floats is a little less."""
     exact = Fraction(scale) / Fraction(target)
     near = Fraction(float(np.float32(scale))) / Fraction(float(np.float32(target)))
     values = list(range(-9, 10))

@@ -1,6 +1,6 @@
 """The safetensors reader, on files written byte by byte: right ones, and wrong ones.
 
-The reader uses PyPI's ``safetensors``, so what it should read is worked out here without it: from
+The reader uses PyPI's ``safetensors``; expected contents are computed here without it, from
 the header as JSON, by the format's description.
 """
 
@@ -55,7 +55,7 @@ def _save(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> b
 
 
 def _by_hand(data: bytes) -> dict[str, tuple[str, list[int], bytes]]:
-    """Dtype, shape and bytes of each tensor of a file, which must be what the format says."""
+    """Return dtype, shape and bytes of each tensor of a valid file."""
     begin = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:begin])
     header.pop("__metadata__", None)
@@ -141,7 +141,7 @@ def test_files_of_the_library_read_alike(
 
 
 def test_offsets_without_alignment_are_read(folder: Path) -> None:
-    """Where the header ends in any of 8 places, and a byte comes before the other tensors."""
+    """The header ends at any of 8 alignments, and a byte precedes the other tensors."""
     values = {
         "b": np.array([1.5, -2], np.float32),
         "c": np.array([3, 4.5], ml_dtypes.bfloat16),
@@ -430,7 +430,7 @@ def _seed_file() -> bytes:
 
 
 def _same_or_error(folder: Path, data: bytes) -> bool:
-    """Read; what is accepted must be what the format says, with the same bytes."""
+    """Read a file; an accepted file must be valid, with the same bytes."""
     path = _write(folder, data)
     message = ""
     try:

@@ -1,4 +1,4 @@
-"""What is drawn from logits, beside the definitions computed directly, and how long it takes."""
+"""Sampling from logits, compared with the definitions computed directly, and its time."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def test_options_out_of_range(options: dict[str, float], message: str) -> None:
     ids=["greedy", "drawn", "drawn from most", "drawn from all"],
 )
 def test_a_large_vocabulary_takes_milliseconds(sampling: Sampling, milliseconds: float) -> None:
-    """Of CPU time, the best of 20, and twice what a machine with nothing else to do may take."""
+    """The best CPU time of 20 calls is at most twice that of an idle machine."""
     logits = np.random.default_rng(0).normal(0, 3, 262_144).astype(np.float32)
     sampler = Sampler(sampling)
     times = []

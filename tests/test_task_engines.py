@@ -1,4 +1,4 @@
-"""Tasks on this machine: what comes of them, and what is left of those that are cancelled."""
+"""Tasks on this machine: outcomes, and clean-up of cancelled tasks."""
 
 from __future__ import annotations
 

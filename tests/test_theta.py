@@ -441,7 +441,7 @@ def write_blobs(path: Path, properties: bytes, records: bytes) -> None:
 
 
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where the values inside of a JSON value are."""
+    """Return the paths of the values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     found = []
     for key, child in inner:
@@ -458,7 +458,7 @@ def at(value: Any, path: tuple[Any, ...]) -> Any:
 
 
 def test_mutated_records_open_or_are_refused(tmp_path: Path) -> None:
-    """What opens is written again, and its quantized tensors have values."""
+    """A valid file is written again, and its quantized tensors have values."""
     source = Archive(unpacked_file("written.irpa", tmp_path))
     written = json.loads(source["__SHARK_INFERENCE_TENSORS__"].content())
     values = [

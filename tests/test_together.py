@@ -87,7 +87,7 @@ def test_programs_of_tests_beside_one_another_are_one_module(number: int, cpu: D
 
 
 def check(number: int, products: int) -> None:
-    """What `devices` finds in a function that a test calls."""
+    """The program that `devices` detects in a function called by a test."""
     found = devices.main_of(adds(number), fuse_below_macs=products)
     np.testing.assert_array_equal(found(X), X + number)
 

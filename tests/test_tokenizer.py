@@ -138,7 +138,7 @@ def test_the_end_is_what_the_file_names_and_what_models_write() -> None:
 
 
 def test_a_piece_without_text_is_named() -> None:
-    """As llama.cpp names it; there may be several."""
+    """Names of llama.cpp's pre-tokenizers; several share an expression."""
     tokens = [*SCORED["tokenizer.ggml.tokens"][:-2], "", ""]
     tokenizer = Tokenizer.from_properties(scored(tokens=tokens))
     assert tokenizer.decode([len(tokens) - 1]) == f"[EMPTY_{len(tokens) - 1}]"
@@ -208,7 +208,7 @@ print(anonymous() - before)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is measured on Linux")
 def test_memory_of_a_tokenizer_that_rests_is_not_written_by_others() -> None:
-    """24 MiB of zeros take some pages, 7 to 10 MB of them, not what was SentencePiece's."""
+    """24 MiB of zeros take 7 to 10 MB of pages, not SentencePiece's former memory."""
     shown = subprocess.run(
         [sys.executable, "-c", AFTER_REST],
         capture_output=True,

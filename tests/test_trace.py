@@ -1,4 +1,4 @@
-"""What runs on arrays and what is compiled of the same functions give the same bits."""
+"""Functions on arrays and their compiled traces give the same bits."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
 def test_a_rounded_product_is_rounded_before_a_sum(
     device: str, request: pytest.FixtureRequest
 ) -> None:
-    """Of values for which one rounding gives other sums; zeros keep their signs."""
+    """Fused and separate roundings differ for these values; zeros keep their signs."""
     generator = np.random.default_rng(7)
     x, y, z = (generator.normal(size=2000).astype(np.float32) for _ in range(3))
     x[:3], z[:3] = 0, -0.0

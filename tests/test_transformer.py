@@ -1,4 +1,4 @@
-"""The forward pass in NumPy beside the oracle, and what is read of GGUF files before."""
+"""The forward pass in NumPy compared with the oracle, and the properties of GGUF files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def opened(model: TinyModel, folder: Path) -> tuple[Configuration, Theta, Path]:
 def run(
     configuration: Configuration, theta: Theta, pieces: list[list[int]], context: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Read tokens in pieces; the logits of each, and what the last block gives for each."""
+    """Read tokens in batches; return the logits and the last hidden state of each."""
     caches = interface.empty_caches(configuration, context)
     position, outputs = 0, []
     for piece in pieces:
@@ -44,7 +44,7 @@ def run(
 def check(found: np.ndarray, expected: np.ndarray) -> None:
     """Compare with the oracle.
 
-    Keys and values are rounded to f16 on both sides. What was computed in f32 may be rounded to
+    Keys and values are rounded to f16 on both sides. An f32 result may be rounded to
     the neighbour, by 2**-10 of a value, of which only a few are; sums of f32 add 2**-17.
     """
     np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())

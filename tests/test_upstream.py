@@ -33,7 +33,7 @@ NOT_BF16 = [ExpressedType.F16, ExpressedType.F32, ExpressedType.F64]
 
 
 def upstream_accepts(cast: Cast) -> bool:
-    """True where upstream's casts accept the type and IREE compiles what they become.
+    """Return True if upstream's casts accept the type and IREE compiles the result.
 
     IREE does not tile upstream's ``d floordiv block`` for every block size; powers of two are safe.
     """

@@ -13,7 +13,7 @@ from subquant.numerics.views import View, aligned
 
 @st.composite
 def factored(draw: st.DrawFn, count: int) -> list[int]:
-    """A shape of so many elements."""
+    """Return a shape of `count` elements."""
     shape = []
     while count > 1 or draw(st.booleans()):
         divisors = [n for n in range(1, count + 1) if count % n == 0]

@@ -1,7 +1,7 @@
-"""What language models compute, in NumPy and float64, over weights as PyPI's ``gguf`` reads them.
+"""Forward pass of language models in float64 NumPy, over weights read by PyPI's ``gguf``.
 
 Written from the models' definitions, and shares nothing with the package: one token after another,
-each attending to the list of those before it.
+each attending to the earlier tokens.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Oracle:
         return self.fields.get(f"{self.name}.{key}", default)
 
     def run(self, tokens: list[int]) -> tuple[Array, Array]:
-        """Read tokens; the logits of each, and what each block gives for each."""
+        """Read tokens; return the logits and all hidden states of each."""
         logits, layers = zip(*[self._token(token) for token in tokens], strict=True)
         return np.array(logits), np.array(layers).transpose(1, 0, 2)
 
