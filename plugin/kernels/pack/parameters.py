@@ -19,6 +19,7 @@ has no parameter of this name: IREE refuses to load it instead of computing wron
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -102,9 +103,7 @@ class ParameterStore:
             return array
         shape = [int(extent) for extent in parameter.type.shape]
         dtype = ElementType.of_mlir(str(parameter.type.element_type)).dtype
-        expected = dtype.itemsize
-        for extent in shape:
-            expected *= extent
+        expected = math.prod(shape) * dtype.itemsize
         if array.size != expected:
             raise InputError(
                 f"reads the parameter {quoted(parameter.name)} as {parameter.type}, which is "
@@ -142,12 +141,6 @@ def is_prepacked_argument(argument: Value) -> bool:
     return ir.BlockArgument(argument).arg_number in list(attributes[PREPACKED_ATTRIBUTE])
 
 
-@dataclass(frozen=True)
-class _Global:
-    is_mutable: bool
-    parameter: Parameter | None
-
-
 @dataclass
 class ModuleGlobals:
     """The globals of a module, and the elements of parameters among them.
@@ -162,20 +155,20 @@ class ModuleGlobals:
     module: Operation
     parameters: ParameterStore | None = None
     _symbols: ir.SymbolTable | None = field(default=None, init=False)
-    _globals: dict[str, _Global | None] = field(default_factory=dict, init=False)
+    _globals: dict[str, tuple[bool, Parameter | None]] = field(default_factory=dict, init=False)
 
     def is_immutable(self, load: Operation) -> bool:
         """True if a ``util.global.load`` returns the same at each call."""
-        loaded = self._loaded(load)
-        return loaded is not None and not loaded.is_mutable
+        return self._loaded(load)[0]
 
     def source_parameter(self, load: Operation) -> Parameter | None:
         """Return the parameter that a ``util.global.load`` returns, if the compiler can read it."""
-        loaded = self._loaded(load)
-        if self.parameters is None or loaded is None or loaded.is_mutable:
+        if self.parameters is None:
             return None
-        parameter = loaded.parameter
-        return parameter if parameter is not None and self.parameters.has(parameter) else None
+        is_immutable, parameter = self._loaded(load)
+        if not is_immutable or parameter is None or not self.parameters.has(parameter):
+            return None
+        return parameter
 
     def elements(self, load: Operation) -> Array:
         """Return the elements of a `source_parameter`; 8-bit integers as int8.
@@ -222,16 +215,19 @@ class ModuleGlobals:
         key.append(repr(_plain(layout)))
         return f"{names[0]}@{label}.{_digest(' '.join(key))}"
 
-    def _loaded(self, load: Operation) -> _Global | None:
-        """Return the global that is loaded; None if there is none: no verifier has looked."""
+    def _loaded(self, load: Operation) -> tuple[bool, Parameter | None]:
+        """Return whether a loaded global is immutable, and its parameter.
+
+        No verifier has checked that the global exists.
+        """
         name = load.attributes["global"].value
         if name not in self._globals:
             if self._symbols is None or name not in self._symbols:
                 self._symbols = ir.SymbolTable(self.module)  # with new globals
             if name not in self._symbols:
-                return None
+                return False, None
             op = self._symbols[name].operation
-            self._globals[name] = _Global("is_mutable" in op.attributes, parameter_of(op))
+            self._globals[name] = "is_mutable" not in op.attributes, parameter_of(op)
         return self._globals[name]
 
 

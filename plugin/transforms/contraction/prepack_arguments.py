@@ -20,7 +20,7 @@ The runtime calls the clone for weights in device memory, and keeps the packed t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
@@ -80,9 +80,15 @@ class PrepackedClone:
         name = self.function.attributes["sym_name"].value
         for number, values in packed.items():
             weight = body.arguments[number]
+
+            def pack(
+                arguments: Sequence[Value], weight: Value = weight, values: list[Value] = values
+            ) -> list[Value]:
+                clones = {weight: arguments[0]}
+                return [clone_computation(value, clones) for value in values]
+
             with ir.InsertionPoint(self.function), self.function.location:
-                name_of_weight = f"{name}{PREPACKED_SUFFIX}_{number}"
-                write_function(name_of_weight, [weight.type], _cloning(values, weight))
+                write_function(f"{name}{PREPACKED_SUFFIX}_{number}", [weight.type], pack)
         arguments = [value for values in packed.values() for value in values]
         for value in arguments:
             argument = body.add_argument(value.type, value.owner.operation.location)
@@ -241,18 +247,6 @@ class _ArgumentSources:
             and not any(value in self._impure for value in read)
             and len(frozenset[int]().union(*map(self.all, read))) <= 1
         )
-
-
-def _cloning(
-    values: Sequence[Value], weight: Value
-) -> Callable[[Sequence[Value]], Sequence[Value]]:
-    """Return the body of a packing function: clones of the operations that compute values."""
-
-    def body(arguments: Sequence[Value]) -> list[Value]:
-        clones = {weight: arguments[0]}
-        return [clone_computation(value, clones) for value in values]
-
-    return body
 
 
 def _is_small(type_: ir.Type, weight: ir.Type) -> bool:
