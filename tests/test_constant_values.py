@@ -18,7 +18,7 @@ from subquant.dialects import create_context
 from subquant.errors import Remark
 from subquant.kernels.constant_values import constant_elements, erase_unused, is_constant
 from subquant.kernels.pack.codebook import Codebook
-from subquant.kernels.pack.parameters import ModuleGlobals
+from subquant.kernels.parameters import ModuleGlobals
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType

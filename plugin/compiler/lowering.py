@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 from ..core._mlir import Operation, in_context_of, ir
 from ..errors import Remark
-from ..kernels.pack.parameters import ParameterStore
+from ..kernels.parameters import ParameterStore
 from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE

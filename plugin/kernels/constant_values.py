@@ -7,7 +7,7 @@ perhaps operations that sort its bytes, change its zero point, or multiply scale
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
 They are evaluated by the reference arithmetic, which defines them. A parameter that the compiler
-reads is a constant too (`kernels.pack.parameters`).
+reads is a constant too (`kernels.parameters`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
 from ..numerics.casts import dequantize_blocks
 from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
-from .pack.parameters import LOAD, ModuleGlobals, is_prepacked_argument
+from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
 
 __all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant", "is_invariant"]
 

@@ -15,7 +15,7 @@ from ..emit.linalg import Extent
 from ..emit.operation import create, parse_attribute, tensor_type, value
 from ..numerics.element_types import Array
 from .kernel import Kernel, define_executable
-from .pack.parameters import LOAD, ModuleGlobals, named_parameter
+from .parameters import LOAD, ModuleGlobals, named_parameter
 
 __all__ = ["KernelCall", "KernelTable"]
 

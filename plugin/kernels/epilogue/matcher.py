@@ -30,7 +30,7 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL, F32, Array
 from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 
 __all__ = ["OPERATIONS", "EpilogueMatch"]
 

@@ -29,7 +29,7 @@ from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.element_types import I8
 from ..constant_values import is_invariant
 from ..kernel_table import KernelCall, KernelTable
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .fused_kernel import FusedCall, FusedKernel, Location, aligned
 
 __all__ = ["DEFAULT_FUSED_MACS", "fuse_dispatches"]

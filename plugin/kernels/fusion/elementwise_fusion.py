@@ -37,7 +37,7 @@ from ...emit.operation import erase_unused, values_read
 from ...numerics.element_types import F16, F32, ElementType
 from ..constant_values import is_invariant
 from ..kernel_table import KernelCall, KernelTable
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .elementwise_match import (
     CONSTANT,
     FUSED_OPERATIONS,

@@ -33,7 +33,7 @@ from ..cpu.elementwise import (
     OperandRead,
     StepResult,
 )
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 
 __all__ = [
     "CONSTANT",

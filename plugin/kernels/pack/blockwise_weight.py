@@ -21,9 +21,9 @@ from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
 from ..constant_values import constant_elements, is_constant
 from ..kernel_table import KernelTable
+from ..parameters import ModuleGlobals
 from .codebook import Codebook
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
-from .parameters import ModuleGlobals
 from .prepack import array_of, bytes_of, prepacked, to_storage
 
 __all__ = ["BlockwiseWeight", "PackedOperands", "contiguous_block"]

@@ -25,7 +25,7 @@ from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
 from ..constant_values import constant_elements
-from .parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .prepack import bytes_of
 
 __all__ = ["Codebook"]

@@ -16,13 +16,12 @@ import numpy as np
 
 from ...core._mlir import Value
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I32, AnyArray, ElementType
+from ...numerics.element_types import I32, AnyArray, Array, ElementType
 from ..conv_geometry import ConvAxis
-from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..kernel_table import KernelTable
+from ..parameters import ModuleGlobals
 from .packed_weight import Tiles
-from .parameters import ModuleGlobals
 from .prepack import array_of, prepacked
 
 __all__ = ["Int8Weight", "SkippedTaps", "bias_key", "initial_accumulators", "sums_with_bias"]
@@ -120,18 +119,18 @@ def initial_accumulators(
     matrix: AnyArray,
     tiles: Tiles,
     target: InstructionSet,
-    epilogue: FusedEpilogue | None,
+    bias: Array | None,
     skipped: SkippedTaps | None,
 ) -> AnyArray:
     """Return the initial accumulators of tiles, ``kinds * count x NR`` of i32.
 
     Args:
         matrix: the weight, ``N x K``.
-        epilogue: the epilogue, whose bias is added.
+        bias: numbers that the epilogue would add, or None.
         skipped: taps that the kernel skips; there is a kind for each number of them.
     """
     integers = convert(matrix, I32)
-    initial = sums_with_bias(integers.sum(1, dtype=np.int32), target, epilogue)
+    initial = sums_with_bias(integers.sum(1, dtype=np.int32), target, bias)
     kinds = 1
     if skipped is not None:
         kinds, taps = len(skipped.counts), skipped.axis.taps
@@ -147,19 +146,14 @@ def initial_accumulators(
     return initial.reshape((-1, tiles.nr))
 
 
-def sums_with_bias(
-    weight_sums: AnyArray, target: InstructionSet, epilogue: FusedEpilogue | None
-) -> AnyArray:
-    """Return the bias of an epilogue minus the sums of the weight times the sign offset."""
+def sums_with_bias(weight_sums: AnyArray, target: InstructionSet, bias: Array | None) -> AnyArray:
+    """Return the bias minus the sums of the weight times the sign offset."""
     initial = weight_sums * np.int32(-target.sign_offset)
-    bias = () if epilogue is None else epilogue.initial_accumulators
-    if not np.any(bias):
+    if bias is None or not bias.any():
         return initial
     return initial + np.pad(bias, [(0, weight_sums.shape[0] - len(bias))])
 
 
-def bias_key(epilogue: FusedEpilogue | None) -> list[str]:
-    """Return a digest of an epilogue's bias, for the names of parameters; nothing for zeros."""
-    if epilogue is None or not epilogue.initial_accumulators.any():
-        return []
-    return [hashlib.sha256(epilogue.initial_accumulators.tobytes()).hexdigest()]
+def bias_key(bias: Array | None) -> list[str]:
+    """Return a digest of a bias, for the names of parameters; nothing for zeros."""
+    return [] if bias is None or not bias.any() else [hashlib.sha256(bias.tobytes()).hexdigest()]

@@ -1,7 +1,7 @@
 """Prepacked operands of kernels: constants, parameters of an archive, or operations of the program.
 
 A constant operand is packed by the compiler. Where it is computed from parameters that the compiler
-reads (`subquant.kernels.pack.parameters`), the result is a parameter of another archive. All other
+reads (`subquant.kernels.parameters`), the result is a parameter of another archive. All other
 operands are traced: the pack functions emit operations that the program executes.
 """
 
@@ -21,7 +21,7 @@ from ...numerics.array_functions import convert, is_known
 from ...numerics.element_types import I8, U8, AnyArray, Array, ElementType
 from ..constant_values import constant_bytes, constant_elements, is_constant
 from ..kernel_table import KernelTable
-from .parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 
 __all__ = ["array_of", "bytes_of", "materialize", "prepacked", "to_storage"]
 

@@ -17,7 +17,7 @@ from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I8, I32
+from ...numerics.element_types import I8, I32, Array
 from ..constant_values import is_invariant
 from ..cpu.amx_gemm import AmxGemm
 from ..cpu.depthwise_conv import DepthwiseConv
@@ -88,6 +88,11 @@ class _Int8Call:
     def target(self) -> InstructionSet:
         return INSTRUCTION_SETS[self.instructions]
 
+    @property
+    def bias(self) -> Array | None:
+        """Numbers that the epilogue adds to initial accumulators."""
+        return self.epilogue.initial_accumulators if self.epilogue else None
+
     def dense(self) -> Value:
         """Call the vector kernel of an implicit GEMM."""
         match, kernels, target = self.match, self.kernels, self.target
@@ -121,14 +126,14 @@ class _Int8Call:
         skipped_key = [] if skipped is None else [skipped.axis, skipped.padding]
         initial_key = (
             *(tiles, channel_padding, target.sign_offset),
-            *(*skipped_key, *bias_key(self.epilogue)),
+            *(*skipped_key, *bias_key(self.bias)),
         )
         operands = [
             weight.prepacked(kernels, (tiles, channel_padding), lambda: tiles.pack(matrix), I8),
             weight.prepacked(
                 kernels,
                 initial_key,
-                lambda: initial_accumulators(matrix, tiles, target, self.epilogue, skipped),
+                lambda: initial_accumulators(matrix, tiles, target, self.bias, skipped),
                 I32,
             ),
             self._flat_activations()
@@ -211,8 +216,8 @@ class _Int8Call:
             ),
             weight.prepacked(
                 kernels,
-                (kernel.tap_packs, channel_padding, target.sign_offset, *bias_key(self.epilogue)),
-                lambda: sums_with_bias(weight_sums, target, self.epilogue),
+                (kernel.tap_packs, channel_padding, target.sign_offset, *bias_key(self.bias)),
+                lambda: sums_with_bias(weight_sums, target, self.bias),
                 I32,
             ),
             emit_stablehlo.reshape(activations, [pixels, kernel.channels]),

@@ -20,7 +20,7 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import Tiles
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, MatchFailure
 
 __all__ = ["BlockwiseMatch", "match_layout"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
 from ..constant_values import is_invariant
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .match_int8 import MIN_MACS, has_elements, matrix_axes
 

@@ -40,7 +40,7 @@ from ...emit.operation import attributes_of, element_of
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
 from ..constant_values import is_invariant
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 

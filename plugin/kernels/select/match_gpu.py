@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...dialects.block_contraction import BlockContraction
 from ...signature import MOST_ITERATIONS
 from ..gpu.thread_weight import THREAD_N
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch, match_layout
 from .match_failure import MatchFailure
 

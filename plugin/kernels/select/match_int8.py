@@ -21,7 +21,7 @@ from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.int8_weight import Int8Weight
-from ..pack.parameters import ModuleGlobals
+from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 
 __all__ = ["MIN_MACS", "MIN_MACS_FUSED", "Int8Match", "has_elements", "matrix_axes"]

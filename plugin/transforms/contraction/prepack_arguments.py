@@ -35,7 +35,7 @@ from ...emit.operation import (
     values_read,
 )
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX
-from ...kernels.pack.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
+from ...kernels.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
 from ...signature import LAYOUTS_KEY
 
 __all__ = [

@@ -32,7 +32,7 @@ quantized once. Elementwise operations between the contractions of a token becom
 (`subquant.kernels.fusion.dispatch_fusion`).
 
 A constant weight is packed here, and so is a parameter that the compilation reads
-(`subquant.kernels.pack.parameters`). Other weights are packed by operations of the program; if they
+(`subquant.kernels.parameters`). Other weights are packed by operations of the program; if they
 are arguments, a clone of the function takes them prepacked
 (`subquant.transforms.contraction.prepack_arguments`).
 """
@@ -56,7 +56,7 @@ from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatche
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
-from ...kernels.pack.parameters import ModuleGlobals, ParameterStore
+from ...kernels.parameters import ModuleGlobals, ParameterStore
 from ...kernels.select.call_blockwise import call_blockwise
 from ...kernels.select.call_dynamic_m import call_dynamic_m
 from ...kernels.select.call_gather_rows import replace_gather_rows

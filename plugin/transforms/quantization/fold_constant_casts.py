@@ -33,7 +33,7 @@ from ...emit import as_quantized, linalg, stablehlo
 from ...emit.operation import erase_unused
 from ...errors import Remark
 from ...kernels.constant_values import constant_elements, is_constant
-from ...kernels.pack.parameters import ModuleGlobals
+from ...kernels.parameters import ModuleGlobals
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters

@@ -24,10 +24,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 
-from ...core._mlir import Operation, Value, ir
-from ...emit.operation import all_producers
-from ...errors import InputError, quoted
-from ...numerics.element_types import Array, ElementType
+from ..core._mlir import Operation, Value, ir
+from ..emit.operation import all_producers
+from ..errors import InputError, quoted
+from ..numerics.element_types import Array, ElementType
 
 __all__ = [
     "LOAD",
