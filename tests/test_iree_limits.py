@@ -851,7 +851,7 @@ def test_depthwise_convolutions_of_three_axes_are_still_wrong(vulkan: Device) ->
     got = compile_for(DEPTHWISE, vulkan).main(x, k)
     np.testing.assert_array_equal(got, np.full((1, 3, 3, 3, 4), 8))
     bare = Executable(without(DEPTHWISE, "expand-stablehlo"), vulkan).main(x, k)
-    assert (np.asarray(bare) != 8).any(), FIXED + "_one_output_a_channel of convolutions.py"
+    assert (np.asarray(bare) != 8).any(), FIXED + "_split_channel_outputs of convolutions.py"
 
 
 FLOATS = """

@@ -69,9 +69,9 @@ def carry_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     types: dict[int, ir.Type] = {
         number: argument.type
         for number, (initial, argument, updated) in enumerate(carried)
-        if functions.is_alone(initial)
+        if functions.is_only_reference(initial)
         and yielded.count(updated) == 1
-        and (source := functions.updated(updated)) is not None
+        and (source := functions.source(updated)) is not None
         and source == argument
     }
     for number in types:
@@ -124,7 +124,7 @@ class _Functions:
         functions = {each.attributes["sym_name"].value: each for each in named(op, ["func.func"])}
         return cls(functions, {call.attributes["callee"].value for call in calls})
 
-    def is_alone(self, initial: Value) -> bool:
+    def is_only_reference(self, initial: Value) -> bool:
         """True for an initial value to which the loop has the only reference."""
         if not _is_plain(initial.type) or sum(1 for _ in initial.uses) != 1:
             return False
@@ -136,7 +136,7 @@ class _Functions:
             return False
         return function.attributes["sym_name"].value not in self.called
 
-    def updated(self, value: Value) -> Value | None:
+    def source(self, value: Value) -> Value | None:
         """The block argument that a tensor comes from by updates alone, if it does."""
         while (op := producer_of(value)) is not None:
             number = ir.OpResult(value).result_number
@@ -158,7 +158,7 @@ class _Functions:
                 returned = blocks[0].operations[len(blocks[0].operations) - 1].operands
                 self.updated_arguments[name] = [
                     None if each is None or each.owner != blocks[0] else each.arg_number
-                    for each in map(self.updated, returned)
+                    for each in map(self.source, returned)
                 ]
         return self.updated_arguments[name]
 

@@ -37,7 +37,7 @@ from ...emit import linalg
 from ..base import NoMatch, producer_of
 from .updates_in_place import in_own_buffer
 
-__all__ = ["CARRIES", "separate_carried"]
+__all__ = ["CARRIES", "separate_buffers"]
 
 CARRIES = ("scf.for", "scf.if", "scf.while", "stablehlo.case", "stablehlo.if", "stablehlo.while")
 """Operations that carry tensors from one block to another."""
@@ -46,22 +46,22 @@ _LOOPS = ("scf.for", "scf.while", "stablehlo.while")
 _SAME_BUFFER = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 
 
-def separate_carried(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Give each tensor that one of `CARRIES` takes or yields a buffer of its own."""
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
-    changed = [_copy_equal(each) for each in (op, *ends)]
+    changed = [_copy_repeated(each) for each in (op, *ends)]
     if op.name in _LOOPS:
         changed.append(_separate_computed(op))
     return None if any(changed) else NoMatch("carries no buffer twice")
 
 
-def _copy_equal(op: Operation) -> bool:
+def _copy_repeated(op: Operation) -> bool:
     """Copy the operands of a loop, or of a terminator, whose buffer is already an operand."""
     seen: set[Value | ir.Attribute] = set()
     is_changed = False
     with ir.InsertionPoint(op), op.location:
-        for number in _tensors(op):
-            buffer = _buffer_of(op.operands[number])
+        for number in _tensor_operands(op):
+            buffer = _buffer_identity(op.operands[number])
             if buffer in seen:
                 op.operands[number] = in_own_buffer(op.operands[number])
                 is_changed = True
@@ -71,7 +71,7 @@ def _copy_equal(op: Operation) -> bool:
 
 def _separate_computed(loop: Operation) -> bool:
     """Put computed initial values of a loop behind barriers, if there are several."""
-    computed = [number for number in _tensors(loop) if _is_computed(loop.operands[number])]
+    computed = [number for number in _tensor_operands(loop) if _is_computed(loop.operands[number])]
     if len(computed) < 2:
         return False
     with ir.InsertionPoint(loop), loop.location:
@@ -82,7 +82,7 @@ def _separate_computed(loop: Operation) -> bool:
     return True
 
 
-def _tensors(op: Operation) -> list[int]:
+def _tensor_operands(op: Operation) -> list[int]:
     """The numbers of the operands that are tensors of rank 1 or more."""
     return [
         number
@@ -98,7 +98,7 @@ def _is_computed(value: Value) -> bool:
     return producer is not None and producer.name not in not_computed
 
 
-def _buffer_of(value: Value) -> Value | ir.Attribute:
+def _buffer_identity(value: Value) -> Value | ir.Attribute:
     """The identity of a tensor's buffer: the value that it views, or a constant's elements."""
     while (producer := producer_of(value)) is not None and producer.name in _SAME_BUFFER:
         value = producer.operands[0]

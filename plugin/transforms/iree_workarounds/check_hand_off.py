@@ -78,7 +78,7 @@ class CheckHandOff(ModulePass):
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module`."""
-        is_left = TypePredicate(lambda type_: bool(_why_left(type_)))
+        is_left = TypePredicate(lambda type_: bool(_reason_to_refuse(type_)))
         checked_names: set[str] = set()
         operations = walk(module, in_kernels=False)
         for op in operations:
@@ -90,12 +90,12 @@ class CheckHandOff(ModulePass):
             if reason:
                 raise UnsupportedError(reason, op)
             for value in is_left.values_of(op):
-                raise UnsupportedError(_why_left(value.type), op)
+                raise UnsupportedError(_reason_to_refuse(value.type), op)
             if name == "func.func":
                 type_ = op.attributes["function_type"].value
                 for declared in (*type_.inputs, *type_.results):
                     if is_left(declared):
-                        raise UnsupportedError(_why_left(declared), op)
+                        raise UnsupportedError(_reason_to_refuse(declared), op)
         entries = {TARGET_KEY: self.target} if self.target else {}
         if self.target.startswith("vulkan"):
             _check_loops(operations)
@@ -104,22 +104,22 @@ class CheckHandOff(ModulePass):
         for op in named(module, ["func.func"]):
             symbol = op.attributes["sym_name"].value
             if PREPACKED_SUFFIX in symbol:
-                _forget(op)
+                _drop_signature_attributes(op)
             elif is_public(op) and len(op.regions[0].blocks) and symbol != SET_LOOP_LIMIT:
                 arguments = op.regions[0].blocks[0].arguments
                 is_consumed = [argument in consumed for argument in arguments]
-                _record(op, entries, is_consumed, symbol in storing)
+                _write_reflection(op, entries, is_consumed, symbol in storing)
         return UNCHANGED  # no verifier looks at a function's reflection
 
 
-_LEFT_DIALECTS = ("quant.", "subquant.", "shape.")
+_LOWERED_DIALECTS = ("quant.", "subquant.", "shape.")
 # Dialects of IREE, which the bindings do not register.
 _IREE_DIALECTS = ("util.", "flow.", "hal.", "stream.", "iree_", "io_parameters.", "check.", "vm.")
 
 
 def _check_name(name: str, op: Any) -> None:
     """Refuse an operation that no pass lowered, or that neither the bindings nor IREE know."""
-    if name.startswith(_LEFT_DIALECTS):
+    if name.startswith(_LOWERED_DIALECTS):
         dialect = name.partition(".")[0]
         reason = "IREE has no shape dialect" if dialect == "shape" else "no pass lowered it"
         raise UnsupportedError(f"is left before IREE, and {reason}", op)
@@ -142,7 +142,7 @@ def _check_loops(operations: Sequence[ir.Operation]) -> None:
             )
 
 
-def _why_left(type_: ir.Type) -> str:
+def _reason_to_refuse(type_: ir.Type) -> str:
     """The reason why a type must not remain before IREE; empty if it may."""
     if is_quantized(type_) or any("!quant." in str(inner) for inner in parts_of(type_)):
         return f"has the quantized type '{type_}' before IREE; run convert-quantized-to-storage"
@@ -173,8 +173,8 @@ def signature_of(
         written = function.attributes[SIGNATURE_ATTRIBUTE].value
     arguments, results = (_names(function, attribute) for attribute in NAMES_ATTRIBUTES)
     return Signature(
-        tuple(_values(written.inputs, compiled.inputs, arguments, function, consumed)),
-        tuple(_values(written.results, compiled.results, results, function, fresh=fresh)),
+        tuple(_value_types(written.inputs, compiled.inputs, arguments, function, consumed)),
+        tuple(_value_types(written.results, compiled.results, results, function, fresh=fresh)),
         keeps_state,
     )
 
@@ -201,13 +201,13 @@ def _long_loop(module: ir.Operation) -> dict[str, str]:
     return {LOOPS_KEY: f"{count} '{longest.name}'" + (f" at {location}" if location else "")}
 
 
-def _record(
+def _write_reflection(
     function: Any, entries_of_module: Mapping[str, str], consumed: Sequence[bool], keeps_state: bool
 ) -> None:
     """Write the reflection; the signature of a module that was emitted before is not replaced."""
     signature = signature_of(function, consumed, keeps_state, fresh_results(function))
     written = SIGNATURE_ATTRIBUTE in function.attributes
-    _forget(function)
+    _drop_signature_attributes(function)
     entries = {}
     if REFLECTION_ATTRIBUTE in function.attributes:
         entries = {entry.name: entry.attr for entry in function.attributes[REFLECTION_ATTRIBUTE]}
@@ -223,14 +223,14 @@ def _record(
     function.attributes[REFLECTION_ATTRIBUTE] = ir.DictAttr.get(entries)
 
 
-def _forget(function: Any) -> None:
+def _drop_signature_attributes(function: Any) -> None:
     """Drop the attributes that hold how a function was written."""
     for attribute in (SIGNATURE_ATTRIBUTE, *NAMES_ATTRIBUTES):
         if attribute in function.attributes:
             del function.attributes[attribute]
 
 
-def _values(
+def _value_types(
     written: Any,
     compiled: Any,
     names: Iterator[str],

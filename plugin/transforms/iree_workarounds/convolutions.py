@@ -44,7 +44,12 @@ __all__ = ["expand_convolution", "split_groups"]
 
 def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite the forms that IREE refuses, in place."""
-    changed = [_transpose_to_layout(op), _reverse_kernel(op), _cut_unread(op), _widen_depthwise(op)]
+    changed = [
+        _transpose_to_layout(op),
+        _reverse_kernel(op),
+        _cut_unread_end(op),
+        _widen_depthwise(op),
+    ]
     return None if any(changed) else NoMatch("has a form that IREE takes")
 
 
@@ -103,7 +108,7 @@ def _reverse_kernel(op: Operation) -> bool:
 # -- windows --------------------------------------------------------------------------------------
 
 
-def _cut_unread(op: Operation) -> bool:
+def _cut_unread_end(op: Operation) -> bool:
     """Cut the unread end of the left operand, where the result has one position."""
     operand, kernel, result = op.operands[0], op.operands[1].type, op.results[0].type
     sizes = [*list(operand.type.shape)[1:-1], *kernel.shape, *list(result.shape)[1:-1]]
@@ -197,7 +202,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     static = is_static(left, right, *op.results)
     depthwise = feature_groups > 1 and int(right.type.shape[features - 1]) == 1
     if depthwise and static and features > 3 and int(type_.shape[features]) > feature_groups:
-        rewriter.replace_op(op, [_one_output_a_channel(op, feature_groups)])
+        rewriter.replace_op(op, [_split_channel_outputs(op, feature_groups)])
         return None
     if not 1 < groups <= _MAX_SPLIT_GROUPS or depthwise or not static:
         return NoMatch("has no groups to split")
@@ -207,15 +212,15 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     results = []
     for group in range(groups):
         operands = [
-            _equal_part(left, 0 if batch_groups > 1 else features, group, groups),
-            _equal_part(right, features, group, groups),
+            _group_slice(left, 0 if batch_groups > 1 else features, group, groups),
+            _group_slice(right, features, group, groups),
         ]
         results.append(emit.like(op, operands, [with_shape(type_, shape)], one_group).results[0])
     rewriter.replace_op(op, [stablehlo.concatenate(results, features)])
     return None
 
 
-def _one_output_a_channel(op: Operation, channels: int) -> Value:
+def _split_channel_outputs(op: Operation, channels: int) -> Value:
     """Split a depthwise convolution by the number of the output of a channel."""
     left, right = op.operands
     type_, last = op.results[0].type, op.results[0].type.rank - 1
@@ -232,7 +237,7 @@ def _one_output_a_channel(op: Operation, channels: int) -> Value:
     return stablehlo.reshape(stablehlo.concatenate(results, last + 1), shape)
 
 
-def _equal_part(tensor: Value, axis: int, number: int, count: int) -> Value:
+def _group_slice(tensor: Value, axis: int, number: int, count: int) -> Value:
     """Part `number` of `count` equal parts of a tensor along an axis."""
     limits = [int(size) for size in tensor.type.shape]
     starts, size = [0] * len(limits), limits[axis] // count

@@ -44,7 +44,7 @@ __all__ = ["count_on_host"]
 
 
 @dataclass(frozen=True)
-class _Count:
+class _Counter:
     """A counter: the number of its carried tensor, its first value, its step, and its end."""
 
     number: int
@@ -55,7 +55,7 @@ class _Count:
     @property
     def last(self) -> int | None:
         """The counter's value after the last iteration; None if the end is not constant."""
-        end = _number_of(self.end)
+        end = _constant_number(self.end)
         if end is None:
             return None
         return self.first + max(-(-(end - self.first) // self.step), 0) * self.step
@@ -63,7 +63,7 @@ class _Count:
 
 def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``stablehlo.while`` that counts up by a constant as ``scf.for``."""
-    count = _count_of(op)
+    count = _counter_of(op)
     if count is None:
         return NoMatch("does not count up by a constant")
     counter = op.results[count.number]
@@ -74,7 +74,7 @@ def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             return NoMatch("counts to an end that is not constant")
     elif count.last >= 1 << (element.width - 1):
         return NoMatch("counts beyond the greatest number")
-    end = _number_of(count.end)
+    end = _constant_number(count.end)
     bounds = [
         _scalar(element, count.first),
         linalg.extract(count.end, []) if end is None else _scalar(element, end),
@@ -112,7 +112,7 @@ def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
         create("scf.yield", [value for n, value in enumerate(end.operands) if n != counter_number])
 
 
-def _count_of(op: Operation) -> _Count | None:
+def _counter_of(op: Operation) -> _Counter | None:
     condition, body = (region.blocks[0] for region in op.regions)
     *constants, end = [operation.operation for operation in condition.operations]
     compare = constants.pop() if constants else end
@@ -122,16 +122,20 @@ def _count_of(op: Operation) -> _Count | None:
         return None
     direction = str(compare.attributes["comparison_direction"])
     counter, last = compare.operands
-    if not direction.endswith(" LT>") or counter.owner != condition or not _is_count(counter):
+    if (
+        not direction.endswith(" LT>")
+        or counter.owner != condition
+        or not _is_scalar_integer(counter)
+    ):
         return None
     if last.owner == condition:
         return None
     number = counter.arg_number
     step = _step(body.operations[-1].operands[number], body.arguments[number])
-    first = _number_of(op.operands[number])
+    first = _constant_number(op.operands[number])
     if step is None or first is None:
         return None
-    return _Count(number, first, step, last)
+    return _Counter(number, first, step, last)
 
 
 def _step(following: Value, counter: Value) -> int | None:
@@ -143,11 +147,11 @@ def _step(following: Value, counter: Value) -> int | None:
     if counter not in operands:
         return None
     operands.remove(counter)
-    step = _number_of(operands[0])
+    step = _constant_number(operands[0])
     return step if step is not None and step > 0 else None
 
 
-def _is_count(value: Value) -> bool:
+def _is_scalar_integer(value: Value) -> bool:
     """True for a signed integer tensor of rank 0."""
     type_ = value.type
     if not isinstance(type_, ir.RankedTensorType) or type_.rank:
@@ -156,7 +160,7 @@ def _is_count(value: Value) -> bool:
     return isinstance(element, ir.IntegerType) and element.is_signless and element.width > 1
 
 
-def _number_of(value: Value) -> int | None:
+def _constant_number(value: Value) -> int | None:
     """The number that a constant tensor of rank 0 holds."""
     producer = producer_of(value)
     if producer is None or producer.name not in ("arith.constant", "stablehlo.constant"):

@@ -43,10 +43,10 @@ from ...emit.operation import all_producers, is_dynamic
 from ..base import producer_of
 
 __all__ = [
-    "is_fused_by_elements",
+    "has_consumers_in_other_threads",
+    "is_fusible",
     "is_row_reduction",
     "is_separate",
-    "is_spread",
     "operands_of_other_threads",
     "reduction_loops",
 ]
@@ -115,11 +115,11 @@ def _is_broadcast(op: Operation | None) -> bool:
         return op is not None
     if not _is_elementwise(op):
         return False
-    axes = [_loops_of_axes(op, number) for number in range(len(op.operands) - 1)]
+    axes = [_loops_of_operand(op, number) for number in range(len(op.operands) - 1)]
     return any(loops is not None and 0 < len(loops) < _loop_count(op) for loops in axes)
 
 
-def is_spread(value: Value, by_rows: bool) -> bool:
+def has_consumers_in_other_threads(value: Value, by_rows: bool) -> bool:
     """True if other threads than those of a reduction may compute its consumers.
 
     Args:
@@ -136,7 +136,7 @@ def is_spread(value: Value, by_rows: bool) -> bool:
         seen.add(value)
         for use in value.uses:
             user = use.owner.operation
-            loops = _loops_of_axes(user, use.operand_number)
+            loops = _loops_of_operand(user, use.operand_number)
             if loops is None:
                 continue
             if first is not None:
@@ -167,7 +167,7 @@ def operands_of_other_threads(op: Operation) -> list[int]:
     for number, operand in enumerate(op.operands):
         if not isinstance(operand.type, ir.RankedTensorType):
             continue
-        loops = _loops_of_axes(op, number)
+        loops = _loops_of_operand(op, number)
         if not loops or -1 in loops:  # at an offset: each thread computes the elements it reads
             continue
         is_elsewhere = loops != list(range(len(loops))) or len(loops) != _loop_count(op)
@@ -177,7 +177,7 @@ def operands_of_other_threads(op: Operation) -> list[int]:
     return numbers
 
 
-def _loops_of_axes(user: Operation, number: int) -> list[int] | None:
+def _loops_of_operand(user: Operation, number: int) -> list[int] | None:
     """The loops of `user` along which an operand is read, without axes of one element.
 
     None if `user` computes in a dispatch of its own, or moves its operand.
@@ -209,7 +209,7 @@ def _loop_count(user: Operation) -> int:
     return sum(size != 1 for size in user.results[0].type.shape)
 
 
-def is_fused_by_elements(op: Operation) -> bool:
+def is_fusible(op: Operation) -> bool:
     """True for an operation that IREE may fuse with its producers: elementwise, or a reduction."""
     if op.name == "linalg.generic" and int(op.attributes["operandSegmentSizes"][0]) == 1:
         return True

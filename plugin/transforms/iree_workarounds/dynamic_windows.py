@@ -50,15 +50,15 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("has a static shape")
     count = len(op.results)
     rank = op.operands[0].type.rank
-    combine = _one_operation(op)
+    combine = _commutative_body(op)
     if combine is not None:
         operand, start = op.operands
-        combined = _Windows(op, _padded(op, operand, start)).combined(start, combine)
+        combined = _WindowLoops(op, _padded(op, operand, start)).combined(start, combine)
         rewriter.replace_op(op, [linalg.cast(combined, op.results[0].type)])
         return None
     starts = list(op.operands)[count:]
     windows = [
-        _Windows(op, _padded(op, operand, start)).elements()
+        _WindowLoops(op, _padded(op, operand, start)).elements()
         for operand, start in zip(list(op.operands)[:count], starts, strict=True)
     ]
     axes = list(range(rank, windows[0].type.rank))
@@ -83,7 +83,7 @@ def _padded(op: Operation, operand: Value, start: Value) -> Value:
     return pad_and_dilate(operand, window_padding(op, rank), dilations, start)
 
 
-class _Windows:
+class _WindowLoops:
     """The loops over the windows of a ``reduce_window`` whose operand is padded.
 
     The first loops are those of the result's axes, the others of the axes along which a window has
@@ -150,7 +150,7 @@ _COMBINES: dict[str, Callable[[ArrayLike, ArrayLike], ArrayLike]] = {
 }
 
 
-def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
+def _commutative_body(op: Operation) -> Callable[[Value, Value], Value] | None:
     """The function of two scalars that a body of one commutative operation computes, else None."""
     block = op.regions[0].blocks[0]
     inner = [each.operation for each in block.operations]
@@ -160,8 +160,8 @@ def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
     [operation] = computing
     type_ = operation.results[0].type
     is_number = isinstance(element_type(type_), (ir.IntegerType, ir.FloatType))
-    sources = {_before_casts(value) for value in operation.operands}
-    is_returned = _before_casts(inner[-1].operands[0]) == operation.results[0]
+    sources = {_uncast(value) for value in operation.operands}
+    is_returned = _uncast(inner[-1].operands[0]) == operation.results[0]
     if not is_number or not is_returned or sources != set(block.arguments):
         return None
     element, function = element_of(type_), _COMBINES[operation.name]
@@ -173,7 +173,7 @@ def _one_operation(op: Operation) -> Callable[[Value, Value], Value] | None:
     return combine
 
 
-def _before_casts(value: Value) -> Value:
+def _uncast(value: Value) -> Value:
     """The value before its bits are read as another type, as `unsigned_integers` does."""
     while (producer := producer_of(value)) is not None and producer.name == _BITCAST:
         value = producer.operands[0]

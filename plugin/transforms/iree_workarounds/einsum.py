@@ -54,7 +54,9 @@ def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     terms = []
     for number, (value, names) in enumerate(zip(op.operands, labels, strict=True)):
         other_labels = itertools.chain(*labels[:number], *labels[number + 1 :])
-        terms.append(_summed(value, names, {*other_labels, *result}, element_type(type_)))
+        terms.append(
+            _reduced_to_labels(value, names, {*other_labels, *result}, element_type(type_))
+        )
     product, names = terms[0]
     if len(terms) == 2:
         product, names = _product(terms[0], terms[1], result)
@@ -77,8 +79,8 @@ def _labels_of(op: Operation) -> tuple[list[list[str]], list[str]]:
     if not arrow or len(terms) != len(op.operands):
         raise _refused(op, f"expected {len(op.operands)} operands and an arrow")
     ranks = [value.type.rank for value in op.operands]
-    labels = [_axes(op, term, rank) for term, rank in zip(terms, ranks, strict=True)]
-    result = _axes(op, output, op.results[0].type.rank)
+    labels = [_labels_of_term(op, term, rank) for term, rank in zip(terms, ranks, strict=True)]
+    result = _labels_of_term(op, output, op.results[0].type.rank)
     sizes: dict[str, int] = {}
     values = [*op.operands, op.results[0]]
     for value, names in zip(values, [*labels, result], strict=True):
@@ -94,7 +96,7 @@ def _labels_of(op: Operation) -> tuple[list[list[str]], list[str]]:
     return labels, result
 
 
-def _axes(op: Operation, term: str, rank: int) -> list[str]:
+def _labels_of_term(op: Operation, term: str, rank: int) -> list[str]:
     """The labels of one operand, or of the result."""
     before, dots, after = term.partition("...")
     hidden = rank - len(before) - len(after)
@@ -109,7 +111,7 @@ def _refused(op: Operation, message: str) -> UnsupportedError:
     return UnsupportedError(f"has the config {op.attributes['einsum_config']}; {message}", op)
 
 
-def _summed(
+def _reduced_to_labels(
     value: Value, names: Sequence[str], needed: set[str], element: ir.Type
 ) -> tuple[Value, list[str]]:
     """Reduce a tensor to one axis for each label in `needed`; return it and its labels."""

@@ -36,7 +36,7 @@ from ..quantization.math.contraction import CONTRACTIONS
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .broadcast_axes import order_broadcast
 from .buffer_iter_args import carry_buffers
-from .carried_tensors import CARRIES, separate_carried
+from .carried_tensors import CARRIES, separate_buffers
 from .convolutions import expand_convolution, split_groups
 from .counted_loops import count_on_host
 from .dynamic_broadcasts import expand_dynamic_broadcast
@@ -55,11 +55,11 @@ from .dynamic_windows import expand_dynamic_window
 from .einsum import EINSUMS, expand_einsum
 from .exact_divisions import divide_exactly
 from .f16_accumulators import widen_bf16_product, widen_product, widen_reduction
-from .index_bounds import clamp_gather, contain_scatter, order_indices, widen_starts
+from .index_bounds import clamp_gather, order_indices, pad_scatter, widen_starts
 from .index_switches import expand_index_switch
 from .interior_pads import separate_bytes, separate_dilated, separate_pad
 from .long_loops import split_dot, split_reduce
-from .narrow_integer_bodies import widen_body
+from .narrow_integer_bodies import widen_narrow_body
 from .partial_reads import separate_partial_reads
 from .returned_booleans import separate_booleans
 from .reversal import expand_reverse
@@ -67,7 +67,7 @@ from .scatter_axes import scatter_rows
 from .select_and_scatter import expand_select_and_scatter
 from .special_values import ARCTANGENTS, SPECIAL, expand_arctangent, expand_special
 from .stable_sort import stabilize_sort, use_all_results
-from .unsigned_integers import bits_as, is_unsigned, signless, signless_window
+from .unsigned_integers import bits_as, is_unsigned, reduce_window_of_bits, signless
 from .unsigned_multiplicands import widen_multiplicands
 from .updates_in_place import UPDATES, separate_updated
 from .window_ends import cut_windows
@@ -114,14 +114,16 @@ class ExpandStablehlo(ModulePass):
             steps.append(dict.fromkeys(CONTRACTIONS, widen_bf16_product))
         if self.widen_bodies:
             steps.append({"stablehlo.sort": use_all_results})
-            steps.append({"stablehlo.scatter": widen_body, "stablehlo.sort": widen_body})
+            steps.append(
+                {"stablehlo.scatter": widen_narrow_body, "stablehlo.sort": widen_narrow_body}
+            )
         if self.split_groups:
             steps.append({"stablehlo.convolution": split_groups})
         if self.split_sums:
             steps.append(_LONG_LOOPS)
         if self.separate_bytes:
             steps.append({"stablehlo.pad": separate_bytes})
-        steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(CARRIES, separate_carried), _UPDATES]
+        steps += [_COUNTED_LOOPS, _IN_PLACE, dict.fromkeys(CARRIES, separate_buffers), _UPDATES]
         is_changed = self.divide_exactly and divide_exactly(module)
         is_changed |= self.separate_truths and separate_booleans(module)
         if named(module, {root for patterns in steps for root in patterns}):
@@ -160,7 +162,7 @@ _SHAPES: dict[str, Pattern] = {
     "stablehlo.dynamic_gather": expand_dynamic_gather,
     "stablehlo.gather": order_indices,
     "stablehlo.get_dimension_size": _dimension_of_bits,
-    "stablehlo.reduce_window": signless_window,
+    "stablehlo.reduce_window": reduce_window_of_bits,
     "stablehlo.scatter": scatter_rows,
     "stablehlo.select_and_scatter": _select_and_scatter,
     "scf.index_switch": expand_index_switch,
@@ -171,7 +173,7 @@ _BOUNDS: dict[str, Pattern] = {
     "stablehlo.dynamic_slice": widen_starts,
     "stablehlo.dynamic_update_slice": widen_starts,
     "stablehlo.gather": clamp_gather,
-    "stablehlo.scatter": contain_scatter,
+    "stablehlo.scatter": pad_scatter,
     "stablehlo.sort": stabilize_sort,
 }
 _PATTERNS: dict[str, Pattern] = {

@@ -31,7 +31,7 @@ from ...errors import UnsupportedError
 from ..base import TypePredicate, convert_signature, named, producer_of, walk
 from .unsigned_integers import is_unsigned, signless
 
-__all__ = ["hides_a_loop", "make_loops_explicit"]
+__all__ = ["is_implicit_loop", "make_loops_explicit"]
 
 _TO_LOOPS = (
     "builtin.module(stablehlo-legalize-to-linalg,"
@@ -40,7 +40,7 @@ _TO_LOOPS = (
 )
 _INSERTION = "tensor.insert_slice"
 _CAST = "builtin.unrealized_conversion_cast"
-_EXPLICIT = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
+_EXPLICIT_LOOPS = frozenset(("arith.constant", "linalg.generic", "linalg.yield", "linalg.index"))
 
 
 def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type], bool]) -> bool:
@@ -60,12 +60,12 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
         UnsupportedError: an operation has quantized values; upstream crashes on some.
     """
     if not any(
-        hides_a_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
+        is_implicit_loop(op) and any(applies(value.type) for value in (*op.operands, *op.results))
         for op in operations
     ):
         return False
     for op in operations:
-        if hides_a_loop(op) and any(is_quantized(v.type) for v in (*op.operands, *op.results)):
+        if is_implicit_loop(op) and any(is_quantized(v.type) for v in (*op.operands, *op.results)):
             raise UnsupportedError(
                 "computes with quantized values, which cannot be written as loops over integers; "
                 "run legalize-quant-to-math and convert-quantized-to-storage before",
@@ -86,10 +86,10 @@ def make_loops_explicit(operations: list[Operation], applies: Callable[[ir.Type]
     return True
 
 
-def hides_a_loop(op: Operation) -> bool:
+def is_implicit_loop(op: Operation) -> bool:
     """True for StableHLO, TOSA, named linalg, and elementwise operations on tensors."""
     name = op.name
-    if name in _EXPLICIT:
+    if name in _EXPLICIT_LOOPS:
         return False
     if name.startswith(("arith.", "math.")):
         return len(op.results) > 0 and isinstance(op.results[0].type, ir.RankedTensorType)
@@ -177,7 +177,7 @@ def _make_signless(root: Operation) -> None:
 
 # -- bodies of scalars ----------------------------------------------------------------------------
 
-_KEEPS_SCALAR_BODY = frozenset(
+_OPERATIONS_WITH_SCALAR_BODIES = frozenset(
     (
         "stablehlo.all_reduce",
         "stablehlo.reduce_scatter",
@@ -202,7 +202,7 @@ def _detach_scalar_bodies(
     """
     holders: list[Operation] = []
     for op in operations:
-        if op.name not in _KEEPS_SCALAR_BODY:
+        if op.name not in _OPERATIONS_WITH_SCALAR_BODIES:
             continue
         inside = [op, *walk(op)]
         values = [argument for r in op.regions for b in r for argument in b.arguments]

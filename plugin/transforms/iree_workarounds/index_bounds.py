@@ -35,7 +35,7 @@ from ...numerics.element_types import AnyArray, Array
 from ..base import NoMatch, producer_of
 from .loop_nests import is_static
 
-__all__ = ["as_signed", "clamp_gather", "contain_scatter", "order_indices", "widen_starts"]
+__all__ = ["as_signed", "clamp_gather", "order_indices", "pad_scatter", "widen_starts"]
 
 
 def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
@@ -48,13 +48,13 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("takes no indices")
     if all(not operand.type.is_dynamic_dim(axis) for axis in mapped):
         limits = [int(operand.type.shape[axis]) - sizes[axis] for axis in mapped]
-        if _are_within(indices, limits, vector):
+        if _are_in_bounds(indices, limits, vector):
             return NoMatch("has constant indices in bounds")
     indices = as_signed(indices)
     element = element_type(indices.type)
     upper = [_axis_size(operand, axis, element) - sizes[axis] for axis in mapped]
     if _are_equal(upper):  # bounds without axes need no broadcast
-        low, high = (_without_axes(bound, element) for bound in (0, upper[0]))
+        low, high = (_scalar_value(bound, element) for bound in (0, upper[0]))
     else:
         low, high = (
             _by_component(indices, bounds, vector).value for bounds in ([0] * len(mapped), upper)
@@ -84,7 +84,7 @@ def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def pad_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``scatter`` with padded inputs."""
     count = len(op.operands) // 2
     operands = list(op.operands)
@@ -104,7 +104,7 @@ def contain_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     windows = _window_sizes(numbers, updates[0].type, len(shape))
     vector = int(numbers.index_vector_dim)
     limits = [shape[axis] - windows[axis] for axis in scattered]
-    if _are_within(indices, limits, vector):
+    if _are_in_bounds(indices, limits, vector):
         return NoMatch("has constant indices in bounds")
     indices = as_signed(indices)
     low, high, shift = (
@@ -152,9 +152,9 @@ def _window_sizes(
     return [1 if axis in single else next(sizes) for axis in range(rank)]
 
 
-def _are_within(indices: Value, limits: list[int], vector: int) -> bool:
+def _are_in_bounds(indices: Value, limits: list[int], vector: int) -> bool:
     """True for indices with constant bounds that are in bounds."""
-    bounds = _bounds(indices)
+    bounds = _constant_bounds(indices)
     if bounds is None:
         return False
     for numbers, lowest in zip(bounds, (True, False), strict=True):
@@ -166,7 +166,7 @@ def _are_within(indices: Value, limits: list[int], vector: int) -> bool:
     return True
 
 
-def _bounds(value: Value) -> tuple[Array, Array] | None:
+def _constant_bounds(value: Value) -> tuple[Array, Array] | None:
     """Constant lower and upper bounds of integers: of constants, clamps and sums."""
     operation, element = producer_of(value), element_type(value.type)
     if operation is None or not isinstance(element, ir.IntegerType):
@@ -175,10 +175,13 @@ def _bounds(value: Value) -> tuple[Array, Array] | None:
         numbers = array_of_dense(operation.attributes["value"])
         return numbers, numbers
     if operation.name == "stablehlo.clamp":
-        low, high = _bounds(operation.operands[0]), _bounds(operation.operands[2])
+        low, high = _constant_bounds(operation.operands[0]), _constant_bounds(operation.operands[2])
         return None if low is None or high is None else (low[0], high[1])
     if operation.name == "stablehlo.add":
-        left, right = _bounds(operation.operands[0]), _bounds(operation.operands[1])
+        left, right = (
+            _constant_bounds(operation.operands[0]),
+            _constant_bounds(operation.operands[1]),
+        )
         if left is None or right is None:
             return None
         return left[0] + right[0], left[1] + right[1]
@@ -192,7 +195,7 @@ def as_signed(indices: Value) -> Value:
     if not isinstance(element, ir.IntegerType):  # index
         return stablehlo.convert(indices, i64)
     if element.is_unsigned and element.width == 64:
-        most = emit.Tensors(indices).broadcast(_without_axes(1 << 62, element))
+        most = emit.Tensors(indices).broadcast(_scalar_value(1 << 62, element))
         indices = emit.value("stablehlo.minimum", [indices, most], indices.type)
     elif not element.is_unsigned and element.width >= 32:
         return indices
@@ -207,7 +210,7 @@ def _axis_size(value: Value, axis: int, element: ir.Type) -> AnyArray:
     return emit.tensor(stablehlo.convert(stablehlo.dimension_size(value, axis), element))
 
 
-def _without_axes(number: AnyArray, element: ir.Type) -> Value:
+def _scalar_value(number: AnyArray, element: ir.Type) -> Value:
     """A number, or a tensor of rank 0, as a value of the program."""
     return stablehlo.constant(number, element) if is_known(number) else number.value
 
@@ -225,6 +228,6 @@ def _by_component(indices: Value, numbers: Sequence[AnyArray], vector: int) -> e
         by_axis = numbers[0] if _are_equal(numbers) else np.array(numbers).reshape(axes)
         return form.known(by_axis, element_of(element))
     if len(numbers) == 1:
-        return form.emitted(form.broadcast(_without_axes(numbers[0], element)))
-    entries = [stablehlo.reshape(_without_axes(number, element), [1]) for number in numbers]
+        return form.emitted(form.broadcast(_scalar_value(numbers[0], element)))
+    entries = [stablehlo.reshape(_scalar_value(number, element), [1]) for number in numbers]
     return form.emitted(form.broadcast(stablehlo.concatenate(entries, 0), [vector]))

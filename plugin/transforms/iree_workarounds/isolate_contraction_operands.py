@@ -55,9 +55,9 @@ from ...emit.operation import all_producers, is_used
 from ..base import ModulePass, named, producer_of, replace_uses, walk
 from ..quantization.math.contraction import CONTRACTIONS
 from .cross_thread_reads import (
+    has_consumers_in_other_threads,
     is_row_reduction,
     is_separate,
-    is_spread,
     operands_of_other_threads,
     reduction_loops,
 )
@@ -126,7 +126,8 @@ class IsolateContractionOperands(ModulePass):
                 isolated = [
                     value
                     for value in op.results
-                    if is_spread(value, by_rows) or (by_rows and has_several_results(value))
+                    if has_consumers_in_other_threads(value, by_rows)
+                    or (by_rows and has_several_results(value))
                 ]
                 for value in isolated:
                     with ir.InsertionPoint.after(op), op.location:

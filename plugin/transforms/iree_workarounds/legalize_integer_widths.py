@@ -47,11 +47,11 @@ from ..base import (
     replace_uses,
     walk,
 )
-from .explicit_loops import hides_a_loop, make_loops_explicit
+from .explicit_loops import is_implicit_loop, make_loops_explicit
 
 __all__ = ["LegalizeIntegerWidths"]
 
-_TAKES_SIGN_EXTENDED = frozenset(
+_RIGHT_ON_SIGN_EXTENDED = frozenset(
     f"{dialect}.{name}"
     for dialect, names in {
         "arith": "select extsi sitofp fptosi index_cast andi ori xori cmpi maxsi minsi remsi shrsi",
@@ -109,26 +109,26 @@ class LegalizeIntegerWidths(ModulePass):
         if self.containers == 32:
             _check_32bit(operations)
         values = legalizer.values_to_contain(operations)
-        touching = _touching(values)
-        if any(map(hides_a_loop, touching)):
+        affected = _users_and_producers(values)
+        if any(map(is_implicit_loop, affected)):
             make_loops_explicit(operations, legalizer.needs_container)
             operations = walk(module, in_kernels=False)
             values = legalizer.values_to_contain(operations)
-            touching = _touching(values)
+            affected = _users_and_producers(values)
         is_changed = legalizer.declarations(module)
         for value in values:  # all types first: a block may use a value of a later one
             legalizer.contain(value)
-        names = {op.name for op in touching if not op.name.startswith(_DIALECTS_THAT_MOVE)}
+        names = {op.name for op in affected if not op.name.startswith(_DIALECTS_THAT_MOVE)}
         # First results identify operations: the hash of an operation changes with its types.
-        touched = {op.results[0] for op in touching if len(op.results)}
+        affected_results = {op.results[0] for op in affected if len(op.results)}
         for op in operations:
             # By name first, in 0.1 us: few are left, and a look-up of a result takes 0.5.
-            if op.name in names and (not len(op.results) or op.results[0] in touched):
+            if op.name in names and (not len(op.results) or op.results[0] in affected_results):
                 legalizer.fix(op)
         return None if values or is_changed else UNCHANGED
 
 
-def _touching(values: Iterable[Value]) -> list[Operation]:
+def _users_and_producers(values: Iterable[Value]) -> list[Operation]:
     """The operations that have `values` as results or operands, with repetitions."""
     operations: list[Operation] = []
     for value in values:
@@ -263,7 +263,7 @@ class _Legalizer:
                 self._sign_extend(op, result)
         elif result and (name in _WRAPPING or name == "arith.fptoui"):
             self._sign_extend(op, result)
-        elif name not in _TAKES_SIGN_EXTENDED and not name.startswith(_DIALECTS_THAT_MOVE):
+        elif name not in _RIGHT_ON_SIGN_EXTENDED and not name.startswith(_DIALECTS_THAT_MOVE):
             width = source or result
             raise UnsupportedError(
                 f"uses integers of {width} bits, which the target does not load and store; "

@@ -81,15 +81,15 @@ def split_reduce(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     number, size = division
     axis = max(axes, key=shape.__getitem__)
     split = [
-        linalg.with_barrier(_split(value, axis, number, size, start))
+        linalg.with_barrier(_split_into_parts(value, axis, number, size, start))
         for value, start in zip(inputs, starts, strict=True)
     ]
-    first = _reduced(op, split, starts, [other + (other >= axis) for other in axes])
-    rewriter.replace_op(op, _reduced(op, first, starts, [axis - sum(a < axis for a in axes)]))
+    first = _reduce_copy(op, split, starts, [other + (other >= axis) for other in axes])
+    rewriter.replace_op(op, _reduce_copy(op, first, starts, [axis - sum(a < axis for a in axes)]))
     return None
 
 
-def _reduced(
+def _reduce_copy(
     op: Operation, inputs: Sequence[Value], starts: Sequence[Value], axes: Sequence[int]
 ) -> list[Value]:
     """The reduction of other operands with a copy of the body, behind a barrier."""
@@ -120,7 +120,7 @@ def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     for value, own_contracted, own_batch in zip((left, right), contracted, batch, strict=True):
         axis = own_contracted[position]
         zero = stablehlo.zero_of(element_type(value.type))
-        operands.append(_split(value, axis, number, size, zero))
+        operands.append(_split_into_parts(value, axis, number, size, zero))
         batching.append([axis, *(other + (other > axis) for other in own_batch)])
         contracting.append([other + (other >= axis) for other in own_contracted])
     result = op.results[0].type
@@ -153,7 +153,7 @@ def _part_sizes(sizes: Sequence[int], limit: int) -> tuple[int, int] | None:
     return count, -(-longest // count)
 
 
-def _split(value: Value, axis: int, number: int, size: int, fill: Value) -> Value:
+def _split_into_parts(value: Value, axis: int, number: int, size: int, fill: Value) -> Value:
     """Split an axis into `number` parts of a size."""
     shape = [int(n) for n in value.type.shape]
     missing = number * size - shape[axis]

@@ -28,11 +28,11 @@ from __future__ import annotations
 from ...core._mlir import Operation, Value, ir
 from ...emit.operation import all_producers
 from ..base import producer_of
-from .cross_thread_reads import is_fused_by_elements
+from .cross_thread_reads import is_fusible
 
 __all__ = ["has_several_results", "inserts_one_of_several"]
 
-_INSERTED = {
+_INSERTED_OPERANDS = {
     "stablehlo.dynamic_update_slice": 1,
     "stablehlo.pad": 0,
     "tensor.insert_slice": 0,
@@ -59,14 +59,14 @@ def has_several_results(value: Value) -> bool:
         users = [use.owner.operation for use in value.uses]
         if any(user.name in _CARRYING_TERMINATORS for user in users):
             return False
-        leaving += any(not is_fused_by_elements(user) for user in users)
-        pending += [v for user in users if is_fused_by_elements(user) for v in user.results]
+        leaving += any(not is_fusible(user) for user in users)
+        pending += [v for user in users if is_fusible(user) for v in user.results]
     return leaving > 1
 
 
 def inserts_one_of_several(op: Operation) -> int | None:
     """The number of the inserted operand, if one of its sources has several results."""
-    number = _INSERTED.get(op.name)
+    number = _INSERTED_OPERANDS.get(op.name)
     if number is None:
         return None
 
@@ -74,7 +74,7 @@ def inserts_one_of_several(op: Operation) -> int | None:
         producer = producer_of(value)
         if producer is None or not isinstance(value.type, ir.RankedTensorType):
             return True
-        if not is_fused_by_elements(producer):
+        if not is_fusible(producer):
             return True
         return False if has_several_results(value) else None
 

@@ -25,7 +25,7 @@ from ...numerics.element_types import I32
 from ..base import NoMatch
 from .expand_sign_extension import is_narrow
 
-__all__ = ["widen_body"]
+__all__ = ["widen_narrow_body"]
 
 _IN_RANGE = frozenset(
     f"stablehlo.{name}"
@@ -39,7 +39,7 @@ _WRAPPED = frozenset(
 _REWRITTEN = ("stablehlo.compare", "stablehlo.constant", "stablehlo.convert")
 
 
-def widen_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_narrow_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``sort`` or ``scatter`` of narrow integers as one of i32."""
     indices = (len(op.operands) // 2,) if op.name == "stablehlo.scatter" else ()
     values = [v for number, v in enumerate(op.operands) if number not in indices]

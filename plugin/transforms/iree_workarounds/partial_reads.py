@@ -68,10 +68,10 @@ def separate_partial_reads(module: Operation) -> bool:
         False if there are none.
     """
     finders: dict[str, Callable[[Operation], list[int]]] = {
-        "stablehlo.reduce_window": _of_window,
-        "stablehlo.convolution": _of_convolution,
-        "stablehlo.gather": _of_gather,
-        **dict.fromkeys(_LOOPS, _of_loops),
+        "stablehlo.reduce_window": _strided_window_operands,
+        "stablehlo.convolution": _strided_convolution_operands,
+        "stablehlo.gather": _constant_gather_operands,
+        **dict.fromkeys(_LOOPS, _strided_loop_operands),
     }
     is_changed = False
     for op in named(module, finders):
@@ -79,7 +79,7 @@ def separate_partial_reads(module: Operation) -> bool:
     return is_changed
 
 
-def _of_window(op: Operation) -> list[int]:
+def _strided_window_operands(op: Operation) -> list[int]:
     """The operands that a ``reduce_window`` reads with strides, by number."""
     rank = op.operands[0].type.rank
     sizes, strides = (
@@ -89,7 +89,7 @@ def _of_window(op: Operation) -> list[int]:
     return list(range(len(op.results))) if has_strides else []
 
 
-def _of_convolution(op: Operation) -> list[int]:
+def _strided_convolution_operands(op: Operation) -> list[int]:
     """The operands that a ``convolution`` reads with strides, by number."""
     numbers = bindings.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     spatial = list(numbers.kernel_spatial_dimensions)
@@ -99,12 +99,12 @@ def _of_convolution(op: Operation) -> list[int]:
     return [0] if max(products, default=1) == 1 < max(strides, default=1) else []
 
 
-def _of_gather(op: Operation) -> list[int]:
+def _constant_gather_operands(op: Operation) -> list[int]:
     """The operands that a ``gather`` reads at constant positions, by number."""
     return [] if linalg.depends_on_arguments(op.operands[1]) else [0]
 
 
-def _of_loops(op: Operation) -> list[int]:
+def _strided_loop_operands(op: Operation) -> list[int]:
     """The operands that linalg loops read in part, by number."""
     maps = indexing_maps(op)
     operands = list(op.operands)[: len(maps)]

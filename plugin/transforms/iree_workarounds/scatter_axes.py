@@ -66,15 +66,17 @@ def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     rows = [update_shape[axis] for axis in (*batches, *spread)]
     whole_dims = [windows[axis] for axis in whole]
 
-    components = _components(as_signed(indices), int(numbers.index_vector_dim), len(scattered))
+    components = _index_components(
+        as_signed(indices), int(numbers.index_vector_dim), len(scattered)
+    )
     row_axes: dict[int, list[int]] = {axis: [] for axis in indexed}
-    for axis, position in zip(batching, _batches(numbers), strict=True):
+    for axis, position in zip(batching, _batch_positions(numbers), strict=True):
         row_axes[axis].append(position)
     for position, axis in enumerate((a for a in indexed if a in windows), len(batches)):
         row_axes[axis].append(position)
     element = components[0].type.element_type if components else ir.IntegerType.get_signless(32)
     along = dict(zip(scattered, components, strict=True))
-    columns = [_column(rows, element, along.get(axis), row_axes[axis]) for axis in indexed]
+    columns = [_index_column(rows, element, along.get(axis), row_axes[axis]) for axis in indexed]
 
     total = math.prod(rows)
     order = [*indexed, *whole]
@@ -103,7 +105,7 @@ def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _components(indices: Value, vector: int, count: int) -> list[Value]:
+def _index_components(indices: Value, vector: int, count: int) -> list[Value]:
     """The components of the indices, each a tensor of the batches."""
     shape = [int(size) for size in indices.type.shape]
     if vector == len(shape):
@@ -117,13 +119,13 @@ def _components(indices: Value, vector: int, count: int) -> list[Value]:
     return components
 
 
-def _batches(numbers: bindings.ScatterDimensionNumbers) -> list[int]:
+def _batch_positions(numbers: bindings.ScatterDimensionNumbers) -> list[int]:
     """The position among the batches of each batching dimension of the indices."""
     vector = int(numbers.index_vector_dim)
     return [axis - (axis > vector) for axis in numbers.scatter_indices_batching_dims]
 
 
-def _column(
+def _index_column(
     rows: Sequence[int], element: ir.Type, component: Value | None, axes: Sequence[int]
 ) -> Value:
     """The indices along an axis, one for each row, as a column."""

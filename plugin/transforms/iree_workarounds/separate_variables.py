@@ -85,16 +85,16 @@ def _initialize(op: Operation, initial: ir.DenseElementsAttr) -> None:
         nothing = ir.TypeAttr.get(ir.FunctionType.get([], []))
         initializer = create("util.initializer", attributes={"function_type": nothing}, regions=1)
         with ir.InsertionPoint(initializer.regions[0].blocks.append()):
-            variables.store(op.attributes["sym_name"].value, _selected(initial))
+            variables.store(op.attributes["sym_name"].value, _opaque_initial_value(initial))
             create("util.return")
     op.erase()
 
 
-def _selected(initial: ir.DenseElementsAttr) -> Value:
+def _opaque_initial_value(initial: ir.DenseElementsAttr) -> Value:
     """An initial value that an opaque flag selects in a loop."""
     true = Scalars().known(1, BOOL).value
     hidden = value(linalg.BARRIER, [true], true.type)
-    values = [linalg.constant(initial), linalg.constant(_other(initial))]
+    values = [linalg.constant(initial), linalg.constant(_different_constant(initial))]
     whole = linalg.identity_map(initial.type.rank)
     no_axes = ir.AffineMap.get(initial.type.rank, 0, [])
     output = linalg.empty([int(size) for size in initial.type.shape], initial.type.element_type)
@@ -106,7 +106,7 @@ def _selected(initial: ir.DenseElementsAttr) -> Value:
     )
 
 
-def _other(initial: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
+def _different_constant(initial: ir.DenseElementsAttr) -> ir.DenseElementsAttr:
     """A constant that differs from an initial value."""
     zeros, ones = (splat(number, initial.type) for number in (0, 1))
     return ones if initial == zeros else zeros

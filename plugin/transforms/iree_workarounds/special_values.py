@@ -43,7 +43,7 @@ __all__ = ["ARCTANGENTS", "SPECIAL", "expand_arctangent", "expand_special"]
 
 ARCTANGENTS = ("math.atan", "math.atan2")
 """Operations of `expand_arctangent`."""
-_DONE = "ordinary_operands"
+_ORDINARY = "ordinary_operands"
 """Attribute of an operation that has ordinary operands only."""
 _F64, _MANTISSA = ElementType.parse("f64"), 52
 """The element type, and the bits of its mantissa."""
@@ -53,7 +53,7 @@ def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite an operation of `SPECIAL` for all operands."""
     if not isinstance(element_type(op.results[0].type), ir.FloatType):
         return NoMatch("is not of floats")
-    if _DONE in op.attributes:
+    if _ORDINARY in op.attributes:
         return NoMatch("has ordinary operands")
     result = SPECIAL[op.name](*(emit.tensor(value) for value in op.operands))
     rewriter.replace_op(op, [result.value])
@@ -76,7 +76,7 @@ def _ordinary(name: str, *operands: ArrayLike) -> ArrayLike:
     """The operation itself, on ordinary operands."""
     values = [operand.value for operand in operands]
     first = operands[0]
-    attributes = {_DONE: ir.UnitAttr.get()}
+    attributes = {_ORDINARY: ir.UnitAttr.get()}
     created = emit.value(f"stablehlo.{name}", values, values[0].type, attributes)
     return first.form.emitted(created, first.element)
 

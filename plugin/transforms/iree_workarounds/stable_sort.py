@@ -36,7 +36,7 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("need not be stable")
     block = op.regions[0].blocks[0]
     *comparator, terminator = [operation.operation for operation in block.operations]
-    if _equals_are_alike(op, comparator):
+    if _equal_elements_are_identical(op, comparator):
         return NoMatch("has equal elements that are identical")
     if not like.has_static_shape:
         return NoMatch("sorts a dynamic shape")
@@ -53,7 +53,9 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         *new, here, there = arguments
         swapped = [new[n ^ 1] for n in range(len(new))]  # the arguments are pairs of two elements
         first, second = (
-            emit.tensor(_copied(comparator, terminator, dict(zip(old, elements, strict=True))))
+            emit.tensor(
+                _inlined_comparator(comparator, terminator, dict(zip(old, elements, strict=True)))
+            )
             for elements in (new, swapped)
         )
         return [(first | (~second & (emit.tensor(here) < emit.tensor(there)))).value]
@@ -79,7 +81,7 @@ def use_all_results(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
+def _equal_elements_are_identical(op: Operation, comparator: list[Operation]) -> bool:
     """True for one operand of integers that are compared directly."""
     if len(op.operands) != 1 or len(comparator) != 1 or comparator[0].name != "stablehlo.compare":
         return False
@@ -90,7 +92,7 @@ def _equals_are_alike(op: Operation, comparator: list[Operation]) -> bool:
     ) == [0, 1]
 
 
-def _copied(
+def _inlined_comparator(
     comparator: list[Operation], terminator: Operation, values: dict[Value, Value]
 ) -> Value:
     """Copy a comparator's operations for other arguments; return its result."""

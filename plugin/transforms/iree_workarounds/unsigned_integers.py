@@ -19,10 +19,10 @@ from ...dialects.quant import element_type
 from ...emit.operation import with_element
 from ..base import NoMatch, replace_uses
 
-__all__ = ["bits_as", "is_unsigned", "signless", "signless_window"]
+__all__ = ["bits_as", "is_unsigned", "reduce_window_of_bits", "signless"]
 
 
-def signless_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def reduce_window_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``reduce_window`` of unsigned integers as one of their bits."""
     if not any(is_unsigned(value.type) for value in (*op.operands, *op.results)):
         return NoMatch("reduces no unsigned integers")

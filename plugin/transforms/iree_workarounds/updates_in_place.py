@@ -50,7 +50,7 @@ def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     changed = False
     for number, operand in enumerate(updated):
         if not _is_constant(operand) and not _reads_buffer(operand):
-            op.operands[number] = _filled(operand) or in_own_buffer(operand)
+            op.operands[number] = _as_splat(operand) or in_own_buffer(operand)
             changed = True
     computed = [] if op.name == "stablehlo.sort" else _tensors_after(op, len(updated))
     for number in computed:
@@ -113,7 +113,7 @@ def _is_constant(value: Value) -> bool:
     return producer is not None and producer.name in CONSTANTS
 
 
-def _filled(value: Value) -> Value | None:
+def _as_splat(value: Value) -> Value | None:
     """A broadcast constant of equal elements as one constant; loops write the first form."""
     producer = producer_of(value)
     while producer is not None and producer.name in _SAME_ELEMENTS:
