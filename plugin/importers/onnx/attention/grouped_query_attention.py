@@ -1,6 +1,6 @@
 """ONNX Runtime's GroupQueryAttention: attention with a cache of keys and values.
 
-``total_sequence_length`` must be constant: it is the extent of the present keys and values, if it
+``total_sequence_length`` must be constant: it is the length of the present keys and values, if it
 is more than that of the past. ``seqlens_k`` may be computed: in a step after the prompt it says
 where new keys are put. Keys after the end of a sequence are 0 in the present, and not attended.
 
@@ -73,8 +73,11 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         present(call, index, form, side, starts, total)
         for index, form, side in zip((3, 4), forms, (key, value), strict=True)
     ]
-    extent = presents[0].shape[2]
-    biases = [_allowed(call, query, starts, lengths, extent), _added(call, query, total, extent)]
+    cache_length = presents[0].shape[2]
+    biases = [
+        _allowed(call, query, starts, lengths, cache_length),
+        _added(call, query, total, cache_length),
+    ]
     keys, values = (form.dequantize(cache) for form, cache in zip(forms, presents, strict=True))
     attended = attend(
         query,
@@ -155,12 +158,12 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
 
 
 def _allowed(
-    call: Call, query: AnyArray, starts: AnyArray, lengths: AnyArray, extent: int
+    call: Call, query: AnyArray, starts: AnyArray, lengths: AnyArray, cache_length: int
 ) -> AnyArray:
     """Return a bias that is -inf for keys that a query does not attend to."""
     batch, _, length, _ = query.shape
     rows = positions(query, length).reshape((1, 1, length, 1)) + starts.reshape((batch, 1, 1, 1))
-    columns = positions(query, extent).reshape((1, 1, 1, extent))
+    columns = positions(query, cache_length).reshape((1, 1, 1, cache_length))
     allowed = columns < lengths.reshape((batch, 1, 1, 1))
     window = call.attribute("local_window_size", -1)
     causal = call.attribute("causal", 1)
@@ -173,7 +176,7 @@ def _allowed(
     return np.where(allowed, np.float32(0), np.float32(-np.inf))
 
 
-def _added(call: Call, query: AnyArray, total: int, extent: int) -> AnyArray:
+def _added(call: Call, query: AnyArray, total: int, cache_length: int) -> AnyArray:
     """Return the input ``attention_bias``, 0 after the last key; None if it is absent."""
     bias = optional_float_operand(call, 10, F32)
     if bias is None:
@@ -185,7 +188,11 @@ def _added(call: Call, query: AnyArray, total: int, extent: int) -> AnyArray:
         or any(n not in (1, m) for n, m in zip(bias.shape[:2], expected[:2], strict=True))
     ):
         raise call.error(f"has attention_bias of shape {list(bias.shape)} for {list(expected)}")
-    return np.pad(bias, ((0, 0), (0, 0), (0, 0), (0, extent - total))) if extent > total else bias
+    return (
+        np.pad(bias, ((0, 0), (0, 0), (0, 0), (0, cache_length - total)))
+        if cache_length > total
+        else bias
+    )
 
 
 def _sinks(call: Call, heads: int) -> AnyArray:

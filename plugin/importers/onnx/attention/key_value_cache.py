@@ -100,20 +100,20 @@ def present(
     """
     new = form.stored(new)
     batch, groups, length, width = new.shape
-    extent = 0
+    cache_length = 0
     past = None if call.optional(index) is None else call.array(index)
     if past is not None:
-        extent = past.shape[2] if past.ndim == 4 else -1
-        if tuple(past.shape) != (batch, groups, extent, width) or past.dtype != new.dtype:
+        cache_length = past.shape[2] if past.ndim == 4 else -1
+        if tuple(past.shape) != (batch, groups, cache_length, width) or past.dtype != new.dtype:
             raise call.error(f"has a past of {past.dtype.name} and shape {list(past.shape)} for "
                              f"{new.dtype.name} and {list(new.shape)}")  # fmt: skip
     elif total != length:
         raise call.error(f"has no past, and {length} new of {total} keys")
-    whole = max(extent, total)
+    whole = max(cache_length, total)
     if is_known(starts) and not starts.any():
         return _padded(new, whole)
-    if is_known(starts) and ((starts < 0) | (starts > extent)).any():
-        raise call.error(f"has seqlens_k for {starts.tolist()} past keys of {extent}")
+    if is_known(starts) and ((starts < 0) | (starts > cache_length)).any():
+        raise call.error(f"has seqlens_k for {starts.tolist()} past keys of {cache_length}")
     columns = positions(new, whole).reshape((1, 1, whole, 1))
     is_past = columns < starts.reshape((batch, 1, 1, 1))
     cache = np.where(is_past, _padded(past, whole), new.dtype.type(0))
@@ -123,9 +123,9 @@ def present(
     return updated[0] if batch == 1 else np.concatenate(updated, axis=0)
 
 
-def _padded(x: AnyArray, extent: int) -> AnyArray:
+def _padded(x: AnyArray, cache_length: int) -> AnyArray:
     """Return ``[B, G, T, H]`` with 0 after its keys."""
-    missing = extent - x.shape[2]
+    missing = cache_length - x.shape[2]
     return np.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else x
 
 

@@ -176,11 +176,11 @@ def tensor_scatter(call: Call) -> Typed:
     axis = call.axis("axis", cache.ndim, -2)
     mode = call.attribute("mode", "linear")
     shapes = [list(cache.shape), list(update.shape)]
-    extent, count = (shape[axis] for shape in shapes)
+    cache_length, count = (shape[axis] for shape in shapes)
     if (
         axis == 0
         or len(shapes[0]) != len(shapes[1])
-        or count > extent
+        or count > cache_length
         or any(n != m for a, (n, m) in enumerate(zip(*shapes, strict=True)) if a != axis)
     ):
         raise call.error(f"writes {shapes[1]} along dimension {axis} of {shapes[0]}")
@@ -191,10 +191,10 @@ def tensor_scatter(call: Call) -> Typed:
         if tuple(starts.shape) != (batch,):
             raise call.error(f"has write_indices of shape {list(starts.shape)}")
     is_outside = is_known(starts) and (
-        (starts < 0).any() or (mode == "linear" and (starts > extent - count).any())
+        (starts < 0).any() or (mode == "linear" and (starts > cache_length - count).any())
     )
     if is_outside:
-        raise call.error(f"writes {count} elements of {extent} at {starts.tolist()}")
+        raise call.error(f"writes {count} elements of {cache_length} at {starts.tolist()}")
     write: Any = _written if mode == "linear" else _written_circularly
     rows = [
         write(cache[n : n + 1], update[n : n + 1], starts[n].reshape(()), axis)
@@ -211,10 +211,10 @@ def _written(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> A
 
 def _written_circularly(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:
     """Return the cache with the update at a start, which wraps around at the end."""
-    extent, count = cache.shape[axis], update.shape[axis]
-    first = start - divide_truncated(start, np.int32(extent)) * np.int32(extent)
-    indices = positions(cache, extent) - first
-    indices = np.where(indices < np.int32(0), indices + np.int32(extent), indices)
+    cache_length, count = cache.shape[axis], update.shape[axis]
+    first = start - divide_truncated(start, np.int32(cache_length)) * np.int32(cache_length)
+    indices = positions(cache, cache_length) - first
+    indices = np.where(indices < np.int32(0), indices + np.int32(cache_length), indices)
     rows = take(update, np.minimum(indices, np.int32(count - 1)), axis)
-    shape = tuple(extent if a == axis else 1 for a in range(cache.ndim))
+    shape = tuple(cache_length if a == axis else 1 for a in range(cache.ndim))
     return np.where((indices < np.int32(count)).reshape(shape), rows, cache)

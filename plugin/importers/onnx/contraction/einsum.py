@@ -38,11 +38,11 @@ def einsum(call: Call) -> Typed:
     ]
     sizes: dict[str, int] = {}
     for labels, value in values:
-        for label, extent in zip(labels, value.shape, strict=True):
+        for label, length in zip(labels, value.shape, strict=True):
             known = sizes.get(label, 1)
-            if 1 not in (known, extent) and known != extent:
-                raise call.error(f"has the label {label!r} for {known} and {extent} elements")
-            sizes[label] = max(known, extent) if extent else 0
+            if 1 not in (known, length) and known != length:
+                raise call.error(f"has the label {label!r} for {known} and {length} elements")
+            sizes[label] = max(known, length) if length else 0
     values = [_squeezed(labels, value, sizes) for labels, value in values]
     while len(values) > 1:
         (left, x), (right, y) = values[:2]
@@ -103,9 +103,9 @@ def _without_repeats(labels: list[str], value: AnyArray) -> tuple[list[str], Any
             second = labels.index(label, first + 1)
             order = [first, second, *(a for a in range(len(labels)) if a not in (first, second))]
             moved_ = value.transpose(*order)
-            extent, rest = moved_.shape[0], tuple(moved_.shape[2:])
-            flat = moved_.reshape((extent * moved_.shape[1], *rest))
-            value = take(flat, (np.arange(extent) * (extent + 1)).astype(np.int32), 0)
+            length, rest = moved_.shape[0], tuple(moved_.shape[2:])
+            flat = moved_.reshape((length * moved_.shape[1], *rest))
+            value = take(flat, (np.arange(length) * (length + 1)).astype(np.int32), 0)
             labels = [label, *(labels[a] for a in order[2:])]
     return labels, value
 

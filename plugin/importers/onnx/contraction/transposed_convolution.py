@@ -68,10 +68,10 @@ def _steps(call: Call, name: str, rank: int) -> list[int]:
 
 
 def _margins(
-    call: Call, extents: Sequence[int], spans: Sequence[int], strides: Sequence[int]
+    call: Call, lengths: Sequence[int], spans: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
     """Numbers of zeros before and after the dilated images that give the result its shape."""
-    rank, auto = len(extents), call.attribute("auto_pad", "NOTSET")
+    rank, auto = len(lengths), call.attribute("auto_pad", "NOTSET")
     extra = call.attribute("output_padding", [0] * rank)
     pads = call.attribute("pads", [0] * (2 * rank))
     shape = call.attribute("output_shape", [0] * rank)
@@ -85,10 +85,10 @@ def _margins(
         raise call.error(f"has the output_shape {shape}, expected {rank} integers")
     is_same = auto.startswith("SAME")
     margins = []
-    for axis, (extent, span, stride) in enumerate(zip(extents, spans, strides, strict=True)):
-        whole = stride * (extent - 1) + extra[axis] + span
+    for axis, (length, span, stride) in enumerate(zip(lengths, spans, strides, strict=True)):
+        whole = stride * (length - 1) + extra[axis] + span
         low, high = (0, 0) if auto == "VALID" else (pads[axis], pads[axis + rank])
-        target = shape[axis] or (extent * stride if is_same else 0)
+        target = shape[axis] or (length * stride if is_same else 0)
         if target:
             if target - whole >= (stride if shape[axis] else 1):
                 raise call.error(
@@ -108,8 +108,8 @@ def _with_margins(images: AnyArray, margins: Sequence[tuple[int, int]]) -> AnyAr
     added = [(max(low, 0), max(high, 0)) for low, high in margins]
     images = np.pad(images, ((0, 0), (0, 0), *added))
     crops = [
-        slice(max(-low, 0), extent - max(-high, 0))
-        for (low, high), extent in zip(margins, images.shape[2:], strict=True)
+        slice(max(-low, 0), length - max(-high, 0))
+        for (low, high), length in zip(margins, images.shape[2:], strict=True)
     ]
     return images[(slice(None), slice(None), *crops)]
 

@@ -64,9 +64,9 @@ def coordinates_of(mask: AnyArray) -> Typed:
 def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
     """Return the coordinate along each axis of positions in a flattened tensor, i32."""
     coordinates = []
-    for extent in reversed(shape[1:]):
-        outer = divide_truncated(positions, np.full((), extent, np.int32))
-        coordinates.append(positions - outer * np.int32(extent))
+    for size in reversed(shape[1:]):
+        outer = divide_truncated(positions, np.full((), size, np.int32))
+        coordinates.append(positions - outer * np.int32(size))
         positions = outer
     return [positions, *reversed(coordinates)]
 
@@ -81,17 +81,17 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
     """Return the slices of input 0 where a condition of one axis is true."""
     shape = call.input(0).shape
     axis = call.optional_axis("axis", len(shape))
-    extent = math.prod(shape) if axis is None else shape[axis]
-    if condition.shape[0] > extent:
-        if not is_known(condition) or condition[extent:].any():
+    size = math.prod(shape) if axis is None else shape[axis]
+    if condition.shape[0] > size:
+        if not is_known(condition) or condition[size:].any():
             along = "the flattened input" if axis is None else f"the axis {axis}"
             raise call.error(
-                f"has a condition of {condition.shape[0]} elements for {extent} along {along}",
+                f"has a condition of {condition.shape[0]} elements for {size} along {along}",
                 UnsupportedError,
             )
-        condition = condition[:extent]
+        condition = condition[:size]
     if not condition.shape[0]:
-        condition = np.zeros(extent, np.bool_)
+        condition = np.zeros(size, np.bool_)
     positions, count = true_positions(condition)
     if axis is None:
         selected = moved(call, lambda value: take(value.reshape(-1), positions, 0))
@@ -119,24 +119,24 @@ def non_max_suppression(call: Call) -> Typed:
             "expected [batches, boxes, 4] and [batches, classes, boxes]"
         )
     limit, overlap, least_score = (_scalar(call, index) for index in (2, 3, 4))
-    batches, classes, extent = scores.shape
+    batches, classes, size = scores.shape
     limit = np.zeros((), np.int64) if limit is None else limit
-    steps = np.minimum(np.maximum(limit, np.int64(0)), np.int64(extent))
-    bound = int(steps) if is_known(steps) else extent
+    steps = np.minimum(np.maximum(limit, np.int64(0)), np.int64(size))
+    bound = int(steps) if is_known(steps) else size
     if not batches * classes * bound:
         return Typed("INT64", np.zeros((0, 3), np.int64))
     overlap = np.zeros((), np.float32) if overlap is None else overlap
     if is_known(overlap) and not 0 <= overlap <= 1:
         raise call.error(f"has the iou_threshold {overlap}, expected 0 to 1")
-    is_remaining = np.ones((batches * classes, extent), np.bool_)
-    rows = scores.reshape((batches * classes, extent))
+    is_remaining = np.ones((batches * classes, size), np.bool_)
+    rows = scores.reshape((batches * classes, size))
     if least_score is not None:
         is_remaining = rows > least_score
     chosen = _suppressed(call, _sides(boxes, is_center), rows, is_remaining, overlap, steps, bound)
     columns = chosen.transpose(1, 0).reshape(-1)  # batch, class, order of selection
-    positions, count = true_positions(columns < np.int32(extent))
+    positions, count = true_positions(columns < np.int32(size))
     batch, class_, _ = _unraveled(positions, (batches, classes, bound))
-    box = np.minimum(take(columns, positions, 0), np.int32(extent - 1))
+    box = np.minimum(take(columns, positions, 0), np.int32(size - 1))
     result = np.stack([batch, class_, box], axis=1)
     return Typed("INT64", bounded(convert(result, I64), 0, count))
 
@@ -184,11 +184,11 @@ def _suppressed(
     Returns:
         i32 ``[bound, B * C]``; N where no box remained.
     """
-    count, extent = scores.shape
+    count, size = scores.shape
     batches = sides[0].shape[0]
     classes = count // batches
-    numbers = np.arange(extent, dtype=np.int32)
-    starts = np.repeat(np.arange(batches, dtype=np.int32) * np.int32(extent), classes)
+    numbers = np.arange(size, dtype=np.int32)
+    starts = np.repeat(np.arange(batches, dtype=np.int32) * np.int32(size), classes)
     all_sides = [np.repeat(side, classes, 0) for side in sides]
     lowest = np.asarray(-np.inf, scores.dtype)
 
@@ -198,24 +198,24 @@ def _suppressed(
     def best_of(is_remaining: AnyArray) -> AnyArray:
         masked = np.where(is_remaining, scores, lowest)
         is_best = is_remaining & (masked == reduce_rows(masked, "max")[:, None])
-        return reduce_rows(np.where(is_best, numbers, np.int32(extent)), "min")
+        return reduce_rows(np.where(is_best, numbers, np.int32(size)), "min")
 
     def body(
         index: AnyArray, _: AnyArray, is_remaining: AnyArray, chosen: AnyArray
     ) -> list[AnyArray]:
         best = best_of(is_remaining)
-        position = starts + np.minimum(best, np.int32(extent - 1))
+        position = starts + np.minimum(best, np.int32(size - 1))
         own = [take(side.reshape(-1), position, 0)[:, None] for side in sides]
         is_suppressed = _overlap(all_sides, own, overlap) | (numbers == best[:, None])
         row = [index.reshape(()), np.zeros((), np.int32)]
-        is_any = convert(best < np.int32(extent), I32).max() > np.int32(0)
+        is_any = convert(best < np.int32(size), I32).max() > np.int32(0)
         following = [index + np.int32(1), is_any, is_remaining & ~is_suppressed]
         return [*following, put_slice(chosen, best[None], row)]
 
     steps = convert(steps, I32)
     if bound == 1:  # IREE's compiler crashes on a loop of one iteration at most (IREE 3.13)
-        return np.where(steps > np.int32(0), best_of(is_remaining), np.int32(extent))[None]
-    nothing = np.full((bound, count), extent, np.int32)
+        return np.where(steps > np.int32(0), best_of(is_remaining), np.int32(size))[None]
+    nothing = np.full((bound, count), size, np.int32)
     start = [np.zeros((), np.int32), np.ones((), np.bool_), is_remaining, nothing]
     if not is_known(scores) or not is_known(sides[0]):
         start = [call.lifted(each) for each in start]

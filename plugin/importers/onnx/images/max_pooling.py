@@ -50,12 +50,12 @@ def _max_pool_with_indices(call: Call) -> list[Typed]:
     """
     value = call.array(0)
     geometry = pool_geometry(call, value.shape)
-    extents = value.shape[2:]
-    indices = np.arange(math.prod(extents), dtype=np.int64).reshape(extents)
+    sizes = value.shape[2:]
+    indices = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
     if call.attribute("storage_order", 0):
-        indices = indices.reshape(extents[::-1]).T
-    planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(extents)
-    numbers = planes.reshape((*value.shape[:2], *(1,) * len(extents))) + indices
+        indices = indices.reshape(sizes[::-1]).T
+    planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(sizes)
+    numbers = planes.reshape((*value.shape[:2], *(1,) * len(sizes))) + indices
     signed, least = _signed(value)
     images = pad_images(signed, geometry, least, least)
     indices = pad_images(numbers, geometry, -1, -1)  # of padding, which is never greater

@@ -53,8 +53,8 @@ def pool_geometry(call: Call, shape: Sequence[int]) -> PoolGeometry:
     _check_same_padding(call, shape[2:], spans, strides)
     pads = padding(call, shape[2:], spans, strides)
     beyond = []
-    for extent, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
-        padded = extent + sum(pair)
+    for length, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
+        padded = length + sum(pair)
         if padded < span and (not is_ceil or padded <= span - stride):
             raise call.error(f"has windows of {list(sizes)} in images of {list(shape)}")
         beyond.append(_beyond(padded, span, stride, pair) if is_ceil else 0)
@@ -62,7 +62,7 @@ def pool_geometry(call: Call, shape: Sequence[int]) -> PoolGeometry:
 
 
 def _check_same_padding(
-    call: Call, extents: Sequence[int], spans: Sequence[int], strides: Sequence[int]
+    call: Call, lengths: Sequence[int], spans: Sequence[int], strides: Sequence[int]
 ) -> None:
     """Check that the padding of ``SAME_UPPER`` and ``SAME_LOWER`` is not negative.
 
@@ -71,10 +71,10 @@ def _check_same_padding(
     """
     if call.attribute("auto_pad", "NOTSET") not in ("SAME_UPPER", "SAME_LOWER"):
         return
-    for extent, span, stride in zip(extents, spans, strides, strict=True):
-        if (-(-extent // stride) - 1) * stride + span - extent < -1:
+    for length, span, stride in zip(lengths, spans, strides, strict=True):
+        if (-(-length // stride) - 1) * stride + span - length < -1:
             raise call.error(
-                f"has strides of {stride} and windows of {span} in {extent} elements, for which "
+                f"has strides of {stride} and windows of {span} in {length} elements, for which "
                 "auto_pad asks for negative padding: runtimes differ; say pads",
                 UnsupportedError,
             )

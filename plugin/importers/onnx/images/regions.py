@@ -90,27 +90,27 @@ def _aligned(
     Mode ``max`` gives the greatest product of a weight and a pixel, not the greatest sample, as
     ONNX Runtime and ONNX's reference evaluator do.
     """
-    number, channels, *extents = images.shape
+    number, channels, *lengths = images.shape
     dtype = images.dtype
     taps = []
-    for start, span, size, count, extent in zip(starts, spans, sizes, counts, extents, strict=True):
+    for start, span, size, count, length in zip(starts, spans, sizes, counts, lengths, strict=True):
         offsets = (np.arange(size * count) + 0.5) / (size * count)
         along = start[:, None] + span[:, None] * offsets.astype(dtype)
-        is_inside = (along >= dtype.type(-1)) & (along <= dtype.type(extent))
-        along = np.minimum(np.maximum(along, dtype.type(0)), dtype.type(extent - 1))
+        is_inside = (along >= dtype.type(-1)) & (along <= dtype.type(length))
+        along = np.minimum(np.maximum(along, dtype.type(0)), dtype.type(length - 1))
         low = np.floor(along)
         rest = along - low
         inside = convert(is_inside, I32).astype(dtype)
         first = convert(low, I32)
-        second = np.minimum(first + np.int32(1), np.int32(extent - 1))
+        second = np.minimum(first + np.int32(1), np.int32(length - 1))
         taps.append(((first, (dtype.type(1) - rest) * inside), (second, rest * inside)))
     pixels = images.transpose(0, 2, 3, 1).reshape((-1, channels))
     chosen = np.minimum(np.maximum(convert(batch, I32), np.int32(0)), np.int32(number - 1))
-    first = chosen.reshape((-1, 1, 1)) * np.int32(extents[0] * extents[1])
+    first = chosen.reshape((-1, 1, 1)) * np.int32(lengths[0] * lengths[1])
     total: AnyArray = None
     for row, row_weight in taps[0]:
         for column, column_weight in taps[1]:
-            flat = first + row[:, :, None] * np.int32(extents[1]) + column[:, None, :]
+            flat = first + row[:, :, None] * np.int32(lengths[1]) + column[:, None, :]
             weight = row_weight[:, :, None] * column_weight[:, None, :]
             term = take(pixels, flat.reshape(-1), 0).reshape((*flat.shape, channels))
             term = term * weight[..., None]
@@ -138,14 +138,14 @@ def max_roi_pool(call: Call) -> Typed:
     low = np.asarray(-np.inf, images.dtype)
     result = rows
     for axis, first in ((2, 1), (3, 0)):
-        size, extent = sizes[axis - 2], images.shape[axis]
+        size, length = sizes[axis - 2], images.shape[axis]
         start, last = ends[:, first], ends[:, first + 2]
         span = np.maximum(last - start + np.float32(1), np.float32(1))
         bins = np.arange(size, dtype=np.float32)
         width = (span / np.float32(size))[:, None]
         bin_starts = np.floor(bins * width) + start[:, None]
         end = np.ceil((bins + np.float32(1)) * width) + start[:, None]
-        pixel_numbers = np.arange(extent, dtype=np.float32)
+        pixel_numbers = np.arange(length, dtype=np.float32)
         is_inside = (pixel_numbers >= bin_starts[..., None]) & (pixel_numbers < end[..., None])
         if axis == 2:
             mask = is_inside[:, None, :, :, None]

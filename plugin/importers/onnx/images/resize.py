@@ -37,14 +37,14 @@ class _Axis:
 
     Args:
         axis: the number of the axis.
-        extent: the size of the input.
+        input_size: the size of the input.
         size: the size of the output.
         scale: the scale in the model, output by input.
         region: start and end of the region of interest, as fractions of the input.
     """
 
     axis: int
-    extent: int
+    input_size: int
     size: int
     scale: float
     region: tuple[float, float]
@@ -87,7 +87,7 @@ def resize(call: Call) -> Typed:
         return result
     is_outside = np.zeros((1,) * len(operand.shape), np.bool_)
     for each, along in zip(axes, coordinates, strict=True):
-        beyond = (along < 0) | (along > each.extent - 1)
+        beyond = (along < 0) | (along > each.input_size - 1)
         is_outside = is_outside | along_axis(beyond, each.axis, len(operand.shape))
     if not is_outside.any():
         return result
@@ -115,21 +115,21 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
     if any(shape[axis] < 1 for axis in axes):
         raise call.error(f"resizes the shape {list(shape)}, which has no elements")
     if sizes is not None:
-        extents = [int(size) for size in sizes]
+        input_sizes = [int(size) for size in sizes]
         factors = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
         if policy != "stretch":
             factor = min(factors) if policy == "not_larger" else max(factors)
             factors = [factor] * len(axes)
-            extents = [math.floor(factor * shape[axis] + 0.5) for axis in axes]
+            input_sizes = [math.floor(factor * shape[axis] + 0.5) for axis in axes]
     else:
         factors = [float(scale) for scale in scales or ()]
-        extents = [
+        input_sizes = [
             math.floor(np.float32(scale) * np.float32(shape[axis]))
             for scale, axis in zip(factors, axes, strict=True)
         ]
-    if min(factors, default=1) <= 0 or min(extents, default=1) < 1:
+    if min(factors, default=1) <= 0 or min(input_sizes, default=1) < 1:
         raise call.error(f"resizes {list(shape)} by {factors}, which gives no elements")
-    is_copied = extents == [shape[axis] for axis in axes]
+    is_copied = input_sizes == [shape[axis] for axis in axes]
     if is_copied and sizes is None and set(factors) != {1.0} and transform != "tf_crop_and_resize":
         raise call.error(
             f"has the scales {factors}, by which {list(shape)} keeps its shape: runtimes differ in "
@@ -137,7 +137,7 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
             UnsupportedError,
         )
     result = []
-    for axis, size, factor, region in zip(axes, extents, factors, regions, strict=True):
+    for axis, size, factor, region in zip(axes, input_sizes, factors, regions, strict=True):
         whole = abs(factor * shape[axis] - size) < 1e-4
         if not whole and policy == "stretch" and transform in (
             "align_corners", "tf_crop_and_resize"
@@ -173,7 +173,7 @@ def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
     """Return the coordinate in the input of each output element, f32."""
     one, half = np.float32(1), np.float32(0.5)
     x, scale = np.arange(each.size, dtype=np.float32), np.float32(each.scale)
-    last, count = np.float32(each.extent - 1), np.float32(each.size - 1)
+    last, count = np.float32(each.input_size - 1), np.float32(each.size - 1)
     if transform == "asymmetric":
         return np.asarray(x / scale)
     if transform == "tf_half_pixel_for_nn":
@@ -189,13 +189,13 @@ def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
         return x * 0
     centered = (x + half) / scale - half
     if transform == "half_pixel_symmetric":
-        adjustment = np.float32(each.size) / (scale * np.float32(each.extent))
-        centered = np.float32(each.extent) / 2 * (one - adjustment) + centered
+        adjustment = np.float32(each.size) / (scale * np.float32(each.input_size))
+        centered = np.float32(each.input_size) / 2 * (one - adjustment) + centered
     return np.asarray(centered, np.float32)
 
 
 def _is_identity(each: _Axis, coordinates: Array) -> bool:
-    return each.size == each.extent and bool((coordinates == np.arange(each.size)).all())
+    return each.size == each.input_size and bool((coordinates == np.arange(each.size)).all())
 
 
 def _nearest(
@@ -210,9 +210,9 @@ def _nearest(
             "floor": down,
             "ceil": up,
         }
-        positions = np.clip(choices[rounding], 0, each.extent - 1).astype(np.int32)
-        repeats = each.size // each.extent
-        is_repeated = repeats > 1 and each.size == repeats * each.extent
+        positions = np.clip(choices[rounding], 0, each.input_size - 1).astype(np.int32)
+        repeats = each.size // each.input_size
+        is_repeated = repeats > 1 and each.size == repeats * each.input_size
         if is_repeated and (positions == np.arange(each.size) // repeats).all():
             value = np.repeat(value, repeats, each.axis)
         else:
@@ -237,12 +237,12 @@ def _taps(
         far = ((distance - 5) * distance + 8) * distance * slope - 4 * slope
         weights = np.where(distance <= 1, inner, np.where(distance < 2, far, 0))
     if excludes:
-        weights = np.where((positions < 0) | (positions >= each.extent), 0, weights)
+        weights = np.where((positions < 0) | (positions >= each.input_size), 0, weights)
     if excludes or antialias:
         total = weights.sum(axis=1, keepdims=True)
         weights = weights / np.where(total == 0, 1, total)
     is_used = (weights != 0).any(axis=0)
-    positions = np.clip(positions, 0, each.extent - 1).astype(np.int32)
+    positions = np.clip(positions, 0, each.input_size - 1).astype(np.int32)
     return positions[:, is_used], weights[:, is_used]
 
 

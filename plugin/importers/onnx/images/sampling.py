@@ -45,24 +45,24 @@ def grid_sample(call: Call) -> Typed:
     margin = 1 if padding == "zeros" else 0
     if margin:
         images = np.pad(images, ((0, 0), (0, 0), *[(1, 1)] * rank))
-    extents = images.shape[2:]
+    lengths = images.shape[2:]
     coordinates, channels = grid.astype(computing_dtype(grid.dtype)), images.shape[1]
     taps: list[Taps] = []
-    for axis, padded in enumerate(extents):
-        extent = padded - 2 * margin
+    for axis, padded in enumerate(lengths):
+        length = padded - 2 * margin
         along = coordinates[..., rank - 1 - axis]
         if corners:
-            along = (along + np.float32(1)) * np.float32(0.5) * np.float32(extent - 1)
+            along = (along + np.float32(1)) * np.float32(0.5) * np.float32(length - 1)
         else:
-            along = ((along + np.float32(1)) * np.float32(extent) - np.float32(1)) * np.float32(0.5)
+            along = ((along + np.float32(1)) * np.float32(length) - np.float32(1)) * np.float32(0.5)
         along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
         taps.append([
-            (_inside(position, extent, padding, corners=corners), weight)
+            (_inside(position, length, padding, corners=corners), weight)
             for position, weight in _taps(along, mode)
         ])  # fmt: skip
     pixels = images.transpose(0, *range(2, rank + 2), 1).reshape((-1, channels))
-    first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(extents)
-    total = _interpolated(pixels, taps, first, extents)
+    first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(lengths)
+    total = _interpolated(pixels, taps, first, lengths)
     order = (0, rank + 1, *range(1, rank + 1))
     return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
 
@@ -72,7 +72,7 @@ Taps: TypeAlias = list[tuple[AnyArray, AnyArray]]
 
 
 def _interpolated(
-    pixels: AnyArray, taps: Sequence[Taps], first: AnyArray, extents: Sequence[int]
+    pixels: AnyArray, taps: Sequence[Taps], first: AnyArray, lengths: Sequence[int]
 ) -> AnyArray:
     """Compute sums of weighted pixels, with the channels as a new last axis.
 
@@ -80,14 +80,14 @@ def _interpolated(
         pixels: ``[images * pixels, channels]``.
         taps: the taps of each spatial axis; positions have the shape of the result.
         first: the number of the first pixel of the image that each sample reads.
-        extents: the sizes of the spatial axes.
+        lengths: the lengths of the spatial axes.
     """
     positions: list[AnyArray] = []
     weights: list[AnyArray] = []
     for chosen in itertools.product(*taps):
         flat: AnyArray = first
         weight: AnyArray = None
-        for (position, factor), stride in zip(chosen, _strides(extents), strict=True):
+        for (position, factor), stride in zip(chosen, _strides(lengths), strict=True):
             flat = flat + position * np.int32(stride)
             weight = factor if weight is None else weight if factor is None else weight * factor
         positions.append(flat)
@@ -103,8 +103,8 @@ def _interpolated(
     return result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
 
 
-def _strides(extents: Sequence[int]) -> list[int]:
-    return [math.prod(extents[axis + 1 :]) for axis in range(len(extents))]
+def _strides(lengths: Sequence[int]) -> list[int]:
+    return [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
 
 
 def _taps(along: AnyArray, mode: str) -> Taps:
@@ -132,24 +132,24 @@ def _cubic(distance: AnyArray, *, is_near: bool) -> AnyArray:
     return (inner * distance + np.float32(8 * slope)) * distance - np.float32(4 * slope)
 
 
-def _inside(position: AnyArray, extent: int, padding: str, *, corners: bool) -> AnyArray:
+def _inside(position: AnyArray, length: int, padding: str, *, corners: bool) -> AnyArray:
     """Return positions (i32) in an image, which has a margin of zeros in mode ``zeros``."""
     index = convert(position, I32)
     if padding == "zeros":
-        return np.minimum(np.maximum(index + np.int32(1), np.int32(0)), np.int32(extent + 1))
+        return np.minimum(np.maximum(index + np.int32(1), np.int32(0)), np.int32(length + 1))
     if padding == "reflection":
-        index = _reflected(index, extent, corners=corners)
-    return np.minimum(np.maximum(index, np.int32(0)), np.int32(extent - 1))
+        index = _reflected(index, length, corners=corners)
+    return np.minimum(np.maximum(index, np.int32(0)), np.int32(length - 1))
 
 
-def _reflected(index: AnyArray, extent: int, *, corners: bool) -> AnyArray:
+def _reflected(index: AnyArray, length: int, *, corners: bool) -> AnyArray:
     """Reflect positions at the centers of the outer pixels, or at their outer edges."""
-    if extent == 1:
+    if length == 1:
         return index * np.int32(0)
     if corners:
-        period, last = 2 * (extent - 1), 2 * (extent - 1)
+        period, last = 2 * (length - 1), 2 * (length - 1)
     else:
-        period, last = 2 * extent, 2 * extent - 1
+        period, last = 2 * length, 2 * length - 1
     # The remainder from 0 on: floats divide the magnitudes exactly enough only when small.
     magnitude = np.where(index < 0, -index if corners else -1 - index, index)
     quotient = convert(np.floor(magnitude.astype(np.float64) / np.float64(period)), I32)
@@ -167,7 +167,7 @@ def deform_conv(call: Call) -> Typed:
             f"has images {list(images.shape)}; only images of 2 dimensions are lowered",
             UnsupportedError,
         )
-    count, channels, *extents = images.shape
+    count, channels, *lengths = images.shape
     features, per_group, *sizes = kernels.shape
     strides, dilations = (call.attribute(n, [1, 1]) for n in ("strides", "dilations"))
     pads = call.attribute("pads", [0, 0, 0, 0])
@@ -178,7 +178,7 @@ def deform_conv(call: Call) -> Typed:
     area, outer = math.prod(sizes), tuple(offsets.shape[2:])
     expected = tuple(
         (n + pads[a] + pads[a + 2] - (size - 1) * dilations[a] - 1) // strides[a] + 1
-        for a, (n, size) in enumerate(zip(extents, sizes, strict=True))
+        for a, (n, size) in enumerate(zip(lengths, sizes, strict=True))
     )
     if (
         call.attribute("kernel_shape", sizes) != sizes
@@ -194,18 +194,18 @@ def deform_conv(call: Call) -> Typed:
     shape = (count, offset_groups, *sizes, *outer)
     moves = offsets.astype(dtype).reshape((count, offset_groups, *sizes, 2, *outer))
     taps: list[Taps] = []
-    for axis, extent in enumerate(extents):
+    for axis, length in enumerate(lengths):
         kernel_positions = np.arange(sizes[axis]) * dilations[axis]
         output_positions = np.arange(outer[axis]) * strides[axis] - pads[axis]
         grid = along_axis(kernel_positions, 2 + axis, 6) + along_axis(output_positions, 4 + axis, 6)
         along = moves[:, :, :, :, axis] + grid.astype(dtype)
         along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
         taps.append([
-            (_inside(position, extent, "zeros", corners=True), weight)
+            (_inside(position, length, "zeros", corners=True), weight)
             for position, weight in _taps(along, "linear")
         ])  # fmt: skip
     padded = np.pad(images.astype(dtype), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    own = [extent + 2 for extent in extents]
+    own = [length + 2 for length in lengths]
     split = padded.reshape((count, offset_groups, channels // offset_groups, *own)).transpose(
         0, 1, 3, 4, 2
     )
@@ -234,7 +234,7 @@ def affine_grid(call: Call) -> Typed:
     corners, rank = bool(call.attribute("align_corners", 0)), len(size) - 2
     if rank not in (2, 3) or tuple(theta.shape) != (size[0], rank, rank + 1):
         raise call.error(f"has theta of shape {list(theta.shape)} for images {size}")
-    axes = [_centers(extent, corners=corners) for extent in reversed(size[2:])]
+    axes = [_centers(length, corners=corners) for length in reversed(size[2:])]
     points = np.meshgrid(*axes, np.ones(1), indexing="ij")
     order = (*reversed(range(rank)), rank)
     homogeneous = np.stack([each.transpose(order).reshape(-1) for each in points], axis=-1)
@@ -244,8 +244,8 @@ def affine_grid(call: Call) -> Typed:
     return Typed(call.input(0).type, grid.astype(theta.dtype))
 
 
-def _centers(extent: int, *, corners: bool) -> Array:
+def _centers(length: int, *, corners: bool) -> Array:
     """Return the centers of pixels from -1 to 1; with `corners`, the outer centers are -1 and 1."""
     if corners:
-        return np.linspace(-1, 1, extent) if extent > 1 else np.zeros(1)
-    return (2 * np.arange(extent) + 1) / extent - 1
+        return np.linspace(-1, 1, length) if length > 1 else np.zeros(1)
+    return (2 * np.arange(length) + 1) / length - 1

@@ -28,8 +28,8 @@ def max_unpool(call: Call) -> Typed:
     if tuple(pooled.shape) != tuple(positions.shape):
         raise call.error(f"has {list(pooled.shape)} elements and {list(positions.shape)} positions")
     inner = [
-        (extent - 1) * strides[axis] + sizes[axis] - pads[axis] - pads[axis + rank]
-        for axis, extent in enumerate(pooled.shape[2:])
+        (length - 1) * strides[axis] + sizes[axis] - pads[axis] - pads[axis + rank]
+        for axis, length in enumerate(pooled.shape[2:])
     ]
     shape = [*pooled.shape[:2], *inner]
     if call.optional(2) is not None and call.constant_list(2) != shape:

@@ -29,8 +29,8 @@ _MAX_RUNS = 8
 
 def take_constant(array: AnyArray, positions: Array, axis: int) -> AnyArray:
     """Return ``np.take(array, positions, axis)`` for positions in range, as slices if few."""
-    extent = array.shape[axis]
-    if positions.tolist() == list(range(extent)):
+    length = array.shape[axis]
+    if positions.tolist() == list(range(length)):
         return array
     runs = _runs(positions.tolist())
     if not runs or len(runs) > _MAX_RUNS:
@@ -65,8 +65,8 @@ def _run(array: AnyArray, axis: int, first: int, step: int, count: int) -> AnyAr
 def pad_constant(array: AnyArray, widths: Sequence[tuple[int, int]], fill: AnyArray) -> AnyArray:
     """Add elements of one value before and after each axis; negative widths crop."""
     crops = [
-        slice(max(-low, 0), extent - max(-high, 0))
-        for (low, high), extent in zip(widths, array.shape, strict=True)
+        slice(max(-low, 0), length - max(-high, 0))
+        for (low, high), length in zip(widths, array.shape, strict=True)
     ]
     array = array[tuple(crops)]
     added = [(max(low, 0), max(high, 0)) for low, high in widths]
@@ -81,8 +81,8 @@ def pad(call: Call) -> Typed:
     has_value = call.optional(2) is not None  # other modes ignore it
     if mode != "constant":
         positions = [
-            _positions(call, extent, pair, mode)
-            for extent, pair in zip(operand.shape, widths, strict=True)
+            _positions(call, length, pair, mode)
+            for length, pair in zip(operand.shape, widths, strict=True)
         ]
 
         def move(value: AnyArray) -> AnyArray:
@@ -122,10 +122,10 @@ def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:
     return widths
 
 
-def _positions(call: Call, extent: int, pair: tuple[int, int], mode: str) -> Array:
+def _positions(call: Call, length: int, pair: tuple[int, int], mode: str) -> Array:
     """Return the position of the input element that each output element along an axis copies."""
     low, high = pair
-    inside = np.arange(extent)[max(-low, 0) : extent - max(-high, 0)]
+    inside = np.arange(length)[max(-low, 0) : length - max(-high, 0)]
     added = (max(low, 0), max(high, 0))
     if not any(added):
         return inside

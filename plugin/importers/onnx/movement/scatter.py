@@ -20,14 +20,14 @@ from ..call import Call, Typed, importer
 from .shapes import moved
 
 
-def _wrapped(call: Call, indices: AnyArray, extent: int) -> AnyArray:
+def _wrapped(call: Call, indices: AnyArray, length: int) -> AnyArray:
     """Return indices from 0, i32."""
     if is_known(indices) and indices.size:
         low, high = int(np.min(indices)), int(np.max(indices))
-        if low < -extent or high >= extent:
-            raise call.error(f"has the index {low if low < -extent else high} of {extent} elements")
+        if low < -length or high >= length:
+            raise call.error(f"has the index {low if low < -length else high} of {length} elements")
     narrow = convert(indices, I32)
-    return np.where(narrow < 0, narrow + np.int32(extent), narrow)
+    return np.where(narrow < 0, narrow + np.int32(length), narrow)
 
 
 def _strides(shape: Sequence[int]) -> list[int]:
@@ -38,7 +38,7 @@ def _along(call: Call, indices: AnyArray, shape: Sequence[int], axis: int) -> An
     """Return positions in a flattened tensor, of indices along one axis."""
     rank = len(shape)
     if indices.ndim != rank or any(
-        n > extent for a, (n, extent) in enumerate(zip(indices.shape, shape, strict=True))
+        n > length for a, (n, length) in enumerate(zip(indices.shape, shape, strict=True))
         if a != axis
     ):  # fmt: skip
         raise call.error(f"has indices of shape {list(indices.shape)} for {list(shape)}")

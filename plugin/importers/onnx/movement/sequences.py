@@ -119,17 +119,17 @@ def split_to_sequence(call: Call) -> Typed:
     """SplitToSequence-24: slices along an axis: of stated sizes, of one size, or of one element."""
     shape = call.input(0).shape
     axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
-    extent, is_single = shape[axis], call.optional(1) is None
+    length, is_single = shape[axis], call.optional(1) is None
     if is_single:
-        sizes = [1] * extent
+        sizes = [1] * length
     else:
         split = call.constant(1)
         sizes = [int(n) for n in split.reshape(-1)]
         if split.ndim == 0:
             size = max(sizes[0], 1)
-            sizes = [min(size, extent - start) for start in range(0, extent, size)]
-    if sum(sizes) != extent or min(sizes, default=0) < 0 or len(sizes) > _MAX_PARTS:
-        raise call.error(f"splits {extent} elements in {len(sizes)} parts of other sizes")
+            sizes = [min(size, length - start) for start in range(0, length, size)]
+    if sum(sizes) != length or min(sizes, default=0) < 0 or len(sizes) > _MAX_PARTS:
+        raise call.error(f"splits {length} elements in {len(sizes)} parts of other sizes")
     items: list[Operand] = []
     start = 0
     for size in sizes:

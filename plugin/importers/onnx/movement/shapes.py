@@ -67,9 +67,9 @@ def constant(call: Call) -> Typed:
 @importer("Shape")
 def shape(call: Call) -> AnyArray:
     """Shape-25: the dimension sizes from ``start`` to ``end``."""
-    extents = list(call.input(0).shape)
+    lengths = list(call.input(0).shape)
     end = call.attribute("end")
-    return np.array(extents[call.attribute("start", 0) : end], np.int64)
+    return np.array(lengths[call.attribute("start", 0) : end], np.int64)
 
 
 @importer("Size")
@@ -131,15 +131,15 @@ def squeeze(call: Call) -> Typed:
 @importer("Unsqueeze")
 def unsqueeze(call: Call) -> Typed:
     """Unsqueeze-25: ``data`` with further axes of one element."""
-    extents = list(call.input(0).shape)
+    lengths = list(call.input(0).shape)
     new_axes = call.constant_list(1)
-    rank = len(extents) + len(new_axes)
+    rank = len(lengths) + len(new_axes)
     checked = sorted(call.checked_axis(axis, rank) for axis in new_axes)
     if len(set(checked)) < len(checked):
         raise call.error(f"has the axes {new_axes}, of which some are the same")
     for axis in checked:
-        extents.insert(axis, 1)
-    return _reshaped(call, extents)
+        lengths.insert(axis, 1)
+    return _reshaped(call, lengths)
 
 
 @importer("Transpose")
@@ -192,7 +192,7 @@ _WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
 @importer("Slice")
 def slice_(call: Call) -> Typed:
     """Slice-13: ``data[starts:ends:steps]`` along axes."""
-    extents = call.input(0).shape
+    lengths = call.input(0).shape
     starts, ends = (call.constant_list(index) for index in (1, 2))
     axes = list(range(len(starts))) if call.optional(3) is None else call.constant_list(3)
     steps = [1] * len(starts) if call.optional(4) is None else call.constant_list(4)
@@ -200,18 +200,18 @@ def slice_(call: Call) -> Typed:
         raise call.error(f"has {len(starts)} starts, {len(ends)} ends and {len(axes)} axes")
     if 0 in steps:
         raise call.error("has a step of 0")
-    index, backward = [slice(None)] * len(extents), []
+    index, backward = [slice(None)] * len(lengths), []
     for start, end, stated_axis, step in zip(starts, ends, axes, steps, strict=True):
-        axis = call.checked_axis(stated_axis, len(extents))
-        if step < 0 and end in _WITHOUT_END and extents[axis]:
+        axis = call.checked_axis(stated_axis, len(lengths))
+        if step < 0 and end in _WITHOUT_END and lengths[axis]:
             raise call.error(
                 f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
                 "before the last; end at the least integer to go to the first",
                 UnsupportedError,
             )
         if step < 0:  # clamped to the first element, where Python's slices have none
-            start = max(start, -extents[axis])
-        positions = range(extents[axis])[slice(int(start), int(end), int(step))]
+            start = max(start, -lengths[axis])
+        positions = range(lengths[axis])[slice(int(start), int(end), int(step))]
         if step < 0 and positions:  # ascending here, and reversed below
             backward.append(axis)
             positions = positions[::-1]
@@ -229,8 +229,8 @@ def slice_(call: Call) -> Typed:
 @importer("Split")
 def split(call: Call) -> list[Typed]:
     """Split-18: slices of stated sizes along an axis, or of equal sizes."""
-    extents, count = call.input(0).shape, len(call.node.outputs)
-    axis = call.axis("axis", len(extents), 0)
+    lengths, count = call.input(0).shape, len(call.node.outputs)
+    axis = call.axis("axis", len(lengths), 0)
     if call.attribute("num_outputs", count) != count:
         raise call.error(f"has {count} outputs, and num_outputs = {call.integer('num_outputs')}")
     sizes = None
@@ -239,10 +239,10 @@ def split(call: Call) -> list[Typed]:
             raise call.error("has both sizes (input 1) and num_outputs, expected one of them")
         sizes = call.constant_list(1)
     if sizes is None:
-        part = -(-extents[axis] // max(count, 1))
-        sizes = [min(part, extents[axis] - n * part) for n in range(count)]
-    if len(sizes) != count or sum(sizes) != extents[axis] or min(sizes, default=0) < 0:
-        raise call.error(f"splits {extents[axis]} elements in parts of {list(sizes)}")
+        part = -(-lengths[axis] // max(count, 1))
+        sizes = [min(part, lengths[axis] - n * part) for n in range(count)]
+    if len(sizes) != count or sum(sizes) != lengths[axis] or min(sizes, default=0) < 0:
+        raise call.error(f"splits {lengths[axis]} elements in parts of {list(sizes)}")
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     return [
         moved(call, lambda v, s=start, n=n: v[(slice(None),) * axis + (slice(s, s + n),)])  # type: ignore[misc]

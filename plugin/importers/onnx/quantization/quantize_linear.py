@@ -190,10 +190,10 @@ def _precision(call: Call, scales: AnyArray) -> DType:
 
 def _per_element(grid_: AnyArray, shape: Sequence[int], sizes: Sequence[int]) -> AnyArray:
     """Repeat scales or zero points of blocks for each element."""
-    for axis, (extent, size) in enumerate(zip(shape, sizes, strict=True)):
+    for axis, (length, size) in enumerate(zip(shape, sizes, strict=True)):
         if size > 1:
             repeated = np.repeat(grid_, size, axis=axis)
-            grid_ = repeated[(slice(None),) * axis + (slice(0, extent),)]
+            grid_ = repeated[(slice(None),) * axis + (slice(0, length),)]
     return grid_
 
 

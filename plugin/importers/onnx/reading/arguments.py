@@ -89,11 +89,11 @@ def _argument(
         location: the model's file, for errors.
     """
     subject, sizes = f"the input {quoted(input_.name)}", []
-    for axis, extent in enumerate(input_.shape or ()):
+    for axis, length in enumerate(input_.shape or ()):
         name = names.get(axis)
         if name is not None and name not in stated and name not in batches:
             raise UnsupportedError(_is_open(subject, axis, name), location)
-        sizes.append(int(extent or 0) if name is None else stated.get(name, batch))
+        sizes.append(int(length or 0) if name is None else stated.get(name, batch))
     if is_too_large(sizes):
         raise UnsupportedError(f"{subject} has the shape {sizes}, too many elements", location)
     if is_dynamic and any(name in batches for axis, name in names.items() if axis):

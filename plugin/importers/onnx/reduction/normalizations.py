@@ -54,8 +54,8 @@ def _affine(call: Call, x: AnyArray, scale: AnyArray, bias: AnyArray = None) -> 
     """Return ``x * scale + bias``; both are broadcast to ``x``."""
     for name, value in (("scale", scale), ("bias", bias)):
         shape = () if value is None else tuple(value.shape)
-        extents = zip(reversed(shape), reversed(x.shape), strict=False)
-        if len(shape) > x.ndim or any(n not in (1, extent) for n, extent in extents):
+        sizes = zip(reversed(shape), reversed(x.shape), strict=False)
+        if len(shape) > x.ndim or any(n not in (1, size) for n, size in sizes):
             raise call.error(f"has a {name} of shape {list(shape)} for {list(x.shape)}")
     return x * scale if bias is None else x * scale + bias
 

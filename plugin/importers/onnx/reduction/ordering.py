@@ -76,9 +76,9 @@ def arg_extremum(call: Call) -> Typed:
     """ArgMax-13, ArgMin-13: the first or last index of the extremum; NaN is one."""
     value = call.array(0)
     axis = call.axis("axis", value.ndim, 0)
-    extent = value.shape[axis]
+    size = value.shape[axis]
     is_last, keeps = call.attribute("select_last_index", 0), call.attribute("keepdims", 1)
-    if not extent:
+    if not size:
         raise call.error("has no elements along its axis")
     keys = ordered_keys(value)
     if call.node.operator == "ArgMin":
@@ -86,12 +86,12 @@ def arg_extremum(call: Call) -> Typed:
     is_best = keys == keys.max(axis=axis, keepdims=True)
     if keys.dtype.kind == "f":
         is_best = is_best | (keys != keys)
-    positions = along_axis(np.arange(extent, dtype=np.int32), axis, value.ndim)
+    positions = along_axis(np.arange(size, dtype=np.int32), axis, value.ndim)
     if is_last:
         chosen = np.where(is_best, positions, np.int32(-1))
         index = chosen.max(axis=axis, keepdims=bool(keeps))
     else:
-        chosen = np.where(is_best, positions, np.int32(extent - 1))
+        chosen = np.where(is_best, positions, np.int32(size - 1))
         index = chosen.min(axis=axis, keepdims=bool(keeps))
     return Typed("INT64", convert(index, I64))
 

@@ -80,10 +80,10 @@ def _completed(half: AnyArray, length: int, sign: int) -> AnyArray:
 
 def _with_length(value: AnyArray, length: int) -> AnyArray:
     """Cut or pad the last axis to a length, with zeros."""
-    extent = value.shape[-1]
-    if extent >= length:
+    size = value.shape[-1]
+    if size >= length:
         return value[..., :length]
-    return np.pad(value, [*[(0, 0)] * (value.ndim - 1), (0, length - extent)])
+    return np.pad(value, [*[(0, 0)] * (value.ndim - 1), (0, length - size)])
 
 
 @importer("STFT")
