@@ -57,12 +57,12 @@ from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
 from ...kernels.parameters import ModuleGlobals, ParameterStore
+from ...kernels.select.call_attention import call_attention
 from ...kernels.select.call_blockwise import call_blockwise
 from ...kernels.select.call_dynamic_m import call_dynamic_m
 from ...kernels.select.call_gather_rows import replace_gather_rows
 from ...kernels.select.call_gpu import call_gpu
 from ...kernels.select.call_int8 import call_int8
-from ...kernels.select.match_attention import emit_attention
 from ...kernels.select.match_blockwise import BlockwiseMatch
 from ...kernels.select.match_dynamic_m import DynamicMMatch
 from ...kernels.select.match_failure import MatchFailure
@@ -226,7 +226,7 @@ class _Selection:
         if op.name == BLOCK_CONTRACTION:
             value, epilogue = self._blockwise(op)
         elif op.name == ATTENTION:
-            value = emit_attention(Attention.of(op), instructions, kernels)
+            value = call_attention(Attention.of(op), instructions, kernels)
         elif DynamicMMatch.has_dynamic_shape(op):
             product = DynamicMMatch.of(op, self._module_globals)
             if isinstance(product, MatchFailure):

@@ -1,4 +1,4 @@
-"""Matcher of ``subquant.attention``; emits calls of `kernels.cpu.attention`."""
+"""Match of ``subquant.attention``, and the call of its kernel."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
 from .match_failure import MatchFailure
 
-__all__ = ["emit_attention"]
+__all__ = ["call_attention"]
 
 _MIN_LANES = 4
 """Head dimensions that fill shorter vectors are left to IREE."""
 
 
-def emit_attention(
+def call_attention(
     attention: Attention, instructions: str, kernels: KernelTable
 ) -> Value | MatchFailure:
-    """Emit a call of the attention kernel, and return its result or the match failure."""
+    """Call the attention kernel, and return its result, or the match failure."""
     lanes = math.gcd(INSTRUCTION_SETS[instructions].lanes, attention.depth)
     if lanes < _MIN_LANES:
         return MatchFailure(f"its head dimension {attention.depth} is no multiple of {_MIN_LANES}")
