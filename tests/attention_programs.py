@@ -51,29 +51,29 @@ def expected(
 ) -> np.ndarray:
     """The formula, for one query of one head after the other."""
     result = np.zeros(query.shape)
-    for place, head in np.ndindex(query.shape[:2]):
-        last = position + place
+    for query_number, head in np.ndindex(query.shape[:2]):
+        last = position + query_number
         first = max(0, last - case.window + 1) if case.window else 0
         group = head // (case.heads // case.groups)
         key, value = (cache[first : last + 1, group].astype(np.float64) for cache in (keys, values))
-        scores = key @ query[place, head].astype(np.float64) * case.scale
+        scores = key @ query[query_number, head].astype(np.float64) * case.scale
         if case.softcap:
             scores = np.tanh(scores / case.softcap) * case.softcap
         weights = np.exp(scores - scores.max())
-        result[place, head] = weights @ value / weights.sum()
+        result[query_number, head] = weights @ value / weights.sum()
     return result
 
 
 def bound(case: Case, query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> float:
-    """Return the error bound of a result.
+    """Bound the absolute error of a result.
 
-    A score is a sum of `depth` products: in f32, in any order, it is off by ``depth * 2**-24`` of
-    the sum of their magnitudes, and by the error of tanh, here 8 units. A weight is off by as much,
-    the greatest score too, and by 4 units of exp; the sums by a unit for each term. (Values count
-    by the greatest magnitude there is.)
+    A score is a sum of `depth` products. In f32 and any order, its error is up to ``depth *
+    2**-24`` times the sum of their magnitudes, plus 8 units for tanh. A weight has the errors of
+    its score and of the maximum, plus 4 units for exp; a sum has a unit for each term. Values count
+    with the greatest magnitude of all.
     """
     unit = 2.0**-24
     magnitudes = np.abs(query).max(axis=(0, 1)) @ np.abs(keys.astype(np.float64)).max(axis=(0, 1))
     scores = (case.depth + 8) * unit * magnitudes * abs(case.scale)
-    of_weights = 2 * scores + (4 + case.context) * unit * 2
-    return float(of_weights * np.abs(values.astype(np.float64)).max())
+    weight_error = 2 * scores + (4 + case.context) * unit * 2
+    return float(weight_error * np.abs(values.astype(np.float64)).max())

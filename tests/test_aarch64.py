@@ -1,9 +1,8 @@
-"""Kernels for AArch64, run: the same integers as NumPy's.
+"""Kernels for AArch64, compared with NumPy.
 
-Compiled here, and run by IREE's ``iree-run-module`` of an AArch64 machine, or of an emulator of
-one. The environment variable SUBQUANT_AARCH64 says how to start it; CONTRIBUTING.md says where to
-get it. Without it these tests are skipped: what other tests say of AArch64 is what its assembly
-looks like.
+Programs are compiled here, and run by IREE's ``iree-run-module`` on an AArch64 machine or in an
+emulator. The environment variable SUBQUANT_AARCH64 is the command that starts it; CONTRIBUTING.md
+names a source. Without the variable these tests are skipped; other tests read the assembly only.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import pytest
 import block_programs
 import test_fused_epilogue as epilogues
 import test_kernels_blockwise as blockwise
-import test_kernels_depthwise as windows
+import test_kernels_depthwise as depthwise
 import test_kernels_int8 as int8
 from integer_programs import convolution, drawn, product
 from subquant.compiler.compilation import compile_to_bytes
@@ -40,11 +39,11 @@ def run(tmp_path):
 
     def compiled(text, instructions, *arrays, **options):
         cpu = f"--iree-llvmcpu-target-cpu={CPUS[instructions]}"
-        given = CompileOptions(kernels=instructions, iree_flags=(TRIPLE, cpu), **options)
-        lowered = compile_to_bytes(text, given, emit="mlir").decode()
+        compile_options = CompileOptions(kernels=instructions, iree_flags=(TRIPLE, cpu), **options)
+        lowered = compile_to_bytes(text, compile_options, emit="mlir").decode()
         assert "flow.dispatch" in lowered
         module = tmp_path / "module.vmfb"
-        module.write_bytes(compile_to_bytes(text, given))
+        module.write_bytes(compile_to_bytes(text, compile_options))
         inputs, types = [], read_signatures(module)["main"].inputs
         for number, (array, type_) in enumerate(zip(arrays, types, strict=True)):
             file = tmp_path / f"{number}.npy"
@@ -71,11 +70,11 @@ def test_blocks(case, extra, instructions, run):
     if extra and len(case) < 5:
         pytest.skip("of other storage types")
     more = {extra: True} if extra else {}
-    given = block_programs.arrays(*case, **more)
+    inputs = block_programs.arrays(*case, **more)
     text = block_programs.program(*case, **more)
-    expected = block_programs.reference(*given[:3], case[3], **{extra: given[3]} if extra else {})
-    found = run(text, instructions, *given, activations="int8")
-    assert np.abs(found - expected).max() <= 2e-6 * np.abs(expected).max()
+    expected = block_programs.reference(*inputs[:3], case[3], **{extra: inputs[3]} if extra else {})
+    result = run(text, instructions, *inputs, activations="int8")
+    assert np.abs(result - expected).max() <= 2e-6 * np.abs(expected).max()
 
 
 @INSTRUCTIONS
@@ -87,8 +86,10 @@ def test_nothing_saturates_at_the_extremes(storage, instructions, run):
     scales, text = np.ones((4, 40), np.float32), block_programs.program(3, 512, 40, 128, storage)
     for sign in (-1, 1):
         x = np.full((3, 512), 127 * sign, np.float32)
-        found = run(text, instructions, x, q, scales, activations="int8")
-        np.testing.assert_allclose(found, np.full((3, 40), 127.0 * sign * extreme * 512), rtol=3e-7)
+        result = run(text, instructions, x, q, scales, activations="int8")
+        np.testing.assert_allclose(
+            result, np.full((3, 40), 127.0 * sign * extreme * 512), rtol=3e-7
+        )
 
 
 @INSTRUCTIONS
@@ -110,31 +111,31 @@ def test_matrices(rows, depth, columns, instructions, run):
 
 
 @INSTRUCTIONS
-@pytest.mark.parametrize("case", windows.APART)
+@pytest.mark.parametrize("case", depthwise.DEPTHWISE)
 def test_depthwise_convolutions(case, instructions, run):
-    x_shape, w_shape, options = windows.APART[case]
+    x_shape, w_shape, options = depthwise.DEPTHWISE[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
-    text, expected = windows.depthwise(x, w, **options)
+    text, expected = depthwise.depthwise(x, w, **options)
     np.testing.assert_array_equal(run(text, instructions, x, w), expected)
 
 
 @INSTRUCTIONS
-@pytest.mark.parametrize("case", windows.GROUPS)
+@pytest.mark.parametrize("case", depthwise.GROUPS)
 def test_convolutions_of_groups(case, instructions, run):
-    x_shape, w_shape, groups, options = windows.GROUPS[case]
+    x_shape, w_shape, groups, options = depthwise.GROUPS[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
-    text, expected = windows.grouped(x, w, groups, **options)
+    text, expected = depthwise.grouped(x, w, groups, **options)
     np.testing.assert_array_equal(run(text, instructions, x, w), expected)
 
 
 @INSTRUCTIONS
 @pytest.mark.parametrize("target", [*epilogues.TARGETS][1:])
-def test_each_sum_is_requantized(target, instructions, run):
-    x, sums = epilogues.activations(1)
+def test_accumulators_are_requantized(target, instructions, run):
+    x, accumulators = epilogues.activations(1)
     bias = np.random.default_rng(1).integers(-300, 300, epilogues.N)
     text = epilogues.program(len(x), epilogues.SCALES, target, bias)
-    found = run(text, instructions, x)
-    wanted = epilogues.expected(sums, target, bias, Requantization("exact", "half-up"))
+    result = run(text, instructions, x)
+    expected = epilogues.expected(accumulators, target, bias, Requantization("exact", "half-up"))
     unsigned = epilogues.TARGETS[target][0].signed is False
-    found = found.view(f"u{found.itemsize}") if unsigned else found
-    np.testing.assert_array_equal(found.astype(np.int64), wanted)
+    result = result.view(f"u{result.itemsize}") if unsigned else result
+    np.testing.assert_array_equal(result.astype(np.int64), expected)

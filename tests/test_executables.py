@@ -112,25 +112,25 @@ def test_every_element_type(executable: Executable) -> None:
         1.5,
     ]
     results = executable.types(*arguments)
-    for given, got in zip(arguments, results, strict=True):
-        np.testing.assert_array_equal(got, np.asarray(given))
+    for argument, result in zip(arguments, results, strict=True):
+        np.testing.assert_array_equal(result, np.asarray(argument))
     assert [r.dtype.name for r in results[:6]] == [
         "float16", "bfloat16", "float64", "int64", "bool", "int8"
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"), [(-8, -8), (7, 7), (15, -1), (True, None), (16, None), (-9, None)]
+    ("number", "expected"), [(-8, -8), (7, 7), (15, -1), (True, None), (16, None), (-9, None)]
 )
-def test_numbers_of_4_bits(cpu: Device, given: int, expected: int | None) -> None:
-    """In a call as in an array: signed, or unsigned with the same bits; a truth value is none."""
+def test_numbers_of_4_bits(cpu: Device, number: int, expected: int | None) -> None:
+    """In a call as in an array: signed, or unsigned with the same bits; a boolean is refused."""
     text = "func.func @main(%x: i4) -> i4 {\n  return %x : i4\n}"
     main = subquant.compile(text, device=cpu).main
     if expected is not None:
-        assert main(given) == main(np.array(given)) == expected
+        assert main(number) == main(np.array(number)) == expected
     else:
         with pytest.raises(SignatureError):
-            main(given)
+            main(number)
 
 
 def test_no_arguments_and_no_results(executable: Executable) -> None:
@@ -346,8 +346,8 @@ def test_a_device_is_closed_after_calls_with_resident_arrays() -> None:
     device = Device("local-sync")
     main = Executable(compile_to_bytes(DIRECT), device).main
     arrays = (np.zeros((3, 4), np.float32), np.zeros(4, np.uint8), np.int32(2), np.zeros(2, "f2"))
-    given = [main.put(number, array) for number, array in enumerate(arrays)]
-    assert main(*given, resident=True)[2].numpy() == 4
+    resident = [main.put(number, array) for number, array in enumerate(arrays)]
+    assert main(*resident, resident=True)[2].numpy() == 4
     freed = weakref.ref(main)
     del main
     assert freed() is None
@@ -356,19 +356,19 @@ def test_a_device_is_closed_after_calls_with_resident_arrays() -> None:
 def test_small_arrays_are_handed_over_as_they_are(
     cpu: Device, as_users_call: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In few steps, whatever their layout; what they do not fit takes the others."""
+    """A short path takes arrays of any layout that have the right types, and no others."""
     main = Executable(compile_to_bytes(DIRECT), cpu).main
     x = np.arange(12, dtype=np.float32).reshape(4, 3).T
     q, s, h = np.array([255, 7, 0, 128], np.uint8), np.array(-9, np.int32), np.ones(2, np.float16)
     with monkeypatch.context() as patch:
         patch.delattr(Function, "invoke")
-        found = main(x, q, s, h)
+        fast = main(x, q, s, h)
     same = main(x.tolist(), [255, 7, 0, 128], -9, [1.0, 1.0])
-    for results in (found, same):
+    for results in (fast, same):
         for each, expected in zip(results, (x + x, q[::-1], s * s, -h, x), strict=True):
             assert each.dtype == expected.dtype
             np.testing.assert_array_equal(each, expected)
-    found[-1][:] = 0
+    fast[-1][:] = 0
     np.testing.assert_array_equal(x, np.arange(12, dtype=np.float32).reshape(4, 3).T)
     reals = (q - np.float32(3)) * np.float32(0.5)
     np.testing.assert_array_equal(main(x, reals, s, h, quantized_io=True)[1], reals[::-1])
@@ -377,14 +377,14 @@ def test_small_arrays_are_handed_over_as_they_are(
             main(*wrong)
 
 
-def test_a_lost_device_is_said_to_be_that() -> None:
-    said = RuntimeError(
+def test_errors_name_a_lost_device() -> None:
+    error = RuntimeError(
         "c/runtime/src/iree/hal/drivers/vulkan/queue.c:2867: DATA_LOSS; [vkSignalSemaphore] "
         "VK_ERROR_DEVICE_LOST; while invoking native function hal.device.queue.alloca"
     )
     for message in (
-        call_message("main", said, []),
-        load_message("the executable", "vulkan", "vulkan", {}, said),
+        call_message("main", error, []),
+        load_message("the executable", "vulkan", "vulkan", {}, error),
     ):
         assert "the device 'vulkan' was lost" in message
         assert "compile it for this" not in message

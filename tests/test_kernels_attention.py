@@ -1,4 +1,4 @@
-"""The kernel of ``subquant.attention``: each set of instructions, beside the formula in float64."""
+"""The kernel of ``subquant.attention``, compared with float64 for each instruction set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from subquant.runtime import Device, Executable
 from together import Together
 
 SOME = EVERY if LONG else [AUTO, case_of("avx2"), case_of("portable")]
-"""Of 16 lanes, of 8, and without an instruction that multiplies and adds."""
+"""Instruction sets of 16 lanes, of 8, and without FMA."""
 
 CASES = {
     "decode": Case(1, 4, 1, 256, 300, scale=0.0625),
@@ -38,12 +38,12 @@ CASES = {
     "blocks of sixteen": Case(3, 190, 1, 16, 70),
     "four lanes": Case(5, 2, 1, 12, 80),
 }
-OF_ALL = ("decode", "decode in a window", "prompt", "prompt in a window", "dynamic")
+FOR_ALL_INSTRUCTIONS = ("decode", "decode in a window", "prompt", "prompt in a window", "dynamic")
 CHOSEN = [
     pytest.param(*each.values, name, id=f"{each.id}-{name}", marks=each.marks)
     for each in SOME
     for name in CASES
-    if LONG or each is AUTO or name in OF_ALL
+    if LONG or each is AUTO or name in FOR_ALL_INSTRUCTIONS
 ]
 """In the short suite the fastest instructions have all cases."""
 COMPILED = {
@@ -51,7 +51,7 @@ COMPILED = {
         {
             name: CASES[name].text
             for name in CASES
-            if LONG or name in OF_ALL or instructions == "auto"
+            if LONG or name in FOR_ALL_INSTRUCTIONS or instructions == "auto"
         },
         kernels=instructions,
     )
@@ -68,9 +68,9 @@ def test_results_are_near_the_formula(name: str, instructions: str, cpu: Device)
         for position in {0, 1, 62, 63, 64, 65, last // 2, last}:
             if position > last:
                 continue
-            wanted = expected(case, query, keys, values, position)
-            found = function(query, keys, values, np.int32(position))
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+            exact = expected(case, query, keys, values, position)
+            result = function(query, keys, values, np.int32(position))
+            np.testing.assert_allclose(result, exact, rtol=0, atol=bound(case, query, keys, values))
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -80,12 +80,12 @@ def test_other_keys_are_not_read(name: str, instructions: str, cpu: Device) -> N
     case, function = CASES[name], COMPILED[instructions].function(name, cpu)
     query, keys, values = case.arrays(case.count)
     position = 107
-    wanted = function(query, keys, values, np.int32(position))
+    exact = function(query, keys, values, np.int32(position))
     for cache in (keys, values):
         cache[position + case.count :] = np.nan
         if case.window:
             cache[: position - case.window + 1] = np.nan
-    np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), wanted)
+    np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), exact)
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -94,9 +94,9 @@ def test_positions_are_clamped(instructions: str, cpu: Device) -> None:
         case, function = CASES[name], COMPILED[instructions].function(name, cpu)
         query, keys, values = case.arrays(1)
         for position, inside in ((-(2**31), 0), (2**31 - 1, case.context - 1)):
-            found = function(query, keys, values, np.int32(position))
-            wanted = function(query, keys, values, np.int32(inside))
-            np.testing.assert_array_equal(found, wanted)
+            result = function(query, keys, values, np.int32(position))
+            exact = function(query, keys, values, np.int32(inside))
+            np.testing.assert_array_equal(result, exact)
 
 
 @pytest.mark.parametrize("instructions", SOME)
@@ -105,30 +105,30 @@ def test_large_scores(instructions: str, cpu: Device) -> None:
     case, function = CASES["prompt"], COMPILED[instructions].function("prompt", cpu)
     query, keys, values = case.arrays(case.count)
     query *= np.float32(1e4)
-    found = function(query, keys, values, np.int32(3))
-    assert np.isfinite(found).all()
+    result = function(query, keys, values, np.int32(3))
+    assert np.isfinite(result).all()
     # Scores of 1e5 are off by 0.01 in f32: where two are that near, weights differ by as much.
-    wanted = expected(case, query, keys, values, 3)
-    assert np.median(np.abs(found - wanted)) < 1e-3
+    exact = expected(case, query, keys, values, 3)
+    assert np.median(np.abs(result - exact)) < 1e-3
 
 
 @pytest.mark.parametrize("instructions", SOME)
 @pytest.mark.parametrize("name", ["prompt", "prompt in a window"])  # without and with a softcap
-def test_no_number_stays_none(name: str, instructions: str, cpu: Device) -> None:
+def test_nan_stays_nan(name: str, instructions: str, cpu: Device) -> None:
     case, function = CASES[name], COMPILED[instructions].function(name, cpu)
     query, keys, values = case.arrays(case.count)
-    wanted = function(query, keys, values, np.int32(3)).copy()
-    query[5] = wanted[5] = np.nan
-    np.testing.assert_array_equal(function(query, keys, values, np.int32(3)), wanted)
+    exact = function(query, keys, values, np.int32(3)).copy()
+    query[5] = exact[5] = np.nan
+    np.testing.assert_array_equal(function(query, keys, values, np.int32(3)), exact)
 
 
 def test_exponential() -> None:
     """All exponents, 2**12 numbers of each, and the ends."""
     x = -np.arange(0, 0x42B00000, 1 << 11, dtype=np.uint32).view(np.float32)
     x = x[x > -87]
-    wanted = np.exp(x.astype(np.float64))
-    units = np.spacing(wanted.astype(np.float32)).astype(np.float64)
-    assert (np.abs(exponential(x) - wanted) / units).max() <= 2
+    exact = np.exp(x.astype(np.float64))
+    units = np.spacing(exact.astype(np.float32)).astype(np.float64)
+    assert (np.abs(exponential(x) - exact) / units).max() <= 2
     ends = exponential(np.float32([0, -87, -1e4, -np.inf, -3.4e38]))
     np.testing.assert_array_equal(ends, [1, 0, 0, 0, 0])
     assert np.isnan(exponential(np.float32([np.nan]))).all()
@@ -137,33 +137,33 @@ def test_exponential() -> None:
 def test_bounded() -> None:
     for softcap in (0.5, 30.0, 50.0):
         x = np.linspace(-20, 20, 100001, dtype=np.float32) * np.float32(softcap)
-        wanted = np.tanh(x.astype(np.float64) / softcap) * softcap
-        found = bounded(x, softcap)
-        assert np.abs(found - wanted).max() <= 4 * np.spacing(np.float32(softcap))
-        assert (np.sign(found) == np.sign(x)).all()
+        exact = np.tanh(x.astype(np.float64) / softcap) * softcap
+        result = bounded(x, softcap)
+        assert np.abs(result - exact).max() <= 4 * np.spacing(np.float32(softcap))
+        assert (np.sign(result) == np.sign(x)).all()
         np.testing.assert_array_equal(
             bounded(np.float32([np.inf, -np.inf, np.nan]), softcap), [softcap, -softcap, np.nan]
         )
 
 
 def kernels_of(case: Case, kernels: str = "auto") -> tuple[int, str]:
-    """How many kernels a program has, and what is said of it."""
-    said: list[Remark] = []
+    """Return the number of kernels of a program, and its remarks."""
+    remarks: list[Remark] = []
     options = CompileOptions(explain=True, kernels=kernels)
-    text = compile_to_bytes(case.text, options, emit="mlir", on_remark=said.append).decode()
-    return text.count('"stream.executable"()'), " ".join(map(str, said))
+    text = compile_to_bytes(case.text, options, emit="mlir", on_remark=remarks.append).decode()
+    return text.count('"stream.executable"()'), " ".join(map(str, remarks))
 
 
-def test_the_choice_is_said() -> None:
-    found, said = kernels_of(CASES["decode"], "portable")
-    assert found == 1
-    assert "'subquant.attention' op is computed by a kernel (portable)" in said
-    found, said = kernels_of(Case(1, 2, 1, 6, 16))
-    assert found == 0
-    assert "has no kernel: its head dimension 6 is no multiple of 4" in said
-    found, said = kernels_of(Case(1, 300, 1, 8, 16))
-    assert found == 0
-    assert "has no kernel: 300 query heads of a group do not fit the scratch memory" in said
+def test_remarks() -> None:
+    count, remarks = kernels_of(CASES["decode"], "portable")
+    assert count == 1
+    assert "'subquant.attention' op is computed by a kernel (portable)" in remarks
+    count, remarks = kernels_of(Case(1, 2, 1, 6, 16))
+    assert count == 0
+    assert "has no kernel: its head dimension 6 is no multiple of 4" in remarks
+    count, remarks = kernels_of(Case(1, 300, 1, 8, 16))
+    assert count == 0
+    assert "has no kernel: 300 query heads of a group do not fit the scratch memory" in remarks
     assert kernels_of(CASES["decode"], "none") == (0, "")
 
 
@@ -172,17 +172,17 @@ def test_a_cpu_without_f16_instructions(cpu: Device) -> None:
     case = CASES["decode"]
     data = compile_to_bytes(case.text, CompileOptions(target_cpu="x86-64", kernels="auto"))
     query, keys, values = case.arrays(1)
-    found = Executable(data, cpu).main(query, keys, values, np.int32(70))
-    wanted = expected(case, query, keys, values, 70)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+    result = Executable(data, cpu).main(query, keys, values, np.int32(70))
+    exact = expected(case, query, keys, values, 70)
+    np.testing.assert_allclose(result, exact, rtol=0, atol=bound(case, query, keys, values))
 
 
 def caches_program(context: int, *, variables: bool) -> str:
     """One step: a row is written to four caches, two pairs are attended, one after the other."""
     cache, row, query = f"tensor<{context}x1x64xf16>", "tensor<1x1x64xf32>", "tensor<1x4x64xf32>"
     numbers = range(4)
-    given = [f"%old_{n}: {cache}" for n in numbers]
-    kept = [
+    old_caches = [f"%old_{n}: {cache}" for n in numbers]
+    variable_caches = [
         f"""
         "util.global"() {{sym_name = "cache_{n}", sym_visibility = "private", is_mutable,
                           type = {cache}, initial_value = dense<0.0> : {cache}}} : () -> ()"""
@@ -210,33 +210,33 @@ def caches_program(context: int, *, variables: bool) -> str:
           : ({query}, {cache}, {cache}, tensor<i32>) -> {query}"""
         for n, q in enumerate(("%x", "%y_0"))
     ]
-    arguments = [f"%x: {query}", "%p: tensor<i32>", *([] if variables else given)]
+    arguments = [f"%x: {query}", "%p: tensor<i32>", *([] if variables else old_caches)]
     results = ["%y_1", *([] if variables else [f"%new_{n}" for n in numbers])]
     types = [query, *([] if variables else [cache] * len(numbers))]
     body = [*(loads if variables else []), *halves, *updates, *attended]
-    lines = "\n        ".join([*body, *(stores if variables else [])])
-    return f"""{"".join(kept if variables else [])}
+    statements = "\n        ".join([*body, *(stores if variables else [])])
+    return f"""{"".join(variable_caches if variables else [])}
       func.func @main({", ".join(arguments)}) -> ({", ".join(types)}) {{
         %zero = stablehlo.constant dense<0> : tensor<i32>
-        {lines}
+        {statements}
         return {", ".join(results)} : {", ".join(types)}
       }}"""
 
 
 def steps_of(context: int, count: int, *, variables: bool) -> list[np.ndarray]:
-    """What some steps give."""
+    """Return the results of some steps."""
     main = subquant.compile(caches_program(context, variables=variables)).main
     caches: list[object] = []
     if not variables:
         caches = [main.put(n + 2, np.zeros((context, 1, 64), np.float16)) for n in range(4)]
-    generator, found = np.random.default_rng(0), []
+    generator, result = np.random.default_rng(0), []
     for position in range(count):
         x = generator.normal(size=(1, 4, 64)).astype(np.float32)
         y, *caches = main.invoke(
             [x, np.int32(position), *caches], resident=True, donate=range(2, 2 + len(caches))
         )
-        found.append(np.asarray(y))
-    return found
+        result.append(np.asarray(y))
+    return result
 
 
 @pytest.mark.parametrize("variables", [True, False], ids=["variables", "arguments"])
@@ -246,7 +246,7 @@ def test_caches_that_are_written_in_place(variables: bool) -> None:
     long = steps_of(131072, 60, variables=variables)
     generator = np.random.default_rng(0)
     caches = np.zeros((4, 60, 64))
-    for position, found in enumerate(short):
+    for position, result in enumerate(short):
         x = generator.normal(size=(1, 4, 64)).astype(np.float32)
         caches[:, position] = x[0].astype(np.float16)
         y = x[0].astype(np.float64)
@@ -254,5 +254,5 @@ def test_caches_that_are_written_in_place(variables: bool) -> None:
             scores = 0.25 * y @ keys[: position + 1].T
             weights = np.exp(scores - scores.max(-1, keepdims=True))
             y = weights @ values[: position + 1] / weights.sum(-1, keepdims=True)
-        np.testing.assert_allclose(found[0], y, atol=1e-4)
+        np.testing.assert_allclose(result[0], y, atol=1e-4)
     np.testing.assert_array_equal(short, long)

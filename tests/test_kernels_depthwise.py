@@ -1,4 +1,4 @@
-"""Convolutions of groups of channels: the same integers whatever a CPU multiplies with."""
+"""Grouped and depthwise convolutions: every instruction set gives the same integers."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def lowered_text(text, **options):
 
 
 def grouped(x, w, groups, strides=(1, 1), dilations=(1, 1), padding=(0, 0)):
-    """As `convolution`: the weight has the channels of a group, and the columns of all."""
+    """Return a program like `convolution`, with groups, and its result."""
     padded = np.pad(x, [(0, 0), (padding[0],) * 2, (padding[1],) * 2, (0, 0)])
-    parts = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
-    expected = np.concatenate([convolved(*part, strides, dilations) for part in parts], axis=3)
+    operands = zip(np.split(padded, groups, axis=3), np.split(w, groups, axis=3), strict=True)
+    expected = np.concatenate([convolved(*each, strides, dilations) for each in operands], axis=3)
     text, _ = convolution(
         x, np.zeros((*w.shape[:2], x.shape[3], w.shape[3])), strides, dilations, padding
     )
@@ -40,7 +40,7 @@ def depthwise(x, w, **options):
     return grouped(x, w, x.shape[3], **options)
 
 
-APART = {
+DEPTHWISE = {
     "3x3": ((1, 14, 15, 64), (3, 3, 1, 64), {"padding": (1, 1)}),
     "5x5": ((1, 13, 17, 24), (5, 5, 1, 24), {"padding": (2, 2)}),
     "steps": ((2, 15, 17, 20), (5, 3, 1, 20), {"strides": (2, 1)}),
@@ -65,16 +65,16 @@ APART = {
 
 
 @pytest.mark.parametrize("instructions", SOME)
-@pytest.mark.parametrize("case", APART)
+@pytest.mark.parametrize("case", DEPTHWISE)
 @pytest.mark.share(6)
 def test_depthwise_convolutions_are_exact(case, instructions):
-    x_shape, w_shape, options = APART[case]
+    x_shape, w_shape, options = DEPTHWISE[case]
     x, w = drawn(*x_shape), drawn(*w_shape, seed=1)
     text, expected = depthwise(x, w, **options)
     main = main_of(text, kernels=instructions)
     assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
-    found = main(x, w)
-    np.testing.assert_array_equal(found, expected)
+    result = main(x, w)
+    np.testing.assert_array_equal(result, expected)
 
 
 GROUPS = {
@@ -97,15 +97,15 @@ def test_convolutions_of_groups_are_exact(case, instructions):
     text, expected = grouped(x, w, groups, **options)
     main = main_of(text, kernels=instructions)
     assert '"flow.dispatch"' in lowered_text(text, kernels=instructions)
-    found = main(x, w)
-    np.testing.assert_array_equal(found, expected)
+    result = main(x, w)
+    np.testing.assert_array_equal(result, expected)
 
 
 @pytest.mark.parametrize(
     ("channels", "columns", "groups"),
     [(30, 30, 10), (27, 36, 9), (36, 18, 9)],
 )
-def test_many_groups_that_do_not_fill_vectors_are_left_to_loops(channels, columns, groups):
+def test_groups_that_do_not_fill_vectors_have_no_kernel(channels, columns, groups):
     x, w = drawn(1, 9, 9, channels), drawn(3, 3, channels // groups, columns, seed=1)
     text, _ = grouped(x, w, groups)
     calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
@@ -114,18 +114,18 @@ def test_many_groups_that_do_not_fill_vectors_are_left_to_loops(channels, column
 
 @pytest.mark.parametrize(("size", "workgroups"), [(8, 1), (28, 2), (56, 4), (112, 8)])
 def test_threads_share_small_depthwise_convolutions(size, workgroups):
-    """A product takes as long as four of others; with more parts more lines are gathered twice."""
+    """A tap counts as four MACs; more workgroups gather more image rows twice."""
     text, _ = depthwise(drawn(1, size, size, 32), drawn(3, 3, 1, 32, seed=1), padding=(1, 1))
     options = CompileOptions(kernels="avx2", target_cpu="haswell")
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
     counts = re.findall(r'"stream.return"\(%c(\d+)(?:_\d+)?, .*\n.*@(\w+), sym_name', lowered)
-    found = {int(count) for count, name in counts if name == "depthwise_product"}
-    assert found == {workgroups}
+    result = {int(count) for count, name in counts if name == "depthwise_product"}
+    assert result == {workgroups}
 
 
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.share(2)
-def test_depthwise_sums_of_extremes_are_exact(instructions):
+def test_depthwise_accumulators_of_extremes_are_exact(instructions):
     text, _ = depthwise(drawn(1, 12, 9, 40), drawn(3, 3, 1, 40), padding=(1, 1))
     main = main_of(text, kernels=instructions)
     for left, right in itertools.product((-128, 127), repeat=2):
@@ -137,7 +137,7 @@ def test_depthwise_sums_of_extremes_are_exact(instructions):
 @pytest.mark.parametrize("instructions", EVERY)
 @pytest.mark.parametrize("written", [convolution, depthwise])
 @pytest.mark.share(2)
-def test_windows_of_quantized_pictures_read_zero_points_outside(written, instructions):
+def test_quantized_images_are_padded_with_zero_points(written, instructions):
     inputs = 24 if written is convolution else 1
     x, w = drawn(1, 9, 17, 24), np.maximum(drawn(3, 3, inputs, 24, seed=1), -127)
     text, expected = written(x.astype(np.int32) + 5, w, padding=(1, 1))
@@ -151,12 +151,12 @@ def test_windows_of_quantized_pictures_read_zero_points_outside(written, instruc
     text = text.replace("xi32>", "x!quant.uniform<i32:f32, 1.0>>")
     calls = compile_to_bytes(text, CompileOptions(kernels=instructions), emit="mlir").decode()
     assert '"flow.dispatch"' in calls
-    assert "tensor<1x11x19x24xi8>" not in calls  # a copy that the kernels do not know of
+    assert "tensor<1x11x19x24xi8>" not in calls  # no padded copy beside the kernels
     executable = subquant.compile(text, kernels=instructions)
     np.testing.assert_array_equal(executable.main(x, w), expected)
 
 
-def test_windows_that_are_too_large_for_the_kernel_are_left_to_loops():
+def test_large_filters_have_no_kernel():
     x, w = drawn(1, 70, 71, 3), drawn(67, 69, 1, 3, seed=1)
     text, expected = depthwise(x, w)
     calls = compile_to_bytes(text, CompileOptions(), emit="mlir").decode()
@@ -175,11 +175,11 @@ def test_packs_have_each_tap_of_each_output_once(size):
         firsts = np.cumsum([0, *(len(groups.of_output(n)) for n in range(groups.period))])
         for window in range(8):
             expected = sum(x[window * step + tap * apart] * weight[:, tap] for tap in range(taps))
-            found, begin = 0, window % groups.period
+            result, phase = 0, window % groups.period
             for number, (group, *_) in enumerate(groups.of_output(window)):
                 read = x[group * groups.spacing + np.arange(size) * apart]
-                found = found + (packed[firsts[begin] + number] * read.T).sum(-1)
-            np.testing.assert_array_equal(found, expected)
+                result = result + (packed[firsts[phase] + number] * read.T).sum(-1)
+            np.testing.assert_array_equal(result, expected)
 
 
 def test_adjacent_outputs_share_packs():
@@ -198,8 +198,8 @@ ASSEMBLY = {
 
 
 @pytest.mark.parametrize("instructions", ASSEMBLY)
-def test_taps_are_multiplied_in_groups(instructions, tmp_path):
-    triple, cpu, wanted = ASSEMBLY[instructions]
+def test_taps_are_multiplied_in_k_packs(instructions, tmp_path):
+    triple, cpu, instruction = ASSEMBLY[instructions]
     flags = (
         f"--iree-llvmcpu-target-triple={triple}",
         f"--iree-llvmcpu-target-cpu={cpu}",
@@ -212,6 +212,6 @@ def test_taps_are_multiplied_in_groups(instructions, tmp_path):
     compile_to_bytes(text.replace("  %y =", constant), CompileOptions(iree_flags=flags))
     [file] = tmp_path.glob("*.s")
     assembly = file.read_text()
-    lines = assembly[assembly.index("depthwise_product") :]
-    assert len(re.findall(wanted, lines)) >= 12  # of four windows, a line of taps each
-    assert not re.search(r"vpmull|\bmul\b.*\.4s|\bmla\b", lines)
+    kernel = assembly[assembly.index("depthwise_product") :]
+    assert len(re.findall(instruction, kernel)) >= 12  # four output pixels, a row of taps each
+    assert not re.search(r"vpmull|\bmul\b.*\.4s|\bmla\b", kernel)

@@ -1,7 +1,7 @@
-"""The kernel for devices of many threads: the sums of float64, in every layout of weights.
+"""The blockwise GEMM kernel for GPUs, compared with float64 for every layout of weights.
 
-What is compiled takes the weight as an argument where nothing else is said, so that the compiler
-cannot compute with it.
+Programs take the weight as an argument unless a test says otherwise, so that the compiler does not
+evaluate it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CASES = [
 ]
 
 
-def sums(x, q, scales, block, zeros=None, offsets=None):
-    """In float64, of activations as they are."""
+def exact_product(x, q, scales, block, zeros=None, offsets=None):
+    """Return the product in float64, of unquantized activations."""
     weight = np.repeat(scales.astype(np.float64), block, 0)
     moved = q.astype(np.float64)
     if zeros is not None:
@@ -69,37 +69,37 @@ def check(
     rows=None,
     kernels="spirv",
 ):
-    given = arrays(*case, zeros=zeros, offsets=offsets)
+    inputs = arrays(*case, zeros=zeros, offsets=offsets)
     text = program(rows or case[0], *case[1:], zeros=zeros, offsets=offsets, transposed=transposed)
     options = {"activations": activations, "kernels": kernels}
     executable = subquant.compile(text, target="vulkan", device=device, **options)
-    turned = [given[0], *(each.T.copy() for each in given[1:])] if transposed else given
-    names = iter(given[3:])
-    exact = {"float": sums, "int8": reference}[activations]
+    arguments = [inputs[0], *(each.T.copy() for each in inputs[1:])] if transposed else inputs
+    names = iter(inputs[3:])
+    exact = {"float": exact_product, "int8": reference}[activations]
     expected = exact(
-        *given[:3],
+        *inputs[:3],
         case[3],
         next(names) if zeros else None,
         next(names) if offsets else None,
     )
-    found = executable.main(*turned)
-    assert found.shape == expected.shape
+    result = executable.main(*arguments)
+    assert result.shape == expected.shape
     # Each product, or each block of them, adds a rounding of f32 or two.
-    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.share(4)
-def test_sums_are_those_of_float64(case, activations, vulkan):
+def test_products_are_those_of_float64(case, activations, vulkan):
     check(case, vulkan, activations)
 
 
 @ON_VULKAN
 @ACTIVATIONS
 @pytest.mark.share(2)
-def test_devices_that_are_cpus_have_sums_as_a_whole(activations, vulkan):
+def test_cpu_devices_have_no_split_k(activations, vulkan):
     check((1, 256, 128, 32), vulkan, activations, kernels="spirv-cpu")
 
 
@@ -118,40 +118,40 @@ def test_the_device_says_which_kernels_it_has(vulkan):
 
 
 @ON_VULKAN
-def test_activations_that_are_no_numbers_or_small(vulkan):
+def test_activations_of_nan_infinity_and_subnormals(vulkan):
     """A block of NaN or infinities is NaN, one of subnormals counts as zeros; as on CPUs."""
     x, q, scales = arrays(9, 128, 64, 32)
     x[1, 40], x[2, 99], x[3, 5], x[4, :32] = np.nan, np.inf, -np.inf, 1e-40
     x[5], x[6, 32:64], x[7, 3], x[8, 64:] = 0, 2.0**-101, 3e30, -0.0
-    given, text = (x, q, scales), program(9, 128, 64, 32)
+    inputs, text = (x, q, scales), program(9, 128, 64, 32)
     options = {"activations": "int8", "kernels": "spirv"}
-    found = subquant.compile(text, target="vulkan", device=vulkan, **options).main(*given)
-    expected = subquant.compile(text, activations="int8").main(*given)
+    result = subquant.compile(text, target="vulkan", device=vulkan, **options).main(*inputs)
+    expected = subquant.compile(text, activations="int8").main(*inputs)
     assert np.isnan(expected[1:4]).all()
     assert np.isfinite(expected[4:]).all()
     bound = 3e-6 * np.abs(expected).max(1, keepdims=True, initial=0, where=np.isfinite(expected))
-    np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
-    assert (np.abs(found - expected)[[0, *range(4, 9)]] <= bound[[0, *range(4, 9)]]).all()
+    np.testing.assert_array_equal(np.isnan(result), np.isnan(expected))
+    assert (np.abs(result - expected)[[0, *range(4, 9)]] <= bound[[0, *range(4, 9)]]).all()
 
 
-SHARED = {
+SPLIT_K = {
     "one row": (program(1, 1024, 256, 32), 8),
-    "as few steps as that": (program(1, 352, 256, 32), 1),
+    "as few steps as workgroups": (program(1, 352, 256, 32), 1),
     "steps that 8 does not divide": (program(1, 1120, 256, 32), 7),
     "many rows": (program(128, 1024, 256, 32), 4),
-    "rows that are counted at run time": (program("?", 1024, 256, 32), 1),
+    "dynamic M": (program("?", 1024, 256, 32), 1),
 }
 
 
-@pytest.mark.parametrize("case", SHARED)
+@pytest.mark.parametrize("case", SPLIT_K)
 @pytest.mark.parametrize("target", ["generic", "generic-cpu"])
-def test_few_rows_are_shared_by_workgroups(case, target):
-    """What a large GPU is too large for: so many have a part of each sum."""
-    text, shares = SHARED[case]
+def test_few_rows_have_split_k(case, target):
+    """A large GPU needs more workgroups than a GEMV has tiles: they share K."""
+    text, split_k = SPLIT_K[case]
     options = CompileOptions("vulkan", vulkan_target=target)
     lowered = compile_to_bytes(text, options, emit="mlir").decode()
-    found = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
-    assert int(found[1] or 1) == (shares if target == "generic" else 1)
+    match = re.search(r"@thread_product.*->\s*tensor<(?:\?|\d+)x(?:(\d+)x)?256xf32>", lowered)
+    assert int(match[1] or 1) == (split_k if target == "generic" else 1)
 
 
 @ON_VULKAN
@@ -191,22 +191,22 @@ def test_scales_that_are_quantized(storage, several, vulkan):
 """
     text = text.replace("{\n", dequantize, 1)
     executable = subquant.compile(text, target="vulkan", device=vulkan, kernels="spirv")
-    found = executable.main(x, q, codes, outer)
-    expected = sums(x, q, scales, block)
-    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+    result = executable.main(x, q, codes, outer)
+    expected = exact_product(x, q, scales, block)
+    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
 @ON_VULKAN
 @ACTIVATIONS
-def test_rows_that_are_known_at_run_time(activations, vulkan):
+def test_dynamic_m(activations, vulkan):
     text = program("?", 256, 96, 32)
     executable = subquant.compile(text, target="vulkan", device=vulkan, activations=activations)
     for rows in (1, 4, 5, 14):
-        given = arrays(rows, 256, 96, 32, seed=rows)
-        exact = {"float": sums, "int8": reference}[activations]
-        found = executable.main(*given)
-        assert found.shape == (rows, 96)
-        np.testing.assert_allclose(found, exact(*given, 32), atol=3e-4)
+        inputs = arrays(rows, 256, 96, 32, seed=rows)
+        exact = {"float": exact_product, "int8": reference}[activations]
+        result = executable.main(*inputs)
+        assert result.shape == (rows, 96)
+        np.testing.assert_allclose(result, exact(*inputs, 32), atol=3e-4)
 
 
 @ON_VULKAN
@@ -221,9 +221,9 @@ def test_sums_of_integers_are_exact_at_the_extremes(storage, vulkan):
     scales = np.ones((depth // block, columns), np.float32)
     text = program(rows, depth, columns, block, storage)
     executable = subquant.compile(text, target="vulkan", device=vulkan, activations="int8")
-    for given in (x, -x):
-        expected = np.full((rows, columns), float(given[0, 0]) * extreme * depth)
-        np.testing.assert_array_equal(executable.main(given, q, scales), expected)
+    for activations in (x, -x):
+        expected = np.full((rows, columns), float(activations[0, 0]) * extreme * depth)
+        np.testing.assert_array_equal(executable.main(activations, q, scales), expected)
 
 
 @ON_VULKAN
@@ -244,17 +244,17 @@ def test_types_of_ggml(name, activations, vulkan):
     exact = gguf.quants.dequantize(stored, kind).astype(np.float64)
     x = rng.standard_normal((3, depth)).astype(np.float32)
     weight = GgmlTensor(stored.reshape(-1), name, (count, depth))
-    module = trace_function(lambda given: linear(given, weight), x)
+    module = trace_function(lambda operand: linear(operand, weight), x)
     options = CompileOptions("vulkan", activations=activations)
-    found = Executable(compile_to_bytes(module, options), vulkan).main(x)
+    result = Executable(compile_to_bytes(module, options), vulkan).main(x)
     bound = {"float": 3e-6, "int8": 0.02}[activations]
     expected = x.astype(np.float64) @ exact.T
-    assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
+    assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
 
 
 @ON_VULKAN
-def test_what_is_known_is_computed_as_well(vulkan):
-    """IREE runs what it knows all operands of on the CPU, which has no such threads."""
+def test_constant_operands(vulkan):
+    """IREE would evaluate a dispatch of constants on the CPU, which has no SPIR-V."""
     x, q, scales = arrays(2, 64, 256, 32)
     text = program(2, 64, 256, 32)
     body = text.split("{", 1)[1]
@@ -263,23 +263,23 @@ def test_what_is_known_is_computed_as_well(vulkan):
         type_ = f"tensor<{'x'.join(map(str, array.shape))}x{element}>"
         return f'  %{name} = arith.constant dense<"0x{array.tobytes().hex()}"> : {type_}'
 
-    known = "\n".join([
+    constants = "\n".join([
         constant("x", x, "f32"), constant("b", q, "i8"),
         "  %q = stablehlo.convert %b : (tensor<64x256xi8>) -> tensor<64x256xi4>",
         constant("s", scales, "f32"),
     ])  # fmt: skip
-    text = f"func.func @main() -> tensor<2x256xf32> {{\n{known}{body}"
-    found = subquant.compile(text, target="vulkan", device=vulkan).main()
-    expected = sums(x, q, scales, 32)
-    assert np.abs(found - expected).max() <= 3e-6 * np.abs(expected).max()
+    text = f"func.func @main() -> tensor<2x256xf32> {{\n{constants}{body}"
+    result = subquant.compile(text, target="vulkan", device=vulkan).main()
+    expected = exact_product(x, q, scales, 32)
+    assert np.abs(result - expected).max() <= 3e-6 * np.abs(expected).max()
 
 
-# -- what is written ------------------------------------------------------------------------------
+# -- lowered programs ------------------------------------------------------------------------------
 
 
 @ACTIVATIONS
 @pytest.mark.parametrize("rows", [1, 128])
-def test_no_real_of_the_weight_is_written(rows, activations):
+def test_the_weight_is_not_dequantized_to_memory(rows, activations):
     """No tensor or memref of floats has as many elements as the weight."""
     options = CompileOptions("vulkan", activations=activations)
     text = compile_to_bytes(program(rows, 256, 512, 32), options, emit="mlir").decode()
@@ -290,10 +290,10 @@ def test_no_real_of_the_weight_is_written(rows, activations):
 
 
 def remarks_of(text, **options):
-    found = []
+    remarks = []
     options = CompileOptions("vulkan", explain=True, **options)
-    compile_to_bytes(text, options, emit="mlir", on_remark=found.append)
-    return [remark.message for remark in found]
+    compile_to_bytes(text, options, emit="mlir", on_remark=remarks.append)
+    return [remark.message for remark in remarks]
 
 
 def test_the_choice_is_explained_and_can_be_overridden():
@@ -313,7 +313,7 @@ def test_the_choice_is_explained_and_can_be_overridden():
     ],
     ids=["f64", "small", "long"],
 )
-def test_what_has_no_kernel_is_left_to_loops(text, reason):
+def test_match_failures(text, reason):
     assert any(reason in message for message in remarks_of(text))
 
 

@@ -1,4 +1,4 @@
-"""Sums of two bytes with one shift: the same for every pair, whatever was written before."""
+"""Additions of two bytes with one shift: exact for every pair of operands."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ func.func @{op}(%x: {x}, %y: {y}) -> {z} {{
 
 def nearest(x: np.ndarray, y: np.ndarray, sign: int) -> np.ndarray:
     """The exact quotient of whole numbers, rounded: scales as f32 are steps of ``2**-40``."""
-    parts = [int(Fraction(float(np.float32(scale))) * 2**40) for scale in SCALES]
-    total = (x - ZERO_POINTS[0]) * parts[0] + sign * (y - ZERO_POINTS[1]) * parts[1]
-    doubled = 2 * total + parts[2]
-    assert (doubled % (2 * parts[2]) > 0).all()  # there are no ties
-    return doubled // (2 * parts[2]) + ZERO_POINTS[2]
+    units = [int(Fraction(float(np.float32(scale))) * 2**40) for scale in SCALES]
+    total = (x - ZERO_POINTS[0]) * units[0] + sign * (y - ZERO_POINTS[1]) * units[1]
+    doubled = 2 * total + units[2]
+    assert (doubled % (2 * units[2]) > 0).all()  # there are no ties
+    return doubled // (2 * units[2]) + ZERO_POINTS[2]
 
 
 @pytest.mark.parametrize("how", ["exact", "fixed-point"])
-def test_every_pair_has_the_sum_that_is_rounded_once(how: str, cpu: Device) -> None:
+def test_every_pair_is_rounded_once(how: str, cpu: Device) -> None:
     text = "".join(function(*each) for each in PROGRAMS.items())
     lowered = compile_to_bytes(text, CompileOptions(requantization=how), emit="mlir").decode()
-    # What the pass has written: two products of 32 bits, one shift, no comparison.
+    # The pass emits two products of 32 bits, one shift, no comparison.
     names = re.findall(r"stablehlo\.(multiply|shift_right_arithmetic|compare|select)", lowered)
     assert sorted(names) == sorted(2 * ["multiply", "multiply", "shift_right_arithmetic"])
     executable = subquant.compile(text, device=cpu, requantization=how)
     for op, storage in PROGRAMS.items():
         every = np.arange(256, dtype=np.uint8).view(np.int8 if storage == "i8" else np.uint8)
         x, y = np.meshgrid(every, every, indexing="ij")
-        found = executable[op](x, y)
+        result = executable[op](x, y)
         expected = nearest(x.astype(np.int64), y.astype(np.int64), -1 if op == "subtract" else 1)
         low, high = np.iinfo(every.dtype).min, np.iinfo(every.dtype).max
-        np.testing.assert_array_equal(found, np.clip(expected, low, high), err_msg=op)
+        np.testing.assert_array_equal(result, np.clip(expected, low, high), err_msg=op)
