@@ -447,7 +447,7 @@ def test_long_calls_wake_workers_without_the_policy(
 ) -> None:
     """The policy decides for short calls whether workers would wake in time."""
     work = Work(nanoseconds, 1)
-    monkeypatch.setattr("subquant.runtime.executable._work", lambda function: work)
+    monkeypatch.setattr("subquant.signature.Work.from_text", lambda text: work)
     woken: list[str] = []
     for name in ("wake", "wake_all"):
         monkeypatch.setattr(pool, name, lambda name=name: woken.append(name))

@@ -92,12 +92,11 @@ def peels_loops(module: ir.Module, features: str) -> bool:
     """
     has = features.split(",")
     if "avx512f" in has:
-        return not any(_is_convolution(op) for op in walk(module.operation, in_kernels=False))
+        return not any(
+            str(op.name).startswith(_CONVOLUTIONS)
+            for op in walk(module.operation, in_kernels=False)
+        )
     return "avx2" in has
-
-
-def _is_convolution(op: Operation) -> bool:
-    return str(op.name).startswith(_CONVOLUTIONS)
 
 
 def _reflections(module: ir.Module) -> Iterator[tuple[Operation, dict[str, ir.Attribute]]]:

@@ -138,7 +138,9 @@ def record_names(module: ir.Module) -> None:
         block = function.regions[0].blocks[0]
         names = [
             [_name_of(argument.location) for argument in block.arguments],
-            [_result_name(attributes) for attributes in _result_attributes(function)],
+            [_result_name(each) for each in function.attributes["res_attrs"]]
+            if "res_attrs" in function.attributes
+            else [],
         ]
         with function.context:
             for attribute, names_of_values in zip(NAMES_ATTRIBUTES, names, strict=True):
@@ -149,10 +151,6 @@ def record_names(module: ir.Module) -> None:
 
 def _name_of(location: ir.Location) -> str:
     return location.name_str if isinstance(location, ir.NameLoc) else ""
-
-
-def _result_attributes(function: ir.Operation) -> list[ir.DictAttr]:
-    return list(function.attributes["res_attrs"]) if "res_attrs" in function.attributes else []
 
 
 def _result_name(attributes: ir.DictAttr) -> str:

@@ -60,7 +60,7 @@ def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
-        raise InputError(f"cannot read '{path}': {_reason(error)}") from None
+        raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
     return parse_object(data.removeprefix(codecs.BOM_UTF8), what, str(path))
 
 
@@ -172,10 +172,6 @@ def _check_unicode(loaded: object) -> None:
     except UnicodeEncodeError as error:
         wrong = error.object[error.start]
         raise ValueError(f"{shown(wrong)} is half of a surrogate pair") from None
-
-
-def _reason(error: Exception) -> str:
-    return str(getattr(error, "strerror", None) or error)
 
 
 def shown(value: object, limit: int = 80) -> str:

@@ -245,7 +245,8 @@ class _Session:
                 if name.startswith(f"{WORKER}_dispatch"):
                     function.erase()
                     self._append(module, worker_pool.worker_function(name, pause))
-                elif name in exports and not _has_local_memory(exports[name]):
+                elif name in exports and "workgroup_local_memory" not in exports[name].attributes:
+                    # Workgroups with local memory run on IREE's own threads, which allocate it.
                     inner = self._ir.StringAttr.get(WORKGROUP.format(name), module.context)
                     function.attributes["sym_name"] = inner
                     function.attributes["no_inline"] = self._ir.UnitAttr.get(module.context)
@@ -268,11 +269,6 @@ def _children(parent: Any, name: str) -> Iterator[Any]:
 
 def _symbol(op: Any) -> str:
     return op.attributes["sym_name"].value if "sym_name" in op.attributes else ""
-
-
-def _has_local_memory(export: Any) -> bool:
-    """True if workgroups use memory that IREE allocates for each of its own threads."""
-    return "workgroup_local_memory" in export.attributes
 
 
 def _compile_worker_program(flags: list[str]) -> bytes:

@@ -14,7 +14,6 @@ from ..numerics.element_types import Array
 from . import native_calls
 from .device_arrays import DeviceArray
 from .direct_calls import PreparedCall, unwrap_results
-from .marshalling import Parameter
 
 if TYPE_CHECKING:
     from .function import Function
@@ -128,7 +127,9 @@ class BoundCall:
         else:
             value = parameter.stored(argument, function.device, quantized_io)
         self._values[index], self._prepared, self._is_new = value, None, True
-        is_written = is_own and value.is_host and not value.prepacked and _is_full(parameter)
+        shape = parameter.type.shape
+        has_static_size = shape is not None and all(shape)
+        is_written = is_own and value.is_host and not value.prepacked and has_static_size
         self._memory[index] = function.device.writable_bytes(value.view) if is_written else None
 
     def _other_call(self) -> Any:
@@ -139,8 +140,3 @@ class BoundCall:
             if self._prepared is not None:
                 return self.invoke()
         return unwrap_results(self._function.invoke(self._values, resident=True))
-
-
-def _is_full(parameter: Parameter) -> bool:
-    """True for a tensor with static dimensions and elements."""
-    return parameter.type.shape is not None and all(parameter.type.shape)

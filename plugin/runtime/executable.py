@@ -78,7 +78,7 @@ class Executable:
         name = "the executable" if isinstance(source, bytes) else quoted(name)
         _check_target(functions, name, self.device)
         _check_cpu(functions, name)
-        work = [_work(each) for each in functions]
+        work = [Work.from_text(each.reflection.get(WORK_KEY, "")) for each in functions]
         pool = self.device.worker_pool(work, worker_program(self._module))
         device = self.device.open(work) if pool is None else self.device.open(())
         self.threads = pool.threads if pool is not None else self.device.threads_of(device)
@@ -127,10 +127,6 @@ class Executable:
         raise AttributeError(
             f"no function is named {quoted(name)}; {expected_name(name, functions)}"
         )
-
-
-def _work(function: PublicFunction) -> Work | None:
-    return Work.from_text(function.reflection.get(WORK_KEY, ""))
 
 
 def _check_target(functions: Sequence[PublicFunction], name: str, device: Device) -> None:

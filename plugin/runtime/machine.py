@@ -24,24 +24,22 @@ def describe_machine() -> dict[str, str]:
     from .. import __version__
 
     features = host_features() or frozenset()
+    model = re.search(r"^model name\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
     description = {
-        "CPU": _processor("model name") or platform.processor() or platform.machine(),
+        "CPU": (model.group(1).strip() if model else "")
+        or platform.processor()
+        or platform.machine(),
         "features": ", ".join(name for name in _FOR_INTEGERS if name in features),
         "cores": str(available_cores()),
         "caches": _caches(),
-        "memory": _memory(),
+        "memory": f"{int(memory.group(1)) / 2**20:.0f} GiB" if memory else "",
         "system": f"{platform.system()} {platform.machine()}",
         "Python": platform.python_version(),
         "subquant": __version__,
         **{name: version or "" for name, version in installed_versions().items()},
     }
     return {name: text for name, text in description.items() if text}
-
-
-def _processor(field: str) -> str:
-    """Return a field of the first processor in ``/proc/cpuinfo``."""
-    description = re.search(rf"^{field}\s*: (.+)$", _read("/proc/cpuinfo"), re.MULTILINE)
-    return description.group(1).strip() if description else ""
 
 
 def _caches() -> str:
@@ -52,11 +50,6 @@ def _caches() -> str:
         if kind != "Instruction" and size:
             description.append(f"L{level} {size.removesuffix('K')} KiB")
     return ", ".join(description)
-
-
-def _memory() -> str:
-    description = re.search(r"^MemTotal:\s+(\d+) kB", _read("/proc/meminfo"), re.MULTILINE)
-    return f"{int(description.group(1)) / 2**20:.0f} GiB" if description else ""
 
 
 def _read(path: str | Path) -> str:

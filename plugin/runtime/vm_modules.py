@@ -39,12 +39,9 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
     Raises:
         InputError: the file cannot be read or is no executable.
     """
-    name, data = ("<bytes>", source) if isinstance(source, bytes) else _read(source)
-    return name, _module_of(name, data)
-
-
-def _read(path: str | os.PathLike[str]) -> tuple[str, bytes]:
-    return os.fspath(path), read_input(path)
+    if isinstance(source, bytes):
+        return "<bytes>", _module_of("<bytes>", source)
+    return os.fspath(source), _module_of(os.fspath(source), read_input(source))
 
 
 def _module_of(name: str, data: bytes) -> Any:
