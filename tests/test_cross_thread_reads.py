@@ -36,15 +36,15 @@ def tensor(shape: Sequence[int]) -> str:
 
 def normalized(shape: Sequence[int], axes: Sequence[int], before: str) -> str:
     """``y - sum(y)`` over some axes, of the argument or of its square."""
-    state = [axis for axis in range(len(shape)) if axis not in axes]
-    whole, totals = tensor(shape), tensor([shape[axis] for axis in state])
+    remaining = [axis for axis in range(len(shape)) if axis not in axes]
+    whole, reduced = tensor(shape), tensor([shape[axis] for axis in remaining])
     return f"""
 func.func @main(%x: {whole}) -> {whole} {{
   %zero = stablehlo.constant dense<0.0> : tensor<f32>
   %y = {before} : {whole}
   %s = stablehlo.reduce(%y init: %zero) applies stablehlo.add across dimensions = {list(axes)}
-      : ({whole}, tensor<f32>) -> {totals}
-  %b = stablehlo.broadcast_in_dim %s, dims = {state} : ({totals}) -> {whole}
+      : ({whole}, tensor<f32>) -> {reduced}
+  %b = stablehlo.broadcast_in_dim %s, dims = {remaining} : ({reduced}) -> {whole}
   %r = stablehlo.subtract %y, %b : {whole}
   return %r : {whole}
 }}"""
@@ -373,10 +373,10 @@ class Join:
         return self.program.text([("%r", result)], statements)
 
     def expected(self, x: np.ndarray) -> np.ndarray:
-        sections = [self.program.part(x, n) for n in range(self.number)]
-        cut = sections[0].shape[self.axis]
-        rest = [part.take(range(int(self.is_ragged), cut), self.axis) for part in sections[1:]]
-        return np.concatenate([sections[0], *rest], self.axis)
+        computed = [self.program.part(x, n) for n in range(self.number)]
+        cut = computed[0].shape[self.axis]
+        rest = [part.take(range(int(self.is_ragged), cut), self.axis) for part in computed[1:]]
+        return np.concatenate([computed[0], *rest], self.axis)
 
 
 def joins() -> dict[str, Join]:

@@ -40,8 +40,8 @@ def test_reductions(
 ) -> None:
     """The initial value pads the parts, and does not change the result."""
     whole = "x".join([rows or str(shape[0]), *map(str, shape[1:])])
-    state = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
-    result = "".join(f"{n}x" for axis, n in enumerate(state) if axis not in axes)
+    sizes = [rows or str(n) if axis == 0 else str(n) for axis, n in enumerate(shape)]
+    result = "".join(f"{n}x" for axis, n in enumerate(sizes) if axis not in axes)
     text = f"""
 func.func @main(%x: tensor<{whole}xi32>) -> tensor<{result}i32> {{
   %zero = stablehlo.constant dense<0> : tensor<i32>

@@ -226,28 +226,28 @@ def test_tensors_that_a_loop_updates_in_place(device: Device, device_name: str) 
     for count in (0, 1, 9) if not device.is_vulkan else (1, 9):  # Vulkan takes no empty tensors
         rows = np.random.default_rng(count).integers(-9, 9, (count, 4)).astype(np.int32)
         start = np.zeros(4096, np.int32)
-        expected, totals = start.copy(), start.copy()
+        expected, neighbor_sums = start.copy(), start.copy()
         expected[: 4 * count] = rows.reshape(-1)
-        totals[: 4 * count] = (rows + rows[np.maximum(np.arange(count) - 1, 0)]).reshape(-1)
-        state = [main.put(index, start) for index in (1, 2)]
-        for actual, numbers in zip(main(rows, *state), (expected, totals), strict=True):
+        neighbor_sums[: 4 * count] = (rows + rows[np.maximum(np.arange(count) - 1, 0)]).reshape(-1)
+        arrays = [main.put(index, start) for index in (1, 2)]
+        for actual, numbers in zip(main(rows, *arrays), (expected, neighbor_sums), strict=True):
             np.testing.assert_array_equal(actual, numbers)
-        for array in state:  # unchanged, as they were not donated
+        for array in arrays:  # unchanged, as they were not donated
             np.testing.assert_array_equal(array.numpy(), start)
-        before = [] if device.is_vulkan else addresses(state)
-        operand = main(rows, *state, resident=True, donate=(1, 2))
-        for actual, numbers in zip(operand, (expected, totals), strict=True):
+        before = [] if device.is_vulkan else addresses(arrays)
+        results = main(rows, *arrays, resident=True, donate=(1, 2))
+        for actual, numbers in zip(results, (expected, neighbor_sums), strict=True):
             np.testing.assert_array_equal(actual.numpy(), numbers)
         if not device.is_vulkan:
-            assert addresses(operand) == before, "in place"
+            assert addresses(results) == before, "in place"
 
 
 def test_iree_still_copies_loop_carried_tensors(cpu: Device) -> None:
     main = written_in_place("", cpu)
     rows, start = np.ones((9, 4), np.int32), np.zeros(4096, np.int32)
-    state = [main.put(index, start) for index in (1, 2)]
-    before = addresses(state)
-    if addresses(main(rows, *state, resident=True, donate=(1, 2))) == before:
+    arrays = [main.put(index, start) for index in (1, 2)]
+    before = addresses(arrays)
+    if addresses(main(rows, *arrays, resident=True, donate=(1, 2))) == before:
         pytest.fail(FIXED + "iree_workarounds/buffer_iter_args.py, and its use")
 
 

@@ -60,8 +60,8 @@ def check(generated: list[Cast], rounding: str, division: str, divide: Any = np.
         reals = cast.reals(rng) if rounding == "nearest-even" else cast.tame_reals(rng)
         (got,) = evaluate(module, f"q{number}", [reals], divide)
         expected = quantize(reals, cast.parameters, rounding)
-        state = got & ((1 << storage.width) - 1) if not storage.signed else got
-        np.testing.assert_array_equal(state, expected, err_msg=f"quantize {cast}")
+        stored_bits = got & ((1 << storage.width) - 1) if not storage.signed else got
+        np.testing.assert_array_equal(stored_bits, expected, err_msg=f"quantize {cast}")
         stored = cast.stored(rng)
         if not storage.signed:  # the same bits as a signed number
             half = 1 << (storage.width - 1)
@@ -83,7 +83,7 @@ def test_casts_that_differ_in_numbers_alone(cast: Cast, seed: int) -> None:
     """In one module, where later ones may be copies of the first with other constants."""
     rng, parameters = np.random.default_rng(seed), cast.parameters
     storage, shape = parameters.storage, parameters.scales.shape
-    keywords = [
+    variants = [
         dataclasses.replace(
             parameters,
             scales=rng.permutation(parameters.scales.reshape(-1)).reshape(shape),
@@ -91,7 +91,7 @@ def test_casts_that_differ_in_numbers_alone(cast: Cast, seed: int) -> None:
         )
         for _ in range(3)
     ]
-    generated = [dataclasses.replace(cast, parameters=other) for other in (parameters, *keywords)]
+    generated = [dataclasses.replace(cast, parameters=other) for other in (parameters, *variants)]
     check(generated, "nearest-even", "native")
 
 

@@ -62,9 +62,9 @@ def test_the_flag_of_the_compiler(
     """Passed once, also if a flag of the user sets another strategy."""
     commands, run = [], iree_driver.run_supervised
 
-    def recorded(command: list[str], *operand: object, **keywords: object) -> object:
+    def recorded(command: list[str], *arguments: object, **keywords: object) -> object:
         commands.append(command)
-        return run(command, *operand, **keywords)  # type: ignore[arg-type]
+        return run(command, *arguments, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(iree_driver, "run_supervised", recorded)
     compile_to_bytes(SUMS, CompileOptions(target_cpu=cpu, iree_flags=flags), cache="")
@@ -76,10 +76,10 @@ def test_a_module_that_is_refused_is_compiled_by_default(monkeypatch: pytest.Mon
     """The flag is tried once, and then the default."""
     commands, run = [], iree_driver.run_supervised
 
-    def refusing(command: list[str], *operand: object, **keywords: object) -> object:
+    def refusing(command: list[str], *arguments: object, **keywords: object) -> object:
         commands.append(command)
         flags = ["--nonsense"] if any("pproc" in str(part) for part in command) else []
-        return run([*command, *flags], *operand, **keywords)  # type: ignore[arg-type]
+        return run([*command, *flags], *arguments, **keywords)  # type: ignore[arg-type]
 
     monkeypatch.setattr(iree_driver, "run_supervised", refusing)
     options = CompileOptions(target_cpu="haswell")

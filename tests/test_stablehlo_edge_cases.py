@@ -227,9 +227,9 @@ def einsum(rule: str, kind: str) -> tuple[str, list[np.ndarray], np.ndarray]:
         values, types_ = names, types
     form = "x".join([*map(str, expected.shape), result])
     op = "einsum" if len(types) == 2 else "unary_einsum"
-    operand = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+    parameters = ", ".join(f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
     text = "\n  ".join([
-        f"func.func @main({operand}) -> tensor<{form}> {{",
+        f"func.func @main({parameters}) -> tensor<{form}> {{",
         *statements,
         f'%r = "stablehlo.{op}"({", ".join(values)}) {{einsum_config = "{rule}"}} '
         f": ({', '.join(types_)}) -> tensor<{form}>",
@@ -260,7 +260,7 @@ def test_einstein_sums(device: Device, device_name: str, rule: str, kind: str) -
         ("ab->a", "expected 2 operands and an arrow"),
         ("ab,bc->ad", "expected that an operand has 'd', too"),
         ("abc,bc->ac", "expected 2 labels in 'abc'"),
-        ("ab,ac->bc", "expected one extent of 'a', got 4 and 17"),
+        ("ab,ac->bc", "expected one size of 'a', got 4 and 17"),
         ("a2,2c->ac", "expected letters and one ellipsis in 'a2'"),
     ],
 )
@@ -300,7 +300,7 @@ CONSTANT = "%j = stablehlo.constant dense<[[-5, 3], [1, 99], [70, -4]]> : tensor
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("shape", "indices", "before", "operand"),
+    ("shape", "indices", "before", "positions"),
     [
         ("3x4", "3x2xi32", "", [[-5, 3], [1, 99], [70, -4]]),
         ("3x4", "3x2xi32", OWN_CLAMP, [[-5000, 3], [1, 9999], [7000, -4]]),
@@ -319,7 +319,7 @@ def test_gathers_are_clamped(
     shape: str,
     indices: str,
     before: str,
-    operand: list[list[int]],
+    positions: list[list[int]],
 ) -> None:
     element = indices.rpartition("x")[2]
     if device.is_vulkan and element[0] == "u":
@@ -328,7 +328,7 @@ def test_gathers_are_clamped(
         pytest.skip("IREE refuses extents in the middle of these loops")
     dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
     text = gather(shape, indices, indices[0], before)
-    actual = run(text, device, ROWS, np.array(operand, dtype))
+    actual = run(text, device, ROWS, np.array(positions, dtype))
     np.testing.assert_array_equal(actual, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
 
 
@@ -365,7 +365,7 @@ func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
 
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("shape", "indices", "updates", "operand"),
+    ("shape", "indices", "updates", "positions"),
     [
         ("3", "4x1xi32", "4", [1, -1, 3, 1]),
         ("3", "4x1xi8", "4", [1, -128, 127, 1]),
@@ -375,18 +375,19 @@ func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
     ],
 )
 def test_updates_outside_are_left_out(
-    device: Device, device_name: str, shape: str, indices: str, updates: str, operand: list[int]
+    device: Device, device_name: str, shape: str, indices: str, updates: str, positions: list[int]
 ) -> None:
     element = indices.rpartition("x")[2]
     dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
     x = np.array([[3, 4, 5, 6], [100, -100, 0, 3], [7, 7, 7, 7]], np.int8)
-    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(operand)]
+    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(positions)]
     expected = x.astype(int)
-    for row, index in zip(u, operand, strict=True):
+    for row, index in zip(u, positions, strict=True):
         if 0 <= index < 3:
             expected[index] += row.astype(int) - 3
     expected = np.clip(expected, -128, 127)
-    actual = run(scatter(shape, indices, updates), device, x, np.array(operand, dtype)[:, None], u)
+    rows = np.array(positions, dtype)[:, None]
+    actual = run(scatter(shape, indices, updates), device, x, rows, u)
     np.testing.assert_array_equal(actual, expected)
 
 

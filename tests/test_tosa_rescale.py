@@ -207,10 +207,10 @@ def check_modes(modes: list[Mode], values: np.ndarray, results: list[np.ndarray]
         storage = mode.storage(0)
         read = values.astype(np.int64)
         read = read if storage.signed else read & ((1 << storage.width) - 1)
-        operand = result.astype(np.int64)
+        actual = result.astype(np.int64)
         if not mode.storage(1).signed:
-            operand = operand & ((1 << mode.storage(1).width) - 1)
-        np.testing.assert_array_equal(operand, mode.expected(read), err_msg=str(vars(mode)))
+            actual = actual & ((1 << mode.storage(1).width) - 1)
+        np.testing.assert_array_equal(actual, mode.expected(read), err_msg=str(vars(mode)))
 
 
 @pytest.mark.parametrize("scale32", [True, False])
@@ -386,11 +386,11 @@ class Quantized:
 
 def elementwise(name: str, operands: list[Quantized], result: Quantized, size: int) -> str:
     types = [f"tensor<{size}x{side.text}>" for side in operands]
-    operand = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(types))
+    parameters = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(types))
     used = ", ".join(f"%a{number}" for number in range(len(types)))
     target = f"tensor<{size}x{result.text}>"
     return (
-        f"func.func @main({operand}) -> {target} {{\n"
+        f"func.func @main({parameters}) -> {target} {{\n"
         f'  %r = "stablehlo.{name}"({used}) : ({", ".join(types)}) -> {target}\n'
         f"  return %r : {target}\n}}"
     )
@@ -398,14 +398,14 @@ def elementwise(name: str, operands: list[Quantized], result: Quantized, size: i
 
 def comparisons(operands: list[Quantized], size: int) -> str:
     types = ", ".join(f"tensor<{size}x{side.text}>" for side in operands)
-    operand = ", ".join(f"%a{n}: tensor<{size}x{side.text}>" for n, side in enumerate(operands))
+    parameters = ", ".join(f"%a{n}: tensor<{size}x{side.text}>" for n, side in enumerate(operands))
     bits = ", ".join([f"tensor<{size}xi1>"] * len(DIRECTIONS))
     body = "".join(
         f"  %{name} = stablehlo.compare {name}, %a0, %a1 : ({types}) -> tensor<{size}xi1>\n"
         for name in DIRECTIONS
     )
     returned = ", ".join(f"%{name}" for name in DIRECTIONS)
-    return f"func.func @main({operand}) -> ({bits}) {{\n{body}  return {returned} : {bits}\n}}"
+    return f"func.func @main({parameters}) -> ({bits}) {{\n{body}  return {returned} : {bits}\n}}"
 
 
 def pairs(operands: list[Quantized], most: int = 256) -> list[np.ndarray]:
@@ -438,20 +438,20 @@ def check_close(
     """At most one step from the rounded exact value, or closer to the exact one than a bound."""
     storage = result.storage
     low, high = storage.minimum, storage.maximum
-    operand = got.astype(np.int64)
-    assert operand.min() >= low
-    assert operand.max() <= high
+    actual = got.astype(np.int64)
+    assert actual.min() >= low
+    assert actual.max() <= high
     undefined = np.isnan(steps)
     nan = min(max(0, low), high)
-    assert (operand[undefined] == nan).all()
+    assert (actual[undefined] == nan).all()
     infinite = np.isinf(steps)
-    np.testing.assert_array_equal(operand[infinite], np.where(steps[infinite] > 0, high, low))
+    np.testing.assert_array_equal(actual[infinite], np.where(steps[infinite] > 0, high, low))
     finite = ~(undefined | infinite)
     clipped = np.clip(steps[finite], low, high)
     if bound is None:
-        assert np.abs(operand[finite] - np.rint(clipped)).max(initial=0) <= 1
+        assert np.abs(actual[finite] - np.rint(clipped)).max(initial=0) <= 1
     else:
-        assert np.abs(operand[finite] - clipped).max(initial=0) <= bound
+        assert np.abs(actual[finite] - clipped).max(initial=0) <= bound
 
 
 def run_both(text: str, options: str, values: list[np.ndarray]) -> tuple[Any, list[str]]:

@@ -325,10 +325,10 @@ def written_rows(start: str, dtype: str) -> list[tuple[list[np.ndarray], int, li
     generator, calls = np.random.default_rng(7), []
     state = [STARTS[start][1].astype(dtype) for _ in range(3)]
     for at in (1, 0, 1):
-        operand = list(generator.integers(-9, 9, (3, 1, 4)).astype(dtype))
-        for whole, row in zip(state, operand, strict=True):
+        rows = list(generator.integers(-9, 9, (3, 1, 4)).astype(dtype))
+        for whole, row in zip(state, rows, strict=True):
             whole[at] = row
-        calls.append((operand, at, [whole * 2 for whole in state]))
+        calls.append((rows, at, [whole * 2 for whole in state]))
     return calls
 
 
@@ -342,16 +342,16 @@ def test_variables_with_equal_first_values(
     dtype = {"f16": "float16", "f32": "float32", "i8": "int8"}[element]
     target = "vulkan" if device.is_vulkan else "llvm-cpu"
     main = subquant.compile(variables_text(element, start), target=target, device=device).main
-    for operand, at, expected in written_rows(start, dtype):
-        for actual, expected_value in zip(main(*operand, np.int32(at)), expected, strict=True):
-            np.testing.assert_array_equal(actual, expected_value)
+    for rows, at, expected in written_rows(start, dtype):
+        for actual, value in zip(main(*rows, np.int32(at)), expected, strict=True):
+            np.testing.assert_array_equal(actual, value)
 
 
 def test_equal_variables_are_still_one_without_the_pass(cpu: Device) -> None:
     main = Executable(compile_bare(variables_text("f32", "zeros"), *CPU_FLAGS[1:]), cpu).main
     wrong = [
-        (actual != expected_value).any()
-        for operand, at, expected in written_rows("zeros", "float32")
-        for actual, expected_value in zip(main(*operand, np.int32(at)), expected, strict=True)
+        (actual != value).any()
+        for rows, at, expected in written_rows("zeros", "float32")
+        for actual, value in zip(main(*rows, np.int32(at)), expected, strict=True)
     ]
     assert any(wrong), FIXED + "the pass separate-variables"
