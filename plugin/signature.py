@@ -31,8 +31,8 @@ __all__ = [
     "CPU_FEATURES_KEY",
     "LAYOUTS_KEY",
     "LOOPS_KEY",
-    "MOST_ITERATIONS",
-    "MOST_THREADS",
+    "MAX_CPU_THREADS",
+    "MAX_LOOP_ITERATIONS",
     "REFLECTION_KEY",
     "TARGET_KEY",
     "WORK_KEY",
@@ -50,12 +50,12 @@ LOOPS_KEY = "subquant.loops"
 WORK_KEY = "subquant.work"
 LAYOUTS_KEY = "subquant.layouts"
 """The number of tensors that each weight is packed to, by its argument's number, as JSON."""
-MOST_ITERATIONS = 65535
+MAX_LOOP_ITERATIONS = 65535
 """The number of iterations after which Mesa's llvmpipe ends a loop, without an error."""
-MOST_THREADS = 256
+MAX_CPU_THREADS = 256
 """The greatest number of threads of a CPU: IREE starts no more, without an error."""
 _VERSION = 1
-_LARGEST_LIST = 64
+_MAX_LIST_LENGTH = 64
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Signature:
                 )
             inputs, outputs = (_values_from_json(values[name]) for name in ("inputs", "outputs"))
             return cls(inputs, outputs, bool(values.get("state")))
-        except _WRONG as error:
+        except _INVALID_JSON_ERRORS as error:
             missing = "there is no " if isinstance(error, KeyError) else ""
             reason = quoted(f"{missing}{error}", 200)
             raise InputError(
@@ -193,22 +193,22 @@ class Work:
             threads: the number of threads.
             pool: the threads are those of a worker pool (`subquant.iree_hooks`), not IREE's.
         """
-        start, each_dispatch = _OF_TEAM if pool else _OF_IREE
+        start, each_dispatch = _WORKER_POOL_NANOSECONDS if pool else _IREE_THREADS_NANOSECONDS
         saved = self.nanoseconds - self.nanoseconds // threads
         return saved > start + each_dispatch * self.dispatches
 
 
-_OF_TEAM = (2_000, 500)
+_WORKER_POOL_NANOSECONDS = (2_000, 500)
 """The nanoseconds of a worker pool to start, and for each dispatch.
 
 IREE 3.13 on two cores of a Zen 4: a convolution of 20 us on one thread takes a pool of two 12 us,
 and one of 78 us 45.
 """
-_OF_IREE = (45_000, 5_000)
+_IREE_THREADS_NANOSECONDS = (45_000, 5_000)
 """The same for IREE's threads, which are woken: 15 us on Emerald Rapids, 50 us on a Zen 4."""
 
 
-_WRONG = (
+_INVALID_JSON_ERRORS = (
     AttributeError, IndexError, KeyError, OverflowError, RecursionError, TypeError, ValueError,
     SubquantError, MemoryError,
 )  # fmt: skip
@@ -237,7 +237,7 @@ def _values_from_json(values: Any) -> tuple[ValueType, ...]:
 
 
 def _value_from_json(fields: dict[str, Any]) -> ValueType:
-    """Read a value as `_value_to_json` writes it; anything else is an error of `_WRONG`."""
+    """Read a value as `_value_to_json` writes it; anything else is an error of `_INVALID_JSON_ERRORS`."""
     shape = fields.get("shape", ())
     quantized = fields.get("quantized")
     value = ValueType(
@@ -321,7 +321,7 @@ def parameters_from_json(
 
 def _array_to_json(array: Array) -> Any:
     """Return a short array as a list, and a long one as base64 (both are exact)."""
-    if array.size <= _LARGEST_LIST:
+    if array.size <= _MAX_LIST_LENGTH:
         return array.reshape(-1).tolist()
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<")))
     return base64.b64encode(little.tobytes()).decode()

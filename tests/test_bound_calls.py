@@ -316,7 +316,7 @@ def test_an_interrupted_call_can_be_repeated(cpu_program: Executable, kind: str)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    assert not native_calls.CALLS.under_way
+    assert not native_calls.CALLS.running
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Unix only")

@@ -612,7 +612,7 @@ def test_a_manifest_survives_what_is_cut_or_strange(
         manifest.add(record)
     size = Path(NAME).stat().st_size
     with monkeypatch.context() as full:
-        full.setattr(manifests, "write_whole", fail)
+        full.setattr(manifests, "write_atomically", fail)
         assert Manifest(".").up_to_date("x", "key") == record
     assert Path(NAME).stat().st_size == size
     assert Manifest(".").up_to_date("x", "key") == record

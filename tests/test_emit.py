@@ -29,7 +29,7 @@ from subquant.emit import (
 )
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
-from subquant.interpreter.interpreter_client import evaluate_apart
+from subquant.interpreter.interpreter_client import evaluate_in_child
 from subquant.numerics.array_functions import bits_of, convert, is_known, is_zero, truncate
 from subquant.numerics.element_types import BOOL, I32, I64, ElementType
 from subquant.runtime import Device, Executable
@@ -307,7 +307,7 @@ def evaluated(module: Any, arguments: Any, types: Any, dynamic: bool = False) ->
     module.operation.verify()
     elements = tuple(str(type_.element_type) for type_ in types)
     given = tuple(stored(argument) for argument in arguments)
-    return evaluate_apart(str(module), "main", given, elements, is_dynamic=dynamic)
+    return evaluate_in_child(str(module), "main", given, elements, is_dynamic=dynamic)
 
 
 @pytest.fixture(scope="module")

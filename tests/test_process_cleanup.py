@@ -16,7 +16,7 @@ import pytest
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.core import files
-from subquant.core.files import write_whole
+from subquant.core.files import write_atomically
 from subquant.errors import CompilerError, EnvironmentProblem
 from subquant.isolation import client
 from subquant.isolation.command import exit_on_signals, run_supervised
@@ -343,17 +343,17 @@ def test_a_file_that_is_half_written_has_no_name(folder: Path) -> None:
 @pytest.mark.parametrize("unnamed", [True, False])
 def test_files_are_whole(unnamed: bool, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not unnamed:
-        monkeypatch.setattr(files, "_OWN_FILES", "/no")
+        monkeypatch.setattr(files, "_DESCRIPTORS_FOLDER", "/no")
     Path("out").write_text("before")
-    write_whole("out", b"after")
+    write_atomically("out", b"after")
     assert Path("out").read_bytes() == b"after"
     os.umask(mask := os.umask(0))
     assert Path("out").stat().st_mode & 0o777 == 0o666 & ~mask
     with pytest.raises(IsADirectoryError):
-        write_whole("temporary", b"after")
+        write_atomically("temporary", b"after")
     with pytest.raises(FileNotFoundError):
-        write_whole("no/out", b"after")
-    with pytest.raises(KeyError), files.open_whole("out"):
+        write_atomically("no/out", b"after")
+    with pytest.raises(KeyError), files.open_atomically("out"):
         raise KeyError
     assert sorted(os.listdir()) == ["out", "temporary"]
     assert Path("out").read_bytes() == b"after"

@@ -174,10 +174,10 @@ def test_a_damaged_worker_program(text: str) -> None:
 def test_programs_that_are_compiled_for_a_pool(
     program: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert iree_driver.is_by_session(CompileOptions())
-    assert not iree_driver.is_by_session(CompileOptions(iree_flags=("--iree-opt-level=O1",)))
+    assert iree_driver.uses_session(CompileOptions())
+    assert not iree_driver.uses_session(CompileOptions(iree_flags=("--iree-opt-level=O1",)))
     monkeypatch.setenv("IREE_TOOL_PATH", "/nowhere")
-    assert not iree_driver.is_by_session(CompileOptions())
+    assert not iree_driver.uses_session(CompileOptions())
     _, module = load_module(program)
     assert SET_CONTROL_BLOCK in module.function_names
     recorded = dict(module.lookup_function(SET_CONTROL_BLOCK).reflection)

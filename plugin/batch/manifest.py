@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compiler.digests import digest_of_file
-from ..core.files import write_whole
+from ..core.files import write_atomically
 from ..errors import InputError, SubquantError
 
 __all__ = ["NAME", "Manifest", "Record"]
@@ -101,7 +101,7 @@ class Manifest:
         self._is_cut = not data.endswith(b"\n")
         if len(json_lines) > 2 * len(self._records) + _MAX_STALE_LINES:
             with contextlib.suppress(OSError):  # a full disk, say: the file stays long
-                write_whole(self._path, b"".join(map(_line, self._records.values())))
+                write_atomically(self._path, b"".join(map(_line, self._records.values())))
                 self._is_cut = False
 
     def has(self, output: str) -> bool:

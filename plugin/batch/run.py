@@ -2,7 +2,7 @@
 
 All files are read and written by this process, so workers of a cluster need no shared folder. A
 model is read shortly before it is compiled, so that all of them need not fit into memory. Outputs
-are written atomically (`subquant.core.files.write_whole`), then their line of the manifest: a
+are written atomically (`subquant.core.files.write_atomically`), then their line of the manifest: a
 killed run leaves only complete outputs, and the next run knows them.
 """
 
@@ -21,7 +21,7 @@ from ..compiler.compile_options import CompileOptions, Emit
 from ..compiler.digests import digest_of
 from ..compiler.keys import Key, is_for_host, key_of_source, machine_of
 from ..compiler.mlir_client import Input
-from ..core.files import read_input, reproducer_name, write_whole
+from ..core.files import read_input, reproducer_name, write_atomically
 from ..errors import InputError, Place, Remark, SubquantError, error_from_json
 from ..isolation.limits import Limits
 from .engines import HOST_CPU, Done, Task, run_tasks
@@ -334,4 +334,4 @@ def _write(path: Path, data: bytes) -> None:
         OSError: the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, data)
+    write_atomically(path, data)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from ..core.files import read_input, read_stream, reproducer_name, write_whole
+from ..core.files import read_input, read_stream, reproducer_name, write_atomically
 from ..errors import InputError, Remark, SubquantError, printable
 
 __all__ = [
@@ -151,6 +151,6 @@ def write_output(path: str, data: bytes) -> None:
         sys.stdout.buffer.flush()
         return
     try:
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise InputError(f"cannot write '{path}': {error.strerror}") from None

@@ -21,7 +21,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..core.files import write_whole
+from ..core.files import write_atomically
 from ..errors import EnvironmentProblem, InputError, UsageError, printable
 from .tables import shape_text
 
@@ -237,7 +237,7 @@ def write_plot(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None
         metadata = {"Title": figure.get_suptitle(), **_UNDATED[kind]}
         figure.savefig(image, format=kind, dpi=dpi, metadata=metadata)
     try:
-        write_whole(path, image.getvalue())
+        write_atomically(path, image.getvalue())
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror}") from None
 

@@ -18,7 +18,7 @@ from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, CompileResult, description
 from .compile_options import CompileOptions, Emit
-from .iree_driver import compile_worker_program, is_by_session, run_iree
+from .iree_driver import compile_worker_program, run_iree, uses_session
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
 from .store_files import PinnedBlob
@@ -135,7 +135,7 @@ class _Compilation:
     def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
         is_for_cpu = self.options.target == "llvm-cpu"
-        with_workers = is_for_cpu and lowered.gains_by_threads and is_by_session(self.options)
+        with_workers = is_for_cpu and lowered.gains_by_threads and uses_session(self.options)
         program = self._worker_program(cache) if with_workers and cache is not None else b""
         try:
             return run_iree(

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..core.cpu_features import simulated_host_cpu
-from ..core.files import write_whole
+from ..core.files import write_atomically
 from ..core.versions import PINNED_VERSIONS
 from ..errors import (
     CompilerError,
@@ -31,7 +31,11 @@ from .mlir_client import text_of
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 
 __all__ = [
-    "compile_worker_program", "compiler_path", "is_by_session", "run_iree", "target_features"
+    "compile_worker_program",
+    "compiler_path",
+    "run_iree",
+    "target_features",
+    "uses_session"
 ]  # fmt: skip
 
 
@@ -104,7 +108,7 @@ def run_iree(
         peels_loops: peel remainder loops, unless a flag says otherwise or IREE then refuses the
             module.
         with_workers: add a worker pool (`subquant.iree_hooks`), for a CPU; only for options with
-            `is_by_session`.
+            `uses_session`.
         worker_program: the result of `compile_worker_program`, if it is in the cache.
 
     Raises:
@@ -148,7 +152,7 @@ def _run_compiler(
     """
     input_name, output_name = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
-    if is_by_session(options):
+    if uses_session(options):
         command = [*session_command(), {"file": input_name}, {"file": output_name}, workers, *flags]
     else:
         command = [compiler_path(), {"file": input_name}, "-o", {"file": output_name}, *flags]
@@ -176,7 +180,7 @@ def compile_worker_program(options: CompileOptions) -> bytes:
     return (result.output or b"") if result.status == 0 else b""
 
 
-def is_by_session(options: CompileOptions) -> bool:
+def uses_session(options: CompileOptions) -> bool:
     """True for subquant's flags and the package's compiler: a session knows no other flags."""
     return not (options.iree_flags or "IREE_TOOL_PATH" in os.environ)
 
@@ -264,7 +268,7 @@ def _compiler_error(
     replay = shlex.join(["iree-compile", str(path), "-o", os.devnull, *options.flags])
     text = text_of(bytecode)
     try:
-        write_whole(path, f"// {replay}\n{text}\n".encode())
+        write_atomically(path, f"// {replay}\n{text}\n".encode())
         where = f"replay with: {replay}"
     except OSError as error:
         where = f"no reproducer was written to '{path}': {error.strerror}"

@@ -40,7 +40,7 @@ from .digests import (
     identity_of_path,
 )
 from .flags import values_of, with_values
-from .iree_driver import is_by_session
+from .iree_driver import uses_session
 from .mlir_client import Input, Source, external_files, input_of
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
     "key_of_source", "machine_of", "weights_files"
 ]  # fmt: skip
 
-_FORM = 1
+_KEY_VERSION = 1
 """The version of keys and entries; no version finds entries of another."""
 _PACKAGE = str(Path(__file__).parent.parent)
 _SESSION_FILES = sorted(map(str, Path(session.__file__).parent.glob("*.py")))
@@ -94,7 +94,7 @@ def key_of_source(
         InputError: a file cannot be read.
     """
     module = input_of(source)
-    files = FileDigests(memo, _FORM)
+    files = FileDigests(memo, _KEY_VERSION)
     data = module.data if module.path is None else None
     source_digest = digest_of(data) if data is not None else files.digest(module.path or "")
     packages = ["ml_dtypes", "numpy"]
@@ -105,7 +105,7 @@ def key_of_source(
         further = {name: files.digest(path) for name, path in files_beside(module, data).items()}
     flags, files_of_flags = _files_of_flags(options.iree_flags, files)
     fields = {
-        "form": _FORM,
+        "form": _KEY_VERSION,
         "emit": emit,
         "source": source_digest,
         "read as": "onnx" if is_onnx else "",
@@ -126,17 +126,17 @@ def key_of_source(
 
 def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None = None) -> Digest:
     """Return the key of the executable that IREE's compiler makes of a lowered module."""
-    files = FileDigests(memo, _FORM)
+    files = FileDigests(memo, _KEY_VERSION)
     flags, files_of_flags = _files_of_flags(options.flags, files)
     return digest_of_fields({
-        "form": _FORM,
+        "form": _KEY_VERSION,
         "bytecode": digest_of(bytecode),
         "options": flags,
         "flags": files_of_flags,
         "compiler": _custom_compiler(files),
         "versions": versions_of(["iree-base-compiler"]),
         "machine": machine_of(options),
-        "session": [files.digest(path) for path in _SESSION_FILES if is_by_session(options)],
+        "session": [files.digest(path) for path in _SESSION_FILES if uses_session(options)],
     })  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def _digest_of_code(memo: Memo | None) -> Digest:
     files = sorted(_code(_PACKAGE))
     identities = [identity_of(status) for _, status in files]
     listed = [[path, *identity] for (path, _), identity in zip(files, identities, strict=True)]
-    name = digest_of_fields({"form": _FORM, "code": listed})
+    name = digest_of_fields({"form": _KEY_VERSION, "code": listed})
     digest = None if memo is None else memo.recall(name)
     if digest is not None:
         return digest

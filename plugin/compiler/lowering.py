@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ..core._mlir import Operation, in_context_of, ir
 from ..errors import Remark
 from ..kernels.parameters import ParameterStore
-from ..signature import CPU_FEATURES_KEY, MOST_THREADS, REFLECTION_KEY, WORK_KEY, Work
+from ..signature import CPU_FEATURES_KEY, MAX_CPU_THREADS, REFLECTION_KEY, WORK_KEY, Work
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
 from .compile_options import CompileOptions
@@ -19,7 +19,7 @@ __all__ = [
     "record_cpu_features", "recorded_signatures"
 ]  # fmt: skip
 
-_BY_NAME = 4
+_VERSION_WITH_NAMED_PROPERTIES = 4
 _CONVOLUTIONS = ("stablehlo.convolution", "linalg.conv_", "linalg.depthwise_conv_")
 
 
@@ -74,7 +74,7 @@ def gains_by_threads(module: ir.Module) -> bool:
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
     texts = [None if work is None else Work.from_text(work.value) for work in works]
     # A program that does not gain by the most threads does not by fewer.
-    return any(work is None or work.is_worth(MOST_THREADS, pool=True) for work in texts)
+    return any(work is None or work.is_worth(MAX_CPU_THREADS, pool=True) for work in texts)
 
 
 def peels_loops(module: ir.Module, features: str) -> bool:
@@ -122,7 +122,9 @@ def bytecode_of(module: ir.Module) -> bytes:
     with in_context_of(module.operation):
         _locate(module.operation)
         has_assembly = bool(named(module.operation, ["llvm.inline_asm"], in_kernels=True))
-    module.operation.write_bytecode(buffer, _BY_NAME if has_assembly else None)
+    module.operation.write_bytecode(
+        buffer, _VERSION_WITH_NAMED_PROPERTIES if has_assembly else None
+    )
     return buffer.getvalue()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from ..core._mlir import do_without_operation_classes, in_context_of, ir, refuse_names_of_bytes
+from ..core._mlir import in_context_of, ir, refuse_non_utf8_names, skip_operation_classes
 from ..core.files import read_input
 from ..dialects import create_context
 from ..errors import Remark, UnsupportedError, error_to_json
@@ -29,7 +29,7 @@ __all__ = ["external_files", "inspect", "interpretable", "lower_module", "optimi
 
 Answer = tuple[Any, list[bytes]]
 
-do_without_operation_classes()  # only child processes import this module
+skip_operation_classes()  # only child processes import this module
 
 
 def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
@@ -113,7 +113,7 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     steps("inspect")
     source = arguments["source"]
     data = read_input(source["path"]) if "path" in source else blobs[0]
-    with refuse_names_of_bytes():
+    with refuse_non_utf8_names():
         tensors = with_source_names(inspect_module(module), data.decode(errors="replace"))
     return to_fields(tensors)
 
@@ -136,7 +136,7 @@ def interpretable(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSt
     passes = passes_of(NAMED_PIPELINES["interpreter"])
     run_pipeline(module, passes, _limiting(arguments, steps))
     signatures = {}
-    with in_context_of(module.operation), refuse_names_of_bytes():
+    with in_context_of(module.operation), refuse_non_utf8_names():
         for op in module.body.operations:
             operation = op.operation
             if operation.name == "func.func" and is_public(operation):

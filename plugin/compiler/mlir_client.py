@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ..core.files import open_input, read_input, write_whole
+from ..core.files import open_input, read_input, write_atomically
 from ..errors import CompilerError, ParseError, Place, Remark, SubquantError, error_from_json
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
@@ -38,7 +38,7 @@ __all__ = [
 Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 """A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
 
-_LARGEST_COPY = 1 << 26
+_MAX_REPRODUCER_BYTES = 1 << 26
 """The size of an input up to which it is copied to a reproducer."""
 
 
@@ -110,7 +110,7 @@ class Input:
         if self.path is None:
             return self.data
         with open(self.path, "rb") as file:
-            return file.read(_LARGEST_COPY + 1)
+            return file.read(_MAX_REPRODUCER_BYTES + 1)
 
 
 def input_of(source: Source | Input) -> Input:
@@ -355,7 +355,7 @@ def ask(
 
 # -- crashes --------------------------------------------------------------------------------------
 
-_DONE = {"parse": "parsed", "print": "printed", "inspect": "inspected"}
+_STEP_VERBS = {"parse": "parsed", "print": "printed", "inspect": "inspected"}
 _REASON = re.compile(r"(?:LLVM ERROR|Assertion|Fatal Python error)[: ]+(.*)")
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|[Aa]llocation failed|out of memory|Cannot allocate memory")
 
@@ -369,7 +369,7 @@ def _crash(
         doing = f"in pass '{ended.step.removeprefix('pass ')}'"
         seconds, option = limits.pass_seconds, "--pass-seconds"
     else:
-        doing = f"while it {_DONE.get(ended.step, _DONE['parse'])} the module"
+        doing = f"while it {_STEP_VERBS.get(ended.step, _STEP_VERBS['parse'])} the module"
         seconds, option = limits.parse_seconds, "--parse-seconds"
     if ended.cause in ("SIGPROF", "SIGALRM") and seconds is not None:
         subject = "the module" if option == "--pass-seconds" else "upstream's MLIR"
@@ -396,13 +396,13 @@ def _reproduce(
     options = f' --passes "{",".join(passes)}"' if passes else ""
     if source.path is not None and path != os.devnull:
         with open(source.path, "rb") as file:
-            is_long = os.fstat(file.fileno()).st_size > _LARGEST_COPY
+            is_long = os.fstat(file.fileno()).st_size > _MAX_REPRODUCER_BYTES
         if is_long or os.path.realpath(path) == os.path.realpath(source.path):
             return f"replay with: subquant opt {source.path}{options}"
     if path == os.devnull:
         return f"replay with: subquant opt{options}"
     try:
-        write_whole(path, source.read())
+        write_atomically(path, source.read())
     except OSError as error:
         return f"no reproducer was written to '{path}': {error.strerror}"
     return f"replay with: subquant opt {path}{options}"

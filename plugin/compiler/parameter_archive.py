@@ -39,12 +39,12 @@ from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights
 
-__all__ = ["SCOPE", "SMALLEST", "ProgramArchive", "program_archive"]
+__all__ = ["MIN_MOVED_BYTES", "SCOPE", "ProgramArchive", "program_archive"]
 
 SCOPE = "model"
 """The scope of the parameters."""
 
-SMALLEST = 1024
+MIN_MOVED_BYTES = 1024
 """The size in bytes from which on a constant is moved."""
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
@@ -246,7 +246,7 @@ def _is_large(attribute: Any) -> bool:
     if not isinstance(attribute, ir.DenseElementsAttr) or attribute.is_splat:
         return False
     count = int(np.prod([int(n) for n in attribute.type.shape], dtype=np.int64))
-    return count * _BYTES.get(str(attribute.type.element_type), 0) >= SMALLEST
+    return count * _BYTES.get(str(attribute.type.element_type), 0) >= MIN_MOVED_BYTES
 
 
 def _unused(name: str, used_names: set[str]) -> str:

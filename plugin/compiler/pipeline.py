@@ -15,7 +15,7 @@ from ..core._mlir import (
     in_context_of,
     ir,
     passmanager,
-    refuse_names_of_bytes,
+    refuse_non_utf8_names,
     register_upstream_passes,
     translate_errors,
 )
@@ -212,7 +212,7 @@ def run_pipeline(
     for step in passes:
         if on_pass is not None:
             on_pass(step)
-        with in_context_of(operation), refuse_names_of_bytes(), types_cached():
+        with in_context_of(operation), refuse_non_utf8_names(), types_cached():
             remarks = step.run(operation)
             if remarks is UNCHANGED:
                 continue
@@ -224,7 +224,7 @@ def run_pipeline(
                 is_verified = _verify(operation)
     if not is_verified:
         invalid = translate_errors(UnsupportedError, "the module is not valid")
-        with in_context_of(operation), refuse_names_of_bytes(), invalid:
+        with in_context_of(operation), refuse_non_utf8_names(), invalid:
             operation.verify()
 
 
@@ -236,7 +236,7 @@ def _verify(module: ir.Operation) -> bool:
     return operations == [module]
 
 
-_EXPANDED_FOR_VULKAN = (
+_VULKAN_EXPANSIONS = (
     *("divide_exactly", "separate_bytes", "split_groups", "split_sums", "widen_bf16"),
     "widen_bodies",
 )
@@ -314,7 +314,7 @@ def compile_pipeline(
         ("separate-variables", {}),
         (
             "expand-stablehlo",
-            {"separate_truths": not is_vulkan, **dict.fromkeys(_EXPANDED_FOR_VULKAN, is_vulkan)},
+            {"separate_truths": not is_vulkan, **dict.fromkeys(_VULKAN_EXPANSIONS, is_vulkan)},
         ),
         ("lower-unranked-tensors", {}),
         ("box-half-scalars", {}),
@@ -334,7 +334,7 @@ def compile_pipeline(
     return passes_of(steps)
 
 
-def _of_threads(options: CompileOptions) -> str:
+def _vulkan_kernels(options: CompileOptions) -> str:
     if options.kernels not in ("auto", *GPU_INSTRUCTIONS):
         raise UsageError(
             f"kernels '{options.kernels}' are those of CPUs; choose 'auto', '{SPIRV}', "
@@ -357,7 +357,7 @@ def _instructions(options: CompileOptions) -> str:
     if options.kernels == "none":
         return "none"
     if options.target == "vulkan":
-        return _of_threads(options)
+        return _vulkan_kernels(options)
     features = recorded_features(options).split(",")
     if options.kernels == "auto":
         return fastest_instruction_set(features).name

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..core._mlir import ir, refuse_names_of_bytes, translate_errors
+from ..core._mlir import ir, refuse_non_utf8_names, translate_errors
 from ..core.files import kind_of, read_input
 from ..dialects import create_context
 from ..errors import ParseError, Place, Remark, UsageError
@@ -175,7 +175,7 @@ def _with_names(module: ir.Module) -> ir.Module:
 @contextlib.contextmanager
 def _parsing(context: ir.Context, file: str) -> Iterator[None]:
     errors = translate_errors(ParseError, "cannot parse the module", file, HINTS, reworded)
-    with context, refuse_names_of_bytes(file), errors:
+    with context, refuse_non_utf8_names(file), errors:
         yield
 
 

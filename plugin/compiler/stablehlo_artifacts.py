@@ -18,12 +18,14 @@ from ..transforms.base import NAMES_ATTRIBUTES, is_public, walk
 
 __all__ = ["is_artifact", "parse_artifact", "record_names"]
 
-_ILLEGAL = re.compile(r"failed to legalize operation '([^']*)' that was explicitly .*", re.DOTALL)
+_ILLEGAL_OPERATION = re.compile(
+    r"failed to legalize operation '([^']*)' that was explicitly .*", re.DOTALL
+)
 """Upstream's message about an operation with attributes or types that StableHLO lacks."""
 _PRODUCER = re.compile(rb"ML\xefR.StableHLO_v([\d.]{1,20})\0", re.DOTALL)
 _SHARDY = "dialect 'sdy'"
-_SHARDED = "; it is sharded over several devices: export the function for one"
-_USELESS = "failed to deserialize portable artifact"
+_SHARDING_HINT = "; it is sharded over several devices: export the function for one"
+_UNINFORMATIVE = "failed to deserialize portable artifact"
 
 
 def is_artifact(data: bytes) -> bool:
@@ -60,12 +62,12 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
         module = stablehlo.deserialize_portable_artifact(context, data)
     except ValueError:
         message, source_location = next(
-            (each for each in messages if _USELESS not in each[0]), ("", None)
+            (each for each in messages if _UNINFORMATIVE not in each[0]), ("", None)
         )
-        message = _ILLEGAL.sub(r"its '\1' is none that StableHLO has", message)
+        message = _ILLEGAL_OPERATION.sub(r"its '\1' is none that StableHLO has", message)
         raise ParseError(
             f"cannot read the portable artifact{f': {message}' if message else ''}"
-            f"{_SHARDED if _SHARDY in message else _hint(version)}",
+            f"{_SHARDING_HINT if _SHARDY in message else _hint(version)}",
             source_location
             if source_location is not None and source_location.line
             else Place(file),

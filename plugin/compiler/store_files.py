@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..core.files import open_input, open_whole
+from ..core.files import open_atomically, open_input
 from ..errors import SubquantError
 from .digests import Digest, digest_of, digest_of_file
 from .file_locks import lock_file
@@ -67,7 +67,7 @@ class PinnedBlob:
         Raises:
             OSError: the copy cannot be written.
         """
-        with open_whole(path) as file:
+        with open_atomically(path) as file:
             copy_file(self._handle, file.fileno())
 
     def close(self) -> None:

@@ -24,9 +24,23 @@ from torch_mlir._mlir_libs import _stablehlo as stablehlo  # noqa: E402
 from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
-    "Operation", "Rewriter", "Value", "do_without_operation_classes", "ext", "in_context_of",
-    "indexing_maps", "ir", "operation_names", "passmanager", "place_of", "quant",
-    "refuse_names_of_bytes", "register_upstream_passes", "rewrite", "stablehlo", "translate_errors"
+    "Operation",
+    "Rewriter",
+    "Value",
+    "ext",
+    "in_context_of",
+    "indexing_maps",
+    "ir",
+    "operation_names",
+    "passmanager",
+    "place_of",
+    "quant",
+    "refuse_non_utf8_names",
+    "register_upstream_passes",
+    "rewrite",
+    "skip_operation_classes",
+    "stablehlo",
+    "translate_errors"
 ]  # fmt: skip
 
 Operation: TypeAlias = ir.Operation
@@ -41,7 +55,7 @@ Value: TypeAlias = ir.Value
 _passes_registered = False
 
 
-def do_without_operation_classes() -> None:
+def skip_operation_classes() -> None:
     """Skip the import of the class of each operation, which takes up to 0.1 s for a module.
 
     Operations are known by name here. The change is for the whole process, so for a process of
@@ -118,7 +132,7 @@ def translate_errors(
 
 
 @contextlib.contextmanager
-def refuse_names_of_bytes(file: str = "-") -> Iterator[None]:
+def refuse_non_utf8_names(file: str = "-") -> Iterator[None]:
     r"""Turn the bindings' exceptions for a string that is not UTF-8 into an error.
 
     MLIR's strings are bytes: ``@"\\FF"`` is a valid name, which Python cannot read.

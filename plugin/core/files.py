@@ -14,8 +14,15 @@ from typing import IO
 from ..errors import InputError
 
 __all__ = [
-    "file_beside", "kind_of", "open_input", "open_whole", "read_input", "read_stream",
-    "regular_file_size", "reproducer_name", "write_whole"
+    "file_beside",
+    "kind_of",
+    "open_atomically",
+    "open_input",
+    "read_input",
+    "read_stream",
+    "regular_file_size",
+    "reproducer_name",
+    "write_atomically"
 ]  # fmt: skip
 
 _KINDS = {
@@ -29,8 +36,8 @@ LARGEST_STREAM = 1 << 32
 """The limit in bytes for a pipe, which does not tell its size."""
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-_CHUNK = 1 << 20
-_OWN_FILES = "/proc/self/fd"
+_CHUNK_BYTES = 1 << 20
+_DESCRIPTORS_FOLDER = "/proc/self/fd"
 _TEMPORARY = ".subquant-"
 
 
@@ -141,7 +148,7 @@ def read_stream(stream: IO[bytes], name: str) -> bytes:
     ):
         raise InputError(f"cannot read '{name}': a device, not a file or a pipe")
     chunks, size = [], 0
-    while chunk := stream.read(_CHUNK):
+    while chunk := stream.read(_CHUNK_BYTES):
         chunks.append(chunk)
         size += len(chunk)
         if size > LARGEST_STREAM:
@@ -158,7 +165,7 @@ def _unreadable(path: str | os.PathLike[str], error: Exception) -> InputError:
 
 
 @contextlib.contextmanager
-def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+def open_atomically(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     """Open a file for writing that gets its name at the end of the block, if nothing is raised.
 
     A file with this name is replaced at the end, so the block may read it.
@@ -171,21 +178,21 @@ def open_whole(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
         with path.open("wb") as file:  # a device or a pipe, which must not be replaced
             yield file
         return
-    with _unnamed(path.parent) as (file, give_name):
+    with _open_unnamed(path.parent) as (file, give_name):
         yield file
         file.flush()
         give_name(path)
 
 
 @contextlib.contextmanager
-def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]:
+def _open_unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]:
     """Open a new file in a folder, and return it with the function that names it, by replacement.
 
     On Linux it has no name until then: a process that is killed leaves nothing. Elsewhere, and on
     file systems without such files, it has a temporary name.
     """
     handle, temporary = -1, None
-    if hasattr(os, "O_TMPFILE") and os.path.isdir(_OWN_FILES):
+    if hasattr(os, "O_TMPFILE") and os.path.isdir(_DESCRIPTORS_FOLDER):
         with contextlib.suppress(OSError):
             handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
     if handle < 0:
@@ -197,7 +204,12 @@ def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]
         if temporary is None:
             temporary = os.path.join(folder, f"{_TEMPORARY}{os.urandom(8).hex()}")
             # With a folder's descriptor, which is not used, the link in /proc is followed.
-            os.link(f"{_OWN_FILES}/{handle}", temporary, src_dir_fd=handle, follow_symlinks=True)
+            os.link(
+                f"{_DESCRIPTORS_FOLDER}/{handle}",
+                temporary,
+                src_dir_fd=handle,
+                follow_symlinks=True,
+            )
         os.replace(temporary, path)
         temporary = None
 
@@ -209,23 +221,23 @@ def _unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], None]]]
             Path(temporary).unlink(missing_ok=True)
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, which is then renamed.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    with open_whole(path) as file:
+    with open_atomically(path) as file:
         file.write(data)
 
 
-_LONGEST_STEM = 200
+_MAX_STEM_BYTES = 200
 """The bytes of a name that leave space for a suffix."""
 
 
 def reproducer_name(stem: str) -> str:
     """Return the file name of the reproducer of a failure of a model with this stem."""
-    while len(os.fsencode(stem)) > _LONGEST_STEM:
+    while len(os.fsencode(stem)) > _MAX_STEM_BYTES:
         stem = stem[:-1]
     return f"{stem}.reproducer.mlir"
 

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import InputError, Place, UsageError, printable, quoted
-from .files import write_whole
+from .files import write_atomically
 
 __all__ = [
     "VERSION", "Case", "Fields", "check_places", "plain_table", "read_report", "to_json",
@@ -40,7 +40,7 @@ __all__ = [
 
 VERSION = 1
 
-_HALVES = re.compile("[\ud800-\udfff]")
+_SURROGATES = re.compile("[\ud800-\udfff]")
 """Surrogates, which stand for bytes that are no UTF-8."""
 
 
@@ -86,7 +86,7 @@ def to_json(
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
     text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
     # Names of files may have bytes that are no UTF-8, and no reader takes what Python writes then.
-    return _HALVES.sub(lambda half: rf"\\u{ord(half[0]):04x}", text) + "\n"
+    return _SURROGATES.sub(lambda half: rf"\\u{ord(half[0]):04x}", text) + "\n"
 
 
 def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict[str, Any]:
@@ -287,6 +287,6 @@ def write_report(path: str, data: str | bytes) -> None:
         InputError: the file cannot be written.
     """
     try:
-        write_whole(path, data.encode() if isinstance(data, str) else data)
+        write_atomically(path, data.encode() if isinstance(data, str) else data)
     except OSError as error:
         raise InputError(f"cannot write '{path}': {error.strerror}") from None

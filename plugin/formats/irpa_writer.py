@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..core.files import open_whole
+from ..core.files import open_atomically
 from ..core.strict_json import shown
 from ..errors import InputError
 from ..numerics.element_types import Array
@@ -135,7 +135,7 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
     Raises:
         OSError: the file cannot be written.
     """
-    with open_whole(path) as file:
+    with open_atomically(path) as file:
         writer = ArchiveWriter(file)
         yield writer
         writer.finish()

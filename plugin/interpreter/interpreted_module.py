@@ -21,7 +21,7 @@ from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from ..runtime.arguments import storage_of_arguments, user_array_of_result
 from ..signature import Signature, ValueType
-from .interpreter_client import evaluate_apart
+from .interpreter_client import evaluate_in_child
 
 __all__ = ["InterpretedFunction", "InterpretedModule"]
 
@@ -82,7 +82,7 @@ class InterpretedFunction:
         for number, type_ in enumerate(inputs):
             _check_interpreted(type_, f"argument {number} of '{self.name}'")
         arrays = storage_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
-        values = evaluate_apart(
+        values = evaluate_in_child(
             self._text,
             self.name,
             arrays,

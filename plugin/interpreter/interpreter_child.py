@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from ..core._mlir import (
-    do_without_operation_classes,
     ir,
     passmanager,
     register_upstream_passes,
+    skip_operation_classes,
     stablehlo,
     translate_errors,
 )
@@ -25,7 +25,7 @@ from .interpreter_client import array_of, described
 
 __all__ = ["evaluate"]
 
-do_without_operation_classes()  # only child processes import this module
+skip_operation_classes()  # only child processes import this module
 
 _ENTRY = "main"  # what the interpreter evaluates
 _FAILED = "StableHLO's interpreter does not know an operation or type of the program"

@@ -18,7 +18,7 @@ from ..compiler.cache import Cache, CompileResult, default_cache, description
 from ..compiler.compile_options import CompileOptions
 from ..compiler.keys import Key, key_of_source
 from ..compiler.store_files import PinnedBlob
-from ..core.files import write_whole
+from ..core.files import write_atomically
 from ..core.option_fields import Activations
 from ..errors import InputError, Place, SubquantError, UsageError
 from ..isolation.client import ChildEnded, call
@@ -292,7 +292,7 @@ def emit(
         ),
     )
     try:
-        write_whole(Path(module), text.encode())
+        write_atomically(Path(module), text.encode())
     except OSError as error:
         raise InputError(f"cannot write '{os.fspath(module)}': {error.strerror or error}") from None
 

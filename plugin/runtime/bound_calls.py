@@ -78,7 +78,7 @@ class BoundCall:
             is_counted = get_ident() != calls.main
             try:
                 if is_counted:
-                    calls.under_way.append(None)
+                    calls.running.append(None)
                     if calls.is_ending:
                         calls.stay()
                 invoke(function, pushed, popped)
@@ -86,7 +86,7 @@ class BoundCall:
                 raise error_of(error) from None
             finally:
                 if is_counted:
-                    calls.under_way.pop()
+                    calls.running.pop()
         finally:
             free.append(None)
         return returned

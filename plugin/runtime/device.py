@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from ..errors import EnvironmentProblem, UsageError, quoted
-from ..signature import MOST_THREADS, ValueType, Work
+from ..signature import MAX_CPU_THREADS, ValueType, Work
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
-from .open_device import DEVICES, OpenDevice, iree_runtime, no_device
+from .open_device import DEVICES, OpenDevice, iree_runtime, no_device_message
 from .worker_threads import WorkerPool
 
 __all__ = ["Device", "list_devices"]
@@ -51,7 +51,7 @@ class Device:
             try:
                 self._uri, self.features, self.driver = _pick_vulkan_device(self._uri)
             except (RuntimeError, ValueError, IndexError) as error:
-                raise EnvironmentProblem(no_device(self._uri, error)) from None
+                raise EnvironmentProblem(no_device_message(self._uri, error)) from None
         else:
             self._open(self._own)  # which shows that it is there
 
@@ -174,8 +174,8 @@ class Device:
 
 def _uri_of_threads(uri: str, threads: int, name: str) -> str:
     """Return IREE's URI of a CPU with a number of threads."""
-    if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
-        raise UsageError(f"expected 1 to {MOST_THREADS} threads, got {quoted(str(threads))}")
+    if type(threads) is not int or not 1 <= threads <= MAX_CPU_THREADS:
+        raise UsageError(f"expected 1 to {MAX_CPU_THREADS} threads, got {quoted(str(threads))}")
     if uri == "local-task" or (uri, threads) == ("local-sync", 1):
         return uri if threads > 1 else "local-sync"
     raise UsageError(

@@ -9,7 +9,7 @@ from ..errors import ExecutionError, UsageError, expected_name, printable, quote
 from ..signature import (
     CPU_FEATURES_KEY,
     LOOPS_KEY,
-    MOST_ITERATIONS,
+    MAX_LOOP_ITERATIONS,
     TARGET_KEY,
     WORK_KEY,
     Work,
@@ -94,11 +94,11 @@ class Executable:
         set_loop_limit = loop_limit_setter(self._module)
         if self.device.ends_long_loops and set_loop_limit is not None:
             limit = runtime.VmVariantList(1)
-            limit.push_int(MOST_ITERATIONS)
+            limit.push_int(MAX_LOOP_ITERATIONS)
             invoker.invoke(set_loop_limit, limit, runtime.VmVariantList(0))
         device.keep(invoker, self._module, *modules[1:])
         entries = [EntryPoints(each.handle) for each in functions]
-        if device.runs_at_once:
+        if device.is_synchronous:
             entries = sync_entries(self._module, [each.handle for each in functions])
             prepacked = [each.weights for each in functions if each.weights is not None]
             variants = sync_entries(self._module, [each.function for each in prepacked])
@@ -139,7 +139,7 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
             count, _, operation = function.reflection[LOOPS_KEY].partition(" ")
             raise ExecutionError(
                 f"{name} runs a loop {printable(count)} times for {printable(operation)}, and "
-                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after {MOST_ITERATIONS} "
+                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after {MAX_LOOP_ITERATIONS} "
                 "times, without an error; run it on another device"
             )
         kind, _, variant = target.partition(":")

@@ -12,7 +12,7 @@ from .host_features import host_features
 
 __all__ = ["describe_machine"]
 
-_FOR_INTEGERS = (
+_INTEGER_FEATURES = (
     *("avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
     *("neon", "dotprod", "i8mm", "sve", "sve2"),
 )
@@ -30,7 +30,7 @@ def describe_machine() -> dict[str, str]:
         "CPU": (model.group(1).strip() if model else "")
         or platform.processor()
         or platform.machine(),
-        "features": ", ".join(name for name in _FOR_INTEGERS if name in features),
+        "features": ", ".join(name for name in _INTEGER_FEATURES if name in features),
         "cores": str(available_cores()),
         "caches": _caches(),
         "memory": f"{int(memory.group(1)) / 2**20:.0f} GiB" if memory else "",

@@ -42,13 +42,13 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
     Attributes:
         main: the identity of the main thread.
-        under_way: one entry for each running call of another thread.
+        running: one entry for each running call of another thread.
         is_ending: the end of Python has begun.
     """
 
     def __init__(self) -> None:
         self.main = threading.main_thread().ident
-        self.under_way: collections.deque[None] = collections.deque()
+        self.running: collections.deque[None] = collections.deque()
         self.is_ending = False
 
     def __enter__(self) -> Calls:
@@ -57,28 +57,28 @@ class Calls(contextlib.AbstractContextManager["Calls"]):
 
     def __exit__(self, *exception: object) -> None:
         if threading.get_ident() != self.main:
-            self.under_way.pop()
+            self.running.pop()
 
     def start(self) -> Callable[[], object]:
         """Start a call, and return the function that ends it: a third of the time of a context."""
         if threading.get_ident() == self.main:
             return _nothing
-        self.under_way.append(None)
+        self.running.append(None)
         if self.is_ending:
             self.stay()
-        return self.under_way.pop
+        return self.running.pop
 
     def stay(self) -> None:
         """Never return from a call that has started in a daemon thread at the end of Python."""
         if threading.current_thread().daemon:
-            self.under_way.pop()
+            self.running.pop()
             threading.Event().wait()  # until the process has ended
 
     def wait(self) -> None:
         """Let no further call start, and wait for the running ones."""
         self.is_ending = True
         end = time.monotonic() + EXIT_WAIT_SECONDS
-        while self.under_way and time.monotonic() < end:
+        while self.running and time.monotonic() < end:
             time.sleep(_EXIT_POLL_SECONDS)
 
 

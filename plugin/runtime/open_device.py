@@ -26,7 +26,7 @@ from .cpu_affinity import physical_cores, yielding_to_waker
 from .native_calls import is_forked
 from .polling_threads import list_threads, lower_busy_threads
 
-__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device"]
+__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device_message"]
 
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names and IREE's device names; IREE's device URIs are accepted as well."""
@@ -138,7 +138,7 @@ class OpenDevice:
         self.uri = uri
         self.is_host = uri.startswith("local-")
         self.has_threads = uri.startswith("local-task")
-        self.runs_at_once = uri.startswith("local-sync")
+        self.is_synchronous = uri.startswith("local-sync")
         threads_before = set() if self.is_host else list_threads()
         try:
             # IREE's cache of devices is never emptied: one in it would not be closed. And the
@@ -150,7 +150,7 @@ class OpenDevice:
             else:
                 self.handle = iree_runtime().get_device(uri, cache=False)
         except (RuntimeError, ValueError, IndexError) as error:
-            raise EnvironmentProblem(no_device(uri, error)) from None
+            raise EnvironmentProblem(no_device_message(uri, error)) from None
         lower_busy_threads(threads_before)
         _OPEN.add(self)
 
@@ -333,7 +333,7 @@ def is_large(size: int) -> bool:
     return size >= _MIN_BYTES_TO_LEND
 
 
-def no_device(uri: str, error: Exception) -> str:
+def no_device_message(uri: str, error: Exception) -> str:
     """Return the message for a device that cannot be opened."""
     runtime = iree_runtime()
     scheme = uri.partition("://")[0]

@@ -20,7 +20,7 @@ from .arguments import element_type
 
 __all__ = ["Times", "check_duration", "draw_arguments", "time_calls"]
 
-_MOST_SECONDS, _MOST_CALLS = 86_400, 10_000_000
+_MAX_SECONDS, _MAX_CALLS = 86_400, 10_000_000
 """A day; and the calls whose times fit into memory."""
 
 
@@ -57,10 +57,10 @@ class Times:
 
 def check_duration(seconds: float, repeat: int | None) -> None:
     """Raise UsageError unless a duration and a number of calls are in their ranges."""
-    if not 0 < seconds <= _MOST_SECONDS:
-        raise UsageError(f"expected a time above 0 s, and at most {_MOST_SECONDS:,}, got {seconds}")
-    if repeat is not None and not 1 <= repeat <= _MOST_CALLS:
-        raise UsageError(f"expected 1 to {_MOST_CALLS:,} calls, got {repeat}")
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise UsageError(f"expected a time above 0 s, and at most {_MAX_SECONDS:,}, got {seconds}")
+    if repeat is not None and not 1 <= repeat <= _MAX_CALLS:
+        raise UsageError(f"expected 1 to {_MAX_CALLS:,} calls, got {repeat}")
 
 
 def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
@@ -115,7 +115,7 @@ def time_calls(
         call(number)
     times: list[int] = []
     end = time.perf_counter() + seconds
-    most = _MOST_CALLS if repeat is None else repeat
+    most = _MAX_CALLS if repeat is None else repeat
     while True:
         number = warm_up + len(times)
         start = time.perf_counter_ns()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dialects.block_contraction import BlockContraction
-from ...signature import MOST_ITERATIONS
+from ...signature import MAX_LOOP_ITERATIONS
 from ..gpu.thread_weight import THREAD_N
 from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch, match_layout
@@ -37,6 +37,6 @@ def match_gpu(
     if match.weight.batch:
         return MatchFailure("it has batch dimensions")
     tiles = match.tiles
-    if tiles.steps * (1 + tiles.plane_vectors[0]) >= MOST_ITERATIONS:
+    if tiles.steps * (1 + tiles.plane_vectors[0]) >= MAX_LOOP_ITERATIONS:
         return MatchFailure("its K is longer than the loops of some devices")
     return match

@@ -38,7 +38,7 @@ from ...emit import linalg, variables
 from ...emit.operation import create, integer
 from ...errors import Remark, place_of
 from ...iree_hooks.entry_names import SET_LOOP_LIMIT
-from ...signature import MOST_ITERATIONS
+from ...signature import MAX_LOOP_ITERATIONS
 from ..base import UNCHANGED, ModulePass, named
 from .long_loops import LOOPS, Iterations, iterations_of
 
@@ -84,7 +84,7 @@ def _check(op: Operation, iterations: Iterations) -> None:
     linalg.check(
         fits.value,
         f"the loops of '{op.name}'{f' at {location}' if location else ''} run more than "
-        f"{MOST_ITERATIONS} times, after which this device (Mesa's llvmpipe) ends loops, without "
+        f"{MAX_LOOP_ITERATIONS} times, after which this device (Mesa's llvmpipe) ends loops, without "
         "an error: run it on another device",
     )
 

@@ -32,7 +32,7 @@ from ...iree_hooks.entry_names import PREPACKED_SUFFIX, SET_LOOP_LIMIT
 from ...signature import (
     LAYOUTS_KEY,
     LOOPS_KEY,
-    MOST_ITERATIONS,
+    MAX_LOOP_ITERATIONS,
     REFLECTION_KEY,
     TARGET_KEY,
     WORK_KEY,
@@ -195,7 +195,7 @@ def _long_loop(module: ir.Operation) -> dict[str, str]:
     # Loops of dynamic length are checked at run time: see bound-loops.
     static = [(count.static, op) for count, op in iterations if not count.dynamic]
     count, longest = max(static, key=lambda pair: pair[0], default=(0, None))
-    if longest is None or count <= MOST_ITERATIONS:
+    if longest is None or count <= MAX_LOOP_ITERATIONS:
         return {}
     location = place_of(longest.location)
     return {LOOPS_KEY: f"{count} '{longest.name}'" + (f" at {location}" if location else "")}
