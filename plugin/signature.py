@@ -237,7 +237,7 @@ def _values_from_json(values: Any) -> tuple[ValueType, ...]:
 
 
 def _value_from_json(fields: dict[str, Any]) -> ValueType:
-    """Read a value as `_value_to_json` writes it; anything else is an error of `_INVALID_JSON_ERRORS`."""
+    """Read a value of `_value_to_json`; other JSON raises one of `_INVALID_JSON_ERRORS`."""
     shape = fields.get("shape", ())
     quantized = fields.get("quantized")
     value = ValueType(

@@ -319,8 +319,8 @@ def test_a_forked_process(device: str, folder: Path, request: pytest.FixtureRequ
 
 WRITE = """
 import sys
-from subquant.core.files import open_whole
-with open_whole("out") as file:
+from subquant.core.files import open_atomically
+with open_atomically("out") as file:
     file.write(b"half")
     file.flush()
     print(flush=True)

@@ -139,8 +139,8 @@ def _check_target(functions: Sequence[PublicFunction], name: str, device: Device
             count, _, operation = function.reflection[LOOPS_KEY].partition(" ")
             raise ExecutionError(
                 f"{name} runs a loop {printable(count)} times for {printable(operation)}, and "
-                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after {MAX_LOOP_ITERATIONS} "
-                "times, without an error; run it on another device"
+                f"the device '{device.name}' (Mesa's llvmpipe) ends loops after "
+                f"{MAX_LOOP_ITERATIONS} times, without an error; run it on another device"
             )
         kind, _, variant = target.partition(":")
         if (kind == "vulkan") != device.is_vulkan:

@@ -126,7 +126,7 @@ class OpenDevice:
     Attributes:
         is_host: its memory is that of this process.
         has_threads: the caller waits for threads of IREE that compute.
-        runs_at_once: a submission returns after its work is done.
+        is_synchronous: a submission returns after its work is done.
 
     Raises:
         EnvironmentProblem: there is no such device.

@@ -84,8 +84,8 @@ def _check(op: Operation, iterations: Iterations) -> None:
     linalg.check(
         fits.value,
         f"the loops of '{op.name}'{f' at {location}' if location else ''} run more than "
-        f"{MAX_LOOP_ITERATIONS} times, after which this device (Mesa's llvmpipe) ends loops, without "
-        "an error: run it on another device",
+        f"{MAX_LOOP_ITERATIONS} times, after which this device (Mesa's llvmpipe) ends loops, "
+        "without an error: run it on another device",
     )
 
 
