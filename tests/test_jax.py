@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -32,16 +33,44 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+class Lazy:
+    """A module that is imported at its first use: collecting the tests does not import JAX."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+jax, jnp, export = Lazy("jax"), Lazy("jax.numpy"), Lazy("jax.export")
+
+
 def exported(function: Any, *arguments: Any) -> Any:
     """Export a function for arguments of the shapes of `arguments`."""
-    import jax
-    from jax import export
-
     shapes = [jax.ShapeDtypeStruct(np.shape(each), each.dtype) for each in arguments]
     return export.export(jax.jit(function))(*shapes)
 
 
-# -- what JAX writes ------------------------------------------------------------------------------
+RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
+           "fuse-block-contractions")  # fmt: skip
+
+
+def raised_operations(data: bytes) -> list[Any]:
+    """Return the operations of a function after its weights are raised."""
+    module = parse_bytes(data, create_context())
+    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
+                          if each.name in RAISING])  # fmt: skip
+    return list(walk(module.operation))
+
+
+def compiled_for(data: bytes, device: Device) -> Any:
+    """Compile a function for a device."""
+    target = "vulkan" if device.is_vulkan else "llvm-cpu"
+    return subquant.compile(data, target=target, device=device).main
+
+
+# -- exported functions ---------------------------------------------------------------------------
 
 
 def two_results(x: Any, params: Any, unused: Any) -> Any:
@@ -54,9 +83,6 @@ ARGUMENTS = (X, {"w": np.ones((4, 3), np.float32)}, np.ones(5, np.float32))
 
 
 def exported_tree() -> Any:
-    import jax
-    from jax import export
-
     shapes = jax.tree.map(lambda each: jax.ShapeDtypeStruct(each.shape, each.dtype), ARGUMENTS)
     return export.export(jax.jit(two_results))(*shapes)
 
@@ -78,15 +104,12 @@ def test_every_form_of_a_function_runs(form: str, cpu: Device) -> None:
 
 
 def test_derivatives_beside_it_are_left_out(cpu: Device) -> None:
-    import jax
-    from jax import export
-
     function = export.export(jax.jit(lambda x: x * x))(jax.ShapeDtypeStruct((3,), np.float32))
     data = bytes(function.serialize(vjp_order=1))
     assert (subquant.compile(data, device=cpu).main(X[0, :3]) == X[0, :3] ** 2).all()
 
 
-@pytest.mark.parametrize("kept", range(1, 7))
+@pytest.mark.parametrize("tenths", range(1, 7))
 def test_a_cut_file_is_an_error_with_its_field(tenths: int) -> None:
     data = bytes(exported_tree().serialize())
     with pytest.raises(subquant.SubquantError) as caught:
@@ -102,10 +125,6 @@ def test_a_distance_out_of_the_file_is_an_error_with_its_field() -> None:
 
 
 def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
-    import jax
-    import jax.numpy as jnp
-    from jax import export
-
     q = jnp.asarray(np.arange(-12, 12, dtype=np.int8).reshape(4, 6))
     shape = export.symbolic_shape("batch, 4")
     function = jax.jit(lambda x: x @ (q.astype(np.float32) * np.float32(0.5)))
@@ -119,9 +138,6 @@ def test_symbolic_dimensions_are_dynamic_ones(cpu: Device) -> None:
 
 def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
     """Bytes of two rows: the contraction is over rows of bytes, and those of a byte."""
-    import jax
-    from jax import export
-
     rng = np.random.default_rng(2)
     packed, scales = in_bytes((WIDTH, 8), rng)
     shapes = [export.symbolic_shape(f"batch, 3, {WIDTH}"), packed.shape, scales.shape]
@@ -129,10 +145,7 @@ def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
              for shape, each in zip(shapes, (scales, packed, scales), strict=True)]  # fmt: skip
     function = jax.jit(lambda x, packed, scales: of_rows(x, (packed, scales)))
     data = bytes(export.export(function)(*shapes_and_types).serialize())
-    module = parse_bytes(data, create_context())
-    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
-                          if each.name in RAISING])  # fmt: skip
-    [contraction] = [op for op in walk(module.operation) if "plane_bits" in op.attributes]
+    [contraction] = [op for op in raised_operations(data) if "plane_bits" in op.attributes]
     assert list(contraction.operands[0].type.shape)[1:] == [3, WIDTH // 2, 2]
     main = subquant.compile(data, device=cpu).main
     for batch in (1, 4):
@@ -195,8 +208,6 @@ def per_channel(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, 
 
 
 def in_blocks(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
-    import jax.numpy as jnp
-
     rows, columns = shape
     scales = rng.uniform(0.5, 1, (rows // BLOCK, columns)) / (4.6 * np.sqrt(rows))
     return jnp.asarray(rng.integers(-8, 8, shape), jnp.int4), scales.astype(np.float32)
@@ -204,8 +215,6 @@ def in_blocks(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ..
 
 def with_zero_points(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
     """Blocks as an axis of their own, rows of outputs, unsigned."""
-    import jax.numpy as jnp
-
     rows, columns = shape
     grid = (columns, rows // BLOCK, 1)
     q = jnp.asarray(rng.integers(0, 16, (columns, rows // BLOCK, BLOCK)), jnp.uint4)
@@ -231,8 +240,6 @@ def blocked(x: Any, weight: tuple[Any, ...]) -> Any:
 
 
 def transposed(x: Any, weight: tuple[Any, ...]) -> Any:
-    import jax
-
     @jax.jit  # a function of its own in the module
     def dequantized(q: Any, scales: Any, zeros: Any) -> Any:
         reals = (q.astype(np.float32) - zeros.astype(np.float32)) * scales
@@ -265,16 +272,11 @@ def scaled_twice(x: Any, weight: tuple[Any, ...]) -> Any:
 
 
 def of_bf16(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
-    import jax.numpy as jnp
-
     q, scales = per_channel(shape, rng)
     return q, jnp.asarray(scales, jnp.bfloat16)
 
 
 def product_of_bf16(x: Any, weight: Any) -> Any:
-    import jax
-    import jax.numpy as jnp
-
     numbers = (((x.ndim - 1,), (0,)), ((), ()))
     operand = x.astype(jnp.bfloat16)
     return jax.lax.dot_general(operand, weight, numbers, preferred_element_type=np.float32)
@@ -282,8 +284,6 @@ def product_of_bf16(x: Any, weight: Any) -> Any:
 
 def rounded_to_bf16(x: Any, weight: tuple[Any, ...]) -> Any:
     """A weight in bf16, from a product in f32 that is exact."""
-    import jax.numpy as jnp
-
     q, scales = weight
     reals = q.astype(np.float32) * scales.astype(np.float32)
     return product_of_bf16(x, reals.astype(jnp.bfloat16))
@@ -291,8 +291,6 @@ def rounded_to_bf16(x: Any, weight: tuple[Any, ...]) -> Any:
 
 def bf16_scaled_after(x: Any, weight: tuple[Any, ...]) -> Any:
     """Multiply as AQT multiplies 8-bit weights."""
-    import jax.numpy as jnp
-
     q, scales = weight
     return product_of_bf16(x, q.astype(jnp.bfloat16)) * scales.astype(np.float32)
 
@@ -305,8 +303,6 @@ def in_bytes(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...
 
 def of_rows(x: Any, weight: tuple[Any, ...]) -> Any:
     """A byte has two rows, the first in its low bits."""
-    import jax.numpy as jnp
-
     packed, scales = weight
     q = jnp.stack([packed & 15, packed >> 4], 1).reshape(-1, packed.shape[1])
     return x @ ((q.astype(np.float32) - 8) * scales)
@@ -314,8 +310,6 @@ def of_rows(x: Any, weight: tuple[Any, ...]) -> Any:
 
 def of_halves(x: Any, weight: tuple[Any, ...]) -> Any:
     """High bits are the first rows, signed, low bits the others."""
-    import jax.numpy as jnp
-
     packed, scales = weight
     signed = packed.astype(np.int8)
     q = jnp.concatenate([signed >> 4, (signed << 4) >> 4])
@@ -332,8 +326,6 @@ def in_words(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...
 
 
 def of_words(x: Any, weight: tuple[Any, ...]) -> Any:
-    import jax.numpy as jnp
-
     words, zeros, scales = weight
     shifts = jnp.arange(0, 32, 4, dtype=np.int32)
     q = ((words[:, None, :] >> shifts[:, None]) & 15).reshape(-1, words.shape[1])
@@ -373,8 +365,6 @@ def in_tiles(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...
 
 def of_tiles(x: Any, weight: tuple[Any, ...]) -> Any:
     """Multiply as Qwix does: blocks are an axis that the product reduces."""
-    import jax.numpy as jnp
-
     q, scales = weight
     tiled = x.reshape(*x.shape[:-1], q.shape[0], BLOCK)
     return jnp.einsum("tbk,bko->to", tiled, q.astype(np.float32) * scales)
@@ -388,15 +378,11 @@ def integers(x: Any, weight: tuple[Any, ...]) -> Any:
 
 
 def rounded(x: Any) -> tuple[Any, Any]:
-    import jax.numpy as jnp
-
     steps = jnp.max(jnp.abs(x), axis=-1, keepdims=True) / 127
     return jnp.clip(jnp.round(x / steps), -127, 127).astype(jnp.int8), steps
 
 
 def products(quantized: Any, q: Any) -> Any:
-    import jax
-
     numbers = (((quantized.ndim - 1,), (0,)), ((), ()))
     return jax.lax.dot_general(quantized, q, numbers, preferred_element_type=np.int32)
 
@@ -426,8 +412,6 @@ SCHEMES = {
 
 
 def normalized(x: Any) -> Any:
-    import jax
-
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
@@ -436,8 +420,6 @@ Layers = dict[str, Callable[[Any, Any], Any]]
 
 def block_of(layers: Layers) -> Callable[[Any, dict[str, Any]], Any]:
     """A transformer block: attention with a causal mask, and a gated layer; both residual."""
-    import jax
-    import jax.numpy as jnp
 
     def block(x: Any, weights: dict[str, Any]) -> Any:
         def linear(x: Any, name: str) -> Any:
@@ -480,20 +462,13 @@ class Model:
     arguments: tuple[Any, ...]
 
     def exported(self) -> bytes:
-        import jax
-        from jax import export
-
         shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), self.arguments)
         return bytes(export.export(jax.jit(self.function))(*shapes).serialize())
 
     def expected(self) -> np.ndarray:
-        import jax
-
         return np.asarray(jax.jit(self.function)(*self.arguments))
 
     def flat(self) -> list[np.ndarray]:
-        import jax
-
         return [np.asarray(each) for each in jax.tree.leaves(self.arguments)]
 
 
@@ -533,10 +508,6 @@ def test_every_weight_is_raised(scheme: str, kind: str) -> None:
     assert len(packed) == (len(weights) if SCHEMES[scheme].is_packed else 0)
 
 
-RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
-           "fuse-block-contractions")  # fmt: skip
-
-
 def is_short(scheme: str, kind: str) -> bool:
     """True for layers, and for blocks of the schemes that the mixed block lacks."""
     return kind == "layer" or scheme in list(SCHEMES)[:5]
@@ -558,8 +529,7 @@ def test_the_answers_are_those_of_jax(scheme: str, kind: str, device: Device) ->
     result, 2e-2 with steps.
     """
     scheme_, model_ = SCHEMES.get(scheme, SCHEMES["int4 in blocks"]), model(scheme, kind)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(exported_model(scheme, kind), target=target, device=device).main
+    main = compiled_for(exported_model(scheme, kind), device)
     result, expected = main(*model_.flat()), model_.expected()
     bound = scheme_.bounds[kind == "block"]
     assert np.abs(result - expected).max() <= bound * np.abs(expected).max()
@@ -580,8 +550,7 @@ def test_integers_are_exact(device: Device) -> None:
         return quantized, products(quantized, q), steps
 
     model_ = Model(function, (x, q))
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(model_.exported(), target=target, device=device).main
+    main = compiled_for(model_.exported(), device)
     quantized, accumulators, steps = main(x, q)
     expected = np.abs(x).max(-1, keepdims=True) / np.float32(127)
     np.testing.assert_allclose(steps, expected, rtol=3 * 2.0**-23 if device.is_vulkan else 0)
@@ -598,8 +567,6 @@ EXPERTS, ROWS = 3, 40
 
 def embedding(ids: Any, q: Any, scales: Any) -> Any:
     """Rows of a dequantized table."""
-    import jax.numpy as jnp
-
     return jnp.take(q.astype(np.float32) * scales[:, None], ids, axis=0)
 
 
@@ -615,29 +582,21 @@ def of_channels(ids: Any, q: Any, scales: Any) -> Any:
 
 def experts(x: Any, q: Any, scales: Any) -> Any:
     """Each expert has rows of its own."""
-    import jax.numpy as jnp
-
     return jnp.einsum("ecd,edf->ecf", x, q.astype(np.float32) * scales[:, None, :])
 
 
 def chosen_experts(ids: Any, x: Any, q: Any, scales: Any) -> Any:
     """Each token has an expert."""
-    import jax.numpy as jnp
-
     weights = (q.astype(np.float32) * scales[:, None, :])[ids]
     return jnp.einsum("td,tdf->tf", x, weights)
 
 
 def left_operand(x: Any, q: Any, scales: Any) -> Any:
-    import jax.numpy as jnp
-
     return jnp.einsum("oi,bi->bo", q.astype(np.float32) * scales[:, None], x)
 
 
 def singles() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int, ...]]]:
     """Functions, their arguments, and how many contractions, dequantizations and unpackings."""
-    import jax.numpy as jnp
-
     rng = np.random.default_rng(3)
 
     def q(*shape: int) -> np.ndarray:
@@ -674,10 +633,7 @@ def single(name: str) -> tuple[Model, tuple[int, ...]]:
 @pytest.mark.parametrize("name", SINGLES)
 def test_tables_and_experts_are_raised(name: str) -> None:
     model_, counts = single(name)
-    module = parse_bytes(model_.exported(), create_context())
-    passes = [each for each in compile_pipeline(CompileOptions()) if each.name in RAISING]
-    run_pipeline(module, passes)
-    operations = list(walk(module.operation))
+    operations = raised_operations(model_.exported())
     names = ("subquant.block_contraction", "subquant.dequantize", "subquant.unpack")
     assert tuple(sum(op.name == each for op in operations) for each in names) == counts
     # Only the gathered rows are dequantized or unpacked.
@@ -692,8 +648,7 @@ def test_tables_and_experts_are_raised(name: str) -> None:
 def test_tables_and_experts_give_the_answers_of_jax(name: str, device: Device) -> None:
     """Rows are the same numbers; products are sums of 64, in another order."""
     model_, (contractions, *_) = single(name)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    result = subquant.compile(model_.exported(), target=target, device=device).main(*model_.flat())
+    result = compiled_for(model_.exported(), device)(*model_.flat())
     expected = model_.expected()
     if contractions:
         assert np.abs(result - expected).max() <= 1e-6 * np.abs(expected).max()
@@ -713,9 +668,6 @@ def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
     scheme: str, cpu: Device
 ) -> None:
     """Within the bound of a layer for each."""
-    import jax
-    import jax.numpy as jnp
-
     rng, scheme_ = np.random.default_rng(7), SCHEMES[scheme]
     layers = [scheme_.weight((WIDTH, WIDTH), rng) for _ in range(LAYERS)]
     stacked = tuple(jnp.stack(each) for each in zip(*layers, strict=True))
@@ -728,10 +680,7 @@ def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
         return jax.lax.scan(step, x, weights)[0]
 
     model_ = Model(function, (x, stacked))
-    module = parse_bytes(model_.exported(), create_context())
-    run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
-                          if each.name in RAISING])  # fmt: skip
-    operations = list(walk(module.operation))
+    operations = raised_operations(model_.exported())
     [contraction] = [op for op in operations if op.name == "subquant.block_contraction"]
     assert ("plane_bits" in contraction.attributes) == scheme_.is_packed
     assert not any(op.name == "subquant.unpack" for op in operations)

@@ -237,11 +237,6 @@ def read_compared_model(
 ) -> ComparedModel:
     """Read a model.
 
-    Args:
-        data: the contents of the file.
-        file: the file name, for errors.
-        options: import options, with the sizes of dynamic dimensions.
-
     Raises:
         UsageError: the format has no reference.
         SubquantError: the file is damaged, or not supported.

@@ -19,15 +19,6 @@ import numpy as np
 
 from ..numerics.element_types import Array
 
-__all__ = [
-    "ComparedTensor",
-    "ErrorStatistics",
-    "Layer",
-    "compare_tensors",
-    "to_json",
-    "to_model_explorer",
-]
-
 
 @dataclass(frozen=True)
 class ComparedTensor:
@@ -134,13 +125,7 @@ def compare_tensors(
     *,
     is_expressed: bool = False,
 ) -> list[Layer]:
-    """Compare the values of tensors in each call.
-
-    Args:
-        tensors: the tensors.
-        ours, theirs: their values in each call, by key.
-        is_expressed: `theirs` are expressed values.
-    """
+    """Compare the values of tensors in each call; `theirs` may be expressed values."""
     statistics = [ErrorStatistics(each) for each in tensors]
     for left, right in zip(ours, theirs, strict=True):
         for each in statistics:

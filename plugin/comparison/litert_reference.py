@@ -27,14 +27,7 @@ def compute_with_litert(
     tensors: Sequence[str],
     limits: Limits | None = None,
 ) -> list[Mapping[str, Array]]:
-    """Return the values of tensors, by number, for each call.
-
-    Args:
-        data: the contents of the file.
-        model: the model in the file.
-        inputs: the arguments of each call; variables keep their values between calls.
-        tensors: the numbers of the tensors; handles of variables would crash LiteRT.
-        limits: limits of the child process.
+    """Return the values of tensors, by number, for each call; variables keep their values between.
 
     Raises:
         EnvironmentProblem: LiteRT is not installed.

@@ -33,13 +33,7 @@ def compute_with_onnxruntime(
 ) -> list[Mapping[str, Array]]:
     """Return the values of tensors, by name, for each call.
 
-    Args:
-        data: the contents of the file.
-        file: the file name, for errors.
-        names: the names of the inputs.
-        inputs: the arguments of each call.
-        tensors: the names of the tensors; those of types that NumPy lacks are omitted.
-        limits: limits of the child process.
+    Tensors of types that NumPy lacks are omitted.
 
     Raises:
         EnvironmentProblem: ONNX Runtime is not installed.

@@ -26,20 +26,6 @@ from ..core.read_record import Irrelevant, ReadRecord, TrackedItems
 from ..errors import InputError, Place
 from ..numerics.element_types import Array
 
-__all__ = [
-    "UNKNOWN",
-    "Reader",
-    "Table",
-    "scalar",
-    "string",
-    "table",
-    "tables",
-    "tracked",
-    "union",
-    "unread",
-    "vector",
-]
-
 _T = TypeVar("_T")
 _Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
 """Reads the value of a field from a reader, its position, its path, and the fields before it."""
@@ -87,12 +73,9 @@ def _fields(of: type[Table]) -> tuple[dataclasses.Field[Any], ...]:
 
 
 def tracked(table: _TTable, record: ReadRecord, irrelevant: Sequence[Irrelevant] = ()) -> _TTable:
-    """Return a view of a table whose attributes record that they are read.
+    """Return a view of a table that records in `record` which fields are read.
 
-    Args:
-        table: the table.
-        record: gets the unknown fields, and those that differ from their defaults.
-        irrelevant: fields that need not be read.
+    `record` gets the unknown fields, and those that differ from their defaults.
     """
     return cast("_TTable", _Tracked(table, record.track("field", table.stated(), irrelevant)))
 

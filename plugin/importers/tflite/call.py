@@ -21,25 +21,10 @@ from ...numerics.block_form import BlockForm
 from ...numerics.element_types import I32, AnyArray, DType, ElementType
 from ..operator_registry import BaseCall, OperatorRegistry
 from .arithmetic.requantization import activation_range, saturating_cast
-from .operand import ComplexValue, Operand, VariableHandle, quantization_parameters
+from .operand import Operand, quantization_parameters
 from .operator_record import OperatorRecord
 from .reading.model import Operator, Quantization, Tensor
 from .reading.schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
-
-__all__ = [
-    "CUSTOM_IMPORTERS",
-    "IMPORTERS",
-    "Call",
-    "ComplexValue",
-    "ModelContext",
-    "Operand",
-    "OperatorImporter",
-    "VariableHandle",
-    "custom_importer",
-    "importer",
-    "quantization_parameters",
-]
-
 
 _WITH_TANH = frozenset(
     ("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF",
@@ -265,12 +250,7 @@ class Call(BaseCall[Operand]):
         return wide - zero_point if zero_point else wide
 
     def to_storage(self, total: AnyArray, tensor: Tensor | None = None) -> AnyArray:
-        """Add the zero point of an output, and clamp to the range of its activation.
-
-        Args:
-            total: integers in units of the output's scale.
-            tensor: the output; by default the only one.
-        """
+        """Add the zero point of an output, and clamp to the range of its activation."""
         tensor = tensor or self.output
         zero_point = self.per_tensor(tensor).zero_point
         if zero_point:
@@ -313,11 +293,8 @@ class Call(BaseCall[Operand]):
     def expressed(self, operand: Operand, like: AnyArray) -> AnyArray:
         """Return the expressed (dequantized) f32 values of weights.
 
-        Integer weights stay integers in the program, with their scales.
-
-        Args:
-            operand: floats, or integers with scales.
-            like: a value of the program that is written.
+        Integer weights stay integers in the program, with their scales. `like` is a value of the
+        program.
         """
         tensor, value = operand.tensor, operand.value
         if operand.is_float:

@@ -22,18 +22,9 @@ import numpy as np
 from ...errors import UnsupportedError
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ...numerics.requantization import Term, requantize
-from .call import Call, Operand, quantization_parameters
+from .call import Call
+from .operand import Operand, quantization_parameters
 from .reading.model import Tensor
-
-__all__ = [
-    "MOVED_INPUTS",
-    "check_equal_parameters",
-    "compute_on_storage",
-    "is_quantized",
-    "moved_inputs",
-    "requantize_constant",
-    "same_parameters",
-]
 
 _ALL = None
 MOVED_INPUTS: dict[str, tuple[int, ...] | None] = {

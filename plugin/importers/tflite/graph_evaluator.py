@@ -22,7 +22,7 @@ from ...numerics.element_types import F32, AnyArray, ElementType
 from ..options import AS_IN_FILE, ImportOptions
 from . import operators
 from .arithmetic.requantization import saturating_cast
-from .call import CUSTOM_IMPORTERS, IMPORTERS, Call, ComplexValue, Operand, VariableHandle
+from .call import CUSTOM_IMPORTERS, IMPORTERS, Call
 from .data_movement import (
     MOVED_INPUTS,
     check_equal_parameters,
@@ -32,6 +32,7 @@ from .data_movement import (
     requantize_constant,
     same_parameters,
 )
+from .operand import ComplexValue, Operand, VariableHandle
 from .operator_record import OperatorRecord
 from .operators import complex_numbers, control_flow, lstm, recurrent
 from .reading.model import ELEMENTS, Model, Operator, Subgraph, Tensor

@@ -16,16 +16,6 @@ from ..input_values import InputType, input_constants
 from ..options import ImportOptions
 from .reading.model import ELEMENTS, Model, Signature, Subgraph
 
-__all__ = [
-    "batched_inputs",
-    "check_dimension_names",
-    "check_input_value_names",
-    "constant_inputs",
-    "dynamic_dimensions",
-    "input_shapes",
-    "unset_dimensions_hint",
-]
-
 
 def batched_inputs(graph: Subgraph) -> list[bool]:
     """Return True for each input of a graph that has a batch dimension."""
@@ -34,12 +24,7 @@ def batched_inputs(graph: Subgraph) -> list[bool]:
 
 
 def dynamic_dimensions(graph: Subgraph, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Return the input index and the axis of each dynamic dimension, by its name.
-
-    Args:
-        graph: the graph.
-        names: the names of its inputs.
-    """
+    """Return the input index and the axis of each dynamic dimension, by its name."""
     return {
         f"{name}.{axis}": (number, axis)
         for number, (name, tensor) in enumerate(zip(names, graph.inputs, strict=True))
@@ -101,15 +86,7 @@ def check_input_value_names(model: Model, options: ImportOptions) -> None:
 def constant_inputs(
     graph: Subgraph, names: Sequence[str], options: ImportOptions, location: Place
 ) -> dict[int, Array]:
-    """Return the inputs of a graph that become constants, by index.
-
-    The value of a quantized input is its storage.
-
-    Args:
-        graph: the graph.
-        names: the names of its inputs.
-        options: import options with the values.
-        location: the location of errors.
+    """Return the inputs of a graph that become constants, by index; storage of quantized ones.
 
     Raises:
         UsageError: the numbers do not fit the type and the shape of an input.

@@ -16,8 +16,9 @@ from ...errors import SubquantError
 from ...isolation.child import ReportStep
 from ...numerics.element_types import AnyArray, ElementType
 from ..options import AS_IN_FILE
-from .call import Call, ComplexValue
+from .call import Call
 from .input_shapes import unset_dimensions_hint
+from .operand import ComplexValue
 from .program import Program
 from .reading.model import Model, Operator, Tensor, read_tflite
 

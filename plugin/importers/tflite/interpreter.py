@@ -8,9 +8,10 @@ from ...errors import UnsupportedError
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import AnyArray, Array, ElementType
 from ..options import AS_IN_FILE, ImportOptions
-from .call import Call, quantization_parameters
+from .call import Call
 from .data_movement import is_quantized
 from .graph_evaluator import GraphEvaluator
+from .operand import quantization_parameters
 from .reading.model import Model, Tensor
 
 __all__ = ["FloatInterpreter", "Interpreter", "initial_value"]

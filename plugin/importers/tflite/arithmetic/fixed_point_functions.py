@@ -16,18 +16,6 @@ from ....numerics.element_types import AnyArray, Array
 from ....numerics.fixed_point import divide_by_power, high_product
 from .requantization import INT32_MAX, INT32_MIN, rounding_right_shift
 
-__all__ = [
-    "exponential_of_negatives",
-    "inverse_square_root",
-    "leading_zeros",
-    "logarithm",
-    "logistic",
-    "one_over_one_plus",
-    "reciprocal",
-    "saturating_shift",
-    "tanh",
-]
-
 # -- 31 fractional bits ---------------------------------------------------------------------------
 
 _EXPONENTIALS = (

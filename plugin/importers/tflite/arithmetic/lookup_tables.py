@@ -14,15 +14,6 @@ from ....numerics.array_functions import lookup
 from ....numerics.element_types import AnyArray, Array, DType
 from .requantization import checked_log2, round_half_away
 
-__all__ = [
-    "in_f64",
-    "interpolate",
-    "interpolation_table",
-    "logistic_by_table",
-    "lookup_table",
-    "tanh_by_table",
-]
-
 
 def in_f64(function: Callable[[Array], Array]) -> Callable[[Array], Array]:
     """Compute a function of f32 in f64: as C's library rounds it, but for a few results."""
@@ -41,13 +32,7 @@ def lookup_table(
     output_zero_point: int,
     dtype: DType,
 ) -> Array:
-    """Tabulate a function of 8-bit storage values, from the lowest value on.
-
-    Args:
-        function: of f32 arrays.
-        input_scale, input_zero_point, output_scale, output_zero_point: quantization parameters.
-        dtype: int8 or uint8, the storage type of input and output.
-    """
+    """Tabulate a function of f32 arrays on 8-bit storage values, from the lowest value on."""
     info = np.iinfo(dtype)
     storage = np.arange(info.min, info.max + 1)
     expressed = np.float32(input_scale) * (storage - input_zero_point).astype(np.float32)

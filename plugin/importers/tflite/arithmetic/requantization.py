@@ -20,21 +20,6 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, I64, AnyArray, Array, DType
 from ....numerics.fixed_point import divide_by_power, high_product
 
-__all__ = [
-    "INT32_MAX",
-    "INT32_MIN",
-    "activation_range",
-    "checked_log2",
-    "multiplier_and_exponent",
-    "quantize_f32",
-    "rescale",
-    "rescale_by",
-    "rescale_int64",
-    "round_half_away",
-    "rounding_right_shift",
-    "saturating_cast",
-]
-
 INT32_MAX, INT32_MIN = (1 << 31) - 1, -(1 << 31)
 
 

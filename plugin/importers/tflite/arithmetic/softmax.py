@@ -122,13 +122,7 @@ def log_softmax(values: AnyArray, scale: float, dtype: DType) -> AnyArray:
 
 
 def softmax_int16(values: AnyArray, scale: np.float32, beta: float) -> AnyArray:
-    """Compute the softmax of int16 storage values: int16 with 15 fractional bits.
-
-    Args:
-        values: int16.
-        scale: scale of the input.
-        beta: additional factor of differences.
-    """
+    """Compute the softmax of int16 storage values: int16 with 15 fractional bits."""
     unit = np.float64(1.0 / 65535)
     exponential_table = interpolation_table(np.exp, 10 * unit, 32767, 2 * unit, 0)
     reciprocal_table = interpolation_table(lambda x: 1 / (1 + x), unit, -32768, 2 * unit, 0)

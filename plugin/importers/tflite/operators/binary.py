@@ -24,7 +24,8 @@ from ..arithmetic.requantization import (
     rescale,
     rounding_right_shift,
 )
-from ..call import Call, Operand, importer
+from ..call import Call, importer
+from ..operand import Operand
 
 
 def _unquantized_operands(call: Call) -> tuple[AnyArray, AnyArray]:

@@ -15,8 +15,9 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
 from ....numerics.fourier import fourier_transform
-from ..call import Call, ComplexValue, Operand, importer
+from ..call import Call, importer
 from ..data_movement import MOVED_INPUTS
+from ..operand import ComplexValue, Operand
 
 __all__ = ["compute_by_component", "has_complex_operands"]
 

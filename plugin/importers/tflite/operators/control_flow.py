@@ -11,7 +11,8 @@ from typing import Any
 
 from ....numerics.array_functions import choose, repeat_while
 from ....numerics.element_types import AnyArray
-from ..call import Call, VariableHandle, importer
+from ..call import Call, importer
+from ..operand import VariableHandle
 from ..reading.model import Tensor
 
 
@@ -76,12 +77,8 @@ def _run(
 ) -> list[AnyArray]:
     """Compute a subgraph.
 
-    Args:
-        call: the operator.
-        index: the index of the subgraph.
-        values: the operands.
-        sources: the tensors of the operands.
-        targets: the tensors of the results; None for the outputs of the subgraph.
+    The operands are values of the tensors `sources`. The results become values of the tensors
+    `targets`, or stay values of the subgraph's outputs.
     """
     inputs, outputs = call.context.inputs_and_outputs(index)
     results = call.context.run(index, _transfer_all(call, values, sources, inputs))

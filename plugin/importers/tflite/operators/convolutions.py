@@ -12,7 +12,8 @@ import numpy as np
 
 from ....numerics.convolutions import convolve_last
 from ....numerics.element_types import AnyArray
-from ..call import Call, Operand, importer
+from ..call import Call, importer
+from ..operand import Operand
 from . import dynamic_range
 from .integer_contraction import IntegerContraction, add_float_bias, bias_operand
 from .padding import pad_or_crop, spread
@@ -49,14 +50,9 @@ def _dilated_sizes(filter_sizes: Sequence[int], dilations: Sequence[int]) -> lis
 
 
 def _conv_2d(call: Call, images: Operand, order: Sequence[int], axis: int, groups: int) -> AnyArray:
-    """Convolve images by the filters in input 1, with the bias in input 2.
+    """Convolve images ``[N, H, W, C]`` by the filters in input 1, with the bias in input 2.
 
-    Args:
-        call: the operator.
-        images: ``[N, H, W, C]``.
-        order: the axes of the filters as ``[KH, KW, C / groups, OC]``.
-        axis: the filters' axis of output channels.
-        groups: the number of groups of channels.
+    `order` transposes the filters to ``[KH, KW, C / groups, OC]``; `axis` is their output channels.
     """
     filters, options = call.input(1), call.options
     bias = bias_operand(call, 2, filters.shape[axis])

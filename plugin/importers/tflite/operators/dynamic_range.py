@@ -20,7 +20,8 @@ import numpy as np
 from ....numerics.array_functions import convert, rounded_product
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, F64, I32, AnyArray, Array
-from ..call import Call, Operand
+from ..call import Call
+from ..operand import Operand
 
 __all__ = ["applies", "convolve", "matmul", "multiply_rows"]
 
@@ -43,13 +44,9 @@ def applies(call: Call, weights: Operand) -> bool:
 def _round_half_away(values: AnyArray, below_half: np.floating[Any] = _BELOW_HALF) -> AnyArray:
     """Round f32 values under ``2**23`` to integers, half away from zero.
 
-    The greatest float below a half takes ``n + 1/2`` to ``n + 1``, exactly or as a tie, and takes
-    no lesser number so far. It is added to the magnitude: IREE would fuse a product and a sum into
-    one rounding.
-
-    Args:
-        values: f32, or another type with a matching `below_half`.
-        below_half: the greatest float below a half.
+    `below_half`, the greatest float below a half, takes ``n + 1/2`` to ``n + 1``, exactly or as a
+    tie, and takes no lesser number so far. It is added to the magnitude: IREE would fuse a product
+    and a sum into one rounding.
     """
     nearest = convert(np.abs(values) + below_half, I32)
     return np.where(values < 0, -nearest, nearest)
@@ -112,14 +109,7 @@ def matmul(
     weights: Operand,
     product: Callable[[AnyArray, AnyArray, type], AnyArray],
 ) -> AnyArray:
-    """Multiply matrices whose left rows are rounded to 8 bits.
-
-    Args:
-        call: the operator.
-        left: ``[..., M, K]``.
-        weights: with one scale, or one for each column.
-        product: multiplies both sides in a dtype.
-    """
+    """Multiply ``[..., M, K]``, its rows rounded to 8 bits, by weights with `product`."""
     shape = left.shape
     storage, row_scales = _quantize_rows(call, left.reshape((-1, shape[-1])))
     total = product(storage.reshape(shape), np.asarray(weights.value), np.int32)
@@ -134,14 +124,9 @@ def convolve(
     bias: Operand | None,
     product: Callable[[AnyArray, Array, float, type], AnyArray],
 ) -> AnyArray:
-    """Convolve images that are rounded to 8 bits, each with its own scale.
+    """Convolve images ``[N, H, W, C]`` that are rounded to 8 bits, each with its own scale.
 
-    Args:
-        call: the operator.
-        images: ``[N, H, W, C]``.
-        weights: with one scale, or one for each output channel.
-        bias: a value for each output channel.
-        product: convolves images and weights, with a padding value, in a dtype.
+    `product` convolves images and weights, with a padding value, in a dtype.
     """
     shape, scales = images.shape, call.parameters(weights.tensor).scales.reshape(-1)
     is_depthwise = call.operator.name == "DEPTHWISE_CONV_2D"

@@ -16,7 +16,8 @@ from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray, Array
 from ..arithmetic.requantization import rescale, rescale_int64
 from ..arithmetic.single_rounding import rescale_once
-from ..call import Call, Operand
+from ..call import Call
+from ..operand import Operand
 from ..reading.model import Tensor
 from ..reading.schema import TENSOR_TYPES
 

@@ -31,7 +31,8 @@ from ..arithmetic.requantization import (
     rounding_right_shift,
     saturating_cast,
 )
-from ..call import Call, Operand, importer
+from ..call import Call, importer
+from ..operand import Operand
 from ..reading.model import Quantization
 from ..reading.schema import ACTIVATIONS
 from .recurrent import from_time_major, merge_directions, multiply_weights, to_time_major
@@ -176,22 +177,16 @@ class _Lstm(ABC):
         return first + gate
 
     @abstractmethod
-    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+    def weighted_input(self, gate: int, x: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
         """Return the terms ``[T, B, cells]`` of a gate that do not depend on the state."""
-
-    @abstractmethod
-    def step(
-        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
-    ) -> Sequence[AnyArray]:
-        """Return the state and the cell state after a time step."""
 
 
 class _FloatLstm(_Lstm):
     """LSTM in f32; integer weights are dequantized."""
 
-    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+    def weighted_input(self, gate: int, x: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
         call, indices = self.call, self.indices
-        total = multiply_weights(call, sequence, indices.weights + gate)
+        total = multiply_weights(call, x, indices.weights + gate)
         if self.norm(gate) is None:
             total = call.input(indices.bias + gate).value + total
         if auxiliary is not None and indices.auxiliary is not None:
@@ -218,11 +213,9 @@ class _FloatLstm(_Lstm):
         coefficients = self.call.expressed(self.call.input(norm), total)
         return scaled * coefficients + self.call.input(self.indices.bias + gate).value
 
-    def step(
-        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
-    ) -> Sequence[AnyArray]:
+    def step(self, state: AnyArray, cell: AnyArray, *inputs: AnyArray) -> Sequence[AnyArray]:
         call, indices = self.call, self.indices
-        by_gate = dict(zip(self.gates, weighted_inputs, strict=True))
+        by_gate = dict(zip(self.gates, inputs, strict=True))
 
         def gate(number: int, cell: AnyArray) -> AnyArray:
             total = by_gate[number] + self._weighted_state(state, number)
@@ -317,11 +310,11 @@ class _IntegerLstm(_Lstm):
         product = contract(values, matrix, ((values.ndim - 1,), (1,)), dtype=np.int32)
         return product + offset.astype(np.int32) if offset.any() else product
 
-    def weighted_input(self, gate: int, sequence: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
+    def weighted_input(self, gate: int, x: AnyArray, auxiliary: AnyArray | None) -> AnyArray:
         call, weights = self.call, self.indices.weights + gate
         zero_point = call.per_tensor(call.input(0).tensor).zero_point
         bias = call.constant(self.indices.bias + gate) if self.norm(gate) is None else None
-        total = self._accumulate(sequence, weights, zero_point, bias)
+        total = self._accumulate(x, weights, zero_point, bias)
         return _clamp_int16(rescale(total, self._factor(weights, 0, gate)))
 
     def _normalized(self, total: AnyArray, gate: int) -> AnyArray:
@@ -344,11 +337,9 @@ class _IntegerLstm(_Lstm):
         multiplier, exponent = multiplier_and_exponent(np.float64(scale))
         return convert(_clamp_int16(rescale_by(value, multiplier, exponent + 12)), I32)
 
-    def step(
-        self, state: AnyArray, cell: AnyArray, *weighted_inputs: AnyArray
-    ) -> Sequence[AnyArray]:
+    def step(self, state: AnyArray, cell: AnyArray, *inputs: AnyArray) -> Sequence[AnyArray]:
         call, indices, exponent = self.call, self.indices, self._cell_exponent()
-        by_gate = dict(zip(self.gates, weighted_inputs, strict=True))
+        by_gate = dict(zip(self.gates, inputs, strict=True))
         wide = convert(cell, I32)
 
         def gate(number: int, cell: AnyArray) -> AnyArray:

@@ -16,7 +16,8 @@ from ....numerics.array_functions import convert
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray
 from ..arithmetic.requantization import rescale, rescale_int64
-from ..call import Call, Operand, importer
+from ..call import Call, importer
+from ..operand import Operand
 from . import dynamic_range
 from .integer_contraction import IntegerContraction, add_float_bias, bias_operand
 

@@ -99,15 +99,11 @@ def _run_rnn(
     *,
     backward: bool = False,
 ) -> AnyArray:
-    """Return the states after each time step.
+    """Return the states after each time step of ``[T, B, I]``.
 
-    Args:
-        call: the operator.
-        sequence: ``[T, B, I]``.
-        first: the input with the weights; the recurrent weights and the bias follow.
-        state: the input with the state, a variable.
-        auxiliary: the input with the weights of an auxiliary sequence, and this sequence.
-        backward: run from the last time step to the first.
+    Input `first` has the weights, followed by the recurrent weights and the bias; input `state` is
+    a variable. `auxiliary` is the input with the weights of an auxiliary sequence, and this
+    sequence.
     """
     call.require_float(call.input(0))
     bias, units = call.input(first + 2), call.input(first).shape[:1]

@@ -12,7 +12,8 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, lookup, put_slice, take_slice
 from ....numerics.element_types import I32, AnyArray
 from ..arithmetic.requantization import round_half_away
-from ..call import Call, Operand, importer
+from ..call import Call, importer
+from ..operand import Operand
 
 
 def _requantized(call: Call, operand: Operand) -> AnyArray:

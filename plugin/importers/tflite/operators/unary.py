@@ -41,13 +41,7 @@ def apply_by_table(call: Call, function: Callable[[Array], Array]) -> AnyArray:
 
 
 def tabulate_storage(call: Call, function: Callable[[Array], Array], max_bits: int = 8) -> AnyArray:
-    """Apply a function of storage by a table of all its values.
-
-    Args:
-        call: the operator.
-        function: takes centered storage as int64, and returns centered storage.
-        max_bits: the greatest width of the storage.
-    """
+    """Apply a function of centered int64 storage by a table of all its values."""
     operand = call.input(0)
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     info = np.iinfo(call.dtype(operand.tensor))
