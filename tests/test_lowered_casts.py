@@ -83,11 +83,13 @@ def test_casts_that_differ_in_numbers_alone(cast: Cast, seed: int) -> None:
     """In one module, where later ones may be copies of the first with other constants."""
     rng, parameters = np.random.default_rng(seed), cast.parameters
     storage, shape = parameters.storage, parameters.scales.shape
+    largest = int(min(parameters.expressed.largest, 1 << 31))  # greater zero points are refused
+    low, high = max(storage.minimum, -largest), min(storage.maximum, largest)
     variants = [
         dataclasses.replace(
             parameters,
             scales=rng.permutation(parameters.scales.reshape(-1)).reshape(shape),
-            zero_points=rng.integers(storage.minimum, storage.maximum, shape, endpoint=True),
+            zero_points=rng.integers(low, high, shape, endpoint=True),
         )
         for _ in range(3)
     ]
