@@ -46,7 +46,7 @@ def quantizing_tests() -> dict[str, Any]:
 NAMES = sorted(quantizing_tests())
 
 
-def test_there_are_45() -> None:
+def test_onnx_has_45_tests_of_quantized_operators() -> None:
     assert len(NAMES) == 45
 
 
@@ -220,7 +220,7 @@ def test_external_data_below_the_model(tmp_path: Path) -> None:
         read_onnx(path.read_bytes(), str(tmp_path / "m/model.onnx"))
 
 
-def test_what_is_not_beside_a_file_has_no_external_data() -> None:
+def test_a_model_from_a_stream_has_no_external_data() -> None:
     with pytest.raises(InputError, match="beside a model that is no file"):
         read_onnx(external(location="w").SerializeToString())
 

@@ -84,7 +84,7 @@ def test_reasons() -> None:
     )
 
 
-def test_nothing_is_said_unasked() -> None:
+def test_there_are_no_remarks_without_explain() -> None:
     actual: list[Remark] = []
     compile_to_bytes(layer().SerializeToString(), emit="mlir", on_remark=actual.append)
     assert actual == []
@@ -191,7 +191,7 @@ def compiled(proto: onnx.ModelProto, device: Device, **options: Any) -> Any:
     return Executable(data, device).main
 
 
-def test_named_extents(cpu: Device) -> None:
+def test_named_dimensions(cpu: Device) -> None:
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     (expected,) = computed(opened((2, 3, 8)), None, x)
     proto = opened(("batch_size", "sequence", 8))
@@ -219,7 +219,7 @@ def test_named_extents(cpu: Device) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_extents_that_are_refused(
+def test_refused_dimension_sizes(
     shape: tuple[int | str, ...], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SubquantError) as caught:
@@ -228,7 +228,7 @@ def test_extents_that_are_refused(
 
 
 @pytest.mark.parametrize("extent", ["n", "n=0", "=3", "n=-1", "n=x", "n=9999999999"])
-def test_what_is_no_extent(extent: str) -> None:
+def test_invalid_dimension_sizes(extent: str) -> None:
     with pytest.raises(UsageError, match="expected a dimension size as NAME=N"):
         CompileOptions(dims=(extent,))
 
@@ -316,7 +316,7 @@ def test_a_batch_that_is_no_loop_is_refused(name: str) -> None:
     assert "give --batch a number" in str(caught.value)
 
 
-def test_compare_takes_extents(in_temporary_folder: Path) -> None:
+def test_compare_takes_dimension_sizes(in_temporary_folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     Path("m.onnx").write_bytes(opened(("batch", "sequence", 8)).SerializeToString())
     arguments = ["compare", "m.onnx", "--calls", "1", "--device", "numpy", "--json"]

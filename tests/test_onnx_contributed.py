@@ -168,7 +168,7 @@ def test_a_product_of_integers_stays_one() -> None:
     [("QEmbedLayerNormalization", 18),
      ("MatMulBnb4", 3), ("LongformerAttention", 7)],
 )  # fmt: skip
-def test_what_is_refused_by_name(operator: str, count: int) -> None:
+def test_refused_nodes_are_named(operator: str, count: int) -> None:
     feeds = {f"i{n}": np.zeros((2, 4), np.float32) for n in range(count)}
     proto, _ = written(ms(operator), feeds, num_heads=2)
     with pytest.raises(UnsupportedError) as caught:

@@ -134,7 +134,7 @@ def test_a_loop_with_a_count(device_name: str, device: Device) -> None:
 
 
 @ON_DEVICES
-def test_a_loop_with_a_count_that_comes_when_it_runs(device_name: str, device: Device) -> None:
+def test_a_loop_with_a_computed_count(device_name: str, device: Device) -> None:
     proto = looped("m", "", {"m": ("INT64", ())}, False)
     for count in (1, 2, 0):
         (actual,) = computed(proto, device, X, np.array(count, np.int64))
@@ -262,7 +262,7 @@ REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused(name: str) -> None:
+def test_refused_graphs_are_named(name: str) -> None:
     from onnx_models import text_of
 
     proto, kind, message = REFUSED[name]

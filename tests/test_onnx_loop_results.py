@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 from onnx_models import node, text_of
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
-from test_onnx_counted import check, whole
+from test_onnx_dynamic_sizes import check, whole
 
 Array = np.ndarray[Any, Any]
 
@@ -144,7 +144,7 @@ def test_iterations_slice_by_their_number(is_numpy: bool, cpu: Device) -> None:
     check(whole([loop], inputs, types, constants), inputs, None if is_numpy else cpu)
 
 
-def test_a_loop_over_counted_rows_is_bounded_by_them(cpu: Device) -> None:
+def test_a_loop_over_valid_rows_has_their_bound(cpu: Device) -> None:
     proto, inputs = looping("rows", "", COUNTED)
     nodes = [
         node("NonZero", ["x"], ["columns"]), node("Shape", ["columns"], ["shape"]),

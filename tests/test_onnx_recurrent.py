@@ -423,7 +423,7 @@ def changed(case: str, **attributes: Any) -> onnx.ModelProto:
          "has 3 values in 'activation_alpha' for 2"),
     ],
 )  # fmt: skip
-def test_what_is_refused_by_name(case: str, attributes: dict[str, Any], message: str) -> None:
+def test_refused_nodes_are_named(case: str, attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(SubquantError, match=message):
         text_of(changed(case, **attributes))
 

@@ -103,7 +103,7 @@ def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     [({"dilation": 2}, "has dilation = 2"), ({"state_window": 1}, "has state_window = 1"),
      ({"activation": "gelu"}, "has the activation 'gelu'")],
 )  # fmt: skip
-def test_what_is_refused_by_name(attributes: dict[str, Any], message: str) -> None:
+def test_refused_nodes_are_named(attributes: dict[str, Any], message: str) -> None:
     with pytest.raises(SubquantError, match=message):
         text_of(convolution(np.random.default_rng(0), **attributes)[0])
 

@@ -1,4 +1,4 @@
-"""Tensors with an axis that the program counts, beside ONNX Runtime: shapes and numbers."""
+"""Tensors with a data-dependent dimension size, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -218,12 +218,12 @@ X = np.random.default_rng(5).normal(size=(3, 4)).astype(np.float32) * 3
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0.6, 1])
-def test_operators_carry_the_count_on(device_or_none: Device | None, share: float) -> None:
+def test_operators_keep_the_number_of_rows(device_or_none: Device | None, share: float) -> None:
     proto, inputs = following(X, drawn(np.int32, (3, 4), share))
     check(proto, inputs, device_or_none, tolerance=1e-5)
 
 
-def test_operators_carry_a_count_of_zero_on(cpu: Device) -> None:
+def test_operators_keep_zero_rows(cpu: Device) -> None:
     proto, inputs = following(X, np.zeros((3, 4), np.int32))
     empty = [n for n in proto.graph.output if n.name == "whole_greatest"]
     for output in empty:  # of no elements, which ONNX Runtime refuses
@@ -234,7 +234,7 @@ def test_operators_carry_a_count_of_zero_on(cpu: Device) -> None:
     check(proto, inputs, cpu, tolerance=1e-5)
 
 
-def test_operators_carry_the_count_on_on_vulkan(vulkan: Device) -> None:
+def test_operators_keep_the_number_of_rows_on_vulkan(vulkan: Device) -> None:
     proto, inputs = following(X, drawn(np.int32, (3, 4), 0.3))
     check(proto, inputs, vulkan, tolerance=1e-5)
 
@@ -291,7 +291,7 @@ BOUNDS = {
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0, 0.3, 0.6])
-def test_slices_of_counted_rows(device_or_none: Device | None, share: float) -> None:
+def test_slices_of_bounded_tensors(device_or_none: Device | None, share: float) -> None:
     constants: dict[str, Any] = {"axes": [0]}
     nodes = list(SELECTED)
     for number, bounds in enumerate(BOUNDS.values()):
@@ -343,12 +343,12 @@ def rows_of(share: float) -> tuple[onnx.ModelProto, dict[str, Array]]:
 
 @CPU_AND_NUMPY
 @pytest.mark.parametrize("share", [0.2, 0.6])
-def test_rows_that_count_are_taken(device_or_none: Device | None, share: float) -> None:
+def test_handlers_read_valid_rows_only(device_or_none: Device | None, share: float) -> None:
     check(*rows_of(share), device_or_none, tolerance=1e-5)
 
 
 @ON_DEVICES
-def test_a_call_fails_that_takes_a_row_which_does_not_count(device: Device) -> None:
+def test_a_call_that_takes_a_padding_row_fails(device: Device) -> None:
     proto, inputs = rows_of(0.2)
     with pytest.raises(ExecutionError, match=r"takes (other|2 of fewer) rows"):
         computed(proto, device, inputs["x"], np.eye(3, 4, dtype=np.int32)[:1].repeat(3, 0) * 0)
@@ -384,7 +384,7 @@ TWICE_TYPES = dict.fromkeys(
 
 
 @pytest.mark.parametrize("share", [0, 0.3, 1])
-def test_operators_on_two_tensors_with_one_count(cpu: Device, share: float) -> None:
+def test_operators_on_two_tensors_with_the_same_rows(cpu: Device, share: float) -> None:
     inputs = {"x": X, "y": X[::-1].copy(), "mask": drawn(np.int32, (3, 4), share)}
     constants = {
         "two": np.ones(2, np.float32), "one": np.array([1]), "three": np.array([3]),
@@ -604,7 +604,7 @@ def branch(nodes: Sequence[Any], outputs: Sequence[str], name: str) -> Any:
 
 @ON_DEVICES
 @pytest.mark.parametrize("share", [0, 0.4])
-def test_branches_with_counted_rows(device: Device, share: float) -> None:
+def test_branches_with_bounded_tensors(device: Device, share: float) -> None:
     """A detector without boxes returns an empty constant, or selects."""
     then = branch(
         [node("Identity", ["nothing"], ["p"]), node("Identity", ["two"], ["q"]),
