@@ -56,12 +56,12 @@ RAISING = ("verify-quantization", "pack-narrow-storage", "raise-dequantization",
            "fuse-block-contractions")  # fmt: skip
 
 
-def raised_operations(data: bytes) -> list[Any]:
-    """Return the operations of a function after its weights are raised."""
+def raised_module(data: bytes) -> Any:
+    """Return the module of a function after its weights are raised."""
     module = parse_bytes(data, create_context())
     run_pipeline(module, [each for each in compile_pipeline(CompileOptions())
                           if each.name in RAISING])  # fmt: skip
-    return list(walk(module.operation))
+    return module
 
 
 def compiled_for(data: bytes, device: Device) -> Any:
@@ -145,7 +145,8 @@ def test_a_dynamic_batch_meets_weights_in_another_order(cpu: Device) -> None:
              for shape, each in zip(shapes, (scales, packed, scales), strict=True)]  # fmt: skip
     function = jax.jit(lambda x, packed, scales: of_rows(x, (packed, scales)))
     data = bytes(export.export(function)(*shapes_and_types).serialize())
-    [contraction] = [op for op in raised_operations(data) if "plane_bits" in op.attributes]
+    module = raised_module(data)
+    [contraction] = [op for op in walk(module.operation) if "plane_bits" in op.attributes]
     assert list(contraction.operands[0].type.shape)[1:] == [3, WIDTH // 2, 2]
     main = subquant.compile(data, device=cpu).main
     for batch in (1, 4):
@@ -633,7 +634,8 @@ def single(name: str) -> tuple[Model, tuple[int, ...]]:
 @pytest.mark.parametrize("name", SINGLES)
 def test_tables_and_experts_are_raised(name: str) -> None:
     model_, counts = single(name)
-    operations = raised_operations(model_.exported())
+    module = raised_module(model_.exported())
+    operations = list(walk(module.operation))
     names = ("subquant.block_contraction", "subquant.dequantize", "subquant.unpack")
     assert tuple(sum(op.name == each for op in operations) for each in names) == counts
     # Only the gathered rows are dequantized or unpacked.
@@ -680,7 +682,8 @@ def test_a_loop_over_stacked_weights_reads_them_as_they_are_stored(
         return jax.lax.scan(step, x, weights)[0]
 
     model_ = Model(function, (x, stacked))
-    operations = raised_operations(model_.exported())
+    module = raised_module(model_.exported())
+    operations = list(walk(module.operation))
     [contraction] = [op for op in operations if op.name == "subquant.block_contraction"]
     assert ("plane_bits" in contraction.attributes) == scheme_.is_packed
     assert not any(op.name == "subquant.unpack" for op in operations)
