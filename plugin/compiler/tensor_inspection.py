@@ -17,7 +17,7 @@ import numpy as np
 
 from ..core._mlir import Operation, Value, ir, place_of
 from ..dialects import quant
-from ..dialects.dense import array_of_dense
+from ..dialects.dense import constant_array
 from ..dialects.quant import element_type, is_quantized
 from ..dialects.subquant import BLOCK_CONTRACTION, OPERAND_OPS, operands_of
 from ..errors import VerificationError
@@ -190,12 +190,12 @@ def _of_operands(op: Operation) -> InspectedTensor:
     axes = tuple(a for a in range(len(sizes)) if grid is None or grid[a : a + 1] != (1,))
     blocks = tuple(sizes[axis] for axis in axes)
     zero_bits = 0
-    scales = _constant(operands["scales"])
+    scales = constant_array(operands["scales"])
     zero_points: Array = np.zeros((), np.int64)
     zero_range: tuple[int, int] | None = (0, 0)
     if "zero_points" in operands:
         zero_bits, zero_range = element_type(operands["zero_points"].type).width, None
-        constant = _constant(operands["zero_points"])
+        constant = constant_array(operands["zero_points"])
         if constant is not None:
             zero_points = constant if storage.signed else constant & ((1 << zero_bits) - 1)
             zero_range = _range(zero_points, int)
@@ -229,12 +229,6 @@ def _defining(value: Value, names: tuple[str, ...]) -> Operation | None:
     """Return the operation that defines `value` when it has one of `names`."""
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation
     return op if op is not None and op.name in names else None
-
-
-def _constant(value: Value) -> Array | None:
-    op = _defining(value, ("arith.constant", "stablehlo.constant"))
-    attribute = None if op is None else op.attributes["value"]
-    return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
 
 
 def _scale_bits(scales: Value) -> float:

@@ -33,6 +33,7 @@ import numpy as np
 from ..compiler.reading import parse_text
 from ..core._mlir import Operation, Value, ir
 from ..dialects import create_context
+from ..dialects.dense import constant_attribute
 from ..emit import create
 from ..errors import InputError
 from .cases import SYMBOL, Case, Prepared
@@ -194,8 +195,8 @@ def _is_check(operation: Operation) -> bool:
 def _read_check(operation: Operation) -> _Check:
     if operation.name == "stablehlo.custom_call":
         left, right = operation.operands
-        golden, value = (left, right) if _constant(left) is not None else (right, left)
-        attribute = _constant(golden)
+        golden, value = (left, right) if constant_attribute(left) is not None else (right, left)
+        attribute = constant_attribute(golden)
         if attribute is None:
             raise InputError("compares with no constant", operation)
         return _Check(value, Golden(array_of(attribute)))
@@ -208,14 +209,6 @@ def _read_check(operation: Operation) -> _Check:
     if "tolerance" in operation.attributes:
         tolerance = float(operation.attributes["tolerance"].value)
     return _Check(operation.operands[0], Golden(expected, bound=np.full(expected.shape, tolerance)))
-
-
-def _constant(value: Value) -> ir.DenseElementsAttr | None:
-    """The dense attribute of a constant, None for any other value."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.constant":
-        return None
-    return owner.operation.attributes["value"]
 
 
 def _constants_to_arguments(function: Operation, block: ir.Block) -> list[Array]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +12,15 @@ import numpy as np
 from ..core._mlir import Operation, Value, ir
 from ..numerics.element_types import Array, ElementType
 
-__all__ = ["CONSTANTS", "array_of_dense", "dense_of_array", "elements_of_resource", "known_integer"]
+__all__ = [
+    "CONSTANTS",
+    "array_of_dense",
+    "constant_array",
+    "constant_attribute",
+    "dense_of_array",
+    "elements_of_resource",
+    "known_integer",
+]
 
 CONSTANTS = ("arith.constant", "stablehlo.constant")
 """Constant operations, whose attribute ``value`` is their result."""
@@ -104,15 +113,37 @@ def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
         return ir.DenseElementsAttr.get(data, type=op.results[0].type)
 
 
+def constant_attribute(
+    value: Value, operations: Collection[str] = CONSTANTS
+) -> ir.DenseElementsAttr | None:
+    """Return the dense attribute of a constant; None for other values.
+
+    Args:
+        value: the value.
+        operations: the operations that count as constants, also ``tosa.const``.
+    """
+    owner = value.owner
+    if isinstance(owner, ir.Block) or owner.operation.name not in operations:
+        return None
+    op = owner.operation
+    attribute = op.attributes["values" if op.name == "tosa.const" else "value"]
+    return attribute if isinstance(attribute, ir.DenseElementsAttr) else None
+
+
+def constant_array(value: Value, operations: Collection[str] = CONSTANTS) -> Array | None:
+    """Return the elements of a constant as `array_of_dense`; None for other values."""
+    attribute = constant_attribute(value, operations)
+    return None if attribute is None else array_of_dense(attribute)
+
+
 def known_integer(value: Value) -> int | None:
     """The integer that all elements of a constant, or of a broadcast of one, are; else None."""
     owner = value.owner
     while not isinstance(owner, ir.Block) and owner.operation.name == "stablehlo.broadcast_in_dim":
-        owner = owner.operation.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name not in CONSTANTS:
-        return None
-    attribute = owner.operation.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+        value = owner.operation.operands[0]
+        owner = value.owner
+    attribute = constant_attribute(value)
+    if attribute is None or not attribute.is_splat:
         return None
     if not isinstance(attribute.type.element_type, ir.IntegerType):
         return None

@@ -23,7 +23,7 @@ from ..errors import UnsupportedError, VerificationError
 from ..numerics.element_types import Array
 from ..numerics.fixed_point import MAX_SHIFT
 from ..numerics.parameters import StorageType
-from .dense import array_of_dense
+from .dense import CONSTANTS, constant_array
 from .quant import element_type, parameters_of
 
 __all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView"]
@@ -38,16 +38,7 @@ ROUNDING_MODES: dict[str, FixedPointRounding] = {
 }
 """The roundings of `subquant.fixed_point`, by the name that TOSA gives them."""
 
-_CONSTANTS = {"tosa.const": "values", "stablehlo.constant": "value", "arith.constant": "value"}
-
-
-def constant_of(value: Value) -> Array | None:
-    """Return the elements of a constant tensor, integers as signed; None for another value."""
-    if isinstance(value.owner, ir.Block):
-        return None
-    owner = value.owner.operation
-    attribute = owner.attributes[_CONSTANTS[owner.name]] if owner.name in _CONSTANTS else None
-    return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
+_CONSTANTS = ("tosa.const", *CONSTANTS)
 
 
 @dataclass(frozen=True)
@@ -155,7 +146,7 @@ class RescaleView:
 
 
 def _parameter(value: Value, rank: int) -> Array | Value:
-    constant = constant_of(value)
+    constant = constant_array(value, _CONSTANTS)
     if constant is None:
         return value
     if constant.size == 1:
@@ -164,7 +155,7 @@ def _parameter(value: Value, rank: int) -> Array | Value:
 
 
 def _zero_point(value: Value, storage: StorageType) -> int | Value:
-    constant = constant_of(value)
+    constant = constant_array(value, _CONSTANTS)
     if constant is None:
         return value
     number = int(constant.reshape(-1)[0])

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ...core._mlir import Operation, Value, ir
+from ...dialects.dense import constant_attribute
 from ...emit.operation import element_of, is_dynamic
 from ...emit.stablehlo_semantics import comparison_direction, reshape_source
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
@@ -213,11 +214,8 @@ def fold_of(op: Operation) -> str | None:
 
 def _uniform_number(value: Value) -> ConstantNode | None:
     """The number of all elements of a constant; None for other values."""
-    owner = value.owner
-    if isinstance(owner, ir.Block) or owner.operation.name != CONSTANT:
-        return None
-    attribute = owner.operation.attributes["value"]
-    if not isinstance(attribute, ir.DenseElementsAttr) or not attribute.is_splat:
+    attribute = constant_attribute(value, (CONSTANT,))
+    if attribute is None or not attribute.is_splat:
         return None
     if small_element(value) not in LOADED_ELEMENTS:
         return None

@@ -34,17 +34,18 @@ from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...core.option_fields import FixedPointRounding
-from ...dialects.dense import array_of_dense
+from ...dialects.dense import constant_array
 from ...emit import ArrayLike, Scalars, linalg
 from ...emit.operation import dense, mlir_type
 from ...errors import Remark, UnsupportedError, VerificationError
-from ...numerics.element_types import I32, Array, ElementType
+from ...numerics.element_types import I32, ElementType
 from ...numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ...numerics.parameters import StorageType
-from ..base import ModulePass, NoMatch, apply_patterns, producer_of
+from ..base import ModulePass, NoMatch, apply_patterns
 
 __all__ = ["LowerTosaRescale"]
 
+_CONSTANTS = ("tosa.const", "arith.constant")
 _FLAGS = ("scale32", "per_channel", "input_unsigned", "output_unsigned")
 
 
@@ -109,7 +110,7 @@ def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _check_range(op: Operation, vector: Value, greatest: int, what: str) -> None:
-    constant = _constant(vector)
+    constant = constant_array(vector, _CONSTANTS)
     if constant is None:
         return
     wrong = constant[(constant < 0) | (constant > greatest)]
@@ -136,7 +137,7 @@ class _Loop:
         self, vector: Value, axis: int | None = None, unsigned: bool = False
     ) -> Parameter:
         """A vector's element at the index of `axis`, or its first element."""
-        constant, element = _constant(vector), _element(vector.type, unsigned)
+        constant, element = constant_array(vector, _CONSTANTS), _element(vector.type, unsigned)
         if constant is not None:
             if unsigned:
                 constant = constant & ((1 << element.bits) - 1)
@@ -152,12 +153,3 @@ class _Loop:
         self.inputs.append(vector)
         self.maps.append(ir.AffineMap.get(self.maps[0].n_dims, 0, [index]))
         return lambda form, parameters: form.emitted(parameters[position], element)
-
-
-def _constant(vector: Value) -> Array | None:
-    producer = producer_of(vector)
-    if producer is None:
-        return None
-    name = {"tosa.const": "values", "arith.constant": "value"}.get(producer.name)
-    attribute = producer.attributes[name] if name else None
-    return array_of_dense(attribute) if isinstance(attribute, ir.DenseElementsAttr) else None
