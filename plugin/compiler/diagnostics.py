@@ -95,13 +95,15 @@ def reworded(message: str, notes: Sequence[str]) -> str:
 
 def _operations(dialect: str) -> list[str]:
     """Return the names of a dialect's operations; those of StableHLO from our table."""
-    ours = {
+    listed_operations = {
         "quant": ("quant.qcast", "quant.dcast", "quant.scast"),
         "stablehlo": stablehlo.OPERATIONS,
         "subquant": [*subquant.CASTS, *subquant.OPERAND_OPS, *subquant.REQUANTIZE,
                      *subquant.REDUCTIONS, subquant.BLOCK_CONTRACTION, subquant.UNPACK],
     }  # fmt: skip
-    return [name.partition(".")[2] for name in ours.get(dialect, ())] or operation_names(dialect)
+    return [
+        name.partition(".")[2] for name in listed_operations.get(dialect, ())
+    ] or operation_names(dialect)
 
 
 def _proposing(message: str, name: str, known: Sequence[str], before: str = "") -> str:

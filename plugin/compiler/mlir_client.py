@@ -373,19 +373,19 @@ def _crash(
         seconds, option = limits.parse_seconds, "--parse-seconds"
     if ended.cause in ("SIGPROF", "SIGALRM") and seconds is not None:
         subject = "the module" if option == "--pass-seconds" else "upstream's MLIR"
-        what = f"{subject} took more than {seconds:g} s {doing} ({option})"
+        message = f"{subject} took more than {seconds:g} s {doing} ({option})"
     elif ended.exhausted == "memory" or _OUT_OF_MEMORY.search(ended.output_tail):
         size = (limits.memory_bytes or 0) / 2**30
-        what = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
+        message = f"upstream's MLIR took more than {size:.3g} GiB of memory {doing} (--memory-gib)"
     elif ended.exhausted == "stack":
-        what = f"the module is nested too deep for MLIR's bindings, {doing}"
+        message = f"the module is nested too deep for MLIR's bindings, {doing}"
     elif ended.cause == "SIGKILL":
-        what = f"upstream's MLIR was killed {doing}, as a system does that is out of memory"
+        message = f"upstream's MLIR was killed {doing}, as a system does that is out of memory"
     else:
         reason = _REASON.search(ended.output_tail)
         reason_text = f": {reason.group(1).strip()}" if reason else ""
-        what = f"upstream's MLIR crashed {doing} ({ended.cause}{reason_text})"
-    return CompilerError(f"{what}; {_reproduce(source, passes, reproducer)}", Place(source.file))
+        message = f"upstream's MLIR crashed {doing} ({ended.cause}{reason_text})"
+    return CompilerError(f"{message}; {_reproduce(source, passes, reproducer)}", Place(source.file))
 
 
 def _reproduce(

@@ -60,8 +60,8 @@ class UpstreamPass(ModulePass):
         if manager is None:
             name = re.split(r"[{(]", self.text)[0]
             similar = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])
-            what = expected_name(name, similar or PASSES, "a C++ pass or one of")
-            raise UsageError(f"no pass is named {quoted(self.text)}; {what}")
+            advice = expected_name(name, similar or PASSES, "a C++ pass or one of")
+            raise UsageError(f"no pass is named {quoted(self.text)}; {advice}")
         with translate_errors(UnsupportedError, f"pass '{self.text}' failed"):
             manager.run(module)
 
@@ -182,8 +182,8 @@ def _create(name: str, options: str) -> ModulePass:
         if field is None or not separator:
             names = [option.replace("_", "-") for option in known]
             wrong = key if field is None else ""  # or only its value is missing
-            what = expected_name(wrong, names, "name=value with a name among")
-            raise UsageError(f"pass '{name}' has no option {quoted(item)}; {what}")
+            advice = expected_name(wrong, names, "name=value with a name among")
+            raise UsageError(f"pass '{name}' has no option {quoted(item)}; {advice}")
         values[field.name] = parse_option(pass_class, field.name, value, name)
     return pass_class(**values)
 

@@ -133,11 +133,11 @@ def decode_text(data: bytes, file: str = "-") -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        what = "the module" if file == "-" else f"'{file}'"
+        subject = "the module" if file == "-" else f"'{file}'"
         name = "FILE" if file in ("-", "<stdin>") else file
-        other = _OTHER_KINDS.get(kind_of(data) or "", f" (byte {error.start})")
+        hint = _OTHER_KINDS.get(kind_of(data) or "", f" (byte {error.start})")
         raise ParseError(
-            f"{what} is neither MLIR bytecode nor UTF-8 text{other.format(name)}"
+            f"{subject} is neither MLIR bytecode nor UTF-8 text{hint.format(name)}"
         ) from None
 
 

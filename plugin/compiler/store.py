@@ -303,14 +303,14 @@ class Store:
         """
         chance = int.from_bytes(os.urandom(4), "little") / 2**32
         if self.limit and chance * self.limit < max(written, _BLOCK_BYTES) * _CHECKS_PER_LIMIT:
-            self.prune(self.limit, left=_SIZE_AFTER_EVICTION, spared=spared)
+            self.prune(self.limit, remaining_fraction=_SIZE_AFTER_EVICTION, spared=spared)
 
     def prune(
         self,
         limit: int | None = None,
         age: float | None = None,
         *,
-        left: float = 1.0,
+        remaining_fraction: float = 1.0,
         spared: Collection[Digest] = (),
     ) -> tuple[int, int]:
         """Remove the least recently used files.
@@ -318,7 +318,7 @@ class Store:
         Args:
             limit: the bytes that may stay.
             age: the seconds since the last use after which a file is removed.
-            left: the fraction of `limit` that stays if there is more.
+            remaining_fraction: the fraction of `limit` that stays if there is more.
             spared: keys and digests to keep.
 
         Returns:
@@ -331,7 +331,7 @@ class Store:
                     part.path.unlink(missing_ok=True)
         files = sorted((*self.files("records"), *self.files("blobs")))
         total = before = sum(each.size for each in files)
-        target = total if limit is None or total <= limit else int(limit * left)
+        target = total if limit is None or total <= limit else int(limit * remaining_fraction)
         count = 0
         for each in files:
             is_old = age is not None and now - each.used > age

@@ -182,8 +182,10 @@ def _of_operands(op: Operation) -> InspectedTensor:
         quant.storage_of_any(quantized.value, op) if isinstance(quantized, ir.TypeAttr) else None
     )
     if types is None or not isinstance(sizes, ir.DenseI64ArrayAttr):
-        what = "must have 'block_sizes = array<i64: ...>' and 'quantized_type = !quant.any<...>'"
-        raise VerificationError(f"{what}, got {sizes} and {quantized}", op)
+        requirement = (
+            "must have 'block_sizes = array<i64: ...>' and 'quantized_type = !quant.any<...>'"
+        )
+        raise VerificationError(f"{requirement}, got {sizes} and {quantized}", op)
     storage, expressed = types
     operands = operands_of(op)
     grid = _shape_of(operands["scales"].type)
@@ -201,8 +203,8 @@ def _of_operands(op: Operation) -> InspectedTensor:
             zero_range = _range(zero_points, int)
     shown = np.full(zero_points.shape, np.nan) if scales is None else scales
     if zero_points.ndim and zero_points.shape != shown.shape:
-        what = f"must have scales and zero points of one shape, got {shown.shape} and "
-        raise VerificationError(f"{what}{zero_points.shape}", op)
+        requirement = f"must have scales and zero points of one shape, got {shown.shape} and "
+        raise VerificationError(f"{requirement}{zero_points.shape}", op)
     zero_points = np.broadcast_to(zero_points, shown.shape)
     granularity: Granularity = "sub-channel" if axes else "per-tensor"
     if not axes and shown.size == 1:

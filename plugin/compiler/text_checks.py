@@ -83,7 +83,7 @@ def check_text(text: str, file: str = "-") -> None:
 
 def _without_comments_and_strings(text: str) -> str:
     """Blank out comments and strings; every other character keeps its position."""
-    pieces: list[str] = []
+    blanked: list[str] = []
     position, quote, slashes = 0, text.find('"'), text.find("//")
     while quote >= 0 or slashes >= 0:
         if quote < 0 or 0 <= slashes < quote:
@@ -92,22 +92,22 @@ def _without_comments_and_strings(text: str) -> str:
         else:
             string = _STRING.match(text, quote)
             start, end = string.span() if string else (quote + 1, quote + 1)
-        pieces += (text[position:start], " " * (end - start))
+        blanked += (text[position:start], " " * (end - start))
         position = end
         quote = text.find('"', end) if 0 <= quote < end else quote
         slashes = text.find("//", end) if 0 <= slashes < end else slashes
-    return "".join(pieces) + text[position:]
+    return "".join(blanked) + text[position:]
 
 
 def _check_nesting(text: str, file: str) -> None:
-    depth, what = 0, "brackets"
+    depth, subject = 0, "brackets"
     if _may_be_deep(text):
         depth = _nesting_depth(_without_comments_and_strings(text))
     if depth <= MAX_NESTING and _has_many_aliases(text):
-        depth, what = _alias_depth(_without_comments_and_strings(text)), "aliases"
+        depth, subject = _alias_depth(_without_comments_and_strings(text)), "aliases"
     if depth > MAX_NESTING:
         raise ParseError(
-            f"{what} are nested {depth} deep, expected at most {MAX_NESTING}", Place(file)
+            f"{subject} are nested {depth} deep, expected at most {MAX_NESTING}", Place(file)
         )
 
 

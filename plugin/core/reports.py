@@ -121,21 +121,21 @@ class Fields:
     Args:
         values: the object.
         place: the location of the file.
-        what: the name of the object in errors: "result 3".
+        subject: the name of the object in errors: "result 3".
 
     Raises:
         InputError: it is no object; each method raises it for a field of another type.
     """
 
-    def __init__(self, values: Any, place: Place, what: str) -> None:
-        self.place, self.what = place, what
+    def __init__(self, values: Any, place: Place, subject: str) -> None:
+        self.place, self.subject = place, subject
         if not isinstance(values, dict):
             self.fail("is no object")
         self.values: Mapping[str, Any] = values
 
     def fail(self, message: str) -> NoReturn:
         """Raise an InputError about the object."""
-        raise InputError(f"{self.what} {message}", self.place)
+        raise InputError(f"{self.subject} {message}", self.place)
 
     def _typed(self, name: str, kinds: tuple[type, ...], type_text: str) -> Any:
         value = self.values.get(name)
@@ -181,7 +181,7 @@ class Fields:
 
     def object(self, name: str) -> Fields:
         """Return an object."""
-        return Fields(self.values.get(name), self.place, f"'{name}' of {self.what}")
+        return Fields(self.values.get(name), self.place, f"'{name}' of {self.subject}")
 
 
 def to_junit(title: str, cases: Iterable[Case]) -> bytes:

@@ -42,12 +42,12 @@ _MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
-def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:
+def load_json(path: str | os.PathLike[str], subject: str) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
         path: the file.
-        what: the name of the file in errors: "the model's configuration".
+        subject: the name of the file in errors: "the model's configuration".
 
     Raises:
         InputError: it cannot be read, is too large, is not UTF-8, is not JSON, has a duplicate key,
@@ -55,33 +55,37 @@ def load_json(path: str | os.PathLike[str], what: str) -> JsonObject:
     """
     size = regular_file_size(path)
     if size > MAX_BYTES:
-        raise InputError(f"{what} has {size} bytes, expected at most {MAX_BYTES}", Place(str(path)))
+        raise InputError(
+            f"{subject} has {size} bytes, expected at most {MAX_BYTES}", Place(str(path))
+        )
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise InputError(f"cannot read '{path}': {error.strerror or error}") from None
-    return parse_object(data.removeprefix(codecs.BOM_UTF8), what, str(path))
+    return parse_object(data.removeprefix(codecs.BOM_UTF8), subject, str(path))
 
 
 def parse_object(
-    data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
+    data: bytes, subject: str, file: str, *, is_part: bool = False, has_any_number: bool = False
 ) -> JsonObject:
     """Parse JSON that must be an object; arguments and errors are those of `parse_json`."""
-    loaded = parse_json(data, what, file, is_part=is_part, has_any_number=has_any_number)
+    loaded = parse_json(data, subject, file, is_part=is_part, has_any_number=has_any_number)
     if not isinstance(loaded, dict):
-        raise InputError(f"{what} holds a {type(loaded).__name__}, expected an object", Place(file))
+        raise InputError(
+            f"{subject} holds a {type(loaded).__name__}, expected an object", Place(file)
+        )
     return loaded
 
 
 def parse_json(
-    data: bytes, what: str, file: str, *, is_part: bool = False, has_any_number: bool = False
+    data: bytes, subject: str, file: str, *, is_part: bool = False, has_any_number: bool = False
 ) -> Json:
     """Parse JSON.
 
     Args:
         data: the text, as UTF-8.
-        what: the name of the text in errors.
+        subject: the name of the text in errors.
         file: the file of the text.
         is_part: the text is a part of the file, so that lines and columns are unknown.
         has_any_number: accept all numbers that Python writes: NaN, infinities, and integers of up
@@ -93,7 +97,7 @@ def parse_json(
     location = Place(file)
     values = sum(data.count(mark) for mark in (b",", b"[", b"{"))
     if values > MAX_VALUES:
-        raise InputError(f"{what} has {values} values, expected at most {MAX_VALUES}", location)
+        raise InputError(f"{subject} has {values} values, expected at most {MAX_VALUES}", location)
     try:
         loaded = json.loads(
             data.decode("utf-8"),
@@ -106,19 +110,19 @@ def parse_json(
             _check_unicode(loaded)
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{what} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", location
+            f"{subject} is not UTF-8: byte {data[error.start]:#04x} at {error.start}", location
         ) from None
     except json.JSONDecodeError as error:
-        message = f"{what} is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
+        message = f"{subject} is not JSON: {error.msg[:1].lower()}{error.msg[1:]}"
         if is_part:
             raise InputError(f"{message} at character {error.pos} of it", location) from None
         raise InputError(message, Place(file, error.lineno, error.colno)) from None
     except RecursionError:
-        raise InputError(f"{what} is nested too deeply", location) from None
+        raise InputError(f"{subject} is nested too deeply", location) from None
     except ValueError as error:
-        raise InputError(f"{what} is not valid: {error}", location) from None
+        raise InputError(f"{subject} is not valid: {error}", location) from None
     if is_deep(loaded):
-        raise InputError(f"{what} is nested too deeply", location)
+        raise InputError(f"{subject} is nested too deeply", location)
     return loaded
 
 
@@ -148,9 +152,9 @@ def _refuse_constant(text: str) -> NoReturn:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _integer(text: str, most: int = _MAX_DIGITS) -> int:
-    if len(text) > most:
-        raise ValueError(f"an integer has {len(text)} digits, expected at most {most}")
+def _integer(text: str, max_digits: int = _MAX_DIGITS) -> int:
+    if len(text) > max_digits:
+        raise ValueError(f"an integer has {len(text)} digits, expected at most {max_digits}")
     return int(text)
 
 

@@ -242,21 +242,21 @@ def _claim(word: str) -> str:
   %first = llvm.trunc {word} : i64 to i32
   %high = llvm.lshr {word}, %half : i64
   %end = llvm.trunc %high : i64 to i32
-  %left = llvm.sub %end, %first : i32
-  {_claim_size("%left", "%share")}
+  %unclaimed = llvm.sub %end, %first : i32
+  {_claim_size("%unclaimed", "%share")}
   %are_left = llvm.icmp "ult" %first, %end : i32
 """
 
 
-def _claim_size(left: str, share: str) -> str:
+def _claim_size(unclaimed: str, share: str) -> str:
     """Return operations that compute the size of a claim from the unclaimed workgroups."""
     return f"""
-  {left}_many = llvm.mlir.constant({_MIN_WORKGROUPS_FOR_SMALL_CLAIMS} : i32) : i32
-  {left}_are_many = llvm.icmp "uge" {left}, {left}_many : i32
-  {left}_more = llvm.zext {left}_are_many : i1 to i32
-  {left}_shift = llvm.add %shift_, {left}_more : i32
-  {left}_part = llvm.lshr {left}, {left}_shift : i32
-  {share} = llvm.intr.umax({left}_part, %one) : (i32, i32) -> i32
+  {unclaimed}_many = llvm.mlir.constant({_MIN_WORKGROUPS_FOR_SMALL_CLAIMS} : i32) : i32
+  {unclaimed}_are_many = llvm.icmp "uge" {unclaimed}, {unclaimed}_many : i32
+  {unclaimed}_more = llvm.zext {unclaimed}_are_many : i1 to i32
+  {unclaimed}_shift = llvm.add %shift_, {unclaimed}_more : i32
+  {unclaimed}_part = llvm.lshr {unclaimed}, {unclaimed}_shift : i32
+  {share} = llvm.intr.umax({unclaimed}_part, %one) : (i32, i32) -> i32
 """
 
 

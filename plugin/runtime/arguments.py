@@ -142,8 +142,8 @@ def _all_values(dtype: DType) -> tuple[DType, int, int]:
 
 
 _NARROW = {
-    np.dtype(narrow): np.dtype(whole)
-    for narrow, whole in (
+    np.dtype(narrow): np.dtype(byte_type)
+    for narrow, byte_type in (
         (ml_dtypes.int2, np.int8),
         (ml_dtypes.int4, np.int8),
         (ml_dtypes.uint2, np.uint8),
@@ -204,8 +204,8 @@ def _as_array(
         return array.astype(expected)
     if not has_dtype and not is_float:
         kind = "truth values" if expected.kind == "b" else "integers of 64 bits or less"
-        what = _first_of(array, lambda value: not (integral and value in (0, 1)))
-        raise SignatureError(f"{label} must be {kind} ({type_.element}), got {what}")
+        wrong_value = _first_of(array, lambda value: not (integral and value in (0, 1)))
+        raise SignatureError(f"{label} must be {kind} ({type_.element}), got {wrong_value}")
     raise SignatureError(
         f"{label} must be of dtype {expected} ({type_.element}), got {array.dtype}; "
         f"{conversion(type_, expected)}"
@@ -297,13 +297,13 @@ def unpack_storage(array: Array, type_: ValueType) -> Array:
     assert bits is not None
     shapes = plane_shapes(shape, bits) or []
     flat, planes = array.reshape(-1).view(np.uint8), []
-    for own in shapes:
-        size = math.prod(own)
-        planes.append(flat[:size].reshape(own))
+    for plane_shape in shapes:
+        size = math.prod(plane_shape)
+        planes.append(flat[:size].reshape(plane_shape))
         flat = flat[size:]
     values = unpack_planes(planes[0], bits, *planes[1:])
-    left = np.int8(8 - sum(bits))
-    return np.asarray(values).view(np.int8) << left >> left
+    shift = np.int8(8 - sum(bits))
+    return np.asarray(values).view(np.int8) << shift >> shift
 
 
 def user_array_of_result(array: Array, type_: ValueType, quantized_io: bool) -> Array:

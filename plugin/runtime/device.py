@@ -53,7 +53,7 @@ class Device:
             except (RuntimeError, ValueError, IndexError) as error:
                 raise EnvironmentProblem(no_device_message(self._uri, error)) from None
         else:
-            self._open(self._own)  # which shows that it is there
+            self._open(self._caller_uri)  # which shows that it is there
 
     @classmethod
     def of(cls, device: Device | str, threads: int | None = None) -> Device:
@@ -111,7 +111,7 @@ class Device:
         threads = self._most_threads
         if any(each is None or each.is_worth(threads, pool=False) for each in work):
             return self._open(self._uri)
-        return self._open(self._own)
+        return self._open(self._caller_uri)
 
     def worker_pool(self, work: Sequence[Work | None], program: bytes | None) -> WorkerPool | None:
         """Return the worker pool for an executable, on the device that `open` returns for no work.
@@ -140,7 +140,7 @@ class Device:
         return self.threads or os.cpu_count() or 1
 
     @property
-    def _own(self) -> str:
+    def _caller_uri(self) -> str:
         """The URI of the device that uses only the caller's thread."""
         return "local-sync" if self.name == "llvm-cpu" else self._uri
 

@@ -269,11 +269,13 @@ def _holds(stored_type: ValueType, type_: ValueType) -> bool:
         return stored_type.parameters == type_.parameters
     if stored_type.element == type_.element and stored_type.parameters is type_.parameters:
         return True
-    ours, theirs = _range_of(stored_type), _range_of(type_)
-    if ours is None or theirs is None or ours[0] != theirs[0]:
+    stored_range, expected_range = _range_of(stored_type), _range_of(type_)
+    if stored_range is None or expected_range is None or stored_range[0] != expected_range[0]:
         return False
     is_signless = type_.parameters is None and not type_.element.startswith("ui")
-    return is_signless or theirs[1] <= ours[1] <= ours[2] <= theirs[2]
+    return (
+        is_signless or expected_range[1] <= stored_range[1] <= stored_range[2] <= expected_range[2]
+    )
 
 
 def _range_of(type_: ValueType) -> tuple[int, int, int] | None:

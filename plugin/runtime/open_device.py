@@ -339,8 +339,8 @@ def no_device_message(uri: str, error: Exception) -> str:
     scheme = uri.partition("://")[0]
     if scheme not in runtime.query_available_drivers():
         known = [*DEVICES, *runtime.query_available_drivers()]
-        what = expected_name(scheme, dict.fromkeys(known), "a name or an IREE device URI of")
-        return f"no device {quoted(uri)}; {what}"
+        advice = expected_name(scheme, dict.fromkeys(known), "a name or an IREE device URI of")
+        return f"no device {quoted(uri)}; {advice}"
     reason = str(error).splitlines()[0]
     if uri.startswith("vulkan"):
         return (

@@ -70,9 +70,11 @@ def stream(
             f"argument {number} of type {type_} has the shape {array.shape}"
             for number, (array, type_) in enumerate(zip(arrays, inputs, strict=False))
         )
-        what = "one more axis than its argument, first" if not counts else "equally many slices"
+        requirement = (
+            "one more axis than its argument, first" if not counts else "equally many slices"
+        )
         raise UsageError(
-            f"a stream needs inputs with {what}, got: {shapes or 'no input with a known type'}"
+            f"a stream needs inputs with {requirement}, got: {shapes or 'no input with a known type'}"
         )
     count = counts.pop()
     if not count:

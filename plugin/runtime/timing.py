@@ -115,11 +115,11 @@ def time_calls(
         call(number)
     times: list[int] = []
     end = time.perf_counter() + seconds
-    most = _MAX_CALLS if repeat is None else repeat
+    max_calls = _MAX_CALLS if repeat is None else repeat
     while True:
         number = warm_up + len(times)
         start = time.perf_counter_ns()
         call(number)
         times.append(time.perf_counter_ns() - start)
-        if len(times) >= most or (repeat is None and time.perf_counter() >= end):
+        if len(times) >= max_calls or (repeat is None and time.perf_counter() >= end):
             return times

@@ -188,8 +188,8 @@ def public_functions(module: Any, file: str) -> list[PublicFunction]:
     try:
         handles = {name: module.lookup_function(name) for name in module.function_names}
         recorded = {name: dict(handle.reflection) for name, handle in handles.items()}
-        ours = [name for name in handles if REFLECTION_KEY in recorded[name]]
-        public = ours or [n for n in handles if not n.startswith("__") and "$" not in n]
+        recorded_values = [name for name in handles if REFLECTION_KEY in recorded[name]]
+        public = recorded_values or [n for n in handles if not n.startswith("__") and "$" not in n]
         return [
             PublicFunction(
                 name,
@@ -230,13 +230,13 @@ def _check_declared(signature: Signature, declaration: str) -> None:
     """
     declared = [(kind, bool(tensor)) for kind, tensor in _DECLARED_VALUES.findall(declaration)]
     sides = (("input", signature.inputs), ("output", signature.outputs))
-    ours = [
+    recorded_values = [
         (kind, abi.startswith("tensor<"))
         for kind, values in sides
         for value in values
         for abi in value.abi
     ]
-    if ours != declared:
+    if recorded_values != declared:
         raise InputError(
             "its signature has other values than its program; compile the module again"
         )
@@ -250,10 +250,10 @@ def _signature_of_declaration(declaration: str) -> Signature | None:
     head, arrow, tail = declaration.partition(" -> ")
     inputs = _DECLARED.findall(head.partition("(")[2])
     outputs = _DECLARED.findall(tail) if arrow else []
-    values = [[_declared_value(text.strip()) for text in part] for part in (inputs, outputs)]
-    if any(value is None for part in values for value in part):
+    values = [[_declared_value(text.strip()) for text in side] for side in (inputs, outputs)]
+    if any(value is None for side in values for value in side):
         return None
-    complete = [tuple(value for value in part if value is not None) for part in values]
+    complete = [tuple(value for value in side if value is not None) for side in values]
     return Signature(complete[0], complete[1])
 
 
