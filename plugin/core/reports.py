@@ -85,7 +85,7 @@ def to_json(
     """
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
     text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
-    # Names of files may have bytes that are no UTF-8, and no reader takes what Python writes then.
+    # File names may have bytes that are no UTF-8; Python writes them in a form that no reader takes.
     return _SURROGATES.sub(lambda half: rf"\\u{ord(half[0]):04x}", text) + "\n"
 
 
@@ -207,7 +207,7 @@ def to_junit(title: str, cases: Iterable[Case]) -> bytes:
                 suite, "testcase", classname=printable(case.group), name=printable(case.name),
                 time=f"{case.seconds:.3f}",
             )  # fmt: skip
-            message = printable(case.message, keep="\n\t")  # what XML does not know, too
+            message = printable(case.message, keep="\n\t")  # XML has no control characters
             if case.failure is not None:
                 child = ElementTree.SubElement(
                     element, "failure", type=case.failure, message=message

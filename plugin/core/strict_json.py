@@ -37,7 +37,7 @@ JsonObject: TypeAlias = dict[str, Json]
 MAX_BYTES = 100_000_000
 MAX_VALUES = 8_000_000
 _MAX_DIGITS = 20
-_MAX_LONG_DIGITS = 4300  # what Python reads and writes unless it is told otherwise
+_MAX_LONG_DIGITS = 4300  # Python's default limit
 _MAX_LEVELS = 100
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -131,7 +131,7 @@ def is_deep(value: Json) -> bool:
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MAX_LEVELS):
         inner = (v.values() if isinstance(v, dict) else v for v in level)
-        # The types of a list are few, and told sooner than those of its elements one by one.
+        # A list has few types: a set of them is faster than a test of each element.
         nested = (v for v in inner if any(issubclass(t, dict | list) for t in set(map(type, v))))
         level = [v for values in nested for v in values if isinstance(v, dict | list)]
         if not level:

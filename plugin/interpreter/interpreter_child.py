@@ -27,7 +27,7 @@ __all__ = ["evaluate"]
 
 skip_operation_classes()  # only child processes import this module
 
-_ENTRY = "main"  # what the interpreter evaluates
+_ENTRY = "main"  # the name of the function that the interpreter evaluates
 _FAILED = "StableHLO's interpreter does not know an operation or type of the program"
 
 

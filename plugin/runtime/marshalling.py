@@ -70,7 +70,7 @@ class _MemoryRanges:
 
     def __init__(self) -> None:
         self._arrays: list[Array] = []  # which keep their memory
-        # Of pieces that do not overlap, in order: those that do are one.
+        # Sorted ranges without overlaps: overlapping ranges are merged.
         self._starts: list[int] = []
         self._ends: list[int] = []
 

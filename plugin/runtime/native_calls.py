@@ -94,7 +94,7 @@ def _start_anew() -> None:
 
 
 def _wait() -> None:
-    CALLS.wait()  # those of this process, which may be a forked one
+    CALLS.wait()  # the object of this process, which may be a forked one
 
 
 atexit.register(_wait)

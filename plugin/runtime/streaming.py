@@ -74,7 +74,8 @@ def stream(
             "one more axis than its argument, first" if not counts else "equally many slices"
         )
         raise UsageError(
-            f"a stream needs inputs with {requirement}, got: {shapes or 'no input with a known type'}"
+            f"a stream needs inputs with {requirement}, got: "
+            f"{shapes or 'no input with a known type'}"
         )
     count = counts.pop()
     if not count:
