@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,12 +68,20 @@ def _draw_geometry(
     return (kh, kw), images, geometry
 
 
-def _program(rng: random.Random, follow: Callable[[Draft, float], None]) -> Program:
-    """Draw a contraction, then steps by `follow`, called with the accumulators' reach."""
+def _program(rng: random.Random, layer: Callable[[Draft, float], None]) -> Program:
+    """Draw a contraction and a layer after it, and perhaps a second contraction and layer.
+
+    Args:
+        rng: the random numbers.
+        layer: appends steps; called with the reach of the accumulators.
+    """
     contraction = draw_contraction(rng)
     accumulators = contraction.accumulators()
     draft = Draft(rng, accumulators.shape[-1], accumulators.shape)
-    follow(draft, float(max(1, np.abs(accumulators).max())))
+    layer(draft, float(max(1, np.abs(accumulators).max())))
+    reach = second_contraction(draft)
+    if reach:
+        layer(draft, reach)
     results = [len(draft.steps)]
     if rng.random() < 0.1:
         results.insert(0, rng.randrange(len(draft.steps)))
@@ -80,35 +89,15 @@ def _program(rng: random.Random, follow: Callable[[Draft, float], None]) -> Prog
 
 
 def chains(rng: random.Random) -> Program:
-    """Operations of any kind after a contraction, and after a second one of their result."""
-
-    def follow(draft: Draft, reach: float) -> None:
-        chain(draft)
-        if second_contraction(draft):
-            chain(draft)
-
-    return _program(rng, follow)
+    """Operations of any kind."""
+    return _program(rng, lambda draft, reach: chain(draft))
 
 
 def requantizations(rng: random.Random) -> Program:
-    """A requantization after a contraction, and another one after a second contraction."""
-
-    def follow(draft: Draft, reach: float) -> None:
-        rounding(draft, reach, floats=True, extremes=True)
-        reach = second_contraction(draft)
-        if reach:
-            rounding(draft, reach, floats=True, extremes=True)
-
-    return _program(rng, follow)
+    """Requantizations as other runtimes write them."""
+    return _program(rng, functools.partial(rounding, floats=True, extremes=True))
 
 
 def rescales(rng: random.Random) -> Program:
-    """TOSA's rescale after a contraction, and another one after a second contraction."""
-
-    def follow(draft: Draft, reach: float) -> None:
-        rescale(draft, reach)
-        reach = second_contraction(draft)
-        if reach:
-            rescale(draft, reach)
-
-    return _program(rng, follow)
+    """TOSA's ``rescale``."""
+    return _program(rng, rescale)

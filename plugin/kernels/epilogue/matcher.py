@@ -107,13 +107,7 @@ class EpilogueMatch:
         """Match the longest sequence of operations that a kernel can compute; None for none.
 
         Args:
-            accumulators: the result of the contraction.
-            axis: its axis that is N.
-            requantization: the form of requantizations.
-            module_globals: the globals of the module.
-            integer_only: f32 estimates are not allowed.
-            accumulator_bounds: returns the greatest magnitude of the accumulators for each N.
-            folds_bias: the kernel can initialize accumulators with numbers that differ by N.
+            module_globals: the globals of the module. The other arguments are attributes.
         """
         operations: list[Operation] = []
         values, constants = {accumulators}, dict[Value, Array]()
