@@ -694,7 +694,7 @@ def test_opt_verifies_diagnostics(folder: Path) -> None:
     ("passes", "message"),
     [
         ("none", "no pass is named 'none'; expected a C++ pass or one of: verify-quantization, "),
-        ("cse{x=1}", "pass 'cse{x=1}' cannot be made: "),
+        ("cse{x=1}", "pass 'cse{x=1}' cannot be created: "),
         ("lower-quant-casts{x=1}", "pass 'lower-quant-casts' has no option 'x=1'"),
         ("cse,", "expected the name of a pass after ',' in 'cse,'"),
     ],

@@ -210,7 +210,7 @@ def test_wrong_numbers_of_threads(device: str, threads: int, message: str) -> No
 
 
 def test_a_device_fixes_its_threads(cpu: Device) -> None:
-    with pytest.raises(UsageError, match=r"make it so: Device\('llvm-cpu', threads=2\)"):
+    with pytest.raises(UsageError, match=r"create it with: Device\('llvm-cpu', threads=2\)"):
         subquant.compile(SPIN, device=cpu, threads=2)
 
 

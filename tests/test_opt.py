@@ -244,7 +244,7 @@ def test_an_unknown_pass_names_those_there_are() -> None:
 def test_a_wrong_option_of_an_upstream_pass_is_a_usage_error() -> None:
     with pytest.raises(UsageError) as caught:
         opt("", "canonicalize{nonsense=1}")
-    expected = "pass 'canonicalize{nonsense=1}' cannot be made: no such option nonsense"
+    expected = "pass 'canonicalize{nonsense=1}' cannot be created: no such option nonsense"
     assert caught.value.message == expected
 
 

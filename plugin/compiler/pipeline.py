@@ -56,7 +56,7 @@ class UpstreamPass(ModulePass):
             except (ValueError, ir.MLIRError) as error:
                 reason = str(error).strip().splitlines()[0].rpartition(": ")[2]
         if manager is None and "does not refer to a registered pass" not in reason:
-            raise UsageError(f"pass '{self.text}' cannot be made: {reason}")
+            raise UsageError(f"pass '{self.text}' cannot be created: {reason}")
         if manager is None:
             name = re.split(r"[{(]", self.text)[0]
             similar = near_names(name, [*PASSES, *NAMED_PIPELINES, *_UPSTREAM_PASSES])

@@ -86,8 +86,8 @@ def open_input(path: str | os.PathLike[str]) -> IO[bytes]:
         os.close(handle)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    what = "Is a directory" if is_folder else "not a regular file; for a pipe give -"
-    raise InputError(f"cannot read '{os.fspath(path)}': {what}")
+    reason = "Is a directory" if is_folder else "not a regular file; for a pipe give -"
+    raise InputError(f"cannot read '{os.fspath(path)}': {reason}")
 
 
 def file_beside(path: str, name: str) -> str | None:

@@ -85,7 +85,7 @@ def to_json(
     """
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
     text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
-    # File names may have bytes that are no UTF-8; Python writes them in a form that no reader takes.
+    # File names may have bytes that are no UTF-8; Python writes them in a form that readers refuse.
     return _SURROGATES.sub(lambda half: rf"\\u{ord(half[0]):04x}", text) + "\n"
 
 

@@ -67,7 +67,7 @@ class Device:
         if threads is None:
             return device
         raise UsageError(
-            "a device has the number of threads that it was made with; make it so: "
+            "the number of threads of a Device object cannot be changed; create it with: "
             f"Device({device.name!r}, threads={threads})"
         )
 

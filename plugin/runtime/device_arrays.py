@@ -165,14 +165,14 @@ class DeviceArray:
             is_whole &= element_type(self.type.element).bits == 8 * dtype.itemsize
         is_same = is_whole and dtype.itemsize == stored.itemsize and dtype.kind in "biuf"
         if not (is_same and self._device.is_host and self.size):
-            raise AttributeError("the memory does not hold what NumPy would")
+            raise AttributeError("the memory has not the layout of NumPy")
         self.is_shared = True
         address = self._device.host_bytes(self.view).ctypes.data
         return {"data": (address, True), "shape": self.shape, "typestr": dtype.str, "version": 3}
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> Array:
         if copy is False:
-            raise ValueError("the memory does not hold what NumPy would; it takes a copy to read")
+            raise ValueError("the memory has not the layout of NumPy; it takes a copy to read")
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
