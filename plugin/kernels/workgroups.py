@@ -28,9 +28,9 @@ wait for the other.
 _MIN_SMALL_WORKGROUPS = 16 * _WORKGROUPS_PER_RESERVATION
 """With this count or more, workgroups are reserved eight at a time, in 16 reservations."""
 _MIN_MACS_PER_SMALL_WORKGROUP = 1 << 16
-"""A small workgroup has at least this many int8 MACs; it costs a thread 0.1 us."""
+"""A small workgroup has at least this many int8 MACs; reserving it takes 0.1 us."""
 _MIN_MACS_TO_SHARE = 1 << 19
-"""A kernel with fewer int8 MACs for each tile is one workgroup a tile."""
+"""A kernel with fewer int8 MACs has one workgroup for each tile."""
 _MACS_PER_WORKGROUP_START = 1 << 15
 """Starting a workgroup takes as long as this many int8 MACs: 0.1 us with two threads (Zen 4)."""
 _HALO_WEIGHT = 4

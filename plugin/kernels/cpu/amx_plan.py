@@ -20,9 +20,9 @@ __all__ = ["TILE_ROW_BYTES", "AmxPlan", "UnitPosition"]
 
 TILE_ROW_BYTES = 64
 _TILE_ROWS, _TILE_REGISTERS = 16, 8
-"""The rows of a tile register, and the number of registers."""
+"""A tile register has up to 16 rows; there are eight registers."""
 _L1_BYTES, _L2_BYTES = 32 << 10, 1 << 20
-"""Cache that activations or a weight may take.
+"""Activations, or a weight, may take this much of the caches.
 
 Processors with AMX have 48 KiB of L1 and 2 MiB of L2, which two threads may share; accumulators,
 tables and results take the rest.
@@ -30,7 +30,7 @@ tables and results take the rest.
 _MIN_PREFETCHED_TILE_BYTES = 1 << 14
 """A weight tile of this size or more is prefetched while the one before is multiplied."""
 _MAX_PREFETCHED_LINES = 8
-"""Cache lines that are prefetched with each piece."""
+"""At most this many cache lines are prefetched with each piece."""
 
 
 @dataclass(frozen=True)

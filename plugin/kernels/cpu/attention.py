@@ -58,16 +58,16 @@ from ..kernel import Binding, Kernel
 __all__ = ["AttentionKernel"]
 
 _KEYS_PER_BLOCK = (64, 32, 16)
-"""Choices, the largest that fits: 64 keys of 256 f16 are 32 KiB, the size of an L1 cache."""
+"""The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
 _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
 """With one query, the next block of keys is prefetched."""
 _MAX_SCRATCH_BYTES = 28 << 10
-"""Scores, maxima and totals of a workgroup, of the 32 KiB that IREE gives it."""
+"""Scores, maxima and totals take this much of the 32 KiB that IREE gives a workgroup."""
 _MAX_ROWS_PER_WORKGROUP = 64
 _MIN_WORKGROUPS = 8
 """A workgroup has fewer rows if there would be fewer workgroups than this."""
 _KEYS_PER_TILE = 4
-"""Keys of a register tile of scores."""
+"""A register tile of scores has this many keys."""
 _CACHE_LINE_BYTES = 64
 _MIN_F32 = float(np.finfo(np.float32).min)
 

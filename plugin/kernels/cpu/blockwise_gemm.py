@@ -67,7 +67,7 @@ class BlockwiseGemm:
         weight: the layout of the weight.
         instructions: a name in `INSTRUCTION_SETS`.
         m: M, of all batches; None where it is dynamic.
-        mr: MR.
+        mr: MR, the rows of a register tile.
         tiles_per_workgroup: the weight tiles of a workgroup.
         has_f32_activations: activations are f32, and not int8.
         batches: the number of weights, whose tiles are consecutive; each is multiplied with

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _BITS_OF_2_23 = 0x4B000000
-"""The bits of ``2**23`` as f32, the lowest of which count units."""
+"""The bits of ``2**23`` as f32: its lowest bit counts units."""
 
 TileNumber: TypeAlias = tuple[Value, Value]
 """The number of a weight tile among those of all batches, and among those of its own."""

@@ -15,9 +15,9 @@ from ..pack.tap_packs import TapPacks
 __all__ = ["DepthwisePlan", "GatherPlan"]
 
 _CHANNELS_PER_CHUNK = 64
-"""Channels that are gathered together: a pixel's part of a cache line."""
+"""A task gathers this many channels: a pixel has them in one cache line."""
 _MAX_MR = 8
-"""Output pixels of a register tile, at most."""
+"""A register tile has at most this many output pixels."""
 _MAX_GATHERED_BYTES = 24 << 10
 """Gathered k-packs stay in the L1 cache; IREE gives a workgroup 32 KiB."""
 _MACS_PER_TAP, _MACS_PER_GATHERED_BYTE = 4, 5

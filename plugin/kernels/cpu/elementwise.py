@@ -77,14 +77,14 @@ ELEMENT_OPS: dict[str, Callable[..., ArrayLike]] = {
     },
     **COMPARISONS,
 }
-"""Functions of operations, and of comparisons by their direction; `_apply` has the casts."""
+"""Comparisons are named by their direction; `_apply` has the casts."""
 TRANSCENDENTALS = ("stablehlo.exponential", "stablehlo.logistic", "stablehlo.tanh")
 REDUCTIONS: dict[str, tuple[str, Callable[..., ArrayLike], str, float]] = {
     "stablehlo.add": ("sum", np.add, "add", 0.0),
     "stablehlo.maximum": ("greatest", np.maximum, "maximumf", -math.inf),
     "stablehlo.minimum": ("least", np.minimum, "minimumf", math.inf),
 }
-"""Reductions: kernel name, function, kind of ``vector.reduction``, and neutral element."""
+"""A reduction has a kernel name, a function, a kind of ``vector.reduction``, a neutral element."""
 
 
 # -- expressions ----------------------------------------------------------------------------------

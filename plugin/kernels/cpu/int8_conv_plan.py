@@ -18,7 +18,7 @@ MAX_UNROLL = 8
 _MIN_K_WITHOUT_PIPELINING = 1 << 11
 """With this K or more, the epilogue takes less than 1 % of the time, and is not pipelined."""
 _MAX_CONVERTED_BYTES = 8 << 10
-"""Multiplicands in workgroup memory; dispatch fusion has 32 KiB for all kernels of a dispatch.
+"""Converted multiplicands leave room: fused kernels of a dispatch have 32 KiB together.
 
 Converting them there, and not in registers, pays (Emerald Rapids, 1x1: 14x14x576 to 24 channels
 12 us for 20).
@@ -30,11 +30,11 @@ _L1_WEIGHT_BYTES = 24 << 10
 _L2_WEIGHT_BYTES = 256 << 10
 """A weight up to this size is still in the L2 cache of any processor from the call before."""
 _MIN_SKIPPED_SHARE = 0.01
-"""The least share of padding MACs for which skipping them pays (Zen 4, 7x7x512: 9 % faster)."""
+"""Skipping padding MACs pays from this share on (Zen 4, 3x3 of 7x7x512: 9 % faster)."""
 _MAX_PANEL_SCRATCH_BYTES = 24 << 10
-"""Memory for padded rows and a widened panel, of the 32 KiB that IREE gives a workgroup."""
+"""Padded rows and a widened panel take this much of the 32 KiB that IREE gives a workgroup."""
 _MAX_WAITING_BYTES = 8 << 10
-"""Accumulators that wait in memory from one panel to the next."""
+"""Accumulators that wait for the next panel take at most this much memory."""
 _MIN_TILES_FOR_PIPELINED_COPY = 4
 """Padded rows are copied ahead of their reads if an output row has this many register tiles."""
 

@@ -36,7 +36,7 @@ __all__ = ["QuantizeRows"]
 _INT8_MACS_PER_ELEMENT = 32
 """Quantizing an activation takes about as long as this many int8 MACs."""
 _MAGNITUDE_MASK = 0x7FFFFFFF
-"""All bits of an f32 but its sign."""
+"""The mask clears the sign bit of an f32."""
 _MAX_UNROLL = 8
 """Up to this many vectors of a block are unrolled; longer blocks are a loop."""
 _MIN_ROWS_PER_WORKGROUP = 8

@@ -39,9 +39,9 @@ from ..kernel import Binding, Kernel
 __all__ = ["GpuQuantizeRows"]
 
 _K_PACK = 4
-"""Activations of a word."""
+"""A word has this many activations."""
 _CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")
-"""Quantization to 8-bit integers that are i32 until four are packed to a word."""
+"""The 8-bit integers are i32 until four are packed to a word."""
 
 
 @dataclass(frozen=True)

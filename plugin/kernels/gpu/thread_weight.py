@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 THREAD_N = 4
-"""Adjacent columns of a thread in each of its tiles: the most elements of a SPIR-V vector."""
+"""A thread has this many adjacent columns of a tile, the most lanes of a SPIR-V vector."""
 
 
 def weight_bindings(weight: PackedWeight) -> list[Binding]:
