@@ -138,11 +138,7 @@ class Cache(Store):
         return None if record is None else self.blob(record.blobs.get(_EXECUTABLE, ""))
 
     def add_lowered(self, key: Digest, executable: bytes, about: Mapping[str, Any]) -> None:
-        """Write the executable of a lowered module.
-
-        Raises:
-            InputError, OSError: the folder cannot be written.
-        """
+        """Write the executable of a lowered module; OSError if the folder cannot be written."""
         self.write(key, {"about": dict(about)}, {_EXECUTABLE: self.keep(executable)})
 
     def add(

@@ -40,11 +40,7 @@ __all__ = [
 
 
 def compiler_path() -> str:
-    """Return the path of ``iree-compile``.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """Return the path of ``iree-compile``; EnvironmentProblem if it is not installed."""
     path = os.path.join(_package_folder(), "_mlir_libs", "iree-compile")
     if os.access(path, os.X_OK) and "IREE_TOOL_PATH" not in os.environ:
         return path
@@ -54,11 +50,7 @@ def compiler_path() -> str:
 
 
 def _package_folder() -> str:
-    """Return the folder of the compiler's package without an import, which would load another MLIR.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """Return the folder of the compiler's package without an import, which would load an MLIR."""
     try:
         spec = importlib.util.find_spec("iree.compiler")
     except ImportError:
@@ -142,14 +134,7 @@ def _run_compiler(
     workers: str | dict[str, str],
     flags: Sequence[str],
 ) -> CommandResult:
-    """Run IREE's compiler on a module.
-
-    Args:
-        files: the module, and the worker program if there is one.
-        options: as for `run_iree`.
-        workers: the session's argument about workers.
-        flags: flags of the compiler.
-    """
+    """Run IREE's compiler on the module in `files`; `workers` is the session's argument."""
     input_name, output_name = "module.mlirbc", "module.vmfb"
     command: list[str | dict[str, str]]
     if uses_session(options):
@@ -160,13 +145,7 @@ def _run_compiler(
 
 
 def session_command() -> list[str]:
-    """Return the command of the session, IREE's compiler with changes between its phases.
-
-    ``-S`` spares Python the search for other packages, which dominates its start.
-
-    Raises:
-        EnvironmentProblem: it is not installed.
-    """
+    """Return the command of the session; ``-S`` spares Python the search for other packages."""
     packages = os.path.dirname(os.path.dirname(_package_folder()))
     return [sys.executable, "-S", session.__file__, packages]
 

@@ -2,12 +2,13 @@
 
 MLIR's parser, its bytecode reader, its C++ passes and StableHLO's interpreter crash on hostile
 input, and on some unusual input. The command line and `subquant.compile` therefore use MLIR through
-these functions. A crash is one line: the step, the pass, the file, that the crash is upstream's,
-and how to replay it with the reproducer. `subquant.isolation` has the protocol, the limits and the
-life of the child; `mlir_child` has its functions. This process does not import MLIR.
+these functions. A crash is a `CompilerError` of one line: the step, the pass, the file, that the
+crash is upstream's, and how to replay it with the reproducer. `subquant.isolation` has the
+protocol, the limits and the life of the child; `mlir_child` has its functions. This process does
+not import MLIR, and sends a parsed module of the bindings as bytecode.
 
-A parsed module of the bindings is sent as bytecode. The functions of `reading`, `pipeline` and
-`opt` run in the process that calls them.
+All functions have the arguments `reproducer`, `progress` and `limits` of `lower`, and raise the
+`SubquantError` of the input with its location.
 """
 
 from __future__ import annotations
@@ -114,13 +115,7 @@ class Input:
 
 
 def input_of(source: Source | Input) -> Input:
-    """Return the input for a source; an input is returned unchanged.
-
-    A string is text if it has a line break, ``{`` or ``"``; else it is a path.
-
-    Raises:
-        EnvironmentProblem, InputError, ParseError: it cannot be read, or converted.
-    """
+    """Return the input for a source; a string with a line break, ``{`` or ``"`` is text."""
     if isinstance(source, Input):
         return source
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
@@ -176,10 +171,6 @@ def lower(
             in the current folder.
         progress: called with a line about each step.
         limits: limits of the child process.
-
-    Raises:
-        CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the input is wrong or not supported (with its location).
     """
     module = input_of(source)
     value, blobs = ask(
@@ -218,12 +209,7 @@ def optimize(
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> OptResult:
-    """Run `subquant.compiler.opt.run_opt` in a child; the other arguments are as for `lower`.
-
-    Raises:
-        CompilerError: MLIR crashed, or reached a limit.
-        UsageError, ParseError: from `run_opt`.
-    """
+    """Run `subquant.compiler.opt.run_opt` in a child."""
     value, blobs = ask(
         "subquant.compiler.mlir_child:optimize",
         Input(file, data=data),
@@ -246,18 +232,7 @@ def inspect(
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> list[InspectedTensor]:
-    """Describe every quantized tensor of a module, with its name in the text.
-
-    Args:
-        source: the module.
-        reproducer: as for `lower`, and likewise the others.
-        progress: called with a line about each step.
-        limits: limits of the child process.
-
-    Raises:
-        CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the module is wrong, with the location.
-    """
+    """Describe every quantized tensor of a module, with its name in the text."""
     value, arrays = ask(
         "subquant.compiler.mlir_child:inspect",
         input_of(source),
@@ -277,15 +252,7 @@ def interpretable(
     reproducer: str | os.PathLike[str] | None = None,
     limits: Limits | None = None,
 ) -> tuple[str, dict[str, str]]:
-    """Lower a module to operations of StableHLO's interpreter.
-
-    Returns:
-        Its text, and the signature of each public function, as JSON.
-
-    Raises:
-        CompilerError: MLIR crashed, or reached a limit.
-        SubquantError: the module is wrong, or has an operation without a lowering to StableHLO.
-    """
+    """Lower a module to operations of StableHLO's interpreter; return text and JSON signatures."""
     value, blobs = ask(
         "subquant.compiler.mlir_child:interpretable",
         input_of(source),
@@ -297,12 +264,7 @@ def interpretable(
 
 
 def external_files(module: Input) -> list[str]:
-    """Return the names of an ONNX model's external data files.
-
-    Raises:
-        CompilerError: the reader crashed.
-        SubquantError: as `subquant.importers.onnx.reading.reader.external_files`.
-    """
+    """Return the names of an ONNX model's external data files."""
     value, _ = ask("subquant.compiler.mlir_child:external_files", module, {}, reproducer=os.devnull)
     return [str(name) for name in value]
 
@@ -324,20 +286,14 @@ def ask(
     progress: Callable[[str], None] | None = None,
     limits: Limits | None = None,
 ) -> tuple[Any, list[bytes]]:
-    """Call a function in a child, by `subquant.isolation.client.call`.
+    """Call a function in a child, by `subquant.isolation.client.call`, with time limits.
 
     Args:
         function: ``subquant.module:name``.
         source: its argument ``source``, and the first blob if the source has data.
-        arguments: its further arguments, without the time limits.
+        arguments: its further arguments.
         blobs: further blobs.
-        reproducer: the file for the source if the child ends.
-        progress: called with each step.
-        limits: limits of the child.
-
-    Raises:
-        CompilerError: the child ended.
-        SubquantError: from the function.
+        reproducer, progress, limits: as for `lower`.
     """
     limits = limits or Limits()
     arguments |= {

@@ -132,15 +132,7 @@ def choices_of(options: type[Options], name: str) -> tuple[object, ...] | None:
 
 
 def check_choices(options: Options, owner: str = "") -> None:
-    """Check that each field with choices has one of them.
-
-    Args:
-        options: an instance of a dataclass.
-        owner: the owner of the options, for the message.
-
-    Raises:
-        UsageError: a field has another value.
-    """
+    """Raise UsageError if a field with choices has another value; `owner` is for the message."""
     for name in annotations_of(type(options)):
         choices, value = choices_of(type(options), name), getattr(options, name)
         if choices is not None and value not in choices:
@@ -148,11 +140,7 @@ def check_choices(options: Options, owner: str = "") -> None:
 
 
 def parse_option(options: type[Options], name: str, text: str, owner: str = "") -> object:
-    """Return the value of a field from text, by the type of the field.
-
-    Raises:
-        UsageError: the text is no valid value.
-    """
+    """Return the value of a field from text, by the type of the field; else UsageError."""
     choices = choices_of(options, name)
     if choices is not None:
         matching = [choice for choice in choices if str(choice) == text]

@@ -90,15 +90,7 @@ def to_json(
 
 
 def read_report(path: str | os.PathLike[str], report: str | None = None) -> dict[str, Any]:
-    """Read a report.
-
-    Args:
-        path: the JSON file.
-        report: the expected kind; None for any.
-
-    Raises:
-        InputError: it cannot be read, or is no report of that kind and of this version.
-    """
+    """Read a report of a kind, or of any; InputError for other files and versions."""
     from .strict_json import load_json, shown
 
     values = load_json(path, "the report")
@@ -185,12 +177,7 @@ class Fields:
 
 
 def to_junit(title: str, cases: Iterable[Case]) -> bytes:
-    """Return cases as JUnit XML, in their order.
-
-    Args:
-        title: the title, such as ``subquant conformance``.
-        cases: cases of any suites.
-    """
+    """Return cases as JUnit XML, in their order, with a title such as ``subquant conformance``."""
     root = ElementTree.Element("testsuites", name=title)
     by_suite: dict[str, list[Case]] = {}
     for case in cases:
@@ -247,14 +234,9 @@ def plain_table(
 
 
 def check_places(*paths: str | None) -> None:
-    """Check, before a run that may take hours, that reports can be written.
+    """Raise InputError, before a run that may take hours, if a report cannot be written.
 
-    Args:
-        *paths: the files; None for no report.
-
-    Raises:
-        InputError: a path is a folder, or its folder is missing or cannot be written.
-        UsageError: two paths are the same file.
+    UsageError: two paths are the same file. None stands for no report.
     """
     seen = set()
     for path in paths:

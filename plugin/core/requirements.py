@@ -11,16 +11,7 @@ __all__ = ["require"]
 
 
 def require(package: str, purpose: str, extra: str) -> ModuleType:
-    """Import a package of an extra.
-
-    Args:
-        package: the name of the module and the package.
-        purpose: the feature that needs it, for the message.
-        extra: the name of the extra.
-
-    Raises:
-        EnvironmentProblem: it is not installed, or cannot be imported.
-    """
+    """Import a package of an extra, for a purpose; EnvironmentProblem if it is not installed."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -40,12 +40,7 @@ _END = ".dist-info"
 def _version_of(name: str, folders: Iterable[list[str]]) -> str | None:
     """Return the version in the name of the ``.dist-info`` folder, or from `importlib.metadata`.
 
-    Every process needs versions, and the import of `importlib.metadata` takes longer than the rest
-    here.
-
-    Args:
-        name: the distribution.
-        folders: the entries of each folder of ``sys.path``.
+    Every process needs versions, and the import of `importlib.metadata` takes longer than the rest.
     """
     start = f"{name.replace('-', '_')}-"
     for entries in folders:

@@ -28,17 +28,10 @@ def evaluate_in_child(
     *,
     is_dynamic: bool,
 ) -> list[Array]:
-    """Evaluate a function in a child.
+    """Evaluate a function of a lowered module in a child, with arrays of storage.
 
-    Args:
-        text: the module, in operations that the interpreter knows.
-        function: the function's name.
-        arguments: arrays of storage.
-        elements: the MLIR element type of each argument.
-        is_dynamic: true if the module does not have the shape of an argument.
-
-    Raises:
-        UnsupportedError: the interpreter does not know an operation or a type, or ends.
+    `elements` has the MLIR element type of each argument; `is_dynamic` is true if the module does
+    not have all shapes.
     """
     request = {
         "function": function,

@@ -34,12 +34,7 @@ _RETURN_OPERATIONS = (hal.CHECK_OK, hal.CONSTANT, hal.BUFFER_VIEW_CREATE, "util.
 
 
 def add_async_entries(ir: Any, module: Any) -> None:
-    """Add asynchronous entry points to a module.
-
-    Args:
-        ir: the bindings of IREE's compiler.
-        module: the program in IREE's HAL dialect.
-    """
+    """Add asynchronous entry points to a program in IREE's HAL dialect; `ir` is IREE's bindings."""
     hal.separate_branch_buffers(ir, module)
     for function in hal.child_operations(module):
         _allocate_at_once(ir, function)

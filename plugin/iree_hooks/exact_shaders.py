@@ -28,12 +28,7 @@ _PRESERVES_NAN = "SignedZeroInfNanPreserve"
 
 
 def forbid_inexact_floats(ir: Any, module: Any) -> None:
-    """Decorate the floating-point operations of all dispatches of a module.
-
-    Args:
-        ir: the bindings of IREE's compiler.
-        module: a module whose executables are in the SPIR-V dialect.
-    """
+    """Decorate floats in all dispatches of a module in the SPIR-V dialect; `ir` is IREE's bindings."""
     with module.context:
         for op in descendants(module):
             if op.name in _ROUNDING_OPERATIONS:

@@ -120,13 +120,7 @@ class _Session:
         self._run(invocation, "executable-sources", "executable-configurations")
 
     def compile(self, source: Any, output: Any, edits: Iterable[_Edit]) -> None:
-        """Compile a module.
-
-        Args:
-            source: the module.
-            output: the output of the executable.
-            edits: changes of the module, in the order of their phases.
-        """
+        """Compile a module, with changes in the order of their phases."""
         invocation = self._session.invocation()
         invocation.enable_console_diagnostics()
         if not invocation.parse_source(source):
@@ -160,12 +154,7 @@ class _Session:
     def compile_file(
         self, input_path: str, output_path: str, worker_program: Future[bytes] | None
     ) -> None:
-        """Compile the module of a file to another file.
-
-        Args:
-            input_path, output_path: the files.
-            worker_program: the program to record for a worker pool; None for no pool.
-        """
+        """Compile the module of a file; the executable records `worker_program`, None for no pool."""
 
         def change_executables(module: Any) -> None:
             if self._is_for_cpu:

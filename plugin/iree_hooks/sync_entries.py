@@ -55,12 +55,7 @@ _SIDE_EFFECTS = (hal.QUEUE, _COMMANDS, "hal.buffer.store", hal.CHECK_OK)
 
 
 def add_sync_entries(ir: Any, module: Any) -> None:
-    """Add synchronous entry points to a module.
-
-    Args:
-        ir: the bindings of IREE's compiler.
-        module: the program in IREE's HAL dialect.
-    """
+    """Add synchronous entry points to a program in IREE's HAL dialect; `ir` is IREE's bindings."""
     hal.separate_branch_buffers(ir, module)
     for function in hal.child_operations(module):
         if not (hal.is_public(function) and _uses_known_fences(function)):

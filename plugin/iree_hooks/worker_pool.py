@@ -76,10 +76,8 @@ SETTER_LAYOUT = "#hal.pipeline.layout<bindings = [#hal.pipeline.binding<storage_
 def host_setter(device: str, executable: str, binary: str, worker_program: bytes) -> str:
     """Return the function `SET_CONTROL_BLOCK` in IREE's HAL dialect, which runs its dispatch.
 
-    Args:
-        device, executable: the globals of the device and the executable.
-        binary: the binary of the executable, with the function of the dispatch.
-        worker_program: the program that the function records in its reflection.
+    `device` and `executable` are globals, `binary` is the binary with the dispatch, and
+    `worker_program` is recorded in the reflection.
     """
     size = 8 * CONTROL_BLOCK_WORDS
     recorded = encode_worker_program(worker_program)

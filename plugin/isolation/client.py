@@ -143,12 +143,7 @@ class _Child:
     def ask(
         self, request: dict[str, Any], blobs: Sequence[bytes], report: ReportStep, is_quiet: bool
     ) -> tuple[Any, list[bytes]]:
-        """Send a request and return the value and the blobs of the answer.
-
-        Raises:
-            ChildEnded: there is no answer; the child has been closed.
-            SubquantError: the answer is an error.
-        """
+        """Send a request and return the value and the blobs; ChildEnded closes the child."""
         assert self._process.stdin is not None and self._process.stdout is not None
         ended = ChildEnded(None, "", [], has_started=False)
         try:
@@ -254,11 +249,7 @@ class _Pool:
 
     @contextlib.contextmanager
     def child(self, module: str) -> Iterator[_Child]:
-        """Lend a living child; it returns to the pool unless it has ended.
-
-        Raises:
-            Cancelled: the work of this thread was cancelled, before or during the block.
-        """
+        """Lend a living child, which returns to the pool unless it has ended."""
         work = current_work()
         with work.on_cancel(lambda: self.resize(0)), self.changed:
             self.changed.wait_for(lambda: self._lent < self.size or work.is_cancelled)

@@ -70,11 +70,7 @@ def storage_of_arguments(
     *,
     quantized_io: bool,
 ) -> list[Array]:
-    """Check the arguments of a call and return the arrays that the program stores for them.
-
-    Raises:
-        SignatureError: as `check_arguments`, or a value does not fit its type.
-    """
+    """Check the arguments of a call and return the arrays that the program stores for them."""
     return [
         storage_of_argument(argument, type_, label, quantized_io)
         for argument, type_, label in _arguments_of(arguments, inputs, function)

@@ -13,26 +13,13 @@ __all__ = ["describe_executable", "inspect_in_child"]
 
 
 def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, list[str]]]:
-    """Return the types of the arguments and results of an executable's functions, as text.
-
-    Returns:
-        The lists ``inputs`` and ``outputs`` by function.
-
-    Raises:
-        InputError: the file cannot be read, or is no executable.
-    """
+    """Return the types of ``inputs`` and ``outputs`` of an executable's functions, as text."""
     described: dict[str, dict[str, list[str]]] = inspect_in_child(path, "description_in_child")
     return described
 
 
 def inspect_in_child(path: str | os.PathLike[str], function: str) -> Any:
-    """Call a function of `vm_modules` on an executable, in a child process.
-
-    IREE's runtime reads damaged files beyond their ends.
-
-    Raises:
-        InputError: the file cannot be read, or is no executable.
-    """
+    """Call a function of `vm_modules` in a child: IREE reads damaged files beyond their ends."""
     name, data = os.fspath(path), read_input(path)
     try:
         answer, _ = call(f"{__package__}.vm_modules:{function}", {"name": name}, [data])

@@ -57,11 +57,7 @@ class Device:
 
     @classmethod
     def of(cls, device: Device | str, threads: int | None = None) -> Device:
-        """Return a device: the given object, or a new one for a name.
-
-        Raises:
-            UsageError: a number of threads is given with an object.
-        """
+        """Return the given device, or a new one for a name; a given device has its own threads."""
         if not isinstance(device, Device):
             return cls(device, threads=threads)
         if threads is None:
@@ -100,27 +96,16 @@ class Device:
         return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
 
     def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
-        """Return an open device: the one that an executable holds, or else a new one.
-
-        Args:
-            work: the estimated work of the functions that will run; None for unknown work.
-
-        Raises:
-            EnvironmentProblem: the driver fails to open it.
-        """
+        """Return an open device for functions of estimated work, one of an executable or a new one."""
         threads = self._most_threads
         if any(each is None or each.is_worth(threads, pool=False) for each in work):
             return self._open(self._uri)
         return self._open(self._caller_uri)
 
     def worker_pool(self, work: Sequence[Work | None], program: bytes | None) -> WorkerPool | None:
-        """Return the worker pool for an executable, on the device that `open` returns for no work.
+        """Return the worker pool for functions of estimated work; the device is `open` of no work.
 
-        None if the caller's thread or IREE's threads run it.
-
-        Args:
-            work: the estimated work of the functions that will run; None for unknown work.
-            program: the worker program; None if the executable has none.
+        None if the caller's thread or IREE's threads run them, or there is no worker program.
         """
         if program is None or self.name != "llvm-cpu":
             return None

@@ -241,11 +241,7 @@ def _type_of(array: Array, label: str) -> ValueType:
 def check_device_array(
     array: DeviceArray, type_: ValueType, label: str, device: OpenDevice
 ) -> None:
-    """Check that a device array fits an argument of a function, except for its shape.
-
-    Raises:
-        SignatureError: it is on another device, or has another type.
-    """
+    """Raise SignatureError if a device array does not fit an argument, except for its shape."""
     if not array.is_on(device):
         raise SignatureError(
             f"{label} lies in the memory of another device ({array!r}); put it on that of the "

@@ -86,13 +86,7 @@ def call_error(name: str, inputs: Sequence[ValueType], error: Exception) -> Exec
 
 
 def call_message(name: str, error: Exception, inputs: Sequence[ValueType]) -> str:
-    """Return the reason in IREE's message, without the status and the trace.
-
-    Args:
-        name: the function.
-        error: the error of IREE's runtime.
-        inputs: the types of the arguments.
-    """
+    """Return the reason in IREE's message, without the status and the trace."""
     nonempty_lines = [line for line in str(error).splitlines() if line.strip()]
     text = nonempty_lines[0] if nonempty_lines else repr(error)
     mismatch = _DIMENSION_MISMATCH.search(text)

@@ -103,15 +103,7 @@ def invoker_of(
     pool: WorkerPool | None,
     work: Sequence[Work | None],
 ) -> Invoker:
-    """Return the invoker of an executable.
-
-    Args:
-        context: IREE's context of the executable.
-        module: the executable.
-        device: the device that it is loaded on.
-        pool: the worker pool that runs it; None for none.
-        work: the estimated work of its functions; None for unknown work.
-    """
+    """Return the invoker of an executable on a device, with a worker pool or without."""
     if pool is not None:
         pool.join(device, context.invoke, control_block_setter(module))
         is_long = any(

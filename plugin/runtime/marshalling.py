@@ -148,11 +148,7 @@ class Parameter:
     def stored(
         self, argument: npt.ArrayLike, device: OpenDevice, quantized_io: bool
     ) -> Array | DeviceArray | int:
-        """Check an argument, and return its storage.
-
-        Raises:
-            SignatureError: it does not fit its type.
-        """
+        """Check an argument, and return its storage; SignatureError if it does not fit its type."""
         type_ = self.type
         if isinstance(argument, DeviceArray):
             if id(argument.type) not in self.accepted_types or not argument.is_on(device):
@@ -247,16 +243,7 @@ class Result:
         self.direct = returned if is_whole and size and not is_large(size) else None
 
     def pop(self, call: Call, quantized_io: bool, resident: bool) -> Array | DeviceArray:
-        """Return the next result of a call.
-
-        Args:
-            call: the call.
-            quantized_io: return reals if the result is quantized.
-            resident: leave the result in the device's memory.
-
-        Raises:
-            ExecutionError: it has not the shape that the program returns.
-        """
+        """Return the next result of a call; ExecutionError if its shape is not the returned one."""
         if not self.is_tensor:
             call.position += 1
             array = _scalar(call.popped.get_variant(call.position - 1), self.dtype)

@@ -64,11 +64,7 @@ def check_duration(seconds: float, repeat: int | None) -> None:
 
 
 def draw_arguments(signature: Signature, seed: int = 0) -> list[Array]:
-    """Draw random arguments: storage values, normal floats, and 0 or 1 for other integers.
-
-    Raises:
-        UsageError: an argument has a dynamic dimension.
-    """
+    """Draw random arguments: storage values, normal floats, and 0 or 1 for other integers."""
     rng, drawn = np.random.default_rng(seed), []
     for number, type_ in enumerate(signature.inputs):
         shape = type_.shape
@@ -96,19 +92,13 @@ def time_calls(
     repeat: int | None = None,
     warm_up: int = 1,
 ) -> list[int]:
-    """Call a function until the time is up.
+    """Call a function until the time is up, and return the nanoseconds of each call.
 
     Args:
         call: the function; its argument is the number of the call.
         seconds: the duration, a day at most, for 1 to 10 million calls.
         repeat: the number of calls, instead of a duration.
         warm_up: the number of earlier calls that are not timed.
-
-    Returns:
-        The nanoseconds of each call.
-
-    Raises:
-        UsageError: as in `check_duration`.
     """
     check_duration(seconds, repeat)
     for number in range(warm_up):

@@ -34,11 +34,7 @@ def vm_instance() -> Any:
 
 
 def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
-    """Return the name of an executable, for errors, and its module.
-
-    Raises:
-        InputError: the file cannot be read or is no executable.
-    """
+    """Return the name of an executable, for errors, and its module; InputError if it is none."""
     if isinstance(source, bytes):
         return "<bytes>", _module_of("<bytes>", source)
     return os.fspath(source), _module_of(os.fspath(source), read_input(source))
@@ -223,11 +219,7 @@ _DECLARED_VALUES = re.compile(r"%(input|output)\d+: (tensor<)?")
 
 
 def _check_declared(signature: Signature, declaration: str) -> None:
-    """Check that a signature has the values of IREE's declaration, which calls push and pop.
-
-    Raises:
-        InputError: it has others.
-    """
+    """Check that a signature has the values of IREE's declaration, which calls push and pop."""
     declared = [(kind, bool(tensor)) for kind, tensor in _DECLARED_VALUES.findall(declaration)]
     sides = (("input", signature.inputs), ("output", signature.outputs))
     recorded_values = [

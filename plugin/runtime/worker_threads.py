@@ -65,11 +65,7 @@ class _SpinPolicy:
         self._pause = self._pause_end = self._last_call = 0
 
     def should_wake(self, now: int) -> bool:
-        """True if a call wakes parked workers: after the pause, or just after another call.
-
-        Args:
-            now: the time in nanoseconds.
-        """
+        """True if a call wakes parked workers: after the pause, or just after another call."""
         last_call, self._last_call = self._last_call, now
         return now >= self._pause_end or now - last_call < _SPIN_NANOSECONDS
 
@@ -127,9 +123,8 @@ class WorkerPool:
     def of(threads: int, program: bytes) -> WorkerPool | None:
         """Return the pool of this process with a number of threads; None if it cannot start.
 
-        Args:
-            threads: the number of threads; no more than the cores of this process are used.
-            program: the worker program; that of an earlier call is as good.
+        A pool has no more threads than this process has cores. Any worker program is as good as
+        another.
         """
         threads = min(threads, available_cores())
         if threads < 2:
@@ -148,13 +143,7 @@ class WorkerPool:
         return int(self._control_block[WORDS["done"]])
 
     def join(self, device: OpenDevice, invoke: Any, setter: Any) -> None:
-        """Let this pool run a loaded program from now on.
-
-        Args:
-            device: the device of the program, whose calls run on the caller's thread.
-            invoke: runs a function of the program.
-            setter: the function that takes the control block.
-        """
+        """Let this pool run a program from now on; `setter` takes the control block."""
         self._call(device, invoke, setter)
 
     def wake(self) -> None:
