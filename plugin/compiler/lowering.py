@@ -81,10 +81,10 @@ def peels_loops(module: ir.Module, features: str) -> bool:
     """True if IREE should peel remainder loops instead of masking vectors, its default.
 
     On one thread of Emerald Rapids peeling takes a softmax of 100x1001 from 0.21 to 0.13 ms, an f32
-    GEMM of 127x257x131 from 3.9 to 0.12 ms, and row sums of 333x1023 bytes from 0.054 to 0.020 ms,
-    as code for Haswell from 0.46 to 0.025 ms, because AVX2 has no masks for bytes. With AVX512 a
-    MobileNet v2 in f32 takes 46 ms instead of 42, and IREE compiles it in 33 s instead of 13:
-    modules with convolutions are not peeled.
+    GEMM of 127x257x131 from 3.9 to 0.12 ms, and row sums of 333x1023 bytes from 0.054 to 0.020 ms.
+    As code for Haswell the sums take 0.025 instead of 0.46 ms, because AVX2 has no masks for bytes.
+    With AVX512 a MobileNet v2 in f32 takes 46 ms instead of 42, and IREE compiles it in 33 s
+    instead of 13: modules with convolutions are not peeled.
 
     Args:
         module: the lowered module.

@@ -28,7 +28,7 @@ _PRESERVES_NAN = "SignedZeroInfNanPreserve"
 
 
 def forbid_inexact_floats(ir: Any, module: Any) -> None:
-    """Decorate floats in all dispatches of a module in the SPIR-V dialect; `ir` is IREE's bindings."""
+    """Decorate the floats of all dispatches in the SPIR-V dialect; `ir` is IREE's bindings."""
     with module.context:
         for op in descendants(module):
             if op.name in _ROUNDING_OPERATIONS:

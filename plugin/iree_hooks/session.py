@@ -154,7 +154,7 @@ class _Session:
     def compile_file(
         self, input_path: str, output_path: str, worker_program: Future[bytes] | None
     ) -> None:
-        """Compile the module of a file; the executable records `worker_program`, None for no pool."""
+        """Compile the module of a file; `worker_program` is recorded, None for no pool."""
 
         def change_executables(module: Any) -> None:
             if self._is_for_cpu:

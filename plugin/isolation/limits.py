@@ -76,7 +76,7 @@ def available_cores() -> int:
 
 @contextlib.contextmanager
 def memory_limit(size: int | None) -> Iterator[None]:
-    """Limit the heaps, stacks and private mappings of this process in the block (``RLIMIT_DATA``)."""
+    """Limit heaps, stacks and private mappings of this process in the block (``RLIMIT_DATA``)."""
     import resource  # few children need it
 
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -96,7 +96,7 @@ class Device:
         return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
 
     def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
-        """Return an open device for functions of estimated work, one of an executable or a new one."""
+        """Return an open device for functions of estimated work: an executable's or a new one."""
         threads = self._most_threads
         if any(each is None or each.is_worth(threads, pool=False) for each in work):
             return self._open(self._uri)
