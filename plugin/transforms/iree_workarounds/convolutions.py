@@ -6,7 +6,7 @@ Symptom (all targets): IREE refuses
 * one position along a window that leaves a part of the operand unread: the operand is padded and
   dilated first, and then cut.
 * a depthwise convolution into wider elements: the operands are widened first; and one of widened
-  operands: a barrier keeps the conversions apart.
+  operands: a barrier separates the conversions.
 
 Symptom (Vulkan, where a convolution is written as loops before IREE reads it): wrong results for
 

@@ -20,8 +20,8 @@ Before::
 After::
 
     %0 = stablehlo.abs %x
-    %apart = iree_tensor_ext.compute_barrier.start %0
-    %1 = "stablehlo.reduce_window"(%apart, %zero) ...
+    %separate = iree_tensor_ext.compute_barrier.start %0
+    %1 = "stablehlo.reduce_window"(%separate, %zero) ...
     %2 = stablehlo.negate %0
 """
 

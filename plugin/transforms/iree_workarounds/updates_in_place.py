@@ -8,8 +8,8 @@ It also computes an update in the dispatch that reads and writes the buffer.
 Test: `test_two_argsorts_are_still_wrong_without_flags` and
 `test_a_shift_is_still_wrong_without_a_barrier` in tests/test_updates_in_place.py.
 
-IREE keeps a computation that reads a buffer apart. So an updated computation is selected by a flag
-that IREE cannot fold, one flag for each update::
+IREE does not recompute a computation that reads a buffer. So an updated computation is selected by
+a flag that IREE cannot fold, one flag for each update::
 
     %hidden = "util.optimization_barrier"(%true) : (i1) -> i1
     %flag = tensor.from_elements %hidden : tensor<i1>

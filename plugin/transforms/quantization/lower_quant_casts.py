@@ -94,8 +94,8 @@ class _Lowering:
     """The patterns of one run.
 
     Networks cast the same types many times, and types that differ in numbers only. The lowering of
-    a cast of static shape is cached as a template, and copied for the next cast of the same types
-    (20 us instead of 150 to 280), or with other constants of its blocks (90 to 120 us).
+    a cast of static shape is cached as a template. The next cast of the same types is a copy
+    (20 us instead of 150 to 280), or a copy with other constants of its blocks (90 to 120 us).
     """
 
     def __init__(self, rounding: Rounding, division: Division) -> None:

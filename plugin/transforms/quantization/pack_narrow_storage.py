@@ -15,10 +15,14 @@ After::
     func.func @f(%b: tensor<8x32xi8>) -> ... {
       %q = "subquant.unpack"(%b) {bits = array<i64: 4>} : (tensor<8x32xi8>) -> tensor<8x64xi4>
 
-Not packed, with an integer in a byte: results, functions that are called in the module, dynamic
-shapes, a last axis whose integers do not fill bytes (a multiple of 2 for 4 bits, of 4 for 2 and 6,
-of 8 for 3 and 5), globals that are stored to, and constants of fewer than 256 elements, which are
-zero points and tables. The runtime packs arguments by the signature (`subquant.signature`); a
+These are not packed, but have an integer in each byte:
+
+* results, and arguments of functions that are called in the module;
+* dynamic shapes, and a last axis whose integers do not fill bytes (a multiple of 2 for 4 bits, of 4
+  for 2 and 6, of 8 for 3 and 5);
+* globals that are stored to, and constants of fewer than 256 elements: zero points and tables.
+
+The runtime packs arguments by the signature (`subquant.signature`); a
 parameter's file has the bytes.
 """
 

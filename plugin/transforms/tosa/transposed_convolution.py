@@ -2,9 +2,9 @@
 
 Input pixel ``i`` adds ``x[i] * w[k]`` to output pixel ``i * stride + pad + k``. With ``k = stride *
 q + phase``, the output pixels of one phase are a convolution of stride 1 with the kernel taps of
-that phase, in reverse order. The kernel is padded to a multiple of the stride with its zero point,
-and the phases are output channels of one convolution (OC * SY * SX), which are interleaved
-afterwards::
+that phase, in reverse order. The kernel is padded to a multiple of the stride
+with its zero point. The phases are output channels of one convolution (OC * SY * SX), and are
+interleaved afterwards::
 
     kernel [OC, KH, KW, C] -> [OC, QH, SY, QW, SX, C] -> [SY * SX * OC, QH, QW, C]   (q reversed)
     result [N, H, W, SY * SX * OC] -> [N, H * SY, W * SX, OC]

@@ -1,7 +1,7 @@
 """Additive reductions of quantized values: integer accumulators that are saturated once.
 
-For one quantized type with scale ``s`` and zero point ``z`` in operands, init values, body and
-results (as ``canonicalize-reductions`` makes it), ``add`` of the expressed values is::
+``canonicalize-reductions`` gives operands, init values, body and results one quantized type. With
+its scale ``s`` and zero point ``z``, ``add`` of the expressed values is::
 
     s * ((x - z) + (y - z)) = s * (r - z)    so    r = z + sum_k (q_k - z)
 
