@@ -196,7 +196,7 @@ def test_an_unknown_field_of_an_operator_is_refused_in_every_graph(
 
 
 def test_inspection_lists_the_refusals_of_branches_that_are_not_taken() -> None:
-    described = inspection.described(read_tflite(with_slot(branches(), "options", 2)))
+    described = inspection.describe_model(read_tflite(with_slot(branches(), "options", 2)))
     assert "slot 7" in described["graphs"][2]["operators"][0]["refused"]
     assert described["graphs"][3]["operators"][0]["refused"] is None
 

@@ -1,7 +1,7 @@
-"""Importers of activation functions.
+"""Importers of activation functions and of EXP.
 
-Sources: LiteRT, ``activations.cc``, ``reference/hard_swish.h``, ``leaky_relu.h``, ``prelu.h``,
-``gelu.h``.
+Sources: LiteRT, ``activations.cc``, ``exp.cc``, ``reference/hard_swish.h``, ``leaky_relu.h``,
+``prelu.h``, ``gelu.h``.
 """
 
 from __future__ import annotations
@@ -29,26 +29,35 @@ from .unary import apply_by_table, tabulate_storage
 _ONE = np.float32(1)
 
 
-@importer("LOGISTIC")
-def logistic(call: Call) -> AnyArray:
-    """Import LOGISTIC, ``1 / (1 + exp(-x))``; integers by a table."""
-    operand = call.input(0)
-    if operand.is_float:
-        return _ONE / (_ONE + np.exp(-operand.value))
-    if operand.tensor.type == "INT16":
-        return _apply_int16(call, logistic_by_table)
-    return apply_by_table(call, lambda x: _ONE / (_ONE + in_f64(np.exp)(-x)))
+def _logistic(exp: Callable[[AnyArray], AnyArray]) -> Callable[[AnyArray], AnyArray]:
+    return lambda x: _ONE / (_ONE + exp(-x))
 
 
-@importer("TANH")
-def tanh(call: Call) -> AnyArray:
-    """Import TANH; integers by a table."""
-    operand = call.input(0)
+def _elu(x: AnyArray) -> AnyArray:
+    return np.where(x < 0, np.expm1(x), x)
+
+
+_FUNCTIONS: dict[str, tuple[Callable[[AnyArray], AnyArray], Callable[[Array], Array]]] = {
+    "ELU": (_elu, in_f64(_elu)),
+    "EXP": (np.exp, in_f64(np.exp)),
+    "LOGISTIC": (_logistic(np.exp), _logistic(in_f64(np.exp))),
+    "TANH": (np.tanh, in_f64(np.tanh)),
+}
+"""Functions of floats, and as LiteRT computes them for the tables of integers."""
+
+_INT16_FUNCTIONS = {"LOGISTIC": logistic_by_table, "TANH": tanh_by_table}
+
+
+@importer(*_FUNCTIONS)
+def tabulated_function(call: Call) -> AnyArray:
+    """Import ELU, EXP, LOGISTIC and TANH; integers by a table."""
+    operand, name = call.input(0), call.operator.name
+    on_floats, on_table = _FUNCTIONS[name]
     if operand.is_float:
-        return np.tanh(operand.value)
-    if operand.tensor.type == "INT16":
-        return _apply_int16(call, tanh_by_table)
-    return apply_by_table(call, in_f64(np.tanh))
+        return on_floats(operand.value)
+    if operand.tensor.type == "INT16" and name in _INT16_FUNCTIONS:
+        return _apply_int16(call, _INT16_FUNCTIONS[name])
+    return apply_by_table(call, on_table)
 
 
 def _apply_int16(call: Call, function: Callable[[AnyArray, np.float32], AnyArray]) -> AnyArray:
@@ -83,17 +92,6 @@ def relu(call: Call) -> AnyArray:
         call.operator.name, y.scale, y.zero_point, int(info.min), int(info.max)
     )
     return saturating_cast(total + y.zero_point, *bounds, info.dtype)
-
-
-@importer("ELU")
-def elu(call: Call) -> AnyArray:
-    """Import ELU: ``exp(x) - 1`` below 0."""
-    operand = call.input(0)
-
-    def function(x: AnyArray) -> AnyArray:
-        return np.where(x < 0, np.expm1(x), x)
-
-    return function(operand.value) if operand.is_float else apply_by_table(call, in_f64(function))
 
 
 _ERF_NUMERATOR = (

@@ -147,13 +147,6 @@ def logical_not(call: Call) -> AnyArray:
     return ~call.input(0).value
 
 
-@importer("EXP")
-def exponential(call: Call) -> AnyArray:
-    """Import EXP; integers by a table."""
-    operand = call.input(0)
-    return np.exp(operand.value) if operand.is_float else apply_by_table(call, in_f64(np.exp))
-
-
 @importer("LOG")
 def logarithm(call: Call) -> AnyArray:
     """Import LOG; integers by a table, where numbers up to 0 become the least result."""

@@ -8,7 +8,7 @@ Source: ``schema.fbs`` of LiteRT, version 3d.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from typing import Any
 
 from ....numerics.element_types import Array
@@ -93,28 +93,12 @@ class QuantizationTable(Table):
     quantized_dimension: int = scalar("i")
 
 
-@dataclass(frozen=True)
-class Int32Vector(Table):
-    """A vector of int32."""
-
-    values: Array = vector("i4")
-
-
-@dataclass(frozen=True)
-class Uint16Vector(Table):
-    """A vector of uint16."""
-
-    values: Array = vector("u2")
-
-
-@dataclass(frozen=True)
-class Uint8Vector(Table):
-    """A vector of uint8."""
-
-    values: Array = vector("u1")
-
-
+Int32Vector, Uint16Vector, Uint8Vector = (
+    make_dataclass(name, [("values", Array, vector(kind))], bases=(Table,), frozen=True)
+    for name, kind in (("Int32Vector", "i4"), ("Uint16Vector", "u2"), ("Uint8Vector", "u1"))
+)
 _VECTORS = {1: Int32Vector, 2: Uint16Vector, 3: Uint8Vector}
+"""The tables of the union ``SparseIndexVector``."""
 
 
 @dataclass(frozen=True)
