@@ -17,18 +17,19 @@ def program(
         weight, of_blocks, sizes, contracted = weight[::-1], of_blocks[::-1], sizes[::-1], 1
     bits = int(storage[1:])
     shape, grid = ("x".join(map(str, each)) for each in (weight, of_blocks))
-    given = ["%q", "%s", *["%z"] * zeros, *["%o"] * offsets]
+    inputs = ["%q", "%s", *["%z"] * zeros, *["%o"] * offsets]
     types = [
         f"tensor<{shape}xi{bits}>",
         f"tensor<{grid}xf32>",
         *[f"tensor<{grid}xi{bits}>"] * zeros,
         *[f"tensor<{grid}xf32>"] * offsets,
     ]
-    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(given, types, strict=True))
+    arguments = ", ".join(f"{name}: {type_}" for name, type_ in zip(inputs, types, strict=True))
     x, y = f"tensor<{rows}x{depth}xf32>", f"tensor<{rows}x{columns}xf32>"
     return f"""
 func.func @main(%x: {x}, {arguments}) -> {y} {{
-  %w = "subquant.dequantize"({", ".join(given)}) {{block_sizes = array<i64: {sizes[0]}, {sizes[1]}>,
+  %w = "subquant.dequantize"({", ".join(inputs)})
+      {{block_sizes = array<i64: {sizes[0]}, {sizes[1]}>,
       operandSegmentSizes = array<i32: 1, 1, {int(zeros)}, {int(offsets)}>,
       quantized_type = !quant.any<{storage}:f32>}} : ({", ".join(types)}) -> tensor<{shape}xf32>
   %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [{contracted}]
@@ -37,13 +38,13 @@ func.func @main(%x: {x}, {arguments}) -> {y} {{
 }}"""
 
 
-def with_constants(text, *given):
+def with_constants(text, *inputs):
     """The same program, of which all arguments after the first are constants."""
     whole = re.search(r"(@main\(%\w+: [^,]+), (.*?)(\)\s+-> \S+ {\n)", text, re.DOTALL)
     arguments = re.findall(r"(%\w+): (tensor<[^>]+>)", whole.group(2))
     constants = "".join(
         f"  {name} = arith.constant dense<{np.asarray(array).tolist()}> : {type_}\n"
-        for (name, type_), array in zip(arguments, given, strict=True)
+        for (name, type_), array in zip(arguments, inputs, strict=True)
     )
     return text.replace(whole.group(), whole.group(1) + whole.group(3) + constants)
 
@@ -55,16 +56,16 @@ def arrays(rows, depth, columns, block, storage="i4", *, zeros=False, offsets=Fa
     low = -(1 << (bits - 1)) if signed else 0
     dtype = np.int8 if signed else np.uint8
     grid = (depth // block, columns)
-    found = [
+    actual = [
         random.standard_normal((rows, depth)).astype(np.float32),
         random.integers(low, low + (1 << bits), (depth, columns)).astype(dtype),
         random.uniform(0.5, 2, grid).astype(np.float32),
     ]
     if zeros:
-        found.append(random.integers(low, low + (1 << bits), grid).astype(dtype))
+        actual.append(random.integers(low, low + (1 << bits), grid).astype(dtype))
     if offsets:
-        found.append(random.standard_normal(grid).astype(np.float32))
-    return found
+        actual.append(random.standard_normal(grid).astype(np.float32))
+    return actual
 
 
 def reference(x, q, scales, block, zeros=None, offsets=None):

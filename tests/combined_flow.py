@@ -28,11 +28,11 @@ def centered(g: Graph, storage: str, wide: str, ratio: float, rfc: bool) -> Sequ
     """Minus the mean over an axis, accumulated in a wider type, then per axis, then contracted."""
     x = g.argument(real(g, storage), (3, 5, 10))
     zero = g.given(x.element, np.int64(x.element.zeros))
-    sums = like(Quantized(wide, x.element.scales), ratio, 0)
+    accumulators = like(Quantized(wide, x.element.scales), ratio, 0)
     if rfc:
-        total = g.reduce("add", x, zero, [2], sums, like(x.element, 12.0))
+        total = g.reduce("add", x, zero, [2], accumulators, like(x.element, 12.0))
     else:
-        total = g.reduce("add", x, zero, [2], sums)
+        total = g.reduce("add", x, zero, [2], accumulators)
         total = g.requantize(total, like(x.element, 11.0))
     tenth = g.constant(
         Quantized(storage, 2.0**-6, 0), np.int64(min(6, Quantized(storage, 1.0).range[1]))
@@ -73,8 +73,8 @@ def pooled(
     low = g.constant(element, np.int64(element.range[0]))
     greatest = g.reduce_window("maximum", x, low, element, **options)
     zero = g.constant(element, np.int64(element.zeros))
-    sums = Quantized("i32", element.scales, 0)
-    total = g.reduce_window("add", x, zero, sums, **options)
+    accumulators = Quantized("i32", element.scales, 0)
+    total = g.reduce_window("add", x, zero, accumulators, **options)
     mean = g.requantize(total, like(element, float(np.prod(window)) * 0.7))
     least = g.reduce("minimum", mean, g.constant(mean.element, np.int64(element.range[1])), [1, 2],
                      mean.element)  # fmt: skip
@@ -90,7 +90,7 @@ def selected(g: Graph, storage: str, scalar: bool) -> Sequence[Value]:
     x, y = (g.argument(real(g, storage), (4, 6)) for _ in range(2))
     predicate = g.argument("i1", () if scalar else (4, 6))
     z = g.select(predicate, x, y, real(g, storage))
-    return [g.apply("add", [z, x], real(g, storage, around=0.1)), z]
+    return [g.apply("add", [z, x], real(g, storage, typical_scale=0.1)), z]
 
 
 @family(("i8", 8, 6), ("u8", 3, 16), ("i16", 5, 5), ("i4", 4, 8), ("i8", 16, 33))
@@ -99,13 +99,13 @@ def squeeze_excite(g: Graph, storage: str, batch: int, features: int) -> Sequenc
     x = g.argument(real(g, storage), (batch, 4, 4, features))
     zero = g.given(x.element, np.int64(x.element.zeros))
     total = g.reduce("add", x, zero, [1, 2], Quantized("i32", x.element.scales, 0))
-    mean = g.requantize(total, real(g, storage, around=0.4))
+    mean = g.requantize(total, real(g, storage, typical_scale=0.4))
     down = g.argument(channels(g, storage, 1, 4, 0.05), (features, 4))
-    y = g.dot(mean, down, ([1], [0]), real(g, storage, around=0.5))
+    y = g.dot(mean, down, ([1], [0]), real(g, storage, typical_scale=0.5))
     bottom = g.constant(y.element, np.int64(y.element.zeros))
     y = g.apply("maximum", [y, g.broadcast(bottom, y.shape, [])], y.element)
     up = g.argument(channels(g, storage, 1, features, 0.05), (4, features))
-    y = g.dot(y, up, ([1], [0]), real(g, storage, around=0.06))
+    y = g.dot(y, up, ([1], [0]), real(g, storage, typical_scale=0.06))
     bits = y.element.bits
     gate = g.apply("logistic", [y], Quantized(storage, 2.0 ** -(bits - 1), y.element.range[0]))
     scaled = g.apply("multiply", [x, g.broadcast(gate, x.shape, [0, 3])], like(x.element, 0.9))
@@ -127,13 +127,13 @@ def gates(
     bits = Quantized(storage, 1.0).bits
     unit = Quantized(storage, 2.0 ** -(bits - 1), Quantized(storage, 1.0).range[0])
     signed = h.element
-    parts = [g.slice(z, [0, at * n], [z.shape[0], (at + 1) * n]) for at in range(4)]
-    i, f, o = (g.apply("logistic", [parts[at]], unit) for at in (0, 1, 2))
-    t = g.apply("tanh", [parts[3]], signed)
+    pieces = [g.slice(z, [0, at * n], [z.shape[0], (at + 1) * n]) for at in range(4)]
+    i, f, o = (g.apply("logistic", [pieces[at]], unit) for at in (0, 1, 2))
+    t = g.apply("tanh", [pieces[3]], signed)
     # A product of two types: one requantization for each.
-    kept = g.apply("multiply", [f, c], c.element)
+    retained = g.apply("multiply", [f, c], c.element)
     new = g.apply("multiply", [i, t], c.element)
-    state = g.apply("add", [kept, new], c.element)
+    state = g.apply("add", [retained, new], c.element)
     out = g.apply("multiply", [o, g.apply("tanh", [state], signed)], signed)
     return out, state
 
@@ -195,7 +195,7 @@ def branches(g: Graph, storage: str, kind: str, chosen: int) -> Sequence[Value]:
     """A case or if with quantized results, whose branches capture outer values."""
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))
-    out = real(g, storage, around=0.3)
+    out = real(g, storage, typical_scale=0.3)
     index = g.given(kind, np.bool_(chosen) if kind == "i1" else np.int64(chosen))
 
     def contracted(g: Graph) -> Sequence[Value]:
@@ -296,16 +296,16 @@ def cached_attention(g: Graph, storage: str, loop: bool) -> Sequence[Value]:
 @family(("i8", "i4", "u8"), ("u8", "i16", "i8"), ("i16", "i8", "u4"), ("i4", "u16", "i8"))
 def mixed_storage(g: Graph, first: str, second: str, third: str) -> Sequence[Value]:
     """Three storage types in one function, requantized from one to the next, all results used."""
-    a = g.argument(real(g, first, around=2.0 / 2 ** int(first[1:]) * 16), (3, 8))
+    a = g.argument(real(g, first, typical_scale=2.0 / 2 ** int(first[1:]) * 16), (3, 8))
     b = g.argument(channels(g, first, 1, 5, 0.1), (8, 5))
     wide = replace(product(a.element, b.element, 1), axis=1)
-    sums = g.dot(a, b, ([1], [0]), wide)
-    y = g.requantize(sums, real(g, second, around=64.0 / 2 ** int(second[1:])))
+    accumulators = g.dot(a, b, ([1], [0]), wide)
+    y = g.requantize(accumulators, real(g, second, typical_scale=64.0 / 2 ** int(second[1:])))
     w = g.argument(real(g, second, zero=False), (5, 4))
-    z = g.dot(y, w, ([1], [0]), real(g, second, around=512.0 / 2 ** int(second[1:])))
-    last = g.requantize(z, real(g, third, around=512.0 / 2 ** int(third[1:])))
+    z = g.dot(y, w, ([1], [0]), real(g, second, typical_scale=512.0 / 2 ** int(second[1:])))
+    last = g.requantize(z, real(g, third, typical_scale=512.0 / 2 ** int(third[1:])))
     less = g.compare("LT", last, g.reverse(last, [0]))
-    return [g.apply("minimum", [last, g.reverse(last, [1])], last.element), less, y, sums]
+    return [g.apply("minimum", [last, g.reverse(last, [1])], last.element), less, y, accumulators]
 
 
 @family(("i8",), ("u8",), ("i16",))
@@ -313,7 +313,7 @@ def two_results(g: Graph, storage: str) -> Sequence[Value]:
     """One contraction that a float, a requantization and another contraction read."""
     x = g.argument(real(g, storage), (4, 6))
     w = g.argument(channels(g, storage, 1, 6, 0.05), (6, 6))
-    y = g.dot(x, w, ([1], [0]), real(g, storage, zero=False, around=0.2))
+    y = g.dot(x, w, ([1], [0]), real(g, storage, zero=False, typical_scale=0.2))
     reals = g.dequantize(y, "stablehlo")
     other = g.requantize(y, channels(g, storage, 1, 6, 0.3, True))
     square = g.dot(y, y, ([0], [0]), like(y.element, 5.0))
@@ -333,8 +333,8 @@ def long_contraction(
     """Contractions of 32,768 and more, a zero point on the left, and the sum of the left."""
     x = g.argument(real(g, storage), (rows, depth))
     w = g.argument(channels(g, storage, 1, columns, 0.02), (depth, columns))
-    around = 0.05 * 2 ** (8 if storage == "i16" else 0)
-    y = g.dot(x, w, ([1], [0]), channels(g, storage, 1, columns, around * 60))
+    typical_scale = 0.05 * 2 ** (8 if storage == "i16" else 0)
+    y = g.dot(x, w, ([1], [0]), channels(g, storage, 1, columns, typical_scale * 60))
     zero = g.given(x.element, np.int64(x.element.zeros))
     total = g.reduce("add", x, zero, [1], Quantized("i32", x.element.scales, 0))
     return [y, total]
@@ -367,8 +367,8 @@ def extreme(
     scale = float(np.float32(left * 12)) * float(np.float32(right))
     out = Quantized(storage, float(np.float32(scale)), zeros[1])
     y = g.dot(x, w, ([1], [0]), out)
-    near = like(out, 1.0001, zeros[0])
-    return [y, g.requantize(y, near), g.apply("subtract", [y, g.reverse(y, [0])], near)]
+    is_close = like(out, 1.0001, zeros[0])
+    return [y, g.requantize(y, is_close), g.apply("subtract", [y, g.reverse(y, [0])], is_close)]
 
 
 @family(
@@ -380,9 +380,9 @@ def narrow_range(
 ) -> Sequence[Value]:
     """Narrower ranges through a contraction, additions and a function."""
 
-    def narrow(around: float, zero: bool = True) -> Quantized:
+    def narrow(typical_scale: float, zero: bool = True) -> Quantized:
         element = nice(g, storage, zero, limits=limits, expressed=expressed)
-        return replace(element, scales=float(np.float32(around)))
+        return replace(element, scales=float(np.float32(typical_scale)))
 
     x = g.argument(narrow(0.1), (4, 6))
     low, high = limits
@@ -408,7 +408,7 @@ def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Seque
     """A graph of floats with casts around each operation, as exporters write it."""
     axes = [0] if dynamic else []
     x = g.argument("f32", (4, 8), axes)
-    one, two = (real(g, storage, around=s * 16 / 2 ** int(storage[1:])) for s in (0.5, 1.0))
+    one, two = (real(g, storage, typical_scale=s * 16 / 2 ** int(storage[1:])) for s in (0.5, 1.0))
 
     def round_trip(v: Value, element: Quantized) -> Value:
         return g.dequantize(g.quantize(v, element, dialect), dialect)
@@ -425,7 +425,7 @@ def fake_quantized(g: Graph, storage: str, dialect: str, dynamic: bool) -> Seque
 @family(("i8", 4, 16), ("u8", 2, 8), ("i4", 3, 16), ("i6", 2, 16), ("i16", 3, 8))
 def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Sequence[Value]:
     """An embedding's rows, normalized in f32, scaled per feature, quantized, contracted."""
-    table = g.argument(real(g, storage, around=0.3), (9, width))
+    table = g.argument(real(g, storage, typical_scale=0.3), (9, width))
     at = g.given("i32", g.rng.integers(0, 9, (rows, 1)))
     x = g.dequantize(table)
     x = g.rows(x, at)
@@ -437,7 +437,7 @@ def rms_norm(g: Graph, storage: str, rows: int, width: int) -> Sequence[Value]:
     scale = g.broadcast(g.apply("rsqrt", [mean], "f32"), x.shape, [0])
     weight = g.broadcast(g.argument("f32", (width,), spread=1), x.shape, [1])
     y = g.apply("multiply", [g.apply("multiply", [x, scale], "f32"), weight], "f32")
-    q = g.quantize(y, real(g, storage, around=8.0 / 2 ** int(storage[1:])))
+    q = g.quantize(y, real(g, storage, typical_scale=8.0 / 2 ** int(storage[1:])))
     return [q, y]
 
 
@@ -446,7 +446,7 @@ def dynamic_network(g: Graph, storage: str) -> Sequence[Value]:
     """A batch of unknown size through contractions, functions, reductions and comparisons."""
     x = g.argument(real(g, storage), (5, 8), [0])
     w = g.argument(channels(g, storage, 1, 8, 0.05), (8, 8))
-    y = g.dot(x, w, ([1], [0]), real(g, storage, around=0.2))
+    y = g.dot(x, w, ([1], [0]), real(g, storage, typical_scale=0.2))
     z = g.apply("add", [g.apply("tanh", [y], like(y.element, 0.3)), x], like(x.element, 2.0))
     z = g.apply("maximum", [z, y], like(y.element, 1.2))
     zero = g.given(z.element, np.int64(z.element.zeros))
@@ -465,7 +465,7 @@ def dynamic_batch_convolution(g: Graph, storage: str, kind: str) -> Sequence[Val
     y = g.convolution(
         x, w, channels(g, storage, 3, 4, 0.3, True), padding=[(1, 1), (1, 1)], base=base
     )
-    return [g.requantize(y, real(g, storage, around=0.3)), y]
+    return [g.requantize(y, real(g, storage, typical_scale=0.3)), y]
 
 
 # TOSA
@@ -661,7 +661,7 @@ def random_graph(g: Graph, seed: int) -> Sequence[Value]:
     storage = str(draw.choice(["i8", "u8", "i8", "i4", "u4", "i16", "i8", "u8"]))
     shape = (int(draw.integers(1, 5)), int(draw.integers(2, 9)))
     square = (shape[1], shape[1])
-    values = [g.argument(real(g, storage, around=16 / 2 ** int(storage[1:])), shape)
+    values = [g.argument(real(g, storage, typical_scale=16 / 2 ** int(storage[1:])), shape)
               for _ in range(2)]  # fmt: skip
     w = g.argument(channels(g, storage, 1, shape[1], 0.5), square)
     assert all(name in FUNCTIONS for name in (*UNARY, *BINARY))
@@ -670,7 +670,9 @@ def random_graph(g: Graph, seed: int) -> Sequence[Value]:
         return values[int(draw.integers(max(0, len(values) - 4), len(values)))]
 
     def target() -> Quantized:
-        return real(g, storage, around=16 / 2 ** int(storage[1:]) * float(draw.choice([0.5, 1, 3])))
+        return real(
+            g, storage, typical_scale=16 / 2 ** int(storage[1:]) * float(draw.choice([0.5, 1, 3]))
+        )
 
     for _ in range(12):
         x, y = pick(), pick()

@@ -219,11 +219,11 @@ def convolve(
         (1, 1, *dilation),
         0.0,
     )
-    parts = []
+    pieces = []
     for xs, ws in zip(np.split(seen, groups, 1), np.split(w, groups, 0), strict=True):
         flat = ws.reshape(*ws.shape[:2], -1)
-        parts.append(np.moveaxis(np.tensordot(xs, flat, ([1, xs.ndim - 1], [1, 2])), -1, 1))
-    return np.concatenate(parts, 1)
+        pieces.append(np.moveaxis(np.tensordot(xs, flat, ([1, xs.ndim - 1], [1, 2])), -1, 1))
+    return np.concatenate(pieces, 1)
 
 
 FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
@@ -456,13 +456,13 @@ class Graph:
         def product(a: Any, b: Any) -> np.ndarray:
             a = np.broadcast_to(a, x.shape).transpose(order_x)
             b = np.broadcast_to(b, w.shape).transpose(order_w)
-            parts = [
+            pieces = [
                 convolve(each, kernels, strides, padding, base, dilation, groups, reversal)
                 for each, kernels in zip(
                     np.split(a, batch_groups, 0), np.split(b, batch_groups, 0), strict=True
                 )
             ]
-            return np.concatenate(parts, 1).transpose(back)
+            return np.concatenate(pieces, 1).transpose(back)
 
         reals = product(x.reals, w.reals)
         depth = int(np.prod(w.shape)) // w.shape[kernel.index("o")]
@@ -628,13 +628,18 @@ class Graph:
         *,
         element: Element | None = None,
         dynamic: frozenset[int] = frozenset(),
-        others: Sequence[Value] = (),
+        further_operands: Sequence[Value] = (),
     ) -> Value:
         bound = move(np.broadcast_to(x.bound, x.shape)) if np.any(x.bound) else 0.0
         return self.write(
-            operation, [x, *others], x.element if element is None else element, move(x.array),
-            attributes, bound=bound, dynamic=dynamic,
-        )  # fmt: skip
+            operation,
+            [x, *further_operands],
+            x.element if element is None else element,
+            move(x.array),
+            attributes,
+            bound=bound,
+            dynamic=dynamic,
+        )
 
     def reshape(self, x: Value, shape: Sequence[int], element: Element | None = None) -> Value:
         return self.moved("stablehlo.reshape", x, lambda a: a.reshape(shape), "", element=element)
@@ -706,7 +711,7 @@ class Graph:
         return self.moved(
             "stablehlo.pad", x, move,
             f"edge_padding_low = {integers(low)}, edge_padding_high = {integers(high)}, "
-            f"interior_padding = {integers(interior)}", others=[value],
+            f"interior_padding = {integers(interior)}", further_operands=[value],
         )  # fmt: skip
 
     def concatenate(self, values: Sequence[Value], dim: int) -> Value:
@@ -729,7 +734,9 @@ class Graph:
             f"slice_sizes = {integers(sizes)}, indices_are_sorted = false"
         )
         at = np.clip(indices.array[:, 0], 0, x.shape[0] - 1)
-        return self.moved("stablehlo.gather", x, lambda a: a[at], attributes, others=[indices])
+        return self.moved(
+            "stablehlo.gather", x, lambda a: a[at], attributes, further_operands=[indices]
+        )
 
     def dynamic_slice(self, x: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
         at = tuple(
@@ -741,16 +748,16 @@ class Graph:
         )
         return self.moved(
             "stablehlo.dynamic_slice", x, lambda a: a[at], f"slice_sizes = {integers(sizes)}",
-            others=starts,
+            further_operands=starts,
         )  # fmt: skip
 
     def dynamic_update_slice(self, x: Value, update: Value, starts: Sequence[Value]) -> Value:
         array = x.array.copy()
-        begins = [
+        prefix = [
             int(np.clip(s.array, 0, extent - n))
             for s, n, extent in zip(starts, update.shape, x.shape, strict=True)
         ]
-        array[tuple(slice(b, b + n) for b, n in zip(begins, update.shape, strict=True))] = (
+        array[tuple(slice(b, b + n) for b, n in zip(prefix, update.shape, strict=True))] = (
             update.array
         )
         return self.write("stablehlo.dynamic_update_slice", [x, update, *starts], x.element, array)
@@ -852,9 +859,9 @@ class Graph:
         names = ", ".join(v.name for v in results)
         types = ", ".join(v.type for v in results)
         head = f"^bb0({', '.join(f'{v.name}: {v.type}' for v in named)}):" if named else ""
-        lines = [head, *self.lines, f'"stablehlo.return"({names}) : ({types}) -> ()']
+        text_lines = [head, *self.lines, f'"stablehlo.return"({names}) : ({types}) -> ()']
         self.lines = outside
-        return "{\n    " + "\n    ".join(lines) + "\n  }", results
+        return "{\n    " + "\n    ".join(text_lines) + "\n  }", results
 
     def silently(
         self, build: Callable[..., Sequence[Value]], inputs: Sequence[Value]

@@ -95,7 +95,7 @@ def residual_block(
     """Two convolutions, the second beside a shortcut, which is one of 1x1 where the stride is 2."""
     x = g.argument(real(g, storage), image(layout, 2, 8, 7, 8))
     options = {"constant": constant, "weight_zero": weight_zero}
-    middle, last, out = (real(g, storage, around=s) for s in (0.2, 0.3, 0.25))
+    middle, last, out = (real(g, storage, typical_scale=s) for s in (0.2, 0.3, 0.25))
     pad = [(dilation, dilation)] * 2
     y = layer(
         g, x, layout, 3, 8, middle, groups=groups, padding=pad, strides=(stride, stride),
@@ -124,7 +124,7 @@ def inverted_bottleneck(
 ) -> Sequence[Value]:
     """1x1, depthwise 3x3 (several outputs a channel), 1x1, and a second result from the middle."""
     x = g.argument(real(g, storage), image(layout, 1, 7, 9, 4))
-    a, b, c = (real(g, storage, around=s) for s in (0.1, 0.2, 0.3))
+    a, b, c = (real(g, storage, typical_scale=s) for s in (0.1, 0.2, 0.3))
     y = layer(g, x, layout, 1, 6, a, constant=constant)
     y = layer(
         g, y, layout, 3, 6 * multiplier, b, groups=6, constant=constant,
@@ -151,7 +151,7 @@ def decoder(
     axis = LAYOUTS[layout][2]
     shape = image(layout, 1, 4, 5, 4)
     x, y = g.argument(real(g, storage), shape), g.argument(real(g, storage), shape)
-    out = real(g, storage, around=0.2)
+    out = real(g, storage, typical_scale=0.2)
     reach = 2 * dilation
     options = {
         "base": (up, up), "padding": [(reach, reach)] * 2, "groups": groups,
@@ -160,7 +160,7 @@ def decoder(
     first = layer(g, x, layout, 3, 6, out, weight_zero=True, **options)
     second = layer(g, y, layout, 3, 6, out, reversal=(True, False), **options)
     both = g.concatenate([first, second], axis)
-    last = layer(g, both, layout, 1, 3, real(g, storage, around=0.4), relu=False)
+    last = layer(g, both, layout, 1, 3, real(g, storage, typical_scale=0.4), relu=False)
     total = g.apply("add", [first, second], like(out, 1.5))
     return [last, total]
 
@@ -170,7 +170,7 @@ def unet(g: Graph, layout: str, storage: str) -> Sequence[Value]:
     """Down by a strided convolution and a pooling, up by two dilated inputs, skips concatenated."""
     axis = LAYOUTS[layout][2]
     x = g.argument(real(g, storage), image(layout, 1, 8, 8, 3))
-    one, two = (real(g, storage, around=s) for s in (0.1, 0.2))
+    one, two = (real(g, storage, typical_scale=s) for s in (0.1, 0.2))
     a = layer(g, x, layout, 3, 4, one, padding=[(1, 1)] * 2)
     window = [1 if d in (LAYOUTS[layout][0].index("b"), axis) else 2 for d in range(4)]
     low = g.constant(one, np.int64(one.range[0]))
@@ -179,8 +179,8 @@ def unet(g: Graph, layout: str, storage: str) -> Sequence[Value]:
     up = layer(
         g, c, layout, 2, 4, one, base=(2, 2), padding=[(1, 1)] * 2, relu=False, weight_zero=True
     )
-    again = layer(g, b, layout, 2, 4, one, base=(2, 2), padding=[(1, 1)] * 2, relu=False)
-    joined = g.concatenate([a, up, again], axis)
+    repeated = layer(g, b, layout, 2, 4, one, base=(2, 2), padding=[(1, 1)] * 2, relu=False)
+    joined = g.concatenate([a, up, repeated], axis)
     return [layer(g, joined, layout, 3, 2, two, padding=[(1, 1)] * 2, relu=False), c]
 
 
@@ -193,7 +193,7 @@ def batch_groups(g: Graph, storage: str, groups: int, stride: int) -> Sequence[V
     y = g.convolution(
         x, w, out, batch_groups=groups, strides=(stride, stride), padding=[(1, 0), (0, 2)]
     )
-    final = real(g, storage, around=0.5)
+    final = real(g, storage, typical_scale=0.5)
     z = g.requantize(y, final)
     wide = replace(final, storage="i32", limits=None)
     zero = g.constant(final, np.int64(final.zeros))
@@ -229,10 +229,10 @@ def attention(
 ) -> Sequence[Value]:
     """Quantized queries, keys and values; the softmax between them in f32."""
     shape = (heads, length, width)
-    q = g.argument(real(g, storage, around=0.1), shape)
+    q = g.argument(real(g, storage, typical_scale=0.1), shape)
     # The specification wants a right operand of a dot_general without a zero point.
-    k, v = (g.argument(real(g, storage, zero=False, around=0.1), shape) for _ in range(2))
-    scores_type = real(g, "i16" if storage == "i16" else storage, around=0.3)
+    k, v = (g.argument(real(g, storage, zero=False, typical_scale=0.1), shape) for _ in range(2))
+    scores_type = real(g, "i16" if storage == "i16" else storage, typical_scale=0.3)
     scores = g.dot(q, k, ([2], [2]), scores_type, ([0], [0]))
     reals = g.dequantize(scores, dialect)
     if mask:
@@ -241,7 +241,7 @@ def attention(
     low, _ = scores.element.range
     probability = Quantized(storage, 2.0 ** -(v.element.bits - 1), low)
     weights = g.quantize(softmax(g, reals), probability, dialect)
-    out = g.dot(weights, v, ([2], [1]), real(g, storage, around=0.2), ([0], [0]))
+    out = g.dot(weights, v, ([2], [1]), real(g, storage, typical_scale=0.2), ([0], [0]))
     merged = g.reshape(g.transpose(out, [1, 0, 2]), (length, heads * width))
     return [merged, weights]
 
@@ -253,15 +253,17 @@ def projections(g: Graph, storage: str, length: int, width: int, constant: bool)
     """One fused projection to queries, keys and values, sliced, reshaped to heads, contracted."""
     x = g.argument(real(g, storage), (length, width))
     w = g.weight(channels(g, storage, 1, 3 * width, 0.02), (width, 3 * width), constant)
-    fused = g.dot(x, w, ([1], [0]), real(g, storage, zero=False, around=0.2))
-    parts = [
+    fused = g.dot(x, w, ([1], [0]), real(g, storage, zero=False, typical_scale=0.2))
+    pieces = [
         g.reshape(
             g.slice(fused, [0, at * width], [length, (at + 1) * width]), (length, 2, width // 2)
         )
         for at in range(3)
     ]
-    scores = g.dot(parts[0], parts[1], ([2], [2]), real(g, storage, around=0.5), ([1], [1]))
-    out = g.dot(scores, parts[2], ([2], [0]), real(g, storage, around=2.0), ([0], [1]))
+    scores = g.dot(
+        pieces[0], pieces[1], ([2], [2]), real(g, storage, typical_scale=0.5), ([1], [1])
+    )
+    out = g.dot(scores, pieces[2], ([2], [0]), real(g, storage, typical_scale=2.0), ([0], [1]))
     return [out, scores]
 
 
@@ -315,7 +317,7 @@ def quantized_activations(
     x = g.argument(real(g, storage), (2, 16))
     w = g.argument(blocks(g, weight, (16, 8), sizes, True), (16, 8))
     y = g.dot(g.dequantize(x), g.dequantize(w), ([1], [0]), "f32")
-    q = g.quantize(y, real(g, storage, around=0.1))
+    q = g.quantize(y, real(g, storage, typical_scale=0.1))
     back = g.argument(channels(g, storage, 1, 4, 0.02), (8, 4))
     return [g.dot(q, back, ([1], [0]), channels(g, storage, 1, 4, 0.2)), q]
 

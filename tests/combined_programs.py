@@ -103,9 +103,9 @@ def nice(g: Graph, storage: str, zero: bool = True, **more: Any) -> Quantized:
     return replace(element, zeros=_zero(g, element)) if zero else element
 
 
-def real(g: Graph, storage: str, zero: bool = True, around: float = 0.05) -> Quantized:
+def real(g: Graph, storage: str, zero: bool = True, typical_scale: float = 0.05) -> Quantized:
     """A per-tensor type with any f32 as its scale."""
-    element = Quantized(storage, float(np.float32(around * g.rng.uniform(0.5, 2))))
+    element = Quantized(storage, float(np.float32(typical_scale * g.rng.uniform(0.5, 2))))
     return replace(element, zeros=_zero(g, element)) if zero else element
 
 
@@ -116,10 +116,10 @@ def _zero(g: Graph, element: Quantized) -> int:
 
 
 def channels(
-    g: Graph, storage: str, axis: int, count: int, around: float = 0.01, zero: bool = False
+    g: Graph, storage: str, axis: int, count: int, typical_scale: float = 0.01, zero: bool = False
 ) -> Quantized:
     """A per-axis type, each scale any f32."""
-    scales = np.float32(around * g.rng.uniform(0.5, 2, count)).astype(np.float64)
+    scales = np.float32(typical_scale * g.rng.uniform(0.5, 2, count)).astype(np.float64)
     element = Quantized(storage, scales, axis=axis)
     low, high = element.range
     zeros = g.rng.integers(max(low, -99), min(high, 99) + 1, count) if zero else 0

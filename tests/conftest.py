@@ -146,11 +146,11 @@ def _spread(cases: list[pytest.Item], count: int) -> list[pytest.Item]:
         item: [(name, repr(value)) for name, value in item.callspec.params.items()]
         for item in sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode(errors="replace")))
     }
-    taken: Counter[tuple[str, str]] = Counter()
+    used: Counter[tuple[str, str]] = Counter()
     chosen = []
     for _ in range(count):
-        least = min(left, key=lambda item: sum(taken[each] for each in left[item]))
-        taken.update(left.pop(least))
+        least = min(left, key=lambda item: sum(used[each] for each in left[item]))
+        used.update(left.pop(least))
         chosen.append(least)
     return chosen
 
@@ -236,8 +236,8 @@ def vulkan_32bit() -> Device:
 @pytest.fixture
 def device(device_name: str, request: pytest.FixtureRequest) -> Device:
     """The device of the fixture that a parameter names: see `devices.ON_DEVICES`."""
-    found: Device = request.getfixturevalue(device_name)
-    return found
+    actual: Device = request.getfixturevalue(device_name)
+    return actual
 
 
 @pytest.fixture

@@ -58,8 +58,8 @@ class Cluster:
         self, *arguments: str, threads: int = 1, **variables: str
     ) -> subprocess.Popen[bytes]:
         """Start a worker with a nanny; return the nanny."""
-        given = ["--nthreads", str(threads), "--local-directory", str(self.folder)]
-        return self._start("worker", *given, *arguments, variables=variables)
+        inputs = ["--nthreads", str(threads), "--local-directory", str(self.folder)]
+        return self._start("worker", *inputs, *arguments, variables=variables)
 
     def wait_for_workers(self, count: int) -> None:
         """Wait until exactly this number of workers is present."""

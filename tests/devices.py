@@ -63,12 +63,12 @@ def main_of(text: str, device: Device | None = None, **options: Any) -> Function
         device: the fixture's.
         options: of the compilation, as `CompileOptions`, but for the target, which is the device's.
     """
-    asked = _Asked(text, options)
+    requested = _Asked(text, options)
     if _is_asked:
-        raise asked
+        raise requested
     device = _cpu() if device is None else device
-    texts = _texts_around(asked.program, device)
-    return _together(tuple(texts), asked.program[1]).function(text, device)
+    texts = _texts_around(requested.program, device)
+    return _together(tuple(texts), requested.program[1]).function(text, device)
 
 
 def compile_for(text: str, device: Device) -> Executable:
@@ -100,13 +100,13 @@ def _texts_around(program: _Program, device: Device) -> list[str]:
         if each.path == item.path and _device_of(each) == _device_of(item)
     ]
     start = tests.index(item) // _AROUND * _AROUND
-    around = [_program_of(each, device) for each in tests[start : start + _AROUND]]
+    margin = [_program_of(each, device) for each in tests[start : start + _AROUND]]
     text, options = program
-    texts = [*dict.fromkeys(each[0] for each in around if each is not None and each[1] == options)]
+    texts = [*dict.fromkeys(each[0] for each in margin if each is not None and each[1] == options)]
     if text not in texts:
         return [text]
-    place = texts.index(text) // _TOGETHER * _TOGETHER
-    return texts[place : place + _TOGETHER]
+    position = texts.index(text) // _TOGETHER * _TOGETHER
+    return texts[position : position + _TOGETHER]
 
 
 _NAMES = ("cpu", "vulkan", "vulkan_32bit")
@@ -123,12 +123,12 @@ def _compiles(function: Any, depth: int = _DEPTH) -> bool:
     code = function.__code__
     if depth == 0 or Path(code.co_filename).parent != _TESTS:
         return False
-    found = [function.__globals__.get(name) for name in code.co_names]
-    if any(each is sys.modules[__name__] for each in found):
-        found += [globals().get(name) for name in code.co_names]
+    actual = [function.__globals__.get(name) for name in code.co_names]
+    if any(each is sys.modules[__name__] for each in actual):
+        actual += [globals().get(name) for name in code.co_names]
     return any(
         each in (run, main_of) or _compiles(each, depth - 1)
-        for each in found
+        for each in actual
         if inspect.isfunction(each)
     )
 
@@ -141,11 +141,11 @@ def _arguments_of(item: pytest.Item) -> dict[str, Any] | None:
         return None
     if not _OTHERS.isdisjoint(test.__code__.co_names):
         return None
-    given = item.callspec.params if hasattr(item, "callspec") else {}
-    wanted = inspect.signature(test).parameters
-    if any(name not in given and name not in (*_NAMES, "device") for name in wanted):
+    arguments = item.callspec.params if hasattr(item, "callspec") else {}
+    expected = inspect.signature(test).parameters
+    if any(name not in arguments and name not in (*_NAMES, "device") for name in expected):
         return None
-    return {name: given.get(name) for name in wanted}
+    return {name: arguments.get(name) for name in expected}
 
 
 @functools.cache

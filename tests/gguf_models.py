@@ -194,15 +194,15 @@ def random_weight(rng: np.random.Generator, shape: tuple[int, int], kind: str) -
             return values.astype(np.float16)
         return gguf.quants.quantize(values, gguf.GGMLQuantizationType[kind])
     count = shape[0] * shape[1] // 256
-    parts = []
+    pieces = []
     for name, size in _FIELDS[kind]:
         if name in ("d", "dmin"):
             mean = _SCALES[kind][name == "dmin"]
             scales = rng.uniform(mean, 1.5 * mean, (count, 1)).astype(np.float16)
-            parts.append(scales.view(np.uint8))
+            pieces.append(scales.view(np.uint8))
         else:
-            parts.append(rng.integers(0, 256, (count, size), dtype=np.uint8))
-    return np.concatenate(parts, axis=1).reshape((shape[0], -1))
+            pieces.append(rng.integers(0, 256, (count, size), dtype=np.uint8))
+    return np.concatenate(pieces, axis=1).reshape((shape[0], -1))
 
 
 # -- vocabularies ----------------------------------------------------------------------------------
@@ -270,10 +270,10 @@ def write_vocabulary(writer: gguf.GGUFWriter, kind: str) -> None:
         writer.add_add_bos_token(True)
         writer.add_add_space_prefix(True)
         return
-    found = _gpt2_tokens()
+    actual = _gpt2_tokens()
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(found)
-    writer.add_token_types([control] * 2 + [normal] * (len(found) - 2))
+    writer.add_token_list(actual)
+    writer.add_token_types([control] * 2 + [normal] * (len(actual) - 2))
     writer.add_token_merges([f"{left} {right}" for left, right in _merges()])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)
@@ -290,8 +290,8 @@ def _llama_tokens() -> list[tuple[str, float]]:
         for end in range(2, len(word) + 1):
             pieces.setdefault(word[:end])
         pieces.setdefault(f"▁{word}")
-    found = [*pieces, *(letter for letter in letters)]
-    return start + [(piece, -float(number)) for number, piece in enumerate(found, 1)]
+    actual = [*pieces, *(letter for letter in letters)]
+    return start + [(piece, -float(number)) for number, piece in enumerate(actual, 1)]
 
 
 def _byte_letters() -> list[str]:
@@ -303,12 +303,12 @@ def _byte_letters() -> list[str]:
 
 
 def _merges() -> list[tuple[str, str]]:
-    found: dict[tuple[str, str], None] = {}
+    actual: dict[tuple[str, str], None] = {}
     for word in _WORDS:
         for end in range(1, len(word)):
-            found.setdefault((word[:end], word[end]))
-        found.setdefault(("Ġ", word))
-    return list(found)
+            actual.setdefault((word[:end], word[end]))
+        actual.setdefault(("Ġ", word))
+    return list(actual)
 
 
 def _gpt2_tokens() -> list[str]:

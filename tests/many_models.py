@@ -31,14 +31,14 @@ def write_models(folder: Path, count: int) -> list[str]:
 
     One in fifty has an error. Some have the same name in another folder.
     """
-    found = []
+    actual = []
     for number, kind in enumerate(islice(cycle(("mlir", "tflite", "mlir", "onnx", "mlir", "mlirbc",
                                                 "mlir", "mlirbc")), count)):  # fmt: skip
         path = folder / kind / f"{number % 3}" / f"model{number // 3}.{kind}"
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(path, number)
-        found.append(path.relative_to(folder).as_posix())
-    return sorted(found)
+        actual.append(path.relative_to(folder).as_posix())
+    return sorted(actual)
 
 
 def _write(path: Path, number: int) -> None:

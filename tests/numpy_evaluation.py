@@ -126,18 +126,18 @@ class _Evaluation:
         grids = np.meshgrid(*[np.arange(loops[n]) for n in parallel], indexing="ij", sparse=False)
         total = np.array(operands[-1])
         for step in np.ndindex(*[n if kinds[k] else 1 for k, n in enumerate(loops)]):
-            place: list[Any] = list(step)
+            position: list[Any] = list(step)
             for number, grid in zip(parallel, grids, strict=True):
-                place[number] = grid
+                position[number] = grid
             block = op.regions[0].blocks[0]
             for argument, map_, array in zip(
                 block.arguments, maps, [*operands[:-1], total], strict=True
             ):
-                index = tuple(_index(expression, place) for expression in map_.results)
+                index = tuple(_index(expression, position) for expression in map_.results)
                 self.values[argument] = np.asarray(array[index] if index else array)
-            self.place = place
+            self.place = position
             (value,) = self.block(block)
-            index = tuple(_index(expression, place) for expression in maps[-1].results)
+            index = tuple(_index(expression, position) for expression in maps[-1].results)
             if index:
                 total[index] = value
             else:
@@ -145,9 +145,9 @@ class _Evaluation:
         return total
 
 
-def _index(expression: Any, place: Sequence[Any]) -> Any:
+def _index(expression: Any, position: Sequence[Any]) -> Any:
     if isinstance(expression, ir.AffineDimExpr):
-        return place[expression.position]
+        return position[expression.position]
     if isinstance(expression, ir.AffineConstantExpr):
         return expression.value
     function = {
@@ -156,7 +156,7 @@ def _index(expression: Any, place: Sequence[Any]) -> Any:
         ir.AffineFloorDivExpr: operator.floordiv,
         ir.AffineModExpr: operator.mod,
     }[type(expression)]
-    return function(_index(expression.lhs, place), _index(expression.rhs, place))
+    return function(_index(expression.lhs, position), _index(expression.rhs, position))
 
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -283,9 +283,9 @@ def _constant(op: Any) -> Any:
 
 def _empty(op: Any, *sizes: Any) -> Array:
     type_ = op.results[0].type
-    given = iter(sizes)
+    arguments = iter(sizes)
     shape = [
-        int(next(given)) if type_.is_dynamic_dim(axis) else int(extent)
+        int(next(arguments)) if type_.is_dynamic_dim(axis) else int(extent)
         for axis, extent in enumerate(type_.shape)
     ]
     element = element_type(type_)
@@ -294,8 +294,10 @@ def _empty(op: Any, *sizes: Any) -> Array:
 
 
 def _expand(op: Any, value: Array, *sizes: Any) -> Array:
-    given = iter(sizes)
-    shape = [int(next(given)) if n < 0 else int(n) for n in op.attributes["static_output_shape"]]
+    arguments = iter(sizes)
+    shape = [
+        int(next(arguments)) if n < 0 else int(n) for n in op.attributes["static_output_shape"]
+    ]
     return value.reshape(shape)
 
 

@@ -38,12 +38,12 @@ def share_of(names: Iterable[str], count: int) -> list[str]:
     skipped cases are not compiled. The cases with the lowest hashes run, so that they cover all
     kinds and always the same.
     """
-    given = list(names)
+    arguments = list(names)
     if LONG:
-        return given
-    by_hash = sorted(given, key=lambda name: zlib.crc32(name.encode()))
-    kept = set(by_hash[: -(-len(given) // count)])
-    return [name for name in given if name in kept]
+        return arguments
+    by_hash = sorted(arguments, key=lambda name: zlib.crc32(name.encode()))
+    retained = set(by_hash[: -(-len(arguments) // count)])
+    return [name for name in arguments if name in retained]
 
 
 @dataclass(frozen=True)
@@ -209,13 +209,13 @@ def casts(draw: Any, max_rank: int = 4, expressed: Any = None) -> Cast:
 
 def module_text(generated: list[Cast], dialect: str | None = None) -> str:
     """A module with functions ``q0, d0, q1, d1, ...``: the quantize and dequantize of each cast."""
-    lines = []
+    text_lines = []
     for number, cast in enumerate(generated):
         quantized = cast.mlir_type()
         real = cast.tensor(cast.parameters.expressed.value)
         stored = cast.tensor(quantized)
         name = dialect or cast.dialect
-        lines.append(f"""
+        text_lines.append(f"""
 func.func @q{number}(%x: {real}) -> {stored} {{
   %q = "{name}.qcast"(%x) : ({real}) -> {stored}
   return %q : {stored}
@@ -224,7 +224,7 @@ func.func @d{number}(%q: {stored}) -> {real} {{
   %x = "{name}.dcast"(%q) : ({stored}) -> {real}
   return %x : {real}
 }}""")
-    return "\n".join(lines)
+    return "\n".join(text_lines)
 
 
 def same_bits(left: np.ndarray, right: np.ndarray) -> bool:

@@ -181,19 +181,19 @@ def program_with_casts(name: str, elements: Sequence[str] | None = None) -> str:
     elements = elements or [PER_TENSOR] * quantized_places(PROGRAMS[name])
     operands, results = operation_types(name, elements)
     reals = operation_types(name, [expressed_type(element) for element in elements])
-    lines, names, values = [], [], []
+    text_lines, names, values = [], [], []
     for n, (type_, real) in enumerate(zip(operands, reals[0], strict=True)):
         names.append(f"%a{n}" if type_ == real else f"%d{n}")
         if type_ != real:
-            lines.append(f"%d{n} = stablehlo.uniform_dequantize %a{n} : ({type_}) -> {real}")
-    lines.append(_operation(name, names, *reals, opaque=False))
+            text_lines.append(f"%d{n} = stablehlo.uniform_dequantize %a{n} : ({type_}) -> {real}")
+    text_lines.append(_operation(name, names, *reals, opaque=False))
     for n, (type_, real) in enumerate(zip(results, reals[1], strict=True)):
         values.append(f"%r#{n}" if type_ == real else f"%q{n}")
         if type_ != real:
-            lines.append(f"%q{n} = stablehlo.uniform_quantize %r#{n} : ({real}) -> {type_}")
+            text_lines.append(f"%q{n} = stablehlo.uniform_quantize %r#{n} : ({real}) -> {type_}")
     return (
         f"func.func @main({_arguments(operands)}) -> ({', '.join(results)}) {{\n  "
-        + "\n  ".join(lines)
+        + "\n  ".join(text_lines)
         + f"\n  return {', '.join(values)} : {', '.join(results)}\n}}\n"
     )
 
@@ -209,10 +209,10 @@ def operation_types(
 ) -> tuple[list[str], list[str]]:
     """The types of an operation's operands and results."""
     row = PROGRAMS[name]
-    given = iter(elements or [PER_TENSOR] * quantized_places(row))
+    arguments = iter(elements or [PER_TENSOR] * quantized_places(row))
     operands, results = (
-        [_type_text(re.sub("Q", lambda _: next(given), part)) for part in parts.split()]
-        for parts in (row.operands, row.results)
+        [_type_text(re.sub("Q", lambda _: next(arguments), part)) for part in pieces.split()]
+        for pieces in (row.operands, row.results)
     )
     return operands, results
 
@@ -225,8 +225,8 @@ def _operation(
     name: str, names: Sequence[str], operands: Sequence[str], results: Sequence[str], opaque: bool
 ) -> str:
     row = PROGRAMS[name]
-    taken, made = ([_element_text(t) for t in types] for types in (operands, results))
-    regions = [_region_text(kind, name, taken, made, opaque) for kind in row.regions]
+    used, created = ([_element_text(t) for t in types] for types in (operands, results))
+    regions = [_region_text(kind, name, used, created, opaque) for kind in row.regions]
     in_brackets = f" ({', '.join(regions)})" if regions else ""
     taken_names = ", ".join(names)
     return (
@@ -258,8 +258,8 @@ def _region_text(
             f"{types}\n  stablehlo.return %s : tensor<2x3x{PER_TENSOR}>\n}}"
         )
     if kind == "constant":
-        made = [f"tensor<2x3x{element}>" for element in results]
-        return _body([], made, opaque=True)
+        created = [f"tensor<2x3x{element}>" for element in results]
+        return _body([], created, opaque=True)
     if kind == "compare":
         pairs = operands[:1] if name == "select_and_scatter" else operands
         arguments = [f"tensor<{e}>" for e in itertools.chain(*zip(pairs, pairs, strict=True))]
@@ -272,19 +272,19 @@ def _region_text(
 
 def _body(arguments: list[str], returned: list[str], opaque: bool) -> str:
     """Add the n-th argument of each half, or compare the first two."""
-    lines = [f"^bb0({', '.join(f'%x{n}: {t}' for n, t in enumerate(arguments))}):"] * bool(
+    text_lines = [f"^bb0({', '.join(f'%x{n}: {t}' for n, t in enumerate(arguments))}):"] * bool(
         arguments
     )
     values = [f"%s{n}" for n in range(len(returned))]
     for n, (value, type_) in enumerate(zip(values, returned, strict=True)):
         if opaque:
-            lines.append(f'{value} = "test.make"() : () -> {type_}')
+            text_lines.append(f'{value} = "test.make"() : () -> {type_}')
         elif type_ == "tensor<i1>":
             types = f"({arguments[0]}, {arguments[1]}) -> {type_}"
-            lines.append(f"{value} = stablehlo.compare LT, %x0, %x1 : {types}")
+            text_lines.append(f"{value} = stablehlo.compare LT, %x0, %x1 : {types}")
         else:
             m = n + len(arguments) // 2
             types = f"({arguments[n]}, {arguments[m]}) -> {type_}"
-            lines.append(f'{value} = "stablehlo.add"(%x{n}, %x{m}) : {types}')
-    lines.append(f"stablehlo.return {', '.join(values)} : {', '.join(returned)}")
-    return "{\n" + "\n".join(lines) + "\n}"
+            text_lines.append(f'{value} = "stablehlo.add"(%x{n}, %x{m}) : {types}')
+    text_lines.append(f"stablehlo.return {', '.join(values)} : {', '.join(returned)}")
+    return "{\n" + "\n".join(text_lines) + "\n}"

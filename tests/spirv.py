@@ -47,21 +47,21 @@ def loosely_computed(executable: bytes) -> list[str]:
     Results of operations without ``NoContraction``, and entry points without
     ``SignedZeroInfNanPreserve`` of 32 bits, by their numbers.
     """
-    found = []
+    actual = []
     for words in _modules(executable):
-        rounded, kept, entries, modes = [], set(), [], set()
-        for code, given in _instructions(words):
+        rounded, retained, entries, modes = [], set(), [], set()
+        for code, arguments in _instructions(words):
             if code in _ROUNDED:
-                rounded.append(given[1])
-            elif code == _DECORATE and given[1] == _NO_CONTRACTION:
-                kept.add(given[0])
+                rounded.append(arguments[1])
+            elif code == _DECORATE and arguments[1] == _NO_CONTRACTION:
+                retained.add(arguments[0])
             elif code == _ENTRY_POINT:
-                entries.append(given[1])
-            elif code == _EXECUTION_MODE and given[1:3] == _HAS_NAN:
-                modes.add(given[0])
-        found += [f"operation {each}" for each in rounded if each not in kept]
-        found += [f"entry point {each}" for each in entries if each not in modes]
-    return found
+                entries.append(arguments[1])
+            elif code == _EXECUTION_MODE and arguments[1:3] == _HAS_NAN:
+                modes.add(arguments[0])
+        actual += [f"operation {each}" for each in rounded if each not in retained]
+        actual += [f"entry point {each}" for each in entries if each not in modes]
+    return actual
 
 
 def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
@@ -95,8 +95,8 @@ class _Shader:
         self._has_barrier = False
         self._composites: set[int] = set()
         self.tables = 0
-        for code, given in _instructions(words):
-            self._read(code, given)
+        for code, arguments in _instructions(words):
+            self._read(code, arguments)
 
     def _read(self, code: int, words: tuple[int, ...]) -> None:
         if code == _ENTRY_POINT:
@@ -125,18 +125,18 @@ class _Shader:
     def races(self) -> bool:
         """Some workgroup memory is read at other positions than a thread writes."""
         stored, loaded = self._positions(self._stored), self._positions(self._loaded)
-        found = any(stored[v] != loaded[v] for v in stored.keys() & loaded.keys())
-        return found and not self._has_barrier
+        actual = any(stored[v] != loaded[v] for v in stored.keys() & loaded.keys())
+        return actual and not self._has_barrier
 
     def _positions(self, pointers: list[int]) -> dict[int, set[object]]:
         """For each variable of the workgroup, how the positions depend on the thread."""
-        found: dict[int, set[object]] = {}
+        actual: dict[int, set[object]] = {}
         for pointer in pointers:
             code, words = self._made.get(pointer, (0, ()))
             if code in _ACCESS_CHAINS and words[0] in self._shared:
                 position = tuple(frozenset(self._of(i).items()) for i in words[1:])
-                found.setdefault(words[0], set()).add(position)
-        return found
+                actual.setdefault(words[0], set()).add(position)
+        return actual
 
     def _of(self, value: int) -> _Terms:
         """Return the thread-dependent coefficients of a value (a loop counter's: its start's)."""
@@ -155,13 +155,13 @@ class _Shader:
         if code in (_ADD, _SUBTRACT):
             left, right = map(self._of, words)
             sign = 1 if code == _ADD else -1
-            sums = {t: left.get(t, 0) + sign * right.get(t, 0) for t in {*left, *right}}
-            return {term: n & 0xFFFFFFFF for term, n in sums.items() if n & 0xFFFFFFFF}
+            accumulators = {t: left.get(t, 0) + sign * right.get(t, 0) for t in {*left, *right}}
+            return {term: n & 0xFFFFFFFF for term, n in accumulators.items() if n & 0xFFFFFFFF}
         if code == _MULTIPLY and (words[0] in self._constants or words[1] in self._constants):
             number, other = words if words[0] in self._constants else reversed(words)
             factor = self._constants[number]
             return {term: n * factor & 0xFFFFFFFF for term, n in self._of(other).items()}
-        parts = tuple(
+        pieces = tuple(
             self._constants.get(word, frozenset(self._of(word).items())) for word in words
         )
-        return {(code, parts): 1} if any(map(self._of, words)) else {}
+        return {(code, pieces): 1} if any(map(self._of, words)) else {}

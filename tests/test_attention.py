@@ -40,9 +40,11 @@ def test_compiled_equals_formula(name: str, device: Device) -> None:
         for position in {0, 1, 5, case.context // 2, case.context - count}:
             if position + count > case.context:
                 continue
-            wanted = expected(case, query, keys, values, position)
-            found = function(query, keys, values, np.int32(position))
-            np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+            required = expected(case, query, keys, values, position)
+            actual = function(query, keys, values, np.int32(position))
+            np.testing.assert_allclose(
+                actual, required, rtol=0, atol=bound(case, query, keys, values)
+            )
 
 
 @ON_DEVICES
@@ -52,11 +54,13 @@ def test_positions_are_clamped(name: str, device: Device) -> None:
     case, function = CASES[name], COMPILED.function(name, device)
     query, keys, values = case.arrays(case.count)
     for position, inside in ((-1, 0), (-(2**31), 0), (2**31 - 1, case.context - case.count)):
-        wanted = expected(case, query, keys, values, inside)
-        found = function(query, keys, values, np.int32(position))
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+        required = expected(case, query, keys, values, inside)
+        actual = function(query, keys, values, np.int32(position))
+        np.testing.assert_allclose(actual, required, rtol=0, atol=bound(case, query, keys, values))
         computed = attend(query, keys, values, position, case.scale, case.window, case.softcap)
-        np.testing.assert_allclose(computed, wanted, rtol=0, atol=bound(case, query, keys, values))
+        np.testing.assert_allclose(
+            computed, required, rtol=0, atol=bound(case, query, keys, values)
+        )
 
 
 @ON_DEVICES
@@ -66,11 +70,11 @@ def test_what_is_not_attended_does_not_count(name: str, device: Device) -> None:
     case, function = CASES[name], COMPILED.function(name, device)
     query, keys, values = case.arrays(case.count)
     position = (case.context - case.count) // 2
-    wanted = function(query, keys, values, np.int32(position))
+    required = function(query, keys, values, np.int32(position))
     for number in (np.nan, np.inf):
         keys[position + case.count :] = number
         values[position + case.count :] = -number
-        np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), wanted)
+        np.testing.assert_array_equal(function(query, keys, values, np.int32(position)), required)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -80,10 +84,10 @@ def test_numpy_equals_formula(name: str) -> None:
     for position in {0, case.context // 2, case.context - case.count}:
         if position + case.count > case.context:
             continue
-        wanted = expected(case, query, keys, values, position)
-        found = attend(query, keys, values, position, case.scale, case.window, case.softcap)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=bound(case, query, keys, values))
+        required = expected(case, query, keys, values, position)
+        actual = attend(query, keys, values, position, case.scale, case.window, case.softcap)
+        assert actual.dtype == np.float32
+        np.testing.assert_allclose(actual, required, rtol=0, atol=bound(case, query, keys, values))
 
 
 def test_traced() -> None:

@@ -387,9 +387,9 @@ def test_signatures_that_are_damaged(name: str, command: str, executable: bytes)
 
 def _mutated(value: Any, draw: Callable[[int], int]) -> Any:
     """Put something else in place of a part of JSON, at any depth."""
-    others: list[Any] = [None, True, -1, 10**400, 0.5, "", "x\x00", [], [[]], {}, {"a": 1}]
+    rest: list[Any] = [None, True, -1, 10**400, 0.5, "", "x\x00", [], [[]], {}, {"a": 1}]
     if draw(4) == 0 or not isinstance(value, (dict, list)) or not value:
-        return others[draw(len(others))]
+        return rest[draw(len(rest))]
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     key = keys[draw(len(keys))]
     copy = value.copy()
@@ -412,9 +412,9 @@ def test_types_that_are_not_exchanged_are_part_of_a_signature() -> None:
 def test_signatures_that_are_mutated(data: st.DataObject, signature: str) -> None:
     values = _mutated(json.loads(signature), lambda n: data.draw(st.integers(0, n - 1)))
     text = json.dumps(values)
-    said = problem(lambda: Signature.from_json(text))
-    assert "\n" not in said
-    if not said:
+    message = problem(lambda: Signature.from_json(text))
+    assert "\n" not in message
+    if not message:
         written = Signature.from_json(text).to_json()
         assert Signature.from_json(written).to_json() == written
 

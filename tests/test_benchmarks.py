@@ -65,9 +65,9 @@ def bench() -> Any:
 
 @pytest.fixture
 def workers(bench: Any, tmp_path: Path) -> Iterator[Any]:
-    made = bench.measurement.Workers(tmp_path / "log")
-    yield made
-    made.close()
+    created = bench.measurement.Workers(tmp_path / "log")
+    yield created
+    created.close()
 
 
 # -- times ----------------------------------------------------------------------------------------
@@ -143,21 +143,23 @@ def executable(model: str) -> str:
 
 
 def test_a_model_is_compiled_and_timed(model: str) -> None:
-    found = bench_command(model, "--function", "main", "--repeat", "3", "--threads", "1")
-    assert found.exit_code == 0, found.stderr
-    assert re.search(r"main: minimum [\d.]+ [mu]s, median [\d.]+ [mu]s .*, 3 calls\n", found.stdout)
-    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", found.stderr)
+    actual = bench_command(model, "--function", "main", "--repeat", "3", "--threads", "1")
+    assert actual.exit_code == 0, actual.stderr
+    assert re.search(
+        r"main: minimum [\d.]+ [mu]s, median [\d.]+ [mu]s .*, 3 calls\n", actual.stdout
+    )
+    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", actual.stderr)
 
 
 def test_an_executable_is_timed(executable: str) -> None:
     arguments = ("--function", "open", "--input", "2xf32=1,2", "--seconds", "0.01", "--json")
-    found = bench_command(executable, *arguments)
-    assert found.exit_code == 0, found.stderr
-    said = json.loads(found.stdout)
-    assert said["function"] == "open"
-    assert said["milliseconds"]["minimum"] <= said["milliseconds"]["median"]
-    assert said["machine"]["iree-base-runtime"] == PINNED_VERSIONS["iree-base-runtime"]
-    assert "compile_seconds" not in said
+    actual = bench_command(executable, *arguments)
+    assert actual.exit_code == 0, actual.stderr
+    message = json.loads(actual.stdout)
+    assert message["function"] == "open"
+    assert message["milliseconds"]["minimum"] <= message["milliseconds"]["median"]
+    assert message["machine"]["iree-base-runtime"] == PINNED_VERSIONS["iree-base-runtime"]
+    assert "compile_seconds" not in message
 
 
 @pytest.mark.parametrize(
@@ -174,9 +176,9 @@ def test_an_executable_is_timed(executable: str) -> None:
     ],
 )
 def test_what_cannot_be_timed(executable: str, arguments: Sequence[str], message: str) -> None:
-    found = bench_command(executable, *arguments)
-    assert found.exit_code in (1, 2), found.stderr
-    assert message in found.stderr
+    actual = bench_command(executable, *arguments)
+    assert actual.exit_code in (1, 2), actual.stderr
+    assert message in actual.stderr
 
 
 def test_drawn_arguments_fit(executable: str) -> None:
@@ -221,15 +223,15 @@ def test_weights_without_planes_have_none(bench: Any) -> None:
 def test_window_sums_are_those_of_loops(bench: Any, stride: int, groups: int) -> None:
     rng = np.random.default_rng(0)
     x, w = rng.integers(-9, 9, (1, 5, 5, 4)), rng.integers(-9, 9, (3, 3, 4 // groups, 4))
-    found = bench.cases.window_sums(x, w, padding=[[0, 1], [1, 1]], stride=stride, groups=groups)
+    actual = bench.cases.window_sums(x, w, padding=[[0, 1], [1, 1]], stride=stride, groups=groups)
     padded = np.pad(x, ((0, 0), (0, 1), (1, 1), (0, 0)))
-    expected = np.zeros_like(found)
+    expected = np.zeros_like(actual)
     depth = 4 // groups
-    for i, j, o in itertools.product(*map(range, found.shape[1:])):
+    for i, j, o in itertools.product(*map(range, actual.shape[1:])):
         first = o // (4 // groups) * depth
         window = padded[0, i * stride : i * stride + 3, j * stride : j * stride + 3]
         expected[0, i, j, o] = (window[..., first : first + depth] * w[..., o]).sum()
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def tiny(bench: Any, kind: str) -> Any:
@@ -324,22 +326,22 @@ print(json.dumps([*found, "LD_PRELOAD" in os.environ]))
 def test_peers_that_choose_are_preloaded(
     bench: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = {}
+    arguments = {}
 
     def started(command: list[str], env: dict[str, str], **options: Any) -> Any:
-        given[command[-1]] = env.get("LD_PRELOAD"), bench.hidden.HIDDEN in env
+        arguments[command[-1]] = env.get("LD_PRELOAD"), bench.hidden.HIDDEN in env
         return SimpleNamespace()
 
     monkeypatch.delenv("LD_PRELOAD", raising=False)
     monkeypatch.setattr(bench.measurement.subprocess, "Popen", started)
     for name in ("onnxruntime", "litert", "llama", "subquant"):
         bench.measurement.Worker(name, tmp_path / "log", Path("hidden.so"))
-    assert given == {
+    assert arguments == {
         **dict.fromkeys(("onnxruntime", "litert"), ("hidden.so", True)),
         **dict.fromkeys(("llama", "subquant"), (None, False)),
     }
     bench.measurement.Worker("litert", tmp_path / "log")
-    assert given["litert"] == (None, False)
+    assert arguments["litert"] == (None, False)
 
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
@@ -348,18 +350,18 @@ def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(bench.ceilings, "_BYTES", 2**20)
     monkeypatch.setattr(bench.ceilings, "_ITERATIONS", 100)
-    made = bench.ceilings.kernel(what, host_features() or frozenset())
-    if made is None:
+    created = bench.ceilings.kernel(what, host_features() or frozenset())
+    if created is None:
         pytest.skip("no instruction is known for this CPU")
-    given = np.resize(np.arange(7, dtype=np.uint8), made.size)
-    program = bench.limits.calls_of(made, given, 1, 1)
+    arguments = np.resize(np.arange(7, dtype=np.uint8), created.size)
+    program = bench.limits.calls_of(created, arguments, 1, 1)
     program.call(0)
     result = program.result()
-    assert result.size == made.result
+    assert result.size == created.result
     if what == "read":
-        expected = given.view(np.int32).reshape(-1, result.shape[1]).sum(0, dtype=np.int32)
+        expected = arguments.view(np.int32).reshape(-1, result.shape[1]).sum(0, dtype=np.int32)
         np.testing.assert_array_equal(result.sum(0, dtype=np.int32), expected)
-        assert made.work == 2**20
+        assert created.work == 2**20
     else:
         assert result.any()
 
@@ -370,16 +372,16 @@ def test_tiles_are_multiplied(bench: Any, what: str, monkeypatch: pytest.MonkeyP
         pytest.skip("the CPU has no AMX")
     assert bench.ceilings.request_tiles()
     monkeypatch.setattr(bench.ceilings, "_TILE_ITERATIONS", 3)
-    made = bench.ceilings.kernel(what, frozenset({"amx-int8"}))
-    given = np.random.default_rng(0).integers(0, 256, made.size).astype(np.uint8)
-    given[: len(made.head)] = np.frombuffer(made.head, np.uint8)
-    program = bench.limits.calls_of(made, given, 1, 1)
+    created = bench.ceilings.kernel(what, frozenset({"amx-int8"}))
+    arguments = np.random.default_rng(0).integers(0, 256, created.size).astype(np.uint8)
+    arguments[: len(created.head)] = np.frombuffer(created.head, np.uint8)
+    program = bench.limits.calls_of(created, arguments, 1, 1)
     program.call(0)
-    tiles = given[64:].view(np.int8).reshape(4, 16, 64).astype(np.int64)
+    tiles = arguments[64:].view(np.int8).reshape(4, 16, 64).astype(np.int64)
     # rows of the second are groups of four along the depth, for each of 16 outputs
     right = tiles[2].reshape(16, 16, 4).transpose(0, 2, 1).reshape(64, 16)
     result = program.result().reshape(-1, 16, 16)
-    assert len(result) * 3 * 4 * 16 * 16 * 64 == made.work
+    assert len(result) * 3 * 4 * 16 * 16 * 64 == created.work
     assert (result == 3 * (tiles[0] @ right)).all()
 
 
@@ -395,8 +397,8 @@ def rounded(x: np.ndarray[Any, Any], size: int) -> np.ndarray[Any, Any]:
     """Activations as 8 bits with a scale for each block."""
     blocks = x.astype(np.float64).reshape(len(x), -1, size)
     steps = np.abs(blocks).max(2, keepdims=True) / 127
-    found: np.ndarray[Any, Any] = (np.rint(blocks / steps) * steps).reshape(x.shape)
-    return found
+    actual: np.ndarray[Any, Any] = (np.rint(blocks / steps) * steps).reshape(x.shape)
+    return actual
 
 
 def test_a_block_matmul_may_round_its_activations(bench: Any) -> None:
@@ -436,10 +438,10 @@ def test_other_shapes_and_nan_are_wrong(bench: Any) -> None:
 
 def test_the_integers_of_a_model_are_near(bench: Any) -> None:
     data = replace(tiny(bench, "matmul"), values={"kind": "model"}, exact=np.zeros((2, 2)))
-    near = np.array([[0, 16], [0, 0]], np.int8)
-    found = bench.cases.check(data, near, {})
-    assert found == bench.cases.Check(True, "1 of 4 differ, by 16 at most")
-    assert not bench.cases.check(data, near + np.int8(1), {}).is_right
+    is_close = np.array([[0, 16], [0, 0]], np.int8)
+    actual = bench.cases.check(data, is_close, {})
+    assert actual == bench.cases.Check(True, "1 of 4 differ, by 16 at most")
+    assert not bench.cases.check(data, is_close + np.int8(1), {}).is_right
 
 
 def test_a_network_has_the_layers_of_the_paper(bench: Any) -> None:
@@ -468,11 +470,11 @@ def test_a_network_has_the_layers_of_the_paper(bench: Any) -> None:
 def test_a_case_is_measured_and_reported(bench: Any, workers: Any, tmp_path: Path) -> None:
     data = tiny(bench, "one row")
     peers = {"subquant": "subquant 1", "nobody": "Nobody 2", "iree": "IREE 3"}
-    found = bench.measurement.measure(replace(data, rotated=False), 1, list(peers), workers, 0.01)
-    assert [each.name for each in found] == [*peers, *bench.ceilings.CEILINGS[1:]]
-    assert [each.check and each.check.is_right for each in found[:3]] == [True, None, True]
-    assert "nobody" in found[1].failure
-    outcome = bench.report.Outcome("tiny", 1, 1.1, data.products, found)
+    actual = bench.measurement.measure(replace(data, rotated=False), 1, list(peers), workers, 0.01)
+    assert [each.name for each in actual] == [*peers, *bench.ceilings.CEILINGS[1:]]
+    assert [each.check and each.check.is_right for each in actual[:3]] == [True, None, True]
+    assert "nobody" in actual[1].failure
+    outcome = bench.report.Outcome("tiny", 1, 1.1, data.products, actual)
     assert outcome.best.name == "iree"
     assert outcome.ratio == outcome.best.times.median / outcome.ours.times.median
     text = bench.report.table([outcome], peers)
@@ -509,39 +511,39 @@ def test_vulkan_is_measured_beside_its_product_of_floats(
 def test_weights_are_rotated(bench: Any, workers: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench.measurement, "CEILINGS", ())
     monkeypatch.setattr(bench.measurement, "_MIN_ROTATED_BYTES", 3 * tiny(bench, "one row").bytes)
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
     worker = workers.get("iree", 1)
     original = worker.ask
     monkeypatch.setattr(
-        worker, "ask", lambda do, **rest: asked.append(rest) or original(do, **rest)
+        worker, "ask", lambda do, **rest: requested.append(rest) or original(do, **rest)
     )
-    found = bench.measurement.measure(tiny(bench, "one row"), 1, ["iree"], workers, 0.01)
-    assert found[0].times.count >= 1
-    assert asked[0]["copies"] == 3
+    actual = bench.measurement.measure(tiny(bench, "one row"), 1, ["iree"], workers, 0.01)
+    assert actual[0].times.count >= 1
+    assert requested[0]["copies"] == 3
 
 
 def test_turns_are_short_and_in_varied_order(bench: Any) -> None:
     calls = {"fast": 0.0001, "slower": 0.0008, "slow": 0.04}
-    asked: list[tuple[str, float]] = []
+    requested: list[tuple[str, float]] = []
 
     def worker(name: str) -> Any:
         def ask(do: str, *, seconds: float) -> list[int]:
-            asked.append((name, seconds))
+            requested.append((name, seconds))
             return [int(calls[name] * 1e9)] * max(1, round(seconds / calls[name]))
 
         return SimpleNamespace(ask=ask)
 
-    turns = [(bench.measurement.Measured(name), worker(name), []) for name in calls]
-    bench.measurement._time_in_slices(turns, 1, None, 0.3)
-    for each, _, nanoseconds in turns:
+    rotations = [(bench.measurement.Measured(name), worker(name), []) for name in calls]
+    bench.measurement._time_in_slices(rotations, 1, None, 0.3)
+    for each, _, nanoseconds in rotations:
         assert 0.299 < sum(nanoseconds) / 1e9 < 0.4, each.name
-    lengths = {name: [seconds for each, seconds in asked[3:] if each == name] for name in calls}
+    lengths = {name: [seconds for each, seconds in requested[3:] if each == name] for name in calls}
     assert set(lengths["fast"]) == {0.003}
     assert lengths["slower"] == pytest.approx([0.008] * len(lengths["slower"]))
     assert set(lengths["slow"]) == {0.1}
-    rounds = [tuple(name for name, _ in asked[at : at + 3]) for at in range(0, 9, 3)]
+    rounds = [tuple(name for name, _ in requested[at : at + 3]) for at in range(0, 9, 3)]
     assert all(sorted(each) == sorted(calls) for each in rounds)
-    assert len({*itertools.pairwise(name for name, _ in asked[:60])}) > 3
+    assert len({*itertools.pairwise(name for name, _ in requested[:60])}) > 3
 
 
 def test_copies_go_on_in_the_next_turn(bench: Any) -> None:
@@ -590,13 +592,13 @@ def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 
             name, {"work": 100}, times, bench.cases.Check(right, "some error")
         )
 
-    found = [
+    actual = [
         measured("subquant", ours, is_right),
         measured("iree", 4.0, True),
         measured("litert", 2.0, False),
         measured("read", 1.0, True),
     ]
-    return bench.report.Outcome("tiny", 1, mark, 50, found)
+    return bench.report.Outcome("tiny", 1, mark, 50, actual)
 
 
 def test_the_best_peer_that_is_right_counts(bench: Any) -> None:
@@ -621,10 +623,10 @@ def test_peers_that_are_faster_and_wrong_are_listed(bench: Any) -> None:
 def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
     bench: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
+    requested = []
     faster = SimpleNamespace(
         describe=lambda: {"name": "it", "version": "1"},
-        prepare=lambda *given, **how: asked.append((*given, how)),
+        prepare=lambda *arguments, **how: requested.append((*arguments, how)),
     )
     monkeypatch.setitem(sys.modules, "benchmarks.peers.onnxruntime", faster)
     monkeypatch.setattr(sys.modules["benchmarks.peers"], "onnxruntime", faster, raising=False)
@@ -632,7 +634,7 @@ def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
     monkeypatch.setattr(exact, "features_of", lambda case: {"avx2"})
     assert exact.describe() == {"name": "it, unsigned weights", "version": "1"}
     exact.prepare({"kind": "int8 matmul"}, {}, 1, 2)
-    assert asked == [({"kind": "int8 matmul"}, {}, 1, 2, {"is_exact": True})]
+    assert requested == [({"kind": "int8 matmul"}, {}, 1, 2, {"is_exact": True})]
     with pytest.raises(bench.subquant.Unsupported):
         exact.prepare({"kind": "block matmul"}, {}, 1, 2)
     monkeypatch.setattr(exact, "features_of", lambda case: {"avx2", "avxvnni"})
@@ -641,20 +643,20 @@ def test_onnx_runtime_has_unsigned_weights_where_it_saturates(
 
 
 def test_a_page_is_named_by_what_the_cpu_multiplies_with(bench: Any) -> None:
-    for features, wanted in [
+    for features, expected in [
         ("avx2, avx512vnni, amx-int8", "AMX"),
         ("avx2, avx512vnni", "AVX512-VNNI"),
         ("avx2", "AVX2"),
     ]:
         machine = {"CPU": "one", "features": features}
         written = bench.report.page(machine, {}, [], {}, None, {})
-        assert written.startswith(f"# Benchmarks on one with {wanted}\n")
+        assert written.startswith(f"# Benchmarks on one with {expected}\n")
 
 
 def test_a_cpu_without_dot_products_has_marks_of_its_own(bench: Any) -> None:
-    made = {each.name: each for each in bench.cases.make_cases()}
+    created = {each.name: each for each in bench.cases.make_cases()}
     one, many, other = (
-        made[f"{kind}x4096x4096"] for kind in ("int4 block 32 1", "int4 block 32 128", "Q4_K 1")
+        created[f"{kind}x4096x4096"] for kind in ("int4 block 32 1", "int4 block 32 128", "Q4_K 1")
     )
     for features, marks in (
         ({"avx2"}, [1.25, 2.0, 1.1]),
@@ -692,9 +694,9 @@ def test_the_command_line(
     assert bench.main.main(["--case", "no such case"]) == 2
     assert bench.main.main(["--seconds", "0"]) == 2
     assert bench.main.main(["--target-cpu", "nonsense"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3
-    assert said[2].startswith("error: LLVM knows no CPU 'nonsense'")
+    message = capsys.readouterr().err.splitlines()
+    assert len(message) == 3
+    assert message[2].startswith("error: LLVM knows no CPU 'nonsense'")
     monkeypatch.setattr(bench.main, "missing_features", lambda recorded: ["avx9"])
     assert bench.main.main(["--target-cpu", "generic"]) == 2
     assert capsys.readouterr().err == "error: this machine has no avx9\n"

@@ -58,8 +58,8 @@ def type_text(params: QuantizationParameters) -> str:
     def nested(scales: Any, zero_points: Any) -> str:
         if scales.ndim == 0:
             return f"{float(scales)!r}:{int(zero_points)}"
-        parts = (nested(s, z) for s, z in zip(scales, zero_points, strict=True))
-        return "{" + ", ".join(parts) + "}"
+        pieces = (nested(s, z) for s, z in zip(scales, zero_points, strict=True))
+        return "{" + ", ".join(pieces) + "}"
 
     storage = params.storage
     name = f"{'i' if storage.signed else 'u'}{storage.width}"
@@ -496,9 +496,9 @@ func.func @main(%x: {x_type}, %s: {q_type}) -> {out} {{
     padded = padded[:, max(-padding[0][0], 0) :, max(-padding[1][0], 0) :]
     expected, total = np.zeros((2, *counts, 6)), np.zeros((2, *counts, 6))
     for i, j, row, column in np.ndindex(*kernel, *counts):
-        place = row * stride[0] + i * dilation[0], column * stride[1] + j * dilation[1]
-        expected[:, row, column] += padded[:, place[0], place[1]] @ w[i, j]
-        total[:, row, column] += abs(padded[:, place[0], place[1]]) @ abs(w[i, j])
+        position = row * stride[0] + i * dilation[0], column * stride[1] + j * dilation[1]
+        expected[:, row, column] += padded[:, position[0], position[1]] @ w[i, j]
+        total[:, row, column] += abs(padded[:, position[0], position[1]]) @ abs(w[i, j])
     (got,) = evaluate(module, "main", [x, q])
     assert (abs(got - expected) <= 50 * 2.0**-24 * total).all()
     (nest,) = [op for op in walk(module.operation) if op.name == "linalg.generic"]
@@ -673,33 +673,34 @@ def check_operation(
     rng = np.random.default_rng(11)
     q = rng.integers(storage.minimum, storage.maximum + 1, shapes[1])
     word = f"i{storage.width}"
-    given: dict[str, tuple[str, np.ndarray]] = {
+    arguments: dict[str, tuple[str, np.ndarray]] = {
         "x": (tensor(tuple(shapes[0]), real), rng.standard_normal(shapes[0])),
         "q": (tensor(tuple(shapes[1]), word), q),
         "s": (tensor(tuple(grid), scale), rng.uniform(0.1, 1, grid)),
     }
     if "z" in parameters_there:
         z = rng.integers(storage.minimum, storage.maximum + 1, grid)
-        given["z"] = (tensor(tuple(grid), word), z)
+        arguments["z"] = (tensor(tuple(grid), word), z)
     if "o" in parameters_there:
-        given["o"] = (tensor(tuple(grid), offset), rng.standard_normal(grid))
+        arguments["o"] = (tensor(tuple(grid), offset), rng.standard_normal(grid))
     if planes is not None:
         low, *high = pack_planes(q.astype(np.int8), planes)
         for name, plane in zip("qh", (low, *high), strict=False):
-            given[name] = (tensor(plane.shape, "i8"), plane.view(np.int8))
+            arguments[name] = (tensor(plane.shape, "i8"), plane.view(np.int8))
     dtypes = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
     arrays = {
         name: value.astype(dtypes.get(re.findall(r"[fi]\d+", type_)[-1], np.int8))
-        for name, (type_, value) in given.items()
+        for name, (type_, value) in arguments.items()
     }
-    there = [int(name in given) for name in "xqszoh"]
-    signature = [type_ for type_, _ in given.values()]
+    there = [int(name in arguments) for name in "xqszoh"]
+    signature = [type_ for type_, _ in arguments.values()]
     out = tensor(tuple(shapes[2]), real)
     more = f"plane_bits = array<i64: {', '.join(map(str, planes))}>, " if planes else ""
     more += f'activation_type = "{activations}", ' if activations else ""
+    signature = ", ".join(f"%{name}: {type_}" for name, (type_, _) in arguments.items())
     text = f"""
-func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.items())}) -> {out} {{
-  %y = "subquant.block_contraction"({", ".join(f"%{name}" for name in given)})
+func.func @main({signature}) -> {out} {{
+  %y = "subquant.block_contraction"({", ".join(f"%{name}" for name in arguments)})
       {{block_sizes = array<i64: {", ".join(map(str, blocks))}>,
        indexing_maps = [{", ".join(maps)}], {more}
        operandSegmentSizes = array<i32: {", ".join(map(str, there))}>,
@@ -709,15 +710,15 @@ func.func @main({", ".join(f"%{name}: {type_}" for name, (type_, _) in given.ite
 """
     got = main_of(text, device)(*arrays.values())
     expressed = ExpressedType(real)
-    z, o = (given[n][1] if n in given else None for n in "zo")
+    z, o = (arguments[n][1] if n in arguments else None for n in "zo")
     o = arrays.get("o")
-    sums = None
+    accumulators = None
     if activations is not None:
         result_loops = {loop for axis in indices[2] for loop, _ in axis}
         summed = set(range(len(extents))) - result_loops
-        sums = activation_blocks(indices, summed, blocks, shapes[1])
+        accumulators = activation_blocks(indices, summed, blocks, shapes[1])
     expected = contract_blocks(
-        arrays["x"], q, arrays["s"], indices, extents, blocks, expressed, z, o, sums
+        arrays["x"], q, arrays["s"], indices, extents, blocks, expressed, z, o, accumulators
     )
     assert got.shape == expected.shape
     # The order of a sum, products and sums of the weight fused or not, and the result's rounding.
@@ -749,14 +750,14 @@ func.func @main(%x: tensor<3x{depth}xf32>, %q: tensor<8x{depth}x{word}>, %s: ten
 }}
 """
     function = main_of(text, device)
-    given = function.signature.inputs[1]
+    arguments = function.signature.inputs[1]
     storage = StorageType.parse(quantized)
     bits = PLANE_BITS[storage.width]
-    held = device.has_8bit_storage and depth != 33
-    assert given.plane_bits == (bits if held else None)
+    pinned = device.has_8bit_storage and depth != 33
+    assert arguments.plane_bits == (bits if pinned else None)
     size = 8 * depth * storage.width // 8
     packed = f"{8}x{size // 8}" if len(bits) == 1 else size
-    assert given.abi == ((f"tensor<{packed}xi8>",) if held else given.abi)
+    assert arguments.abi == ((f"tensor<{packed}xi8>",) if pinned else arguments.abi)
     low, count = storage.minimum, 2**storage.width
     q = (np.arange(8 * depth) * 7 % count + low).reshape((8, depth)).astype(np.int8)
     rng = np.random.default_rng(8)
@@ -812,8 +813,8 @@ func.func @main(%x: tensor<3x32xf32>, %s: tensor<8x2xf32>) -> tensor<3x8xf32> {{
     executable = compile_to_bytes(text)
     x, s = rng.standard_normal((3, 32)).astype(np.float32), rng.uniform(0.1, 1, (8, 2))
     s = s.astype(np.float32)
-    found = Executable(executable, cpu, parameters={"model": path}).main(x, s)
-    check_sum(found, x, q * np.repeat(s, 16, 1), ([], []), ([1], [1]))
+    actual = Executable(executable, cpu, parameters={"model": path}).main(x, s)
+    check_sum(actual, x, q * np.repeat(s, 16, 1), ([], []), ([1], [1]))
 
 
 def test_constants_of_4_bits_are_two_to_a_byte(cpu: Device) -> None:
@@ -834,8 +835,8 @@ func.func @main(%x: tensor<512xf32>, %s: tensor<256x16xf32>) -> tensor<256xf32> 
     rng = np.random.default_rng(10)
     x = rng.standard_normal(512).astype(np.float32)
     s = rng.uniform(0.1, 1, (256, 16)).astype(np.float32)
-    found = Executable(executable, cpu).main(x, s)
-    check_sum(found, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))
+    actual = Executable(executable, cpu).main(x, s)
+    check_sum(actual, x, q * np.repeat(s, 32, 1), ([], []), ([0], [1]))
 
 
 @pytest.mark.parametrize(

@@ -175,8 +175,8 @@ def test_fused_layers_are_split(
     }
     arrays = {f"attn.{name}.weight": _WEIGHT, f"attn.{name}.bias": _BIAS}
     _, tensors = _read(tmp_path, arrays, {f"attn.{name}": layer})
-    made = [f"attn.{name}.{part}.{kind}" for part in parts for kind in ("weight", "bias")]
-    assert set(tensors) == {f"attn.{name}.q_input", *made}
+    created = [f"attn.{name}.{part}.{kind}" for part in parts for kind in ("weight", "bias")]
+    assert set(tensors) == {f"attn.{name}.q_input", *created}
     size = 6 // len(parts)
     expected = _rounded(_WEIGHT, steps, zeros, 0, 255)
     bias_steps = 0.25 * (steps[:, 0] if per_axis else steps)

@@ -27,8 +27,10 @@ CHATML = (
 
 
 def template(text: Any, properties: dict[str, Any] | None = None) -> ChatTemplate:
-    given = scored() if properties is None else properties
-    return ChatTemplate(given | {"tokenizer.chat_template": text}, Tokenizer.from_properties(given))
+    arguments = scored() if properties is None else properties
+    return ChatTemplate(
+        arguments | {"tokenizer.chat_template": text}, Tokenizer.from_properties(arguments)
+    )
 
 
 def gemma(**changes: Any) -> ChatTemplate:

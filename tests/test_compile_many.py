@@ -70,8 +70,8 @@ def invoke(*arguments: str, stdin: bytes | None = None) -> Result:
 
 def files(folder: str = "out") -> dict[str, bytes]:
     """The outputs of a folder, by their paths in it."""
-    found = {path.relative_to(folder).as_posix(): path for path in Path(folder).rglob("*")}
-    return {name: path.read_bytes() for name, path in found.items()
+    actual = {path.relative_to(folder).as_posix(): path for path in Path(folder).rglob("*")}
+    return {name: path.read_bytes() for name, path in actual.items()
             if path.is_file() and name != NAME}  # fmt: skip
 
 
@@ -117,8 +117,8 @@ def test_patterns_find_what_glob_does(here: Path) -> None:
                     "?/**/*", ".h/**/*.mlir", "**/[[]z]/*", f"{Path.cwd()}/**/*.mlir",
                     "x//**//*.mlir"):  # fmt: skip
         expected = {each for each in glob.glob(pattern, recursive=True) if os.path.isfile(each)}
-        found = {*find_models([pattern], "out")}
-        assert {*map(os.path.abspath, found)} == {*map(os.path.abspath, expected)}, pattern
+        actual = {*find_models([pattern], "out")}
+        assert {*map(os.path.abspath, actual)} == {*map(os.path.abspath, expected)}, pattern
     assert "linked/c.mlir" in find_models(["**/c.mlir"], "out")
 
 
@@ -160,10 +160,10 @@ def test_a_list_in_a_list_is_refused(here: Path) -> None:
 
 
 def test_outputs_mirror_the_paths_of_models(here: Path) -> None:
-    found = name_outputs(["a/x.mlir", "b/x.mlir", "./y.b.tflite"], "out", "vmfb")
-    assert [each.output for each in found] == ["a/x.vmfb", "b/x.vmfb", "y.b.vmfb"]
-    found = name_outputs([f"{here}/a/x.mlir", "a/b/../y.onnx"], "out", "mlir", "a")
-    assert [each.output for each in found] == ["x.mlir", "y.mlir"]
+    actual = name_outputs(["a/x.mlir", "b/x.mlir", "./y.b.tflite"], "out", "vmfb")
+    assert [each.output for each in actual] == ["a/x.vmfb", "b/x.vmfb", "y.b.vmfb"]
+    actual = name_outputs([f"{here}/a/x.mlir", "a/b/../y.onnx"], "out", "mlir", "a")
+    assert [each.output for each in actual] == ["x.mlir", "y.mlir"]
 
 
 def test_models_outside_of_the_current_folder(here: Path) -> None:
@@ -200,8 +200,8 @@ def test_one_failing_model_does_not_stop_the_others(here: Path) -> None:
     write("a/bad.mlir", text=BAD)
     Path("sub.tflite").write_bytes(subtraction())
     report = ("--json", "r.json", "--junit", "r.xml")
-    given = ("a/*.mlir", "none.mlir", "sub.tflite", "b/x.mlir")
-    result = invoke(*given, "-o", "out/", *BY_PASSES, "--jobs", "2", *report)
+    arguments = ("a/*.mlir", "none.mlir", "sub.tflite", "b/x.mlir")
+    result = invoke(*arguments, "-o", "out/", *BY_PASSES, "--jobs", "2", *report)
     assert result.exit_code == 1
     assert [
         re.sub(r"[\d,.]+ (bytes|s$)", r"N \1", line) for line in result.stderr.splitlines()
@@ -219,8 +219,8 @@ def test_one_failing_model_does_not_stop_the_others(here: Path) -> None:
         ["model", "status"], ["a/bad.mlir", "failed"], ["a/x.mlir", "compiled"],
         ["none.mlir", "failed"], ["sub.tflite", "compiled"], ["b/x.mlir", "compiled"],
     ]  # fmt: skip
-    made = files()
-    assert made == {
+    created = files()
+    assert created == {
         f"{stem}.mlirbc": compile_to_bytes(Path(path), emit="mlirbc")
         for stem, path in (("a/x", "a/x.mlir"), ("b/x", "b/x.mlir"), ("sub", "sub.tflite"))
     }
@@ -230,7 +230,7 @@ def test_one_failing_model_does_not_stop_the_others(here: Path) -> None:
     bad, good, missing, *_ = values["results"]
     assert bad["message"].startswith("a/bad.mlir:2:3: error: 'foo.bar' op is of a dialect")
     assert bad["error"]["place"] == ["a/bad.mlir", 2, 3]
-    assert (good["output"], good["size"]) == ("out/a/x.mlirbc", len(made["a/x.mlirbc"]))
+    assert (good["output"], good["size"]) == ("out/a/x.mlirbc", len(created["a/x.mlirbc"]))
     assert 0 < good["passes_seconds"] == good["seconds"]
     assert missing["error"]["class"] == "InputError"
     suite = ElementTree.parse("r.xml").find("testsuite")
@@ -333,8 +333,8 @@ def test_calls_that_make_no_sense(arguments: Sequence[str], message: str) -> Non
 
 def test_one_path_and_no_jobs(here: Path) -> None:
     write("a.mlir")
-    (found,) = subquant.compile_many(Path("a.mlir"), "out", emit="mlirbc")
-    assert (found.name, found.status) == ("a.mlir", "compiled")
+    (actual,) = subquant.compile_many(Path("a.mlir"), "out", emit="mlirbc")
+    assert (actual.name, actual.status) == ("a.mlir", "compiled")
     with pytest.raises(UsageError, match="expected 1 or more jobs, got -1"):
         subquant.compile_many("*.mlir", "out", jobs=-1)
 
@@ -389,15 +389,15 @@ def test_constants_go_to_a_folder_of_archives(here: Path) -> None:
         .replace("  %y", f"  %w = arith.constant dense<{weights.tolist()}> : tensor<512xf32>\n  %y")
     )
     write("a/x.mlir", text=text)
-    given = ("a/x.mlir", "-o", "out/", "--parameters", "constants/", *BY_PASSES)
-    assert statuses(*given) == {"a/x.mlir": "compiled"}
+    arguments = ("a/x.mlir", "-o", "out/", "--parameters", "constants/", *BY_PASSES)
+    assert statuses(*arguments) == {"a/x.mlir": "compiled"}
     compile_to_bytes(Path("a/x.mlir"), emit="mlirbc", parameters="alone.irpa")
     assert files("constants") == {"a/x.irpa": Path("alone.irpa").read_bytes()}
-    assert statuses(*given, "--resume") == {"a/x.mlir": "up-to-date"}
+    assert statuses(*arguments, "--resume") == {"a/x.mlir": "up-to-date"}
     Path("constants/a/x.irpa").write_bytes(b"IRPA")
-    assert statuses(*given, "--resume") == {"a/x.mlir": "compiled"}
-    given = ("a/x.mlir", "-o", "out/", "--parameters", "elsewhere", *BY_PASSES, "--resume")
-    assert statuses(*given) == {"a/x.mlir": "compiled"}
+    assert statuses(*arguments, "--resume") == {"a/x.mlir": "compiled"}
+    arguments = ("a/x.mlir", "-o", "out/", "--parameters", "elsewhere", *BY_PASSES, "--resume")
+    assert statuses(*arguments) == {"a/x.mlir": "compiled"}
 
 
 def test_a_crash_leaves_a_reproducer_beside_the_output(here: Path) -> None:
@@ -461,14 +461,14 @@ def test_what_takes_longest_begins_first(here: Path) -> None:
         with Path(f"{name}.mlir").open("a") as file:
             file.write("// large\n" * (size // 9))
     ended: list[str] = []
-    given = ["a.mlir", "none.mlir", "b.mlir", "c.mlir", "d.mlir"]
+    arguments = ["a.mlir", "none.mlir", "b.mlir", "c.mlir", "d.mlir"]
     results = subquant.compile_many(
-        given, "out", emit="mlirbc", jobs=1, on_result=lambda result: ended.append(result.name)
+        arguments, "out", emit="mlirbc", jobs=1, on_result=lambda result: ended.append(result.name)
     )
     assert [name for name in ended if name != "none.mlir"] == [
         "c.mlir", "b.mlir", "a.mlir", "d.mlir",
     ]  # fmt: skip
-    assert [result.name for result in results] == given
+    assert [result.name for result in results] == arguments
 
 
 def test_what_cannot_be_written_is_the_error_of_its_model(here: Path) -> None:
@@ -509,17 +509,17 @@ def test_files_beside_an_onnx_model_go_with_it(here: Path) -> None:
     Path("m").mkdir()
     write_onnx("m/whole.onnx")
     write_onnx("m/parts.onnx", external="parts.bin")
-    given = ("m/*.onnx", "-o", "out", *BY_PASSES, "--resume")
-    assert {*statuses(*given).values()} == {"compiled"}
+    arguments = ("m/*.onnx", "-o", "out", *BY_PASSES, "--resume")
+    assert {*statuses(*arguments).values()} == {"compiled"}
     assert files()["m/parts.mlirbc"] == files()["m/whole.mlirbc"]
-    assert {*statuses(*given).values()} == {"up-to-date"}
+    assert {*statuses(*arguments).values()} == {"up-to-date"}
     data = bytearray(Path("m/parts.bin").read_bytes())
     data[-1] ^= 1
     Path("m/parts.bin").write_bytes(data)
-    assert statuses(*given) == {"m/parts.onnx": "compiled", "m/whole.onnx": "up-to-date"}
+    assert statuses(*arguments) == {"m/parts.onnx": "compiled", "m/whole.onnx": "up-to-date"}
     assert files()["m/parts.mlirbc"] != files()["m/whole.mlirbc"]
     Path("m/parts.bin").unlink()
-    result = invoke(*given)
+    result = invoke(*arguments)
     assert result.exit_code == 1
     assert "m/parts.onnx: error: cannot read 'm/parts.bin': No such file" in result.stderr
 
@@ -529,40 +529,40 @@ def test_files_beside_an_onnx_model_go_with_it(here: Path) -> None:
 
 def test_only_what_is_not_up_to_date_is_made(here: Path) -> None:
     write("a.mlir", "b.mlir", "c.mlir", "d.mlir", "e.mlir")
-    given = ("*.mlir", "-o", "out", *BY_PASSES)
-    assert {*statuses(*given).values()} == {"compiled"}
+    arguments = ("*.mlir", "-o", "out", *BY_PASSES)
+    assert {*statuses(*arguments).values()} == {"compiled"}
     before = files()
-    again = (*given, "--resume")
-    assert {*statuses(*again).values()} == {"up-to-date"}
+    repeated = (*arguments, "--resume")
+    assert {*statuses(*repeated).values()} == {"up-to-date"}
     Path("a.mlir").write_text(PROGRAM.format(n=9))
     Path("out/b.mlirbc").write_bytes(before["b.mlirbc"][:-1])  # half
     Path("out/c.mlirbc").write_bytes(bytes(len(before["c.mlirbc"])))  # changed
     Path("out/d.mlirbc").unlink()
-    assert statuses(*again) == {
+    assert statuses(*repeated) == {
         **dict.fromkeys(("a.mlir", "b.mlir", "c.mlir", "d.mlir"), "compiled"),
         "e.mlir": "up-to-date",
     }
     changed = files()
     assert changed.pop("a.mlirbc") != before.pop("a.mlirbc")
     assert changed == before
-    assert {*statuses(*again, "--rounding", "toward-zero").values()} == {"compiled"}
-    assert {*statuses(*given).values()} == {"compiled"}  # as it was not asked for
+    assert {*statuses(*repeated, "--rounding", "toward-zero").values()} == {"compiled"}
+    assert {*statuses(*arguments).values()} == {"compiled"}  # as it was not asked for
     write("f.mlir", text=BAD)
     for _ in range(2):
-        assert statuses(*again)["f.mlir"] == "failed"
+        assert statuses(*repeated)["f.mlir"] == "failed"
 
 
 def test_what_is_up_to_date_is_said_at_once(here: Path) -> None:
     """And needs no cluster."""
     write("a.mlir", "b.mlir", "c.mlir")
-    given = ["c.mlir", "a.mlir", "b.mlir"]
-    subquant.compile_many(given, "out", emit="mlirbc")
-    found = subquant.compile_many(given, "out", emit="mlirbc", resume=True, cluster="nowhere")
-    assert {result.status for result in found} == {"up-to-date"}
+    arguments = ["c.mlir", "a.mlir", "b.mlir"]
+    subquant.compile_many(arguments, "out", emit="mlirbc")
+    actual = subquant.compile_many(arguments, "out", emit="mlirbc", resume=True, cluster="nowhere")
+    assert {result.status for result in actual} == {"up-to-date"}
     write("c.mlir", text=BAD)
     ended: list[tuple[str, str]] = []
     subquant.compile_many(
-        given, "out", emit="mlirbc", resume=True,
+        arguments, "out", emit="mlirbc", resume=True,
         on_result=lambda result: ended.append((result.name, result.status)),
     )  # fmt: skip
     assert ended == [("a.mlir", "up-to-date"), ("b.mlir", "up-to-date"), ("c.mlir", "failed")]
@@ -636,17 +636,17 @@ def test_messages_are_in_the_order_of_the_models(capsys: pytest.CaptureFixture[s
     models = [Model(name, name, name) for name in "abcd"]
     display = _Display(models)
     display._is_terminal = False
-    said = []
+    message = []
     with display.shown():
         for name in "dbac":
             error = InputError("is wrong") if name == "b" else None
             output = Path("c\n") if name == "c" else Path(name)
             result = CompiledModel(name, output, "failed" if error else "compiled", error=error)
             display.add(models["abcd".index(name)], result)
-            said.append(capsys.readouterr().err)
-    lines = {name: f"wrote {name} (0 bytes)\n" for name in "acd"} | {"b": "error: is wrong\n"}
-    lines["c"] = "wrote c\\n (0 bytes)\n"
-    assert said == ["", "", lines["a"] + lines["b"], lines["c"] + lines["d"]]
+            message.append(capsys.readouterr().err)
+    text_lines = {name: f"wrote {name} (0 bytes)\n" for name in "acd"} | {"b": "error: is wrong\n"}
+    text_lines["c"] = "wrote c\\n (0 bytes)\n"
+    assert message == ["", "", text_lines["a"] + text_lines["b"], text_lines["c"] + text_lines["d"]]
 
 
 def test_a_terminal_shows_how_far_it_is(here: Path) -> None:
@@ -699,15 +699,15 @@ main(sys.argv[1:])
 
 
 def children_of(process: int) -> list[int]:
-    found = []
+    actual = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == process:
-            found += [int(path.parent.name), *children_of(int(path.parent.name))]
-    return found
+            actual += [int(path.parent.name), *children_of(int(path.parent.name))]
+    return actual
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -721,8 +721,8 @@ def wait_until(holds: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_is_done_stays_done(here: Path, number: int) -> None:
     write("a.mlir", "b.mlir", "c.mlir")
-    given = ["*.mlir", "-o", "out", *BY_PASSES, "--resume"]
-    command = [sys.executable, "-c", SLOW, "compile", *given, "--jobs", "2", "--json", "r.json"]
+    arguments = ["*.mlir", "-o", "out", *BY_PASSES, "--resume"]
+    command = [sys.executable, "-c", SLOW, "compile", *arguments, "--jobs", "2", "--json", "r.json"]
     Path("temporary").mkdir()
     environment = {**os.environ, "TMPDIR": os.path.abspath("temporary")}
     with subprocess.Popen(
@@ -742,6 +742,6 @@ def test_what_is_done_stays_done(here: Path, number: int) -> None:
         assert "note: --resume compiles the rest" in errors.decode()
         report = json.loads(Path("r.json").read_text())
         assert [each["status"] for each in report["results"]] == ["compiled", "not-run", "not-run"]
-    assert statuses(*given) == {
+    assert statuses(*arguments) == {
         "a.mlir": "up-to-date", "b.mlir": "compiled", "c.mlir": "compiled",
     }  # fmt: skip

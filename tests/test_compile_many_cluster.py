@@ -56,11 +56,11 @@ def alone(models: Path, cache: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     environment = {"SUBQUANT_CACHE": ""}
-    with Cluster(tmp_path_factory.mktemp("cluster")) as made:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as created:
         for _ in range(2):
-            made.start_worker(**environment)
-        made.wait_for_workers(2)
-        yield made
+            created.start_worker(**environment)
+        created.wait_for_workers(2)
+        yield created
 
 
 def start(
@@ -106,8 +106,8 @@ def files(models: Path, output: str) -> dict[str, bytes]:
 def lines(models: Path, output: str) -> Counter[str]:
     """Return how often the manifest of a folder names each output."""
     path = models.parent / output / NAME
-    found = path.read_text().splitlines() if path.exists() else []
-    return Counter(json.loads(line)["output"] for line in found)
+    actual = path.read_text().splitlines() if path.exists() else []
+    return Counter(json.loads(line)["output"] for line in actual)
 
 
 def outcome(report: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -128,9 +128,9 @@ def test_nothing_is_lost_where_workers_are_killed(
         while process.poll() is None and len(killed) < KILLS:
             time.sleep(draw.uniform(0.5, 12) if LONG else 0.05)
             if lines(models, "there"):
-                found = client.run(os.getpid, on_error="ignore")
-                if found:  # or one is not there yet, and the other not any more
-                    os.kill(draw.choice(sorted(found.values())), signal.SIGKILL)
+                actual = client.run(os.getpid, on_error="ignore")
+                if actual:  # or one is not there yet, and the other not any more
+                    os.kill(draw.choice(sorted(actual.values())), signal.SIGKILL)
                     killed.append(round(time.monotonic() - first, 1))
 
     killer = threading.Thread(target=kill)
@@ -144,10 +144,10 @@ def test_nothing_is_lost_where_workers_are_killed(
     assert len(report["results"]) == COUNT
     if LONG:  # twelve models may all be done by the worker that has the first one
         assert len({each["worker"] for each in report["results"] if each["worker"]}) > 1
-    made = files(models, "there")
-    assert made == files(models, "alone")
-    assert lines(models, "there") == Counter([*made])  # once each
-    assert len(made) == COUNT - report["summary"]["failed"]
+    created = files(models, "there")
+    assert created == files(models, "alone")
+    assert lines(models, "there") == Counter([*created])  # once each
+    assert len(created) == COUNT - report["summary"]["failed"]
 
 
 def test_what_was_done_stays_done_where_the_scheduler_is_killed(
@@ -164,11 +164,11 @@ def test_what_was_done_stays_done_where_the_scheduler_is_killed(
     assert "note: --resume compiles the rest" in report["said"]
     assert "ended, or cannot be reached" in report["said"].splitlines()[-1]
     expected = files(models, "alone")
-    made = files(models, "half")
-    assert len(made) == done
-    assert made.items() <= expected.items()
-    again = start(models, "half", "--jobs", "2", "--resume", cache=cache)
-    report = report_of(models, "half", again)
+    created = files(models, "half")
+    assert len(created) == done
+    assert created.items() <= expected.items()
+    repeated = start(models, "half", "--jobs", "2", "--resume", cache=cache)
+    report = report_of(models, "half", repeated)
     assert report["summary"]["up-to-date"] == done
     assert report["summary"]["failed"] == alone["summary"]["failed"]
     assert files(models, "half") == expected

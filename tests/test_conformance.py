@@ -70,9 +70,9 @@ def test_every_program_is_a_valid_module() -> None:
 
 def test_inputs_are_the_same_each_time_and_in_range() -> None:
     for program in PROGRAMS.values():
-        again = program.make_inputs()
+        repeated = program.make_inputs()
         for tensor, array, other in zip(
-            program.arguments, program.make_inputs(), again, strict=True
+            program.arguments, program.make_inputs(), repeated, strict=True
         ):
             assert array.shape == tensor.shape
             assert array.tobytes() == other.tobytes()

@@ -47,15 +47,15 @@ def invoke(*arguments: str) -> Result:
 @pytest.mark.parametrize("count", [1, 2, 4, 7, 100])
 def test_the_parts_have_each_batch_of_the_whole_run_once(count: int) -> None:
     whole = plan_run(CASES, DEVICES, None)
-    found: Counter[tuple[str, tuple[str, ...]]] = Counter()
+    actual: Counter[tuple[str, tuple[str, ...]]] = Counter()
     for number in range(1, count + 1):
         plan = plan_run(CASES, DEVICES, Shard(number, count))
         assert plan.numbers == whole.numbers
         for device, chosen in plan.chosen.items():
-            found.update((device, _names(batch)) for batch in batches_of(chosen, device))
-            places = [plan.numbers[device, case.name] for case in chosen]
-            assert places == sorted(places)
-    assert found == Counter((d, _names(b)) for d in DEVICES for b in batches_of(CASES, d))
+            actual.update((device, _names(batch)) for batch in batches_of(chosen, device))
+            positions = [plan.numbers[device, case.name] for case in chosen]
+            assert positions == sorted(positions)
+    assert actual == Counter((d, _names(b)) for d in DEVICES for b in batches_of(CASES, d))
 
 
 def _names(cases: Sequence[Case]) -> tuple[str, ...]:
@@ -104,13 +104,13 @@ def test_a_part_may_be_empty(tmp_path: Path) -> None:
 
 
 def _merged_equals_single(folder: Path, count: int, arguments: Sequence[str]) -> None:
-    parts = [str(folder / f"{number}.json") for number in range(1, count + 1)]
+    pieces = [str(folder / f"{number}.json") for number in range(1, count + 1)]
     single = invoke("conformance", *arguments, "--json", str(folder / "single.json"),
                     "--junit", str(folder / "single.xml"))  # fmt: skip
-    for number, file in enumerate(parts, 1):
+    for number, file in enumerate(pieces, 1):
         part = ("--shard", f"{number}/{count}", "--json", file)
         assert invoke("conformance", *arguments, *part).exit_code in (0, 1)
-    merged = invoke("report", "merge", *reversed(parts), "--json", str(folder / "merged.json"),
+    merged = invoke("report", "merge", *reversed(pieces), "--json", str(folder / "merged.json"),
                     "--junit", str(folder / "merged.xml"))  # fmt: skip
     assert merged.output == single.output
     assert merged.exit_code == single.exit_code
@@ -129,8 +129,8 @@ def test_the_parts_together_are_the_whole_run(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not LONG, reason="the whole suite, twice; scripts/test --long")
 def test_four_parts_together_are_the_whole_run(tmp_path: Path) -> None:
-    found = {uri.partition("://")[0] for uri, _ in list_devices()}
-    devices = [device for device in DEVICES if device != "vulkan" or "vulkan" in found]
+    actual = {uri.partition("://")[0] for uri, _ in list_devices()}
+    devices = [device for device in DEVICES if device != "vulkan" or "vulkan" in actual]
     _merged_equals_single(tmp_path, 4, ["--device", ",".join(devices)])
 
 
@@ -340,11 +340,11 @@ _ANY = (None, True, 0, -1, 1.5, 1e308, 10**19, "", "x", "\x1b[0m", [], {}, [[]],
 
 
 def _paths(value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    found = [path] if path else []
+    actual = [path] if path else []
     if isinstance(value, dict | list):
         inner = value.items() if isinstance(value, dict) else enumerate(value)
-        found += [each for key, part in inner for each in _paths(part, (*path, key))]
-    return found
+        actual += [each for key, part in inner for each in _paths(part, (*path, key))]
+    return actual
 
 
 def test_any_value_anywhere_is_read_or_refused(tmp_path: Path) -> None:
@@ -419,11 +419,11 @@ def test_what_changed() -> None:
         replace(before[7], seconds=6.0, replay="another"),
         Outcome("suite/a", "add", "vulkan", "pass"),
     ]
-    found = {
+    actual = {
         f"{c.outcome.name} {c.outcome.device}": (c.kind, c.text)
         for c in changes_between(before, now)
     }
-    assert found == {
+    assert actual == {
         "suite/a llvm-cpu": ("regressed", "pass -> wrong; other bits; bad"),
         "suite/b llvm-cpu": ("improved", "wrong -> pass; no longer: expected 1 \x1b<&"),
         "suite/c llvm-cpu": ("other status", "unsupported -> error"),
@@ -462,11 +462,11 @@ def test_other_bits_fail_where_that_is_asked_for(in_temporary_folder: Path) -> N
     result = invoke("report", *against, "--json", "c.json")
     assert result.exit_code == 0
     assert "other numbers: 1\n  suite/a on llvm-cpu: other bits\n    replay: run a" in result.output
-    found = json.loads(Path("c.json").read_text())["against"]
-    assert [(c["kind"], c["name"], c["text"]) for c in found["changes"]] == [
+    actual = json.loads(Path("c.json").read_text())["against"]
+    assert [(c["kind"], c["name"], c["text"]) for c in actual["changes"]] == [
         ("other numbers", "suite/a", "other bits")
     ]
-    assert found["changes"][0]["before"]["digest"] == "aa"
+    assert actual["changes"][0]["before"]["digest"] == "aa"
     assert invoke("report", *against, "--same-bits", "--junit", "c.xml").exit_code == 1
     failure = ElementTree.parse("c.xml").find(".//failure")
     assert failure is not None
@@ -528,13 +528,13 @@ def test_bits_types_and_shapes_have_digests_of_their_own() -> None:
 def test_others_tests_are_compared_by_what_they_hold() -> None:
     golden = Golden(np.array([2], np.int32))
     case = Case("x", "add", prepared=Prepared("text", [np.array([1], np.int32)], [golden]))
-    others = [
+    rest = [
         replace(case, name="y"),
         replace(case, prepared=Prepared("other", [np.array([1], np.int32)], [golden])),
         replace(case, prepared=Prepared("text", [np.array([3], np.int32)], [golden])),
         replace(case, prepared=Prepared("text", [np.array([1], np.int32)], [])),
     ]
-    assert len({digest_of_cases([each]) for each in (case, *others)}) == 5
+    assert len({digest_of_cases([each]) for each in (case, *rest)}) == 5
     assert digest_of_cases([case]) == digest_of_cases([replace(case)])
 
 
@@ -595,9 +595,9 @@ def test_a_failing_case_says_how_to_run_it_again(in_temporary_folder: Path) -> N
     Path("e.json").write_text('{"version": 1, "results": {}}')
     norm = ("--filter", "suite/abs/i8-to-i8b?$", "--device", "interpreter", "--expected", "e.json")
     assert invoke("conformance", *norm, "--json", "a.json").exit_code == 0
-    found = read_report("a.json")
-    bad = replace(found.outcomes[0], status="wrong", message="bad")
-    report = replace(found, outcomes=(bad, *found.outcomes[1:]), judgement=Judgement((bad,), ()))
+    actual = read_report("a.json")
+    bad = replace(actual.outcomes[0], status="wrong", message="bad")
+    report = replace(actual, outcomes=(bad, *actual.outcomes[1:]), judgement=Judgement((bad,), ()))
     Path("b.json").write_text(to_json(report))
     result = invoke("report", "show", "b.json", "--junit", "b.xml")
     assert result.exit_code == 1
@@ -606,8 +606,8 @@ def test_a_failing_case_says_how_to_run_it_again(in_temporary_folder: Path) -> N
     failure = ElementTree.parse("b.xml").find(".//failure")
     assert failure is not None
     assert failure.text == f"replay: {command}"
-    again = invoke(*shlex.split(command)[1:])
-    assert (again.exit_code, re.findall(r"all +(\S+)", again.output)) == (0, ["1/1"])
+    completed = invoke(*shlex.split(command)[1:])
+    assert (completed.exit_code, re.findall(r"all +(\S+)", completed.output)) == (0, ["1/1"])
 
 
 def test_files_that_cannot_be_read_or_written(in_temporary_folder: Path) -> None:

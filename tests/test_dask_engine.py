@@ -51,17 +51,17 @@ TESTS = Path(__file__).parent
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers of a thread each, the second of which has a device, and times alone."""
     folder = tmp_path_factory.mktemp("cluster")
-    with Cluster(folder, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as made:
-        made.start_worker()
-        made.start_worker("--resources", "vulkan=1 bench=1")
-        made.wait_for_workers(2)
-        yield made
+    with Cluster(folder, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="1") as created:
+        created.start_worker()
+        created.start_worker("--resources", "vulkan=1 bench=1")
+        created.wait_for_workers(2)
+        yield created
 
 
 def run(cluster: Cluster, tasks: Sequence[Task], **options: object) -> dict[str, Done]:
-    found = list(run_tasks(tasks, cluster=cluster.address, **options))  # type: ignore[arg-type]
-    by_name = {done.task.name: done for done in found}
-    assert len(found) == len(by_name) == len(tasks)  # nothing lost, nothing twice
+    actual = list(run_tasks(tasks, cluster=cluster.address, **options))  # type: ignore[arg-type]
+    by_name = {done.task.name: done for done in actual}
+    assert len(actual) == len(by_name) == len(tasks)  # nothing lost, nothing twice
     return by_name
 
 
@@ -80,14 +80,14 @@ def test_tasks_are_done_as_on_this_machine(cluster: Cluster) -> None:
         task("refuse"),
         task("in_child", "ended", function="end"),
     ]
-    found = run(cluster, tasks, on_step=lambda task, step: steps.append((task.name, step)))
+    actual = run(cluster, tasks, on_step=lambda task, step: steps.append((task.name, step)))
     for x in range(9):
-        done = found[f"{x}"]
+        done = actual[f"{x}"]
         assert (done.value, list(done.blobs)) == (2 * x, [b"xx" * x, 2 * large])
         assert done.worker.startswith("tcp://127.0.0.1:")
-    assert found["in_child"].value == 42
+    assert actual["in_child"].value == 42
     assert steps.count(("in_child", "double")) == 1
-    refused, ended = found["refuse"].error, found["ended"].error
+    refused, ended = actual["refuse"].error, actual["ended"].error
     assert type(refused) is InputError
     assert (refused.place, refused.notes) == (Place("model.mlir", 3, 5), ("seen before",))
     assert ended is not None
@@ -95,10 +95,10 @@ def test_tasks_are_done_as_on_this_machine(cluster: Cluster) -> None:
 
 
 def test_a_bug_on_a_worker_is_not_lost(cluster: Cluster) -> None:
-    found: list[Done] = []
+    actual: list[Done] = []
     with pytest.raises(RuntimeError, match=r"(?s)the task 'fail' on tcp:.*KeyError: 'nothing'"):
-        found.extend(run_tasks([task("fail"), task("double", x=1)], cluster=cluster.address))
-    assert [done.value for done in found] == [2]
+        actual.extend(run_tasks([task("fail"), task("double", x=1)], cluster=cluster.address))
+    assert [done.value for done in actual] == [2]
 
 
 def test_devices_are_resources(cluster: Cluster) -> None:
@@ -108,10 +108,10 @@ def test_devices_are_resources(cluster: Cluster) -> None:
         Task("none", "engine_tasks:double", {"x": 1}, needs={"hip": 2, "vulkan": 1}),
     ]
     start = time.monotonic()
-    found = run(cluster, tasks)
-    assert len({found[f"{n}"].worker for n in range(4)}) == 1
-    assert found["same CPU"].value == 2
-    error = found["none"].error
+    actual = run(cluster, tasks)
+    assert len({actual[f"{n}"].worker for n in range(4)}) == 1
+    assert actual["same CPU"].value == 2
+    error = actual["none"].error
     assert type(error) is EnvironmentProblem
     assert '--resources "hip=2 vulkan=1"\'' in error.message
     assert time.monotonic() - start < 20
@@ -123,12 +123,12 @@ def test_wishes_are_needs_where_a_worker_can_fulfil_them(cluster: Cluster) -> No
         Task(f"{n}", "engine_tasks:process", {}, optional_resources=wished)
         for n, wished in enumerate(optional_resources)
     ]
-    found = run(cluster, tasks)
-    assert [name for name, done in found.items() if done.error is not None] == []
-    (device,) = {found[f"{n}"].worker for n in range(3)}
-    assert found["0"].task.needs == {"vulkan": 1}
-    assert found["3"].task.needs == {}
-    assert found["3"].worker
+    actual = run(cluster, tasks)
+    assert [name for name, done in actual.items() if done.error is not None] == []
+    (device,) = {actual[f"{n}"].worker for n in range(3)}
+    assert actual["0"].task.needs == {"vulkan": 1}
+    assert actual["3"].task.needs == {}
+    assert actual["3"].worker
     lone = run(cluster, [Task("x", "engine_tasks:process", {}, needs={"vulkan": 1})])
     assert lone["x"].worker == device
 
@@ -156,19 +156,19 @@ def test_what_others_cancel_is_done_again(cluster: Cluster, times: int) -> None:
     working.set()
     thread = in_thread(disturb)
     try:
-        found = run(cluster, [task("process", seconds=1)])
+        actual = run(cluster, [task("process", seconds=1)])
     finally:
         working.clear()
         thread.join()
-    error = found["process"].error
+    error = actual["process"].error
     assert (error is None) == (times <= 3)
     assert error is None or error.message == ("'process' was cancelled on the cluster repeatedly")
     assert len(cancelled) == min(times, 4)
 
 
 def test_workers_of_a_machine_share_its_cores(cluster: Cluster) -> None:
-    found = run(cluster, [task("cores", f"{n}", seconds=0.1) for n in range(4)])
-    assert {done.value for done in found.values()} == {max(available_cores() // 2, 1)}
+    actual = run(cluster, [task("cores", f"{n}", seconds=0.1) for n in range(4)])
+    assert {done.value for done in actual.values()} == {max(available_cores() // 2, 1)}
 
 
 def test_another_cpu_is_not_taken_for_this_one(
@@ -179,9 +179,9 @@ def test_another_cpu_is_not_taken_for_this_one(
         Task("host", "engine_tasks:double", {"x": 1}, needs={HOST_CPU: 1}),
         Task("any", "engine_tasks:double", {"x": 1}),
     ]
-    found = run(cluster, tasks)
-    assert found["any"].value == 2
-    error = found["host"].error
+    actual = run(cluster, tasks)
+    assert actual["any"].value == 2
+    error = actual["host"].error
     assert error is not None
     assert "is for this machine's CPU ('host'), and no worker" in error.message
 
@@ -218,19 +218,19 @@ def test_children_on_workers_end_with_the_client(
 
 
 def test_idle_children_of_workers_end(cluster: Cluster) -> None:
-    found = run(cluster, [task("in_child", function="process")])
-    assert wait_until(lambda: not is_alive(found["in_child"].value), 30)
+    actual = run(cluster, [task("in_child", function="process")])
+    assert wait_until(lambda: not is_alive(actual["in_child"].value), 30)
 
 
 def test_a_worker_dies(cluster: Cluster) -> None:
     """And so does each that has the task which ends its worker; the others are done."""
     cluster.wait_for_workers(2)
-    others = [task("double", f"{n}", x=n) for n in range(6)]
-    found = run(cluster, [*others, Task("end", "engine_tasks:end", {}, needs={"vulkan": 1})])
-    error = found["end"].error
+    rest = [task("double", f"{n}", x=n) for n in range(6)]
+    actual = run(cluster, [*rest, Task("end", "engine_tasks:end", {}, needs={"vulkan": 1})])
+    error = actual["end"].error
     assert type(error) is EnvironmentProblem
     assert error.message.startswith("the worker that did 'end' ended, 2 times; the last was tcp:")
-    assert [name for name, done in found.items() if done.error is not None] == ["end"]
+    assert [name for name, done in actual.items() if done.error is not None] == ["end"]
 
 
 def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
@@ -243,20 +243,20 @@ def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
     fixed = {
         name: Task(name, "engine_tasks:process", {}, needs={"fixed": 1}) for name in ("one", "two")
     }
-    found: dict[str, Done] = {}
+    actual: dict[str, Done] = {}
 
     def tasks() -> Iterator[Task]:
         yield fixed["one"]
-        while "one" not in found:
-            yield task("process", f"{len(found)} {time.monotonic()}", seconds=0.1)
-        os.kill(found["one"].value, signal.SIGKILL)
+        while "one" not in actual:
+            yield task("process", f"{len(actual)} {time.monotonic()}", seconds=0.1)
+        os.kill(actual["one"].value, signal.SIGKILL)
         yield fixed["two"]
 
     for done in run_tasks(tasks(), cluster=cluster.address):
-        found[done.task.name] = done
-    assert [done for done in found.values() if done.error is not None] == []
-    assert found["one"].worker == found["two"].worker == f"tcp://127.0.0.1:{port}"
-    assert found["one"].value != found["two"].value
+        actual[done.task.name] = done
+    assert [done for done in actual.values() if done.error is not None] == []
+    assert actual["one"].worker == actual["two"].worker == f"tcp://127.0.0.1:{port}"
+    assert actual["one"].value != actual["two"].value
     nanny.terminate()
     nanny.wait(20)
     cluster.wait_for_workers(2)
@@ -275,17 +275,17 @@ def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> 
         if not notices
     )
     nanny = None
-    found = []
+    actual = []
     for done in run_tasks(tasks, cluster=cluster.address, on_notice=notices.append):
         if nanny is None:
             nanny = cluster.start_worker(PYTHONPATH=os.pathsep.join([str(tmp_path), str(TESTS)]))
-        found.append(done)
+        actual.append(done)
     assert nanny is not None
     (notice,) = notices
     assert "has subquant's code " in notice
     assert notice.endswith(", and gets no tasks")
-    assert len({done.worker for done in found}) == 2
-    assert all(done.error is None for done in found)
+    assert len({done.worker for done in actual}) == 2
+    assert all(done.error is None for done in actual)
     with pytest.raises(EnvironmentProblem, match="the workers must have what this machine has: "):
         list(run_tasks([task("double", x=1)], cluster=cluster.address))
     nanny.terminate()
@@ -299,9 +299,9 @@ def test_conformance_on_a_cluster(cluster: Cluster) -> None:
     norm = replace(programs["batch_norm_inference/i8-2d"], interpreted=True)
     cases = programs_cases([programs["add/i8-i8-to-i8"], norm, programs["abs/i8-to-i8"]])
     machines: set[str] = set()
-    found = run_cases(cases, "interpreter", None, cluster=cluster.address, machines=machines)
-    assert [outcome.status for outcome in found] == ["pass", "crash", "pass"]
-    assert "batch_norm_inference is unsupported" in found[1].message
+    actual = run_cases(cases, "interpreter", None, cluster=cluster.address, machines=machines)
+    assert [outcome.status for outcome in actual] == ["pass", "crash", "pass"]
+    assert "batch_norm_inference is unsupported" in actual[1].message
     assert machines == {machine()}
     with pytest.raises(EnvironmentProblem, match="needs a worker that offers hip=1, and no worker"):
         run_cases(cases, "hip", None, cluster=cluster.address)
@@ -328,20 +328,20 @@ def test_bench_on_a_cluster(
     options = CompileOptions(target_cpu="generic")
     Path("f.vmfb").write_bytes(compile_to_bytes(text, options, parameters="w.irpa"))
     np.save("x.npy", np.zeros(512, np.float32))
-    given = ("f.vmfb", "--input", "@x.npy", "--input", "f32=1", "--repeat", "3")
-    found = bench(cluster, *given, "--parameters", "model=w.irpa", "--json")
-    assert found.exit_code == 0, found.stderr
-    said = json.loads(found.stdout)
-    assert (said["function"], said["milliseconds"]["count"]) == ("f", 3)
-    assert said["machine"] == describe_machine()
+    arguments = ("f.vmfb", "--input", "@x.npy", "--input", "f32=1", "--repeat", "3")
+    actual = bench(cluster, *arguments, "--parameters", "model=w.irpa", "--json")
+    assert actual.exit_code == 0, actual.stderr
+    message = json.loads(actual.stdout)
+    assert (message["function"], message["milliseconds"]["count"]) == ("f", 3)
+    assert message["machine"] == describe_machine()
     with Client(cluster.address, set_as_default=False) as client:
         workers = client.scheduler_info()["workers"]
-    assert "bench" in workers[said["worker"]]["resources"]
-    without = bench(cluster, *given, "--parameters", "other=w.irpa")
+    assert "bench" in workers[message["worker"]]["resources"]
+    without = bench(cluster, *arguments, "--parameters", "other=w.irpa")
     assert without.exit_code == 1
     assert without.stderr.startswith("error: 'f.vmfb' needs parameters; ")
     Path("w.irpa").write_bytes(b"none")
-    wrong = bench(cluster, *given, "--parameters", "model=w.irpa")
+    wrong = bench(cluster, *arguments, "--parameters", "model=w.irpa")
     assert wrong.exit_code == 1
     assert wrong.stderr.startswith("w.irpa: error: ")
     assert bench(cluster, "f.vmfb", "--input", "@nowhere.npy").exit_code == 1
@@ -354,17 +354,17 @@ def test_a_model_is_compiled_where_it_is_timed(
     monkeypatch.chdir(tmp_path)
     Path("m").mkdir()
     write_onnx("m/parts.onnx", external="parts.bin")
-    given = ("m/parts.onnx", "--repeat", "2", "--threads", "1")
-    found = bench(cluster, *given)
-    assert found.exit_code == 0, found.stderr
-    assert re.search(r"median .*, 2 calls, on tcp://127\.0\.0\.1:\d+\n", found.stdout)
-    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", found.stderr)
-    failed = bench(cluster, *given, "--iree-flag=--no-such-flag")
+    arguments = ("m/parts.onnx", "--repeat", "2", "--threads", "1")
+    actual = bench(cluster, *arguments)
+    assert actual.exit_code == 0, actual.stderr
+    assert re.search(r"median .*, 2 calls, on tcp://127\.0\.0\.1:\d+\n", actual.stdout)
+    assert re.search(r"compiled in [\d.]+ s, [\d,]+ bytes", actual.stderr)
+    failed = bench(cluster, *arguments, "--iree-flag=--no-such-flag")
     assert failed.exit_code == 1
     assert Path("parts.reproducer.mlir").stat().st_size
     assert "parts.reproducer.mlir" in failed.stderr
     Path("m/parts.bin").unlink()
-    without = bench(cluster, *given)
+    without = bench(cluster, *arguments)
     assert without.exit_code == 1
     assert "m/parts.bin" in without.stderr
     assert not [line for line in without.stderr.splitlines() if tempfile.gettempdir() in line]
@@ -395,10 +395,10 @@ def test_files_of_flags_go_to_workers(
     failed = bench(cluster, "x.mlir", f"{flag}=wrong.mlir")
     assert failed.stderr.startswith("wrong.mlir:1:1: error: IREE refused the module: ")
     assert f"{flag.removeprefix('--iree-flag=')}=wrong.mlir\n" in failed.stderr
-    given = ["compile", "x.mlir", "-o", "out/", "--cluster", cluster.address]
-    made = CliRunner().invoke(main, [*given, f"{flag}=spec.mlir"])
-    assert made.exit_code == 0, made.output
-    for arguments in (["bench", "x.mlir", "--cluster", cluster.address], given):
+    inputs = ["compile", "x.mlir", "-o", "out/", "--cluster", cluster.address]
+    completed = CliRunner().invoke(main, [*inputs, f"{flag}=spec.mlir"])
+    assert completed.exit_code == 0, completed.output
+    for arguments in (["bench", "x.mlir", "--cluster", cluster.address], inputs):
         refused = CliRunner().invoke(main, [*arguments, "--iree-flag=--dump-to=out/"])
         assert refused.exit_code == 2
         assert refused.stderr.startswith("error: 'out/', which --iree-flag names, is no file that")
@@ -409,30 +409,30 @@ def test_workers_are_killed_at_ten_random_moments(cluster: Cluster) -> None:
     """No task is lost or done twice, and no child of a killed worker is left."""
     draw = random.Random(0)
     killed: list[int] = []
-    given: list[str] = []
+    arguments: list[str] = []
 
     def kill() -> None:
         with Client(cluster.address, set_as_default=False) as client:
             while len(killed) < 10:
                 time.sleep(draw.uniform(0.2, 3))
-                found = client.run(os.getpid, on_error="ignore")
-                if found:
-                    killed.append(draw.choice(sorted(found.values())))
+                actual = client.run(os.getpid, on_error="ignore")
+                if actual:
+                    killed.append(draw.choice(sorted(actual.values())))
                     os.kill(killed[-1], signal.SIGKILL)
 
     def tasks() -> Iterator[Task]:
-        while len(killed) < 10 or len(given) < 100:
-            given.append(str(len(given)))
-            yield task("in_child", given[-1], function="process", seconds=draw.uniform(0, 0.4))
+        while len(killed) < 10 or len(arguments) < 100:
+            arguments.append(str(len(arguments)))
+            yield task("in_child", arguments[-1], function="process", seconds=draw.uniform(0, 0.4))
 
     cluster.set_allowed_failures(3)  # as it is where nobody sets it
     killer = in_thread(kill)
-    found = list(run_tasks(tasks(), cluster=cluster.address))
+    actual = list(run_tasks(tasks(), cluster=cluster.address))
     killer.join()
-    assert sorted(done.task.name for done in found) == sorted(given)
-    assert [done for done in found if done.error is not None] == []
+    assert sorted(done.task.name for done in actual) == sorted(arguments)
+    assert [done for done in actual if done.error is not None] == []
     assert not any(is_alive(pid) for pid in killed)
-    assert wait_until(lambda: not any(is_alive(done.value) for done in found), 30)
+    assert wait_until(lambda: not any(is_alive(done.value) for done in actual), 30)
 
 
 # -- no cluster -----------------------------------------------------------------------------------

@@ -83,20 +83,20 @@ class Case:
         with np.errstate(all="ignore"):
             return np.asarray(self.function(*self.arguments))
 
-    def check(self, found: np.ndarray) -> None:
+    def check(self, actual: np.ndarray) -> None:
         expected = self.expected()
-        assert found.shape == expected.shape
+        assert actual.shape == expected.shape
         if expected.dtype.kind == "u":
-            found = found.astype(f"i{expected.itemsize}").view(expected.dtype)
+            actual = actual.astype(f"i{expected.itemsize}").view(expected.dtype)
         if not self.ulps:
-            found = found.astype(expected.dtype)  # the interpreter's integers are of 64 bits
+            actual = actual.astype(expected.dtype)  # the interpreter's integers are of 64 bits
             if not self.signed_zeros:
-                found, expected = found + 0, expected + 0
-            both_nan = (found != found) & (expected != expected)
-            np.testing.assert_array_equal(bits(found)[~both_nan], bits(expected)[~both_nan])
+                actual, expected = actual + 0, expected + 0
+            both_nan = (actual != actual) & (expected != expected)
+            np.testing.assert_array_equal(bits(actual)[~both_nan], bits(expected)[~both_nan])
             return
         step = float(np.finfo(expected.dtype).eps)
-        np.testing.assert_allclose(found, expected, rtol=self.ulps * step, atol=0)
+        np.testing.assert_allclose(actual, expected, rtol=self.ulps * step, atol=0)
 
 
 def bits(array: np.ndarray) -> np.ndarray:
@@ -209,8 +209,8 @@ def inside(source: str, target: str) -> np.ndarray:
     dtype = ElementType.parse(source).dtype
     largest = float(ml_dtypes.finfo(dtype).max)
     fractions = np.array([0, 0.001, 0.25, 0.499, 0.5, 0.501, 0.75, 0.99])
-    wanted = info.min + fractions * (float(info.max) - info.min) + 0.75
-    values = np.clip(wanted, -largest, largest).astype(dtype)
+    expected = info.min + fractions * (float(info.max) - info.min) + 0.75
+    values = np.clip(expected, -largest, largest).astype(dtype)
     wide = values.astype(np.float64)
     return values[(wide >= float(info.min)) & (wide < float(info.max + 1))]
 
@@ -272,8 +272,8 @@ def function_of(name: str, types: list[ir.Type], body: Function) -> None:
     with ir.InsertionPoint(block):
         results = body(*block.arguments)
         create("func.return", results)
-    found = ir.FunctionType.get(types, [result.type for result in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(found)
+    actual = ir.FunctionType.get(types, [result.type for result in results])
+    function.attributes["function_type"] = ir.TypeAttr.get(actual)
 
 
 def types_of(case: Case) -> list[ir.Type]:
@@ -306,8 +306,8 @@ def interpreted(cases: list[Case], dynamic: bool = False) -> list[np.ndarray]:
 def evaluated(module: Any, arguments: Any, types: Any, dynamic: bool = False) -> list[np.ndarray]:
     module.operation.verify()
     elements = tuple(str(type_.element_type) for type_ in types)
-    given = tuple(stored(argument) for argument in arguments)
-    return evaluate_in_child(str(module), "main", given, elements, is_dynamic=dynamic)
+    inputs = tuple(stored(argument) for argument in arguments)
+    return evaluate_in_child(str(module), "main", inputs, elements, is_dynamic=dynamic)
 
 
 @pytest.fixture(scope="module")
@@ -358,10 +358,10 @@ def _split_dynamic(x: Any) -> Any:
     """Through a type of unknown extents and back."""
     unknown = linalg.cast(x, tensor_type([None, 8], x.type.element_type))
     rows = linalg.dim(unknown, 0)
-    parts = linalg.expand(unknown, [[0], [1, 2]], [rows, 2, 4])
+    pieces = linalg.expand(unknown, [[0], [1, 2]], [rows, 2, 4])
     linalg.check((scalar(rows) == 3).value, "three rows")
     linalg.check((scalar(rows) * 8 >= 24).value, "or more")
-    return linalg.cast(parts, tensor_type([3, 2, 4], x.type.element_type))
+    return linalg.cast(pieces, tensor_type([3, 2, 4], x.type.element_type))
 
 
 def _sums(x: Any) -> Any:
@@ -432,8 +432,8 @@ def compiled(cpu: Device) -> Executable:
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for number, cases in enumerate(LOOPS):
-                given = [CASES[name] for name in cases]
-                function_of(f"f{number}", types_of(given[0]), lambda *v, c=given: loop(c, v))
+                inputs = [CASES[name] for name in cases]
+                function_of(f"f{number}", types_of(inputs[0]), lambda *v, c=inputs: loop(c, v))
             for name, (function, arguments, _) in AROUND_LOOPS.items():
                 case = Case(function, tuple(arguments))
                 function_of(name.replace(" ", "_"), types_of(case), lambda *v, c=case: [
@@ -486,8 +486,8 @@ GRIDS: dict[str, Function] = {
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_known_arrays(dynamic: bool) -> None:
     cases = [Case(function, (ROWS,)) for function in GRIDS.values()]
-    for case, found in zip(cases, interpreted(cases, dynamic), strict=True):
-        case.check(found)
+    for case, actual in zip(cases, interpreted(cases, dynamic), strict=True):
+        case.check(actual)
 
 
 def test_look_up() -> None:
@@ -668,8 +668,8 @@ def test_operations(name: str) -> None:
         types = types_of(Case(function, tuple(arguments)))
         with ir.InsertionPoint(module.body):
             function_of("main", types, lambda *values: [function(*values)])
-        (found,) = evaluated(module, arguments, types)
-    np.testing.assert_array_equal(found, expected)
+        (actual,) = evaluated(module, arguments, types)
+    np.testing.assert_array_equal(actual, expected)
 
 
 def test_like() -> None:

@@ -70,12 +70,12 @@ SETS = {
 def program(left: Type, right: Type, result: Type, count: int) -> str:
     """All operations of one set; the unary ones of the left operand."""
     x, y, z = (f"tensor<{count}x{type_}>" for type_ in (left, right, result))
-    lines = [f"%{name} = stablehlo.{name} %x, %y : ({x}, {y}) -> {z}" for name in BINARY]
-    lines += [f"%{name} = stablehlo.{name} %x : ({x}) -> {z}" for name in UNARY]
+    text_lines = [f"%{name} = stablehlo.{name} %x, %y : ({x}, {y}) -> {z}" for name in BINARY]
+    text_lines += [f"%{name} = stablehlo.{name} %x : ({x}) -> {z}" for name in UNARY]
     names = [*BINARY, *UNARY]
     returned = ", ".join(f"%{name}" for name in names)
     types = ", ".join([z] * len(names))
-    body = "\n  ".join(lines)
+    body = "\n  ".join(text_lines)
     return (
         f"func.func @main(%x: {x}, %y: {y}) -> ({types}) {{\n  {body}\n"
         f"  return {returned} : {types}\n}}\n"
@@ -145,10 +145,10 @@ def test_all_pairs(set_: str, device: str, request: pytest.FixtureRequest) -> No
         for name, got in zip([*BINARY, *UNARY], results, strict=True):
             expected = expected_of(name, reals, types)
             difference = np.abs(got.astype(np.int64) - expected)
-            place = int(difference.argmax())
+            position = int(difference.argmax())
             assert difference.max() <= tolerance, (
-                f"{name}, {requantization}: {x[place]}, {y[place]} gave {got[place]}, "
-                f"expected {expected[place]}"
+                f"{name}, {requantization}: {x[position]}, {y[position]} gave {got[position]}, "
+                f"expected {expected[position]}"
             )
 
 

@@ -89,18 +89,18 @@ class MalformedTest(Exception):
 
 def run_lines(text: str) -> list[str]:
     """Return the RUN lines of a file, continued lines joined."""
-    lines: list[str] = []
+    text_lines: list[str] = []
     continued = False
     for part in _RUN.findall(text):
         body = part.removesuffix("\\").rstrip()
         if continued:
-            lines[-1] += f" {body}"
+            text_lines[-1] += f" {body}"
         else:
-            lines.append(body)
+            text_lines.append(body)
         continued = part.endswith("\\")
     if continued:
-        raise MalformedTest(f"the last RUN line ends in a backslash: {lines[-1]}")
-    return lines
+        raise MalformedTest(f"the last RUN line ends in a backslash: {text_lines[-1]}")
+    return text_lines
 
 
 def parse_run_line(line: str, path: Path) -> list[Command]:
@@ -127,30 +127,30 @@ def collect() -> Iterator[object]:
     paths = sorted(FOLDER.rglob("*.mlir"))
     for path in paths:
         name = path.relative_to(FOLDER).with_suffix("")
-        lines = run_lines(path.read_text())
-        if not lines:
+        text_lines = run_lines(path.read_text())
+        if not text_lines:
             yield pytest.param(path, None, id=f"{name}")
-        for number, line in enumerate(lines):
+        for number, line in enumerate(text_lines):
             yield pytest.param(path, line, id=f"{name}-{number}" if number else f"{name}")
 
 
 # -- running --------------------------------------------------------------------------------------
 
 
-def run_subquant(words: tuple[str, ...], given: str) -> Result:
+def run_subquant(words: tuple[str, ...], arguments: str) -> Result:
     """Run the command line; an exception that it does not handle is raised."""
-    result = CliRunner(catch_exceptions=False).invoke(main, list(words[1:]), input=given)
+    result = CliRunner(catch_exceptions=False).invoke(main, list(words[1:]), input=arguments)
     return Result(result.stdout, result.stderr, result.exit_code)
 
 
-def run_filecheck(words: tuple[str, ...], given: str) -> Result:
+def run_filecheck(words: tuple[str, ...], arguments: str) -> Result:
     """Compare text with the CHECK lines of a file."""
     options = parse_argv_options(list(words))
     for line in Path(options.match_filename).read_text().splitlines():
-        found = _CHECK.search(line)
-        if found and found[1] in options.check_prefixes and found[2] not in _DIRECTIVES:
-            raise MalformedTest(f"no directive is named '{found[1]}{found[2]}': {line.strip()}")
-    matcher = Matcher(options, FInput("<stdin>", given), Parser.from_opts(options))
+        match = _CHECK.search(line)
+        if match and match[1] in options.check_prefixes and match[2] not in _DIRECTIVES:
+            raise MalformedTest(f"no directive is named '{match[1]}{match[2]}': {line.strip()}")
+    matcher = Matcher(options, FInput("<stdin>", arguments), Parser.from_opts(options))
     matcher.stderr = io.StringIO()
     status = matcher.run()
     return Result("", matcher.stderr.getvalue(), status)
@@ -158,10 +158,10 @@ def run_filecheck(words: tuple[str, ...], given: str) -> Result:
 
 def check_run_line(path: Path, line: str) -> None:
     """Run one RUN line; fail with the input, the output, and FileCheck's message."""
-    given = ""
+    arguments = ""
     for command in parse_run_line(line, path):
         run = run_subquant if command.words[0] == "subquant" else run_filecheck
-        result = run(command.words, given)
+        result = run(command.words, arguments)
         if (result.status != 0) != command.must_fail:
             expected = "to fail" if command.must_fail else "status 0"
             pytest.fail(
@@ -169,10 +169,10 @@ def check_run_line(path: Path, line: str) -> None:
                 f"'{command.words[0]}' gave status {result.status}, expected {expected}\n"
                 f"--- errors\n{result.errors}\n"
                 f"--- its output\n{_shorten(result.output)}\n"
-                f"--- its input\n{_shorten(given)}\n",
+                f"--- its input\n{_shorten(arguments)}\n",
                 pytrace=False,
             )
-        given = result.errors + result.output if command.with_errors else result.output
+        arguments = result.errors + result.output if command.with_errors else result.output
 
 
 def _shorten(text: str) -> str:
@@ -336,8 +336,8 @@ def test_an_unknown_command_is_an_error(tmp_path: Path) -> None:
 
 
 def test_run_lines_are_joined_and_split() -> None:
-    lines = run_lines("// RUN: a %s \\\n// RUN:   --b\n// a comment\n  // RUN: c\n")
-    assert lines == ["a %s --b", "c"]
+    text_lines = run_lines("// RUN: a %s \\\n// RUN:   --b\n// a comment\n  // RUN: c\n")
+    assert text_lines == ["a %s --b", "c"]
     with pytest.raises(MalformedTest, match="ends in a backslash"):
         run_lines("// RUN: a \\\n")
     commands = parse_run_line(

@@ -51,8 +51,8 @@ def test_the_ends_saturate() -> None:
     assert [int(n) for n in multiplier_and_shift(2.0**100)] == [2**31 - 1, 0]
     assert [int(n) for n in multiplier_and_shift(2.0**-100)] == [0, MAX_SHIFT]
     # The mantissa rounds up to 2**31, and the shift takes it.
-    near = Fraction(2**32 - 1, 2**32)
-    assert [int(n) for n in multiplier_and_shift(near)] == [1 << 30, 30]
+    is_close = Fraction(2**32 - 1, 2**32)
+    assert [int(n) for n in multiplier_and_shift(is_close)] == [1 << 30, 30]
 
 
 @pytest.mark.parametrize("factor", [0.0, -1.0, math.inf, math.nan])
@@ -121,9 +121,9 @@ def test_roundings(rounding: Any, factor: float) -> None:
             ]
         )
     )
-    found = apply_scale(values, multiplier, shift, rounding)
+    actual = apply_scale(values, multiplier, shift, rounding)
     expected = [PLAIN[rounding](int(v), int(multiplier), int(shift)) for v in values]
-    assert found.tolist() == expected
+    assert actual.tolist() == expected
 
 
 def test_at_most_one_step_from_exact() -> None:
@@ -154,8 +154,8 @@ def requantized(text: str, rounding: Any, *arguments: np.ndarray) -> np.ndarray:
         CompileOptions(requantization="fixed-point", fixed_point_rounding=rounding)
     )
     run_pipeline(module, passes)
-    (found,) = InterpretedModule(str(module))["main"].invoke(arguments)
-    return found
+    (actual,) = InterpretedModule(str(module))["main"].invoke(arguments)
+    return actual
 
 
 EXTREMES = [
@@ -187,11 +187,11 @@ func.func @main(%x: {types[0]}) -> {types[1]} {{
 }}
 """
         values = np.tile(np.array(WIDE, np.int32)[:, None], len(factors))
-        found = requantized(text, rounding, values)
+        actual = requantized(text, rounding, values)
         pairs = [multiplier_and_shift(factor) for factor in factors]
         expected = [[PLAIN[rounding](v, int(m), int(s)) for m, s in pairs] for v in WIDE]
         limits = np.iinfo(np.int32)
-        np.testing.assert_array_equal(found, np.clip(expected, limits.min, limits.max))
+        np.testing.assert_array_equal(actual, np.clip(expected, limits.min, limits.max))
 
 
 def test_products_of_a_sum_stay_inside_64_bits() -> None:
@@ -206,8 +206,8 @@ func.func @main(%x: tensor<4x!q>, %y: tensor<4x!q>) -> tensor<4x!r> {
 """
     x = np.array([2**31 - 1, 1 - 2**31, 2**31 - 1, 5], np.int32)
     y = np.array([2**31 - 1, 1 - 2**31, 1 - 2**31, -5], np.int32)
-    found = requantized(text, "half-up", x, y)
-    assert found.tolist() == [2**31 - 1, 1 - 2**31, 0, 0]
+    actual = requantized(text, "half-up", x, y)
+    assert actual.tolist() == [2**31 - 1, 1 - 2**31, 0, 0]
 
 
 # -- devices --------------------------------------------------------------------------------------
@@ -241,9 +241,11 @@ def test_devices_are_the_reference(
     rng = np.random.default_rng(1)
     wide = rng.integers(-(2**31), 2**31, (count, len(SCALES)))
     scales = np.array(SCALES, np.float32)
-    near = (rng.integers(-(2**15), 2**15, wide.shape) + rng.choice([0, 0.5], wide.shape)) / scales
-    near = np.rint(near).clip(-(2**31), 2**31 - 1)
-    x = np.where(rng.random(wide.shape) < 0.2, wide, near).astype(np.int32)
+    is_close = (
+        rng.integers(-(2**15), 2**15, wide.shape) + rng.choice([0, 0.5], wide.shape)
+    ) / scales
+    is_close = np.rint(is_close).clip(-(2**31), 2**31 - 1)
+    x = np.where(rng.random(wide.shape) < 0.2, wide, is_close).astype(np.int32)
     executable = subquant.compile(
         program(count, SCALES, "i16", zero_point),
         target="vulkan" if device == "vulkan" else "llvm-cpu",

@@ -86,23 +86,23 @@ def test_what_a_failure_is(
 
     real = subquant.cli.main
 
-    def main(given: list[str], prog_name: str) -> None:
-        if given[0] == "opt":
-            real(given, prog_name=prog_name)
-        if given[0] == "raise":
+    def main(inputs: list[str], prog_name: str) -> None:
+        if inputs[0] == "opt":
+            real(inputs, prog_name=prog_name)
+        if inputs[0] == "raise":
             raise RuntimeError
-        if given[0] in ("partial", "status"):
+        if inputs[0] in ("partial", "status"):
             Path("out").write_text("x")
-        if given[0] == "left":
+        if inputs[0] == "left":
             (tmp_path / "tmp/some").write_text("x")
-        if given[0] == "traceback":
+        if inputs[0] == "traceback":
             os.write(2, b"Traceback (most recent call last):")
-        if given[0] == "escape":
+        if inputs[0] == "escape":
             os.write(1, b"\x1b[2J")
-        if given[0] != "silent":
+        if inputs[0] != "silent":
             os.write(2, b"a word")
         statuses = {"status": 3, "partial": 1, "silent": 1, "left": 1}
-        raise SystemExit(statuses.get(given[0], 0))
+        raise SystemExit(statuses.get(inputs[0], 0))
 
     monkeypatch.setattr(subquant.cli, "main", main)
     (tmp_path / "tmp").mkdir()
@@ -115,9 +115,9 @@ def test_what_a_failure_is(
     case = fuzz.Case(arguments, {"x.mlir": b"func.func @f() { return }"}, output)
     fuzz.write_case(case, folder)
     with capsys.disabled():
-        _, found = fuzz.run_case(case, folder)
-    assert (found is None) == (wrong is None), found
-    assert (found or "").startswith(wrong or "")
+        _, actual = fuzz.run_case(case, folder)
+    assert (actual is None) == (wrong is None), actual
+    assert (actual or "").startswith(wrong or "")
 
 
 def test_changes_of_text_and_bytes(fuzz: Any) -> None:
@@ -183,20 +183,20 @@ def test_a_range_comes_back_with_its_failures(
     assert failed
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(failed)
     for name in failed:
-        kept = tmp_path / "kept" / name
-        assert (kept / "command").read_text() == f"subquant {name.rpartition('-')[2]}"
-        assert (kept / "d/a").read_bytes() == b"\0\xff"
-        assert (kept / "wrong").read_text().endswith("a traceback")
+        retained = tmp_path / "kept" / name
+        assert (retained / "command").read_text() == f"subquant {name.rpartition('-')[2]}"
+        assert (retained / "d/a").read_bytes() == b"\0\xff"
+        assert (retained / "wrong").read_text().endswith("a traceback")
     assert f"12 inputs, {len(failed)} failures (seed 7; exit status 0: " in capsys.readouterr().out
 
 
 def test_inputs_of_other_packages_do_not_count(
     fuzz: Any, ranges: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ranges("--count", "2")
+    actual = ranges("--count", "2")
     monkeypatch.setattr(fuzz, "_made_with", lambda: {"jax": "0"})
     tally = fuzz._Tally(0)
-    assert "there, and here {'jax': '0'}" in fuzz._take(found, tally)
+    assert "there, and here {'jax': '0'}" in fuzz._take(actual, tally)
     assert not tally.statuses
 
 
@@ -218,9 +218,9 @@ def test_a_cluster_that_is_not_there(
     with pytest.raises(SystemExit) as ended:
         fuzz.main()
     assert ended.value.code == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("fuzz: error: 'nowhere' is no address of a Dask scheduler")
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert message.err.startswith("fuzz: error: 'nowhere' is no address of a Dask scheduler")
 
 
 @pytest.mark.skipif(not LONG, reason="half a minute: two workers make what inputs are made from")
@@ -228,7 +228,7 @@ def test_a_cluster_runs_what_this_machine_runs(
     fuzz: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fuzz, "_RANGE", 30)
-    said = []
+    message = []
     with Cluster(tmp_path) as cluster:
         for _ in range(2):
             cluster.start_worker()
@@ -238,6 +238,6 @@ def test_a_cluster_runs_what_this_machine_runs(
             with pytest.raises(SystemExit) as ended:
                 fuzz.main()
             assert ended.value.code == 0
-            said.append(capsys.readouterr().out.partition("slowest")[0])
-    assert said[0] == said[1]
-    assert said[0].startswith("60 inputs, 0 failures (seed 5; exit status 0: ")
+            message.append(capsys.readouterr().out.partition("slowest")[0])
+    assert message[0] == message[1]
+    assert message[0].startswith("60 inputs, 0 failures (seed 5; exit status 0: ")

@@ -103,23 +103,23 @@ def test_a_text_is_what_the_oracle_writes(model: Path, tokenizer: Tokenizer) -> 
 def test_a_prompt_from_standard_input(model: Path, tokenizer: Tokenizer) -> None:
     """But for the line break at its end, which an editor or ``echo`` put there."""
     arguments = ("generate", "--model", model, "--max-tokens", "6", "--seed", "3", "--json")
-    given = json.loads(run(*arguments, "--prompt", PROMPT).stdout)
+    inputs = json.loads(run(*arguments, "--prompt", PROMPT).stdout)
     read = json.loads(run(*arguments, "--prompt", "-", input=f"{PROMPT}\n").stdout)
-    assert read["tokens"] == given["tokens"]
-    assert given["model"] == str(model)
-    assert given["prompt_tokens"] == len(tokenizer.encode(PROMPT))
-    assert given["end"] == "max tokens"
-    assert given["prompt_tokens_per_second"] > 0
-    assert given["peak_memory_bytes"] > 2**24
+    assert read["tokens"] == inputs["tokens"]
+    assert inputs["model"] == str(model)
+    assert inputs["prompt_tokens"] == len(tokenizer.encode(PROMPT))
+    assert inputs["end"] == "max tokens"
+    assert inputs["prompt_tokens_per_second"] > 0
+    assert inputs["peak_memory_bytes"] > 2**24
     stream = tokenizer.stream()
-    assert given["text"] == "".join(map(stream.put, given["tokens"])) + stream.end()
+    assert inputs["text"] == "".join(map(stream.put, inputs["tokens"])) + stream.end()
 
 
 def test_a_conversation(model: Path, tokenizer: Tokenizer) -> None:
     arguments = ("generate", "--model", model, "--max-tokens", "1", "--json", "--prompt", "he is")
-    found = json.loads(run(*arguments, "--chat", "--system", "be it").stdout)
+    actual = json.loads(run(*arguments, "--chat", "--system", "be it").stdout)
     text = "<start_of_turn>user\nbe it\n\nhe is<end_of_turn>\n<start_of_turn>model\n"
-    assert found["prompt_tokens"] == len(tokenizer.encode(text))
+    assert actual["prompt_tokens"] == len(tokenizer.encode(text))
 
 
 def test_the_context_ends_a_text(model: Path) -> None:
@@ -133,9 +133,9 @@ def test_the_same_in_python(model: Path) -> None:
     loaded = load(model, activations="float")
     pieces = list(loaded.generate(PROMPT, max_tokens=5))
     assert pieces
-    again = loaded.generate([{"role": "user", "content": "he"}], max_tokens=3)
-    assert "".join(again) or again.statistics.tokens
-    assert again.statistics.end in ("max tokens", "end token")
+    repeated = loaded.generate([{"role": "user", "content": "he"}], max_tokens=3)
+    assert "".join(repeated) or repeated.statistics.tokens
+    assert repeated.statistics.end in ("max tokens", "end token")
     assert "tokenizer.ggml.tokens" not in loaded.properties  # which would be held for nothing
 
 
@@ -180,9 +180,9 @@ def test_what_is_emitted_is_compiled_and_run(model: Path, tmp_path: Path) -> Non
     def call(name: str, tokens: list[int], position: int) -> Result:
         listed = " ".join(map(str, tokens))
         values = [f"{len(tokens)}xi32={listed}", f"i32={position}", *caches]
-        given = [part for value in values for part in ("--input", value)]
+        arguments = [part for value in values for part in ("--input", value)]
         written = [part for file in files for part in ("--output", file)]
-        return run("run", program, "--function", name, *parameters, *given, *written)
+        return run("run", program, "--function", name, *parameters, *arguments, *written)
 
     tokens = list(range(40, 75))
     for name, read in (("prompt", tokens), ("next", [7]), ("prompt", [300, 8, 9]), ("next", [6])):
@@ -238,10 +238,10 @@ def test_ctrl_c_ends_a_text(model: Path) -> None:
     assert "ended by Ctrl-C" in ended.stderr
     as_json = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False)
     assert as_json.returncode == 1
-    found = json.loads(as_json.stdout)
-    assert found["end"] == "closed"
-    assert len(found["tokens"]) == 4
-    assert ended.stdout == found["text"] + "\n" * (not found["text"].endswith("\n"))
+    actual = json.loads(as_json.stdout)
+    assert actual["end"] == "closed"
+    assert len(actual["tokens"]) == 4
+    assert ended.stdout == actual["text"] + "\n" * (not actual["text"].endswith("\n"))
 
 
 # -- perplexity ------------------------------------------------------------------------------------
@@ -254,21 +254,21 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
     arguments = ("perplexity", "--model", model, "--text", tmp_path / "page.txt", "--chunk", "16")
     result = run(*arguments, "--json")
     assert result.exit_code == 0, (result.output, result.exception)
-    found = json.loads(result.stdout)
+    actual = json.loads(result.stdout)
     tokens = tokenizer.encode(TEXT)
     surprises = []
     for start in range(0, len(tokens) - 15, 16):
         part = [1, *tokens[start + 1 : start + 16]]
         logits = Oracle(model).run(part)[0].astype(np.float64)
-        for place in range(8, 15):
-            total = np.log(np.exp(logits[place]).sum())
-            surprises.append(total - logits[place][part[place + 1]])
-    assert found["value"] == pytest.approx(math.exp(np.mean(surprises)), rel=1e-3)
-    assert found["chunks"] == len(tokens) // 16
+        for position in range(8, 15):
+            total = np.log(np.exp(logits[position]).sum())
+            surprises.append(total - logits[position][part[position + 1]])
+    assert actual["value"] == pytest.approx(math.exp(np.mean(surprises)), rel=1e-3)
+    assert actual["chunks"] == len(tokens) // 16
     shown = run(*arguments).stdout
     assert shown == (
-        f"perplexity {found['value']:.4f} +- {found['error']:.4f} ({found['scored']} tokens, "
-        f"{found['chunks']} chunks of 16)\n"
+        f"perplexity {actual['value']:.4f} +- {actual['error']:.4f} ({actual['scored']} tokens, "
+        f"{actual['chunks']} chunks of 16)\n"
     )
 
 
@@ -280,8 +280,8 @@ def test_perplexity_is_the_oracles(model: Path, tokenizer: Tokenizer, tmp_path: 
     [
         ((), 2, "there is no prompt; add --prompt TEXT, or --prompt - for standard input"),
         *(
-            (("--emit", "x", *given), 2, f"--emit does not take {given[0]}: {why}")
-            for given, why in {
+            (("--emit", "x", *inputs), 2, f"--emit does not take {inputs[0]}: {why}")
+            for inputs, why in {
                 ("--prompt", "a"): "it generates no text; remove --prompt",
                 ("--top-k", "1"): "it generates no text",
                 ("--json",): "it generates no text",
@@ -484,9 +484,9 @@ def test_gemma_writes_what_llama_cpp_writes(gemma: Path) -> None:
     arguments = ["--model", str(gemma), "--max-tokens", "16", "--temperature", "0", "--json"]
     for prompt, expected in CONTINUED.items():
         command = [sys.executable, "-m", "subquant", "generate", *arguments, "--prompt", prompt]
-        found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
-        assert found["tokens"] == expected
-    assert found["peak_memory_bytes"] < 1.5 * gemma.stat().st_size
+        actual = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+        assert actual["tokens"] == expected
+    assert actual["peak_memory_bytes"] < 1.5 * gemma.stat().st_size
 
 
 @pytest.mark.skipif(not LONG, reason="compiles Gemma 3 270M, in two minutes; scripts/test --long")

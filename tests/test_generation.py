@@ -172,13 +172,13 @@ TEXT = "hello the world, another there  abcd bcd. the world\n\nhere not on. " * 
 
 def surprises(tokens: list[int], chunk: int) -> list[float]:
     """The formula, in f64, a chunk after the other."""
-    found = []
+    actual = []
     for start in range(0, len(tokens) - chunk + 1, chunk):
         part = [1, *tokens[start + 1 : start + chunk]]
-        for place in range(chunk // 2, chunk - 1):
-            logits = Table().after(part[: place + 1]).astype(np.float64)
-            found.append(float(np.log(np.exp(logits).sum()) - logits[part[place + 1]]))
-    return found
+        for position in range(chunk // 2, chunk - 1):
+            logits = Table().after(part[: position + 1]).astype(np.float64)
+            actual.append(float(np.log(np.exp(logits).sum()) - logits[part[position + 1]]))
+    return actual
 
 
 @pytest.mark.parametrize("chunk", [4, 13, 40, 64])
@@ -186,17 +186,17 @@ def test_perplexity_is_as_defined(chunk: int) -> None:
     tokens = TOKENIZER.encode(TEXT)
     expected = surprises(tokens, chunk)
     steps: list[tuple[int, int, float]] = []
-    found = measure_perplexity(
+    actual = measure_perplexity(
         Table(), TOKENIZER, TEXT, chunk=chunk, progress=lambda *step: steps.append(step)
     )
     mean = np.mean(expected)
-    assert found.value == pytest.approx(math.exp(mean), rel=1e-6)
+    assert actual.value == pytest.approx(math.exp(mean), rel=1e-6)
     error = math.exp(mean) * np.std(expected) / math.sqrt(len(expected) - 1)
-    assert found.error == pytest.approx(error, rel=1e-5)
-    assert found.scored == len(expected) == found.chunks * (chunk - chunk // 2 - 1)
-    assert (found.chunk, found.chunks) == (chunk, len(tokens) // chunk)
-    assert [step[:2] for step in steps] == [(n + 1, found.chunks) for n in range(found.chunks)]
-    assert steps[-1][2] == pytest.approx(found.value)
+    assert actual.error == pytest.approx(error, rel=1e-5)
+    assert actual.scored == len(expected) == actual.chunks * (chunk - chunk // 2 - 1)
+    assert (actual.chunk, actual.chunks) == (chunk, len(tokens) // chunk)
+    assert [step[:2] for step in steps] == [(n + 1, actual.chunks) for n in range(actual.chunks)]
+    assert steps[-1][2] == pytest.approx(actual.value)
 
 
 def test_a_chunk_is_the_context_at_most() -> None:
@@ -234,5 +234,5 @@ def test_a_surprise_beyond_all_numbers() -> None:
         def after(self, tokens: Sequence[int]) -> np.ndarray:
             return np.where(np.arange(SIZE) == 7, np.float32(3e38), np.float32(0))
 
-    found = measure_perplexity(Sure(), TOKENIZER, TEXT)
-    assert found.value == math.inf
+    actual = measure_perplexity(Sure(), TOKENIZER, TEXT)
+    assert actual.value == math.inf

@@ -179,12 +179,12 @@ def test_a_data_set_of_planes(tmp_path: Path) -> None:
     assert loaded.properties == properties
     with np.errstate(all="ignore"):
         for name, tensor in tensors.items():
-            again = loaded.theta.tensor(name)
+            repeated = loaded.theta.tensor(name)
             if isinstance(tensor, QuantizedTensor):
-                assert isinstance(again, QuantizedTensor)
-                got, expected = again.unpack().dequant(), tensor.unpack().dequant()
+                assert isinstance(repeated, QuantizedTensor)
+                got, expected = repeated.unpack().dequant(), tensor.unpack().dequant()
             else:
-                got, expected = again.array, tensor.array
+                got, expected = repeated.array, tensor.array
             np.testing.assert_array_equal(got, expected)
 
 
@@ -810,10 +810,10 @@ def test_gemma_is_imported_in_a_gigabyte(gemma: Path) -> None:
 
 def test_gemma_equals_gguf_in_every_element(gemma: Path) -> None:
     tensors = read_gguf(gemma)[1]
-    others = {tensor.name: tensor for tensor in gguf.GGUFReader(gemma).tensors}
-    assert tensors.keys() == others.keys()
+    rest = {tensor.name: tensor for tensor in gguf.GGUFReader(gemma).tensors}
+    assert tensors.keys() == rest.keys()
     for name, tensor in tensors.items():
-        other = others[name]
+        other = rest[name]
         if isinstance(tensor, PrimitiveTensor):
             np.testing.assert_array_equal(tensor.array, other.data)
             continue

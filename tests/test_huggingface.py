@@ -218,8 +218,8 @@ def test_a_damaged_index_or_configuration_is_an_error_or_read(
     _shards(folder)
     for name in ("config.json", "model.safetensors.index.json"):
         data = (folder / name).read_bytes()
-        place = at % len(data)
-        (folder / name).write_bytes(data[:place] + inserted + data[place + removed :])
+        position = at % len(data)
+        (folder / name).write_bytes(data[:position] + inserted + data[position + removed :])
         try:
             tensors = _read(folder)
         except SubquantError:
@@ -318,8 +318,8 @@ def _check(tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: lis
     np.testing.assert_array_equal(
         dequantize(planar.layout.stored(), parameters), reals.astype(np.float32).astype(expressed)
     )
-    again = tensor_from_record(tensor.name, tensor.record, tensor.arrays)
-    np.testing.assert_array_equal(again.to_planar().layout.dequant(), planar.layout.dequant())  # type: ignore[attr-defined]
+    repeated = tensor_from_record(tensor.name, tensor.record, tensor.arrays)
+    np.testing.assert_array_equal(repeated.to_planar().layout.dequant(), planar.layout.dequant())  # type: ignore[attr-defined]
 
 
 _FORMS = {
@@ -430,12 +430,12 @@ def test_zero_points_less_one_are_read_with_their_carries(tmp_path: Path) -> Non
 )
 def test_groups_of_consecutive_inputs_in_any_order(tmp_path: Path, order: list[int]) -> None:
     indices = np.repeat(order, 8).astype(np.int32)
-    said = np.repeat([0, 1, 2], 8) if not any(order) else indices
-    arrays, q, z, reals = _layer("gptq", np.random.default_rng(7), 24, 8, 8, 0x11111111, said)
+    message = np.repeat([0, 1, 2], 8) if not any(order) else indices
+    arrays, q, z, reals = _layer("gptq", np.random.default_rng(7), 24, 8, 8, 0x11111111, message)
     config = {"quantization_config": {**_GPTQ, "group_size": 8}}
     tensors = _read(_checkpoint(tmp_path, {**arrays, "l.g_idx": indices}, config))
     assert set(tensors) == {"l.weight"}
-    _check(tensors["l.weight"], q, z[said[::8]], reals, [1, 8])
+    _check(tensors["l.weight"], q, z[message[::8]], reals, [1, 8])
 
 
 def test_groups_that_are_not_consecutive_are_unsupported(tmp_path: Path) -> None:

@@ -312,14 +312,14 @@ def test_inspect_shows_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("COLUMNS", "100")
     result = run("inspect", irpa_file(tmp_path))
     assert result.exit_code == 0
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert lines[:2] == ["hparams.n = 2", "long = 9 values"]
-    assert "blk.0.w 4x64 BlockScaledLayout 8.50 272 bytes" in lines
-    assert "d 4x2x1xfloat16, qs 4x2x32xint8 256" in lines
-    assert "norm 5 bfloat16 16.00 10 bytes" in lines
-    assert "empty 0x4 int8 0 bytes" in lines
-    assert "scale float32, rscale float32 1" in lines
-    assert lines[-1] == "4 tensors 262 all 8.85 290 bytes"
+    text_lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert text_lines[:2] == ["hparams.n = 2", "long = 9 values"]
+    assert "blk.0.w 4x64 BlockScaledLayout 8.50 272 bytes" in text_lines
+    assert "d 4x2x1xfloat16, qs 4x2x32xint8 256" in text_lines
+    assert "norm 5 bfloat16 16.00 10 bytes" in text_lines
+    assert "empty 0x4 int8 0 bytes" in text_lines
+    assert "scale float32, rscale float32 1" in text_lines
+    assert text_lines[-1] == "4 tensors 262 all 8.85 290 bytes"
 
 
 def test_inspect_shows_packed_types_of_gguf(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_scales_of_weights_are_not_shown(tmp_path: Path) -> None:
 
 
 def test_property_lines_are_short_and_printable() -> None:
-    lines = property_lines({"a": {"b\n": "x" * 1000, "c": {}}, "d": list(range(100))})
-    assert lines[0].startswith(r"a.b\n = 'xxx")
-    assert len(lines[0]) < 100
-    assert lines[1:] == ["a.c = {}", "d = 100 values"]
+    text_lines = property_lines({"a": {"b\n": "x" * 1000, "c": {}}, "d": list(range(100))})
+    assert text_lines[0].startswith(r"a.b\n = 'xxx")
+    assert len(text_lines[0]) < 100
+    assert text_lines[1:] == ["a.c = {}", "d = 100 values"]

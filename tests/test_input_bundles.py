@@ -29,21 +29,21 @@ def test_files_have_their_names_there(here: Path) -> None:
     names = [bundle.add("a/x.npy", "one"), bundle.add("y.npy", "two", b"y")]
     with pytest.raises(InputError, match="cannot read 'none': No such file"):
         bundle.add("none", "three")
-    with unpack_bundle(bundle.label, bundle.blobs) as found:
-        paths = [found.path(name) for name in names]
+    with unpack_bundle(bundle.label, bundle.blobs) as actual:
+        paths = [actual.path(name) for name in names]
         assert [Path(path).read_bytes() for path in paths] == [b"x", b"y"]
         assert [os.path.basename(path) for path in paths] == ["x.npy", "y.npy"]
-        assert found.read_reproducer() == found.read(found.path("none")) == []
-        assert found.model == MODEL
-        assert sorted(os.listdir(found.folder)) == [".held", "one", "two"]
-    assert not Path(found.folder).exists()
+        assert actual.read_reproducer() == actual.read(actual.path("none")) == []
+        assert actual.model == MODEL
+        assert sorted(os.listdir(actual.folder)) == [".held", "one", "two"]
+    assert not Path(actual.folder).exists()
 
 
 def test_a_model_that_is_to_have_a_path() -> None:
     bundle = InputBundle(MODEL, "r", as_file=True)
-    with unpack_bundle(bundle.label, bundle.blobs) as found:
-        assert found.model == Input("m/x.mlir", os.path.join(found.folder, "model", "x.mlir"))
-        assert found.model.read() == b"module {}"
+    with unpack_bundle(bundle.label, bundle.blobs) as actual:
+        assert actual.model == Input("m/x.mlir", os.path.join(actual.folder, "model", "x.mlir"))
+        assert actual.model.read() == b"module {}"
 
 
 @pytest.mark.parametrize("has_data", [False, True])
@@ -55,9 +55,9 @@ def test_a_model_has_the_files_beside_it(has_data: bool) -> None:
     if not has_data:
         Path("m/parts.bin").unlink()
     bundle = InputBundle(Input("m/parts.onnx", data=Path("m/parts.onnx").read_bytes()), "r")
-    with unpack_bundle(bundle.label, bundle.blobs) as found:
-        assert found.model.path is not None
-        path = Path(found.model.path)
+    with unpack_bundle(bundle.label, bundle.blobs) as actual:
+        assert actual.model.path is not None
+        path = Path(actual.model.path)
         assert path.read_bytes() == Path("m/parts.onnx").read_bytes()
         beside = path.with_name("parts.bin")
         assert beside.exists() == has_data
@@ -79,9 +79,9 @@ def test_files_below_the_model_go_along_and_no_others() -> None:
     for number in range(3):
         path = f"m/{number}.onnx"
         bundle = InputBundle(Input(path, data=Path(path).read_bytes()), "r")
-        with unpack_bundle(bundle.label, bundle.blobs) as found:
-            every = [each for each in Path(found.folder).rglob("*") if each.is_file()]
-            names = {str(each.relative_to(found.folder)) for each in every}
+        with unpack_bundle(bundle.label, bundle.blobs) as actual:
+            every = [each for each in Path(actual.folder).rglob("*") if each.is_file()]
+            names = {str(each.relative_to(actual.folder)) for each in every}
             sent.append(sorted(names - {".held"}))
     assert sent == [["model/0.onnx", "model/d/parts.bin"], [], []]
 
@@ -89,18 +89,20 @@ def test_files_below_the_model_go_along_and_no_others() -> None:
 def test_errors_and_reproducers_name_the_callers_files() -> None:
     bundle = InputBundle(MODEL, "out/my model.reproducer.mlir", as_file=True)
     other = bundle.add("y.npy", "input0", b"")
-    with unpack_bundle(bundle.label, bundle.blobs) as found:
-        replay = f"iree-compile {found.reproducer} --flag={found.path(other)}"
-        Path(found.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
-        place = Place(str(found.model.path), 3, 5)
-        error = CompilerError(f"cannot read '{found.path(other)}'", place, (f"replay: {replay}",))
-        fields = found.renamed(error)
-        (reproducer,) = found.read_reproducer()
-    said = "iree-compile 'out/my model.reproducer.mlir' --flag=y.npy"
+    with unpack_bundle(bundle.label, bundle.blobs) as actual:
+        replay = f"iree-compile {actual.reproducer} --flag={actual.path(other)}"
+        Path(actual.reproducer).write_bytes(f"// {replay}\n// {replay}\n\xff".encode("latin-1"))
+        position = Place(str(actual.model.path), 3, 5)
+        error = CompilerError(
+            f"cannot read '{actual.path(other)}'", position, (f"replay: {replay}",)
+        )
+        fields = actual.renamed(error)
+        (reproducer,) = actual.read_reproducer()
+    message = "iree-compile 'out/my model.reproducer.mlir' --flag=y.npy"
     assert fields["message"] == "cannot read 'y.npy'"
     assert fields["place"] == ["m/x.mlir", 3, 5]
-    assert fields["notes"] == [f"replay: {said}"]
-    assert reproducer == f"// {said}\n// {replay}\n\xff".encode("latin-1")
+    assert fields["notes"] == [f"replay: {message}"]
+    assert reproducer == f"// {message}\n// {replay}\n\xff".encode("latin-1")
 
 
 def test_files_that_flags_name_go_along() -> None:
@@ -114,15 +116,15 @@ def test_files_that_flags_name_go_along() -> None:
     assert files == {path: path.encode() for path in ("spec.mlir", "d/spec.mlir", "d/x")}
     bundle = InputBundle(MODEL, "r")
     bundle.add_flag_files(files)
-    with unpack_bundle(bundle.label, bundle.blobs) as found:
-        spec, two, entry, *others = found.flags(flags)
-        assert others == ["--cpu=host", "--x=1.5"]
+    with unpack_bundle(bundle.label, bundle.blobs) as actual:
+        spec, two, entry, *rest = actual.flags(flags)
+        assert rest == ["--cpu=host", "--x=1.5"]
         assert Path(spec.removeprefix("--spec=")).read_text() == "spec.mlir"
         first, second = two.removeprefix("--two=a=").split(",b=")
         assert [Path(first).read_text(), Path(second).read_text()] == ["d/spec.mlir", "d/x"]
         assert entry == f"--entry={second}@f"
         error = CompilerError(f"{first} and {spec.removeprefix('--spec=')} are wrong")
-        assert found.renamed(error)["message"] == "d/spec.mlir and spec.mlir are wrong"
+        assert actual.renamed(error)["message"] == "d/spec.mlir and spec.mlir are wrong"
 
 
 @pytest.mark.parametrize("value", ["d/", "none/x", "d.d", "./d.d"])

@@ -55,11 +55,11 @@ def test_diagnostic(text, tmp_path):
         verify(path)
     error = caught.value
     line, column, class_name, message, notes = expected.groups()
-    place = str(path)
+    position = str(path)
     if line is not None:
-        place += f":{text.count(chr(10), 0, expected.end()) + int(line)}:{column}"
+        position += f":{text.count(chr(10), 0, expected.end()) + int(line)}:{column}"
     shown = str(error).split("\n")[0]
-    assert shown == f"{place}: error: {message}"
+    assert shown == f"{position}: error: {message}"
     assert type(error).__name__ == class_name
     assert error.exit_status == 1
     without_ir = [note for note in error.notes if not note.startswith("see current operation")]
@@ -277,8 +277,8 @@ def bytecode():
 class Data:
     """A file that records writes."""
 
-    def __init__(self, parts):
-        self.write = parts.append
+    def __init__(self, pieces):
+        self.write = pieces.append
 
 
 def test_bytecode_is_read():

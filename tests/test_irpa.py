@@ -88,14 +88,14 @@ def read(data: bytes, folder: Path) -> Archive:
 
 
 def test_an_archive_made_by_hand(tmp_path: Path) -> None:
-    found = read(archive(data_entry(), data_entry(20, 3, 1, (0, 0))), tmp_path)
-    assert list(found) == ["a", "b"]
-    assert found.headers == 1
-    assert found["a"].metadata == PYTORCH
+    actual = read(archive(data_entry(), data_entry(20, 3, 1, (0, 0))), tmp_path)
+    assert list(actual) == ["a", "b"]
+    assert actual.headers == 1
+    assert actual["a"].metadata == PYTORCH
     expected = np.frombuffer(STORAGE[:12], "<i2").reshape(2, 3)
-    np.testing.assert_array_equal(found["a"].array(), expected, strict=True)
-    assert found["b"].content() == b"\x14\x15\x16"
-    assert found["b"].array().tolist() == [20, 21, 22]
+    np.testing.assert_array_equal(actual["a"].array(), expected, strict=True)
+    assert actual["b"].content() == b"\x14\x15\x16"
+    assert actual["b"].array().tolist() == [20, 21, 22]
 
 
 def test_skipped_entries_and_entries_of_newer_writers(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_skipped_entries_and_entries_of_newer_writers(tmp_path: Path) -> None:
 
 def test_shared_and_nested_data(tmp_path: Path) -> None:
     """Tied weights, and a part of a tensor."""
-    found = read(
+    actual = read(
         archive(
             data_entry(0, 12),
             data_entry(0, 12, 1),
@@ -115,19 +115,19 @@ def test_shared_and_nested_data(tmp_path: Path) -> None:
         ),
         tmp_path,
     )
-    np.testing.assert_array_equal(found["a"].array(), found["b"].array())
-    assert found["c"].content() == STORAGE[4:8]
+    np.testing.assert_array_equal(actual["a"].array(), actual["b"].array())
+    assert actual["c"].content() == STORAGE[4:8]
 
 
 def test_linked_archives(tmp_path: Path) -> None:
     first, second = archive(data_entry()), archive(data_entry(2, 12, 1))
     first += bytes(-len(first) % 16)
     linked = archive(data_entry(), following=len(first)).ljust(len(first), b"\0") + second
-    found = read(linked, tmp_path)
-    assert found.headers == 2
-    assert found["b"].content() == STORAGE[2:14]
+    actual = read(linked, tmp_path)
+    assert actual.headers == 2
+    assert actual["b"].content() == STORAGE[2:14]
     with pytest.raises(UnsupportedError, match=r"2 archives linked together.*subquant import"):
-        check_mountable(found.path)
+        check_mountable(actual.path)
 
 
 @pytest.mark.parametrize(
@@ -156,19 +156,19 @@ def test_splats(pattern: bytes, dtype: str, value: float, tmp_path: Path) -> Non
             writer.add_tensor("a", array)
             writer.add_tensor("b", array[:2] + array[:2])
         assert (tmp_path / "y.irpa").stat().st_size == 4096
-        again = Archive(tmp_path / "y.irpa")
-        assert again["a"].pattern == array[0, 0].tobytes()
-        assert again["a"].array().shape == (rows, 3)
-        assert (again["b"].array() == 2 * value).all()
+        repeated = Archive(tmp_path / "y.irpa")
+        assert repeated["a"].pattern == array[0, 0].tobytes()
+        assert repeated["a"].array().shape == (rows, 3)
+        assert (repeated["b"].array() == 2 * value).all()
 
 
 def test_a_splat_without_metadata_has_elements_of_its_pattern(tmp_path: Path) -> None:
     array = read(archive(splat_entry(12, b"\1\2\3\4")), tmp_path)["a"].array()
     assert array.tolist() == [0x04030201] * 3
     for size, dtype in ((1, "u1"), (2, "u2"), (8, "u8"), (16, "c16")):
-        found = read(archive(splat_entry(2 * size, bytes(range(size)))), tmp_path)["a"].array()
-        assert (found.dtype, found.shape) == (np.dtype(dtype), (2,))
-        assert found.tobytes() == 2 * bytes(range(size))
+        actual = read(archive(splat_entry(2 * size, bytes(range(size)))), tmp_path)["a"].array()
+        assert (actual.dtype, actual.shape) == (np.dtype(dtype), (2,))
+        assert actual.tobytes() == 2 * bytes(range(size))
     with pytest.raises(UnsupportedError, match="entry 'a' is a splat, not data"):
         read(archive(splat_entry(12, b"\1\2\3\4")), tmp_path)["a"].content()
 
@@ -178,8 +178,8 @@ def test_a_splat_without_metadata_has_elements_of_its_pattern(tmp_path: Path) ->
 
 def arrays() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
-    made = {name: rng.integers(0, 9, (3, 5)).astype(dtype) for name, dtype in DTYPES.items()}
-    made |= {
+    created = {name: rng.integers(0, 9, (3, 5)).astype(dtype) for name, dtype in DTYPES.items()}
+    created |= {
         "scalar": np.array(1.5, np.float32),
         "empty": np.zeros((4, 0), np.int8),
         "transposed": np.arange(12, dtype=np.int32).reshape(3, 4).T,
@@ -187,25 +187,25 @@ def arrays() -> dict[str, np.ndarray]:
         "größe/µ": np.ones(3, np.uint8),
         "": np.ones(1, np.uint8),
     }
-    return made
+    return created
 
 
 def write(path: Path) -> dict[str, np.ndarray]:
-    made = arrays()
+    created = arrays()
     with create_archive(path) as writer:
-        for name, array in made.items():
+        for name, array in created.items():
             writer.add_tensor(name, array)
         writer.add_blob("blob", b"plain bytes")
-    return made
+    return created
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    made = write(tmp_path / "x.irpa")
-    found = Archive(tmp_path / "x.irpa")
-    assert list(found) == [*made, "blob"]
-    assert found["blob"].content() == b"plain bytes"
-    for name, array in made.items():
-        got = found[name].array()
+    created = write(tmp_path / "x.irpa")
+    actual = Archive(tmp_path / "x.irpa")
+    assert list(actual) == [*created, "blob"]
+    assert actual["blob"].content() == b"plain bytes"
+    for name, array in created.items():
+        got = actual[name].array()
         assert (got.dtype, got.shape) == (array.dtype, array.shape)
         assert got.tobytes() == array.tobytes()
         assert not got.flags.writeable
@@ -233,13 +233,13 @@ def test_the_metadata_says_what_the_elements_are(dtype: str, tmp_path: Path) -> 
 
 
 def test_iree_reads_what_we_write(tmp_path: Path) -> None:
-    made = write(tmp_path / "x.irpa")
+    created = write(tmp_path / "x.irpa")
     index = iree.runtime.ParameterIndex()
     index.load(str(tmp_path / "x.irpa"))
     entries = dict(index.items())
-    assert set(entries) == {*made, "blob"}
+    assert set(entries) == {*created, "blob"}
     ours = Archive(tmp_path / "x.irpa")
-    for name, array in made.items():
+    for name, array in created.items():
         entry = entries[name]
         assert entry.length == array.nbytes
         assert entry.metadata == ours[name].metadata
@@ -249,13 +249,13 @@ def test_iree_reads_what_we_write(tmp_path: Path) -> None:
 
 
 def test_iree_dump_parameters_reads_what_we_write(tmp_path: Path) -> None:
-    made = write(tmp_path / "x.irpa")
+    created = write(tmp_path / "x.irpa")
     tool = Path(sys.executable).parent / "iree-dump-parameters"
     command = [str(tool), f"--parameters={tmp_path / 'x.irpa'}"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    total = sum(array.nbytes for array in made.values()) + len("plain bytes")
-    assert f"{len(made) + 1} entries, {total} total bytes" in shown
-    assert f"{made['float32'].nbytes} | `float32`" in shown
+    total = sum(array.nbytes for array in created.values()) + len("plain bytes")
+    assert f"{len(created) + 1} entries, {total} total bytes" in shown
+    assert f"{created['float32'].nbytes} | `float32`" in shown
 
 
 def test_we_read_what_iree_writes(tmp_path: Path) -> None:
@@ -264,11 +264,11 @@ def test_we_read_what_iree_writes(tmp_path: Path) -> None:
     index.add_buffer("blob", b"123")
     index.add_splat("s", b"\x05\x00", 10)
     index.create_archive_file(str(tmp_path / "x.irpa"))
-    found = Archive(tmp_path / "x.irpa")
-    assert set(found) == {"x", "blob", "s"}
-    assert found["x"].array().tolist() == [[0, 1, 2], [3, 4, 5]]
-    assert found["blob"].content() == b"123"
-    assert found["s"].array().tolist() == [5] * 5
+    actual = Archive(tmp_path / "x.irpa")
+    assert set(actual) == {"x", "blob", "s"}
+    assert actual["x"].array().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert actual["blob"].content() == b"123"
+    assert actual["s"].array().tolist() == [5] * 5
 
 
 PROGRAM = """
@@ -335,14 +335,14 @@ def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_source_can_be_written_over_while_it_is_mapped(tmp_path: Path) -> None:
-    made = write(tmp_path / "x.irpa")
-    found = Archive(tmp_path / "x.irpa")
+    created = write(tmp_path / "x.irpa")
+    actual = Archive(tmp_path / "x.irpa")
     with create_archive(tmp_path / "x.irpa") as writer:
-        for name in reversed(list(found)):
-            writer.add_tensor(name, found[name].array())
-    again = Archive(tmp_path / "x.irpa")
-    assert list(again) == list(reversed(list(found)))
-    assert again["float64"].array().tobytes() == made["float64"].tobytes()
+        for name in reversed(list(actual)):
+            writer.add_tensor(name, actual[name].array())
+    repeated = Archive(tmp_path / "x.irpa")
+    assert list(repeated) == list(reversed(list(actual)))
+    assert repeated["float64"].array().tobytes() == created["float64"].tobytes()
 
 
 def test_shared_data_stays_shared(tmp_path: Path) -> None:
@@ -356,11 +356,11 @@ def test_shared_data_stays_shared(tmp_path: Path) -> None:
             writer.add_tensor(f"n{number}", np.full(6, number, np.int16))
     index = iree.runtime.ParameterIndex()
     index.load(str(tmp_path / "y.irpa"))
-    places = {
+    positions = {
         name: np.asarray(entry.file_view).ctypes.data for name, entry in dict(index.items()).items()
     }
-    assert places["a"] == places["b"]
-    assert len(set(places.values())) == 5
+    assert positions["a"] == positions["b"]
+    assert len(set(positions.values())) == 5
     written = Archive(tmp_path / "y.irpa")
     for name, entry in source.items():
         np.testing.assert_array_equal(written[name].array(), entry.array(), strict=True)
@@ -395,10 +395,10 @@ def test_any_arrays_under_any_names(made: dict[str, np.ndarray]) -> None:
             for name, array in made.items():
                 writer.add_tensor(name, array)
         check_mountable(path)
-        found = Archive(path)
-        assert list(found) == list(made)
+        actual = Archive(path)
+        assert list(actual) == list(made)
         for name, array in made.items():
-            got = found[name].array()
+            got = actual[name].array()
             assert (got.dtype, got.shape) == (array.dtype, array.shape)
             assert got.tobytes() == array.tobytes()
         index = iree.runtime.ParameterIndex()
@@ -691,8 +691,8 @@ def test_what_we_open_iree_reads_alike(tmp_path: Path) -> None:
         paths.append(str(path))
         for name, entry in Archive(path).items():
             data = b"" if entry.data is None else entry.content()
-            sums = zlib.crc32(data), zlib.crc32(entry.metadata)
-            expected.append(f"{path} {name!a} {entry.length} {sums[0]} {sums[1]}")
+            accumulators = zlib.crc32(data), zlib.crc32(entry.metadata)
+            expected.append(f"{path} {name!a} {entry.length} {accumulators[0]} {accumulators[1]}")
     assert len(paths) > 100
     command = [sys.executable, "-c", READ_BY_IREE, *paths]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

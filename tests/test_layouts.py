@@ -112,8 +112,8 @@ def test_scales_of_every_kind(name: str) -> None:
     """All pairs of special f16 values in the scale and the minimum, and 2,048 more scales."""
     reals = [field for field in ("d", "m", "dmin") if field in BLOCK_TYPES[name].block.names]
     pairs = np.stack(np.meshgrid(SPECIAL, SPECIAL), -1).reshape((-1, 2))
-    others = np.arange(0, 2**16, 32, dtype=np.uint16)
-    bits = np.concatenate([pairs, np.stack([others, others[::-1]], -1)])
+    rest = np.arange(0, 2**16, 32, dtype=np.uint16)
+    bits = np.concatenate([pairs, np.stack([rest, rest[::-1]], -1)])
     blocks = random_blocks(name, len(bits), seed=1)
     for column, field in enumerate(reals):
         blocks[field] = bits[:, column].view(np.float16)
@@ -183,8 +183,8 @@ def test_the_high_bits_of_6_bit_minimums_are_shifted(
     def unshifted(
         self: PackedIntegers, planes: dict[str, np.ndarray], shape: tuple[int, ...]
     ) -> np.ndarray:
-        parts = [unpack_bits(planes[name], bits) for name, bits in self.bits.items()]
-        return np.bitwise_or.reduce(parts).reshape(shape)
+        pieces = [unpack_bits(planes[name], bits) for name, bits in self.bits.items()]
+        return np.bitwise_or.reduce(pieces).reshape(shape)
 
     monkeypatch.setattr(PackedIntegers, "packed", unshifted)
     wrong = layout.dequant_blocked()[0, ..., 0] != expected
@@ -198,8 +198,8 @@ def test_6_bit_scales(name: str) -> None:
     scales = np.array([q4_k_integers(block)[0] for block in blocks], np.float32)
     layout = tensor_of(name, blocks).unpack()
     assert isinstance(layout, SuperBlockLayout)
-    found = layout.block_form().real_scales(ExpressedType.F32)
-    np.testing.assert_array_equal(found.reshape(scales.shape), scales)
+    actual = layout.block_form().real_scales(ExpressedType.F32)
+    np.testing.assert_array_equal(actual.reshape(scales.shape), scales)
     np.testing.assert_array_equal(
         layout.dequant_blocked()[0], scales[..., None] * layout.values()[0].astype(np.float32)
     )
@@ -263,11 +263,11 @@ def test_records(name: str) -> None:
     record = tensor.record
     assert record["type_name"] == "PlanarQuantizedTensor"
     assert record["layout_type"] == BLOCK_TYPES[name].layout.__name__
-    again = tensor_from_record("w", record, tensor.arrays)
-    assert isinstance(again, PlanarQuantizedTensor)
+    repeated = tensor_from_record("w", record, tensor.arrays)
+    assert isinstance(repeated, PlanarQuantizedTensor)
     with np.errstate(all="ignore"):
-        assert_same_bits(again.unpack().dequant(), reference(name, blocks))
-    assert GgmlTensor.from_record("w", record, again.unpack().planes).shape == tensor.shape
+        assert_same_bits(repeated.unpack().dequant(), reference(name, blocks))
+    assert GgmlTensor.from_record("w", record, repeated.unpack().planes).shape == tensor.shape
 
 
 @pytest.mark.parametrize(
@@ -545,9 +545,9 @@ def test_packed_storage_of_blocks_along_any_axes(bits: int, signed: bool, asymme
 def test_packed_planes_that_do_not_fit(
     planes: dict[str, np.ndarray], metadata: dict[str, Any], message: str
 ) -> None:
-    given = {"block_shape": [1, 4], "storage": "i4", "packed": True, **metadata}
+    arguments = {"block_shape": [1, 4], "storage": "i4", "packed": True, **metadata}
     with pytest.raises(InputError, match=message):
-        BlockAffineLayout((2, 8), {"d": np.ones((2, 2), np.float32), **planes}, given)
+        BlockAffineLayout((2, 8), {"d": np.ones((2, 2), np.float32), **planes}, arguments)
 
 
 def test_layouts_by_name() -> None:
@@ -571,10 +571,10 @@ def test_blocks_are_a_sub_channel_type(name: str) -> None:
         layout.stored(), replace(parameters, expressed=ExpressedType.F32, scales=parameters.scales)
     )
     np.testing.assert_array_equal(wide, layout.dequant())
-    again = BlockAffineLayout.of_quantized(layout.stored(), parameters)
-    np.testing.assert_array_equal(again.dequant(), layout.dequant())
+    repeated = BlockAffineLayout.of_quantized(layout.stored(), parameters)
+    np.testing.assert_array_equal(repeated.dequant(), layout.dequant())
     np.testing.assert_array_equal(
-        dequantize(layout.stored(), again.parameters()), dequantize(layout.stored(), parameters)
+        dequantize(layout.stored(), repeated.parameters()), dequantize(layout.stored(), parameters)
     )
 
 
@@ -615,8 +615,8 @@ def test_packed_blocks_with_another_zero() -> None:
     assert str(layout.storage) == "i8<-1:2>"
     np.testing.assert_array_equal(layout.values(), values)
     assert_same_bits(layout.dequant(), np.array([[0.5, -0.0, -0.5, -1]], np.float32))
-    again = dequantize(layout.values().reshape((1, 4)), layout.parameters())
-    assert_same_bits(again.astype(np.float32), layout.dequant())
+    repeated = dequantize(layout.values().reshape((1, 4)), layout.parameters())
+    assert_same_bits(repeated.astype(np.float32), layout.dequant())
 
 
 @pytest.mark.parametrize(

@@ -89,9 +89,9 @@ def integers(cpu: Device, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
     return Compiled(TinyModel("llama", INTEGERS), cpu, folder, options, Shape(24, (8,)))
 
 
-def check(found: np.ndarray, expected: np.ndarray) -> None:
+def check(actual: np.ndarray, expected: np.ndarray) -> None:
     """Compare floats; see `test_transformer.check`."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_activations_of_8_bits(integers: Compiled) -> None:
     blocks: a few percent of the logits' own deviation.
     """
     session = integers.session()
-    found = np.array([session.next(token) for token in TOKENS])
+    actual = np.array([session.next(token) for token in TOKENS])
     deviation = integers.expected.std()
-    assert np.sqrt(((found - integers.expected) ** 2).mean()) < 0.03 * deviation
+    assert np.sqrt(((actual - integers.expected) ** 2).mean()) < 0.03 * deviation
     session.reset()
-    np.testing.assert_allclose(session.all_logits(TOKENS), found, rtol=0, atol=0.1 * deviation)
+    np.testing.assert_allclose(session.all_logits(TOKENS), actual, rtol=0, atol=0.1 * deviation)
 
 
 def test_weights_in_blocks_are_computed_by_kernels(integers: Compiled) -> None:
@@ -307,18 +307,18 @@ def files(folder: Path) -> list[Path]:
 @pytest.fixture
 def compilations(kept: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """A second emit to the same files gives the same contents."""
-    cache, given = Cache(kept), []
+    cache, inputs = Cache(kept), []
     [record] = [each for _, each in cache.records() if "about" in each.fields]
     executable, archive = (cache.blob(record.blobs[name]) for name in ("executable", "parameters"))
 
     def compile_again(source: bytes, options: object, *, parameters: Path, **_: object) -> bytes:
-        given.append(parameters)
+        inputs.append(parameters)
         parameters.write_bytes(archive)
         return executable
 
     monkeypatch.setattr(loading, "_program", lambda *arguments: b"")
     monkeypatch.setattr("subquant.compiler.compilation.compile_to_bytes", compile_again)
-    return given
+    return inputs
 
 
 def test_what_is_not_whole_is_made_again(
@@ -327,15 +327,15 @@ def test_what_is_not_whole_is_made_again(
     shutil.copytree(kept, tmp_path / "cache")
 
     def steps() -> list[str]:
-        found: list[str] = []
+        actual: list[str] = []
         loading.load(
             model_file,
             threads=1,
             activations="float",
             cache=tmp_path / "cache",
-            progress=found.append,
+            progress=actual.append,
         )
-        return found
+        return actual
 
     assert steps() == ["load"]
     assert not compilations

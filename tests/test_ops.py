@@ -171,10 +171,10 @@ def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -
     np.testing.assert_allclose(result, reals(x) @ reals(w).T, rtol=1e-6, atol=1e-6)
     where = request.getfixturevalue(device)
     if where.is_vulkan:
-        found = compiled(linear, [x, w], where)
+        actual = compiled(linear, [x, w], where)
     else:
-        found = compiled_with(affine_linears, case, where)
-    np.testing.assert_array_equal(found, result)
+        actual = compiled_with(affine_linears, case, where)
+    np.testing.assert_array_equal(actual, result)
 
 
 def test_a_long_affine_linear_does_not_overflow() -> None:
@@ -188,11 +188,11 @@ def test_a_long_affine_linear_does_not_overflow() -> None:
     assert linear(tensor, tensor) == [[np.float32(length * 255.0 * 255.0)]]
 
 
-def check_close(function: Any, arguments: list[Any], found: np.ndarray, magnitude: Any) -> None:
+def check_close(function: Any, arguments: list[Any], actual: np.ndarray, magnitude: Any) -> None:
     """Compare with exact sums; `magnitude` is the sum of the terms' magnitudes."""
     depth = reals(arguments[1]).shape[-1]
     exact = reals(arguments[0]) @ reals(arguments[1]).T
-    assert (np.abs(found - exact) <= (depth + 4) * UNIT * magnitude).all()
+    assert (np.abs(actual - exact) <= (depth + 4) * UNIT * magnitude).all()
 
 
 def magnitude_of(x: Any, w: Any) -> np.ndarray:
@@ -204,8 +204,8 @@ def magnitude_of(x: Any, w: Any) -> np.ndarray:
         return 0 if numbers is None else np.repeat(np.abs(numbers.astype(np.float64)), size, -1)
 
     scales, offsets = spread(form.real_scales(f32)), spread(form.real_offsets(f32))
-    parts = scales * (np.abs(form.storage.astype(np.float64)) + spread(form.zero_points))
-    return np.asarray(np.abs(reals(x)) @ (parts + offsets).T)
+    pieces = scales * (np.abs(form.storage.astype(np.float64)) + spread(form.zero_points))
+    return np.asarray(np.abs(reals(x)) @ (pieces + offsets).T)
 
 
 BLOCKS = (*COMPUTED, "dynamic", "zero points")
@@ -248,17 +248,17 @@ def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureReque
     assert linear.choose(x, w) == "blocks"
     check_close(linear, [x, w], result, magnitude_of(x, w))
     where = request.getfixturevalue(device)
-    found = compiled_with(
+    actual = compiled_with(
         block_linears_on_vulkan if where.is_vulkan else block_linears, name, where
     )
-    check_close(linear, [x, w], found, magnitude_of(x, w))
+    check_close(linear, [x, w], actual, magnitude_of(x, w))
     assert "subquant.dequantize" in text_of(linear, x, w)
     lowered = compile_to_bytes(text_of(linear, x, w), emit="mlir").decode()
     count = w.shape[0] * w.shape[1]
     assert count not in sizes_of(lowered, "f32"), "the weights were dequantized"
     layout = w.unpack()
-    held = sum(plane.nbytes for plane in layout.planes.values() if plane.dtype.kind in "iu")
-    if held < count and "table" not in layout.metadata:
+    stored = sum(plane.nbytes for plane in layout.planes.values() if plane.dtype.kind in "iu")
+    if stored < count and "table" not in layout.metadata:
         assert count not in sizes_of(lowered, "i8"), "the weights were unpacked"
 
 
@@ -287,8 +287,8 @@ def test_weights_that_a_function_brings_along(
     def function(values: Any) -> Any:
         return linear(values, w)
 
-    found = compiled(function, [x], request.getfixturevalue(device))
-    check_close(linear, [x, w], found, np.abs(x) @ np.abs(reals(w)).T * 20)
+    actual = compiled(function, [x], request.getfixturevalue(device))
+    check_close(linear, [x, w], actual, np.abs(x) @ np.abs(reals(w)).T * 20)
     text = text_of(function, x)
     assert "subquant.dequantize" in text
     assert "256x512xf32" not in compile_to_bytes(text, emit="mlir").decode()
@@ -334,8 +334,8 @@ def test_bias_and_matmul(cpu: Device) -> None:
     np.testing.assert_array_equal(matmul(x, w, transpose_rhs=True), linear(x, w))
     right = PrimitiveTensor(normal((64, 5), 9))
     np.testing.assert_allclose(matmul(x, right), x @ right.array, rtol=1e-5, atol=1e-5)
-    found = compiled(linear, [x, w, bias], cpu)
-    np.testing.assert_allclose(found, linear(x, w, bias), rtol=1e-5, atol=1e-5)
+    actual = compiled(linear, [x, w, bias], cpu)
+    np.testing.assert_allclose(actual, linear(x, w, bias), rtol=1e-5, atol=1e-5)
 
 
 KINDS = ("affine", "dynamic", "dynamic per row", *COMPUTED, "float")
@@ -383,16 +383,16 @@ def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     with recorded() as ran:
         result = linear(x, w)
     assert ran == [Ran("linear", implementation)]
-    found = compiled_with(random_linears, str(seed), cpu)
+    actual = compiled_with(random_linears, str(seed), cpu)
     if implementation == "affine":
-        np.testing.assert_array_equal(found, result)
+        np.testing.assert_array_equal(actual, result)
         return
     if implementation == "blocks":
         magnitude = magnitude_of(x, w)
     else:
         magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
     check_close(linear, [x, w], result, magnitude)
-    check_close(linear, [x, w], found, magnitude)
+    check_close(linear, [x, w], actual, magnitude)
 
 
 # -- convolution ----------------------------------------------------------------------------------
@@ -430,14 +430,14 @@ OFFSETS = ("none", "x", "both")
 
 @functools.cache
 def affine_convolutions() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for case, (image, kernel, options) in CONVOLUTIONS.items():
         for offsets in OFFSETS:
             x = per_tensor(normal(image), None if offsets == "none" else -31)
             several = rng(2).integers(-20, 20, kernel[0]) if offsets == "both" else None
             operands = [x, per_row(normal(kernel, 1), several)]
-            found[f"{case} {offsets}"] = functools.partial(conv2d, **options), operands
-    return found
+            actual[f"{case} {offsets}"] = functools.partial(conv2d, **options), operands
+    return actual
 
 
 def affine_convolutions_on_devices() -> dict[str, Any]:
@@ -461,8 +461,8 @@ def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
     np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
     if f"{case} {offsets}" in affine_convolutions_on_devices():
-        found = compiled_with(affine_convolutions_on_devices, f"{case} {offsets}", cpu)
-        np.testing.assert_array_equal(found, result)
+        actual = compiled_with(affine_convolutions_on_devices, f"{case} {offsets}", cpu)
+        np.testing.assert_array_equal(actual, result)
 
 
 def random_convolution(seed: int) -> tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]:
@@ -486,13 +486,13 @@ def random_convolution(seed: int) -> tuple[tuple[int, ...], tuple[int, ...], dic
 
 @functools.cache
 def random_convolutions() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for seed in range(examples(6)):
         image, kernel, options = random_convolution(seed)
         x = per_tensor(normal(image, seed), int(rng(seed).integers(-50, 50)))
         w = per_row(normal(kernel, seed + 1), rng(seed).integers(-50, 50, kernel[0]))
-        found[str(seed)] = functools.partial(conv2d, **options), [x, w]
-    return found
+        actual[str(seed)] = functools.partial(conv2d, **options), [x, w]
+    return actual
 
 
 @pytest.mark.parametrize("seed", range(examples(6)))
@@ -503,24 +503,24 @@ def test_convolutions_of_random_shapes(seed: int, cpu: Device) -> None:
     result = conv2d(x, w, **options)
     exact = convolved(reals(x), reals(w), **options)
     np.testing.assert_allclose(result, exact, rtol=1e-5, atol=1e-5)
-    found = compiled_with(random_convolutions, str(seed), cpu)
-    np.testing.assert_array_equal(found, result)
+    actual = compiled_with(random_convolutions, str(seed), cpu)
+    np.testing.assert_array_equal(actual, result)
 
 
 def test_affine_convolution_on_vulkan(vulkan: Device) -> None:
     image, kernel, options = CONVOLUTIONS["padded"]
     x, w = per_tensor(normal(image), 40), per_row(normal(kernel, 1), [3, -3, 1, 0])
-    found = compiled(lambda a, b: conv2d(a, b, **options), [x, w], vulkan)
-    np.testing.assert_array_equal(found, conv2d(x, w, **options))
+    actual = compiled(lambda a, b: conv2d(a, b, **options), [x, w], vulkan)
+    np.testing.assert_array_equal(actual, conv2d(x, w, **options))
 
 
 @functools.cache
 def float_convolutions() -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     for case, (image, kernel, options) in CONVOLUTIONS.items():
         operands = [normal(image), per_row(normal(kernel, 1)), normal(kernel[:1], 2)]
-        found[case] = functools.partial(conv2d, **options), operands
-    return found
+        actual[case] = functools.partial(conv2d, **options), operands
+    return actual
 
 
 @pytest.mark.parametrize("case", CONVOLUTIONS)
@@ -533,9 +533,9 @@ def test_convolution_by_float_values(case: str, cpu: Device) -> None:
     exact = convolved(reals(x), reals(w), **options) + bias.astype(np.float64).reshape((-1, 1, 1))
     magnitude = convolved(np.abs(reals(x)), np.abs(reals(w)), **options) + np.abs(bias).max()
     bound = (np.prod(kernel[1:]) + 4) * UNIT * magnitude
-    found = compiled_with(float_convolutions, case, cpu)
+    actual = compiled_with(float_convolutions, case, cpu)
     assert (np.abs(result - exact) <= bound).all()
-    assert (np.abs(found - exact) <= bound).all()
+    assert (np.abs(actual - exact) <= bound).all()
 
 
 # -- others ---------------------------------------------------------------------------------------
@@ -571,8 +571,8 @@ def test_embedding_lookup_converts_rows(cpu: Device) -> None:
     ids, table = np.array([2, 0], np.int32), np.arange(12, dtype=np.float16).reshape((3, 4))
     text = text_of(embedding_lookup, ids, table)
     assert "tensor<3x4xf32>" not in text
-    found = compiled(embedding_lookup, [ids, table], cpu)
-    np.testing.assert_array_equal(found, table[ids].astype(np.float32))
+    actual = compiled(embedding_lookup, [ids, table], cpu)
+    np.testing.assert_array_equal(actual, table[ids].astype(np.float32))
 
 
 def test_normalization_and_elementwise(cpu: Device) -> None:
@@ -612,8 +612,8 @@ def test_functions_of_several_operations_compile(cpu: Device) -> None:
     ]  # fmt: skip
     call = compile_function(block, *arguments, device=cpu)
     assert call.text == text_of(block, *arguments)
-    found = call(*arguments)
-    np.testing.assert_allclose(found, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
+    actual = call(*arguments)
+    np.testing.assert_allclose(actual, eager, rtol=1e-4, atol=1e-4 * np.abs(eager).max())
 
 
 # -- choice ---------------------------------------------------------------------------------------
@@ -686,9 +686,9 @@ def test_quantizers_are_traced(
     def stored(x: Any) -> Any:
         return quantizer.quantize(x).unpack().planes["qs"]
 
-    found = compiled(stored, [values], request.getfixturevalue(device))
+    actual = compiled(stored, [values], request.getfixturevalue(device))
     expected = stored(values)
-    np.testing.assert_array_equal(found.view(expected.dtype), expected)
+    np.testing.assert_array_equal(actual.view(expected.dtype), expected)
 
 
 def test_layers_take_their_tensors_from_a_tree(cpu: Device) -> None:
@@ -713,8 +713,8 @@ def test_layers_take_their_tensors_from_a_tree(cpu: Device) -> None:
     assert layout.planes["qs"].dtype == np.int8
     exact = (x * 0.5).astype(np.float64) @ weight.T + bias
     assert np.abs(layout.dequant() - exact).max() < 0.05 + 16 * (0.015 + 0.02) * 0.5
-    found = compiled(lambda v: layer(v).unpack().planes["qs"], [x], cpu)
-    np.testing.assert_array_equal(found, layout.planes["qs"])
+    actual = compiled(lambda v: layer(v).unpack().planes["qs"], [x], cpu)
+    np.testing.assert_array_equal(actual, layout.planes["qs"])
     np.testing.assert_array_equal(
         RmsNorm(theta("norm"), 1e-5)(x), rms_norm(x, theta.tensor("norm.weight"), epsilon=1e-5)
     )

@@ -240,10 +240,10 @@ def test_integers_to_dense_and_back(width, shape):
     element = ir.IntegerType.get_signless(width)
     attribute = dense_of_array(array, element)
     assert str(attribute.type) == f"tensor<{''.join(f'{n}x' for n in shape)}i{width}>"
-    again = array_of_dense(attribute)
-    assert again.dtype == np.int64
-    assert again.shape == shape
-    np.testing.assert_array_equal(again, array)
+    repeated = array_of_dense(attribute)
+    assert repeated.dtype == np.int64
+    assert repeated.shape == shape
+    np.testing.assert_array_equal(repeated, array)
     np.testing.assert_array_equal(array_of_dense(ir.Attribute.parse(str(attribute))), array)
     # Unsigned values keep their bits.
     unsigned = dense_of_array(array & ((1 << width) - 1), element)
@@ -272,38 +272,38 @@ def test_floats_to_dense_and_back(expressed, count):
     element = ir.Type.parse(expressed.value)
     attribute = dense_of_array(values, element)
     for read in (attribute, ir.Attribute.parse(str(attribute))):
-        again = array_of_dense(read)
-        assert again.dtype == expressed.dtype
-        assert again.shape == (count,)
-        np.testing.assert_array_equal(again.astype(np.float64), values.astype(np.float64))
-        np.testing.assert_array_equal(np.signbit(again), np.signbit(values))
+        repeated = array_of_dense(read)
+        assert repeated.dtype == expressed.dtype
+        assert repeated.shape == (count,)
+        np.testing.assert_array_equal(repeated.astype(np.float64), values.astype(np.float64))
+        np.testing.assert_array_equal(np.signbit(repeated), np.signbit(values))
 
 
 def test_every_finite_bfloat16_survives():
     bits = np.arange(2**16, dtype=np.uint16)
     values = bits.view(ml_dtypes.bfloat16)
     values = values[np.isfinite(values.astype(np.float32))]
-    again = array_of_dense(dense_of_array(values, ir.BF16Type.get()))
-    np.testing.assert_array_equal(again.view(np.uint16), values.view(np.uint16))
+    repeated = array_of_dense(dense_of_array(values, ir.BF16Type.get()))
+    np.testing.assert_array_equal(repeated.view(np.uint16), values.view(np.uint16))
     few = values[::797]  # fewer than 100: printed as decimals
     assert few.size < 100
-    again = array_of_dense(dense_of_array(few, ir.BF16Type.get()))
-    np.testing.assert_array_equal(again.view(np.uint16), few.view(np.uint16))
+    repeated = array_of_dense(dense_of_array(few, ir.BF16Type.get()))
+    np.testing.assert_array_equal(repeated.view(np.uint16), few.view(np.uint16))
 
 
 @pytest.mark.parametrize("value", [0.375, -0.0, np.inf, np.nan, 1e-40])
 @pytest.mark.parametrize("expressed", ExpressedType)
 def test_float_splats(expressed, value):
     values = np.full((130,), value).astype(expressed.dtype)
-    again = array_of_dense(dense_of_array(values, ir.Type.parse(expressed.value)))
-    np.testing.assert_array_equal(again.astype(np.float64), values.astype(np.float64))
-    np.testing.assert_array_equal(np.signbit(again), np.signbit(values))
+    repeated = array_of_dense(dense_of_array(values, ir.Type.parse(expressed.value)))
+    np.testing.assert_array_equal(repeated.astype(np.float64), values.astype(np.float64))
+    np.testing.assert_array_equal(np.signbit(repeated), np.signbit(values))
 
 
 def test_zeros_of_both_signs_are_not_a_splat():
     values = np.array([0.0, -0.0], np.float32)
-    again = array_of_dense(dense_of_array(values, ir.F32Type.get()))
-    assert np.signbit(again).tolist() == [False, True]
+    repeated = array_of_dense(dense_of_array(values, ir.F32Type.get()))
+    assert np.signbit(repeated).tolist() == [False, True]
 
 
 @pytest.mark.parametrize("element", ["i8", "i4", "f32", "bf16"])

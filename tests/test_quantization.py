@@ -139,10 +139,10 @@ def block_values(grid, shape, sizes):
 def some_reals(rng, shape, scale, zero_point, storage, expressed):
     """Values inside the range, on ties, far outside, tiny and special, in equal parts."""
     steps = rng.integers(storage.minimum, storage.maximum, shape, endpoint=True) - zero_point
-    near = (steps + rng.uniform(-1, 1, shape)) * scale.astype(float)
+    is_close = (steps + rng.uniform(-1, 1, shape)) * scale.astype(float)
     ties = (rng.integers(-6, 6, shape) + 0.5 - zero_point % 2) * scale.astype(float)
     special = rng.choice([np.nan, np.inf, -np.inf, -0.0, 0.0, expressed.smallest_normal / 4], shape)
-    kinds = [near, ties, special, near * 1e6, near * 1e-9]
+    kinds = [is_close, ties, special, is_close * 1e6, is_close * 1e-9]
     with np.errstate(over="ignore", invalid="ignore"):
         return np.choose(rng.integers(0, len(kinds), shape), kinds).astype(expressed.dtype)
 
@@ -316,10 +316,10 @@ def test_the_exact_division_is_the_division(expressed):
         scales = scales.astype(expressed.dtype)
         for index in range(0, values.size, 7):  # quotients that are exact, and ties of storage
             reals[index] = scales[index] * expressed.dtype.type(index % 41 / 2)
-        found = Cast(I32, expressed, division="exact").quantize(reals, scales, 3)
+        actual = Cast(I32, expressed, division="exact").quantize(reals, scales, 3)
     for index in range(0, values.size, 3):
         expected = exact_quantize(reals[index], scales[index], 3, I32, expressed, "nearest-even")
-        assert int(found[index]) == expected, (reals[index], scales[index])
+        assert int(actual[index]) == expected, (reals[index], scales[index])
 
 
 def test_scales_of_a_narrower_type_are_widened():

@@ -46,16 +46,16 @@ def test_every_granularity_has_one_formula(dtype: str) -> None:
         ),
         (StaticScaledQuantizer(None, d, m, block_size=2, dtype=dtype), lambda r, c: (r, c // 2)),
     ]
-    for quantizer, place in cases:
+    for quantizer, position in cases:
         layout = quantizer.quantize(VALUES).unpack()
         stored = np.asarray(layout.planes["qs"]).reshape(VALUES.shape)
         reals = layout.dequant()
         assert stored.dtype == np.dtype(dtype)
         for (row, column), value in np.ndenumerate(VALUES):
-            scale, offset = d[place(row, column)], int(m[place(row, column)])
-            wanted = nearest(value, scale, offset, dtype)
-            assert stored[row, column] == wanted
-            assert reals[row, column] == np.float32(wanted - offset) * scale
+            scale, offset = d[position(row, column)], int(m[position(row, column)])
+            expected = nearest(value, scale, offset, dtype)
+            assert stored[row, column] == expected
+            assert reals[row, column] == np.float32(expected - offset) * scale
 
 
 @given(st.floats(-100, 100, width=32), st.floats(2**-10, 10, width=32))
@@ -184,12 +184,12 @@ def test_blocks_with_offsets_keep_them_as_integers() -> None:
 )
 def test_records(quantizer: QuantizerTensor) -> None:
     """A record and its arrays make the same quantizer again."""
-    again = tensor_from_record("q", quantizer.record, quantizer.arrays)
-    assert type(again) is type(quantizer)
-    assert again.record == quantizer.record
-    assert again.arrays.keys() == quantizer.arrays.keys()
+    repeated = tensor_from_record("q", quantizer.record, quantizer.arrays)
+    assert type(repeated) is type(quantizer)
+    assert repeated.record == quantizer.record
+    assert repeated.arrays.keys() == quantizer.arrays.keys()
     for key, array in quantizer.arrays.items():
-        np.testing.assert_array_equal(again.arrays[key], array)
+        np.testing.assert_array_equal(repeated.arrays[key], array)
     assert quantizer.with_name("p").name == "p"
 
 

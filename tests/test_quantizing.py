@@ -221,7 +221,7 @@ def test_the_greatest_floats(scales: Any, symmetric: bool, bits: int) -> None:
     greatest = float(np.finfo(np.float32).max)
     array = np.linspace(-1, 1, 64).reshape(2, 32) * greatest
     how = WeightQuantization(bits, scales=scales, asymmetric=not symmetric)
-    found = quantize_array(array.astype(np.float32), how).dequant().astype(np.float64)
-    assert np.isfinite(found).all()
+    actual = quantize_array(array.astype(np.float32), how).dequant().astype(np.float64)
+    assert np.isfinite(actual).all()
     step = greatest / how.storage.maximum * (1 if symmetric else 2)
-    assert np.abs(found - array).max() <= step
+    assert np.abs(actual - array).max() <= step

@@ -92,7 +92,7 @@ def check(
     terms: list[tuple[list[int], int, Fraction]], zero_point: int, storage: StorageType, width: int
 ) -> None:
     element = ElementType.parse(f"i{width}")
-    found = saturated(
+    actual = saturated(
         [
             Term(Number(values, element), bound, np.array(multiplier, object))
             for values, bound, multiplier in terms
@@ -103,7 +103,7 @@ def check(
     plain = [(values, multiplier) for values, _, multiplier in terms]
     results, distances = expected(plain, zero_point, storage)
     for got, want, distance, *numbers in zip(
-        np.broadcast_to(found, len(results)),
+        np.broadcast_to(actual, len(results)),
         results,
         distances,
         *(v for v, _, _ in terms),
@@ -147,8 +147,8 @@ def test_one_term(data: st.DataObject) -> None:
     values = data.draw(st.lists(st.integers(-bound, bound), min_size=1, max_size=8))
     # Values whose results are ties and their neighbours.
     for number in range(-3, 4):
-        near = round((Fraction(2 * number + 1, 2)) / multiplier)
-        values += [min(max(near + d, -bound), bound) for d in (-1, 0, 1)]
+        is_close = round((Fraction(2 * number + 1, 2)) / multiplier)
+        values += [min(max(is_close + d, -bound), bound) for d in (-1, 0, 1)]
     values += [0, bound, -bound]
     check([(values, bound, multiplier)], zero_point, storage, 32 if bits < 32 else 64)
 
@@ -224,13 +224,13 @@ def test_a_multiplier_almost_one_changes_ties_only(bound: int, zero_point: int) 
 def test_a_tie_of_decimal_scales_is_one_of_their_floats(scale: str, target: str) -> None:
     """9 * 0.1 / 0.6 is 1.5 as in f32, although the quotient of the two floats is a little less."""
     exact = Fraction(scale) / Fraction(target)
-    near = Fraction(float(np.float32(scale))) / Fraction(float(np.float32(target)))
+    is_close = Fraction(float(np.float32(scale))) / Fraction(float(np.float32(target)))
     values = list(range(-9, 10))
-    term = Term(Number(values, I32), 255, np.array(near, object))
-    found = saturated([term], 0, StorageType(8))
+    term = Term(Number(values, I32), 255, np.array(is_close, object))
+    actual = saturated([term], 0, StorageType(8))
     results, distances = expected([(values, exact)], 0, StorageType(8))
     assert not all(distances)
-    assert list(found) == results
+    assert list(actual) == results
 
 
 def test_a_tie_of_scales_that_are_not_dyadic_is_one() -> None:

@@ -110,9 +110,9 @@ def storage(shape: tuple[int, ...]) -> np.ndarray:
 
 def parameters(text: str) -> QuantizationParameters:
     with create_context():
-        found = parameters_of(ir.Type.parse(text))
-    assert found is not None
-    return found
+        actual = parameters_of(ir.Type.parse(text))
+    assert actual is not None
+    return actual
 
 
 def test_the_types_are_the_rfcs() -> None:

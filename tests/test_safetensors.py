@@ -30,8 +30,8 @@ def _file(header: object, data: bytes = b"", length: int | None = None) -> bytes
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
 
-def _entry(dtype: str, shape: list[Any], begin: Any, end: Any) -> dict[str, Any]:
-    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+def _entry(dtype: str, shape: list[Any], start: Any, end: Any) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
 
 def _bits(array: Array) -> bytes:
@@ -56,8 +56,8 @@ def _save(arrays: dict[str, Array], metadata: dict[str, str] | None = None) -> b
 
 def _by_hand(data: bytes) -> dict[str, tuple[str, list[int], bytes]]:
     """Return dtype, shape and bytes of each tensor of a valid file."""
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:begin])
+    start = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:start])
     header.pop("__metadata__", None)
     tensors, end = {}, 0
     for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
@@ -65,9 +65,9 @@ def _by_hand(data: bytes) -> dict[str, tuple[str, list[int], bytes]]:
         assert first == end
         size = _BYTES.get(entry["dtype"], 1)  # the others are 8-bit floats
         assert last - first == math.prod(entry["shape"]) * size
-        tensors[name] = (entry["dtype"], entry["shape"], data[begin + first : begin + last])
+        tensors[name] = (entry["dtype"], entry["shape"], data[start + first : start + last])
         end = last
-    assert begin + end == len(data)
+    assert start + end == len(data)
     return tensors
 
 
@@ -499,9 +499,9 @@ def test_any_header_is_an_error_or_read_alike(
     end = 0
     for name, entry in entries.items():
         if isinstance(entry, tuple):  # mostly right: only where it begins may be wrong
-            dtype, shape, begin = entry
+            dtype, shape, first = entry
             size = int(np.prod(shape)) * DTYPES[dtype].itemsize
-            start = begin if isinstance(begin, int) and begin > 6 else end
+            start = first if isinstance(first, int) and first > 6 else end
             entries[name] = _entry(dtype, shape, start, start + size)
             end = start + size
     _same_or_error(folder, _file(entries, data))

@@ -24,13 +24,13 @@ def defined(logits: np.ndarray, sampling: Sampling) -> dict[int, float]:
         order = order[: sampling.top_k]
     total = sum(np.exp(x[token] - x[order[0]]) for token in order)
     if sampling.top_p < 1:
-        kept, reached = [], 0.0
+        retained, reached = [], 0.0
         for token in order:
-            kept.append(token)
+            retained.append(token)
             reached += np.exp(x[token] - x[order[0]]) / total
             if reached >= sampling.top_p:
                 break
-        order = kept
+        order = retained
     if sampling.min_p:
         order = [t for t in order if x[t] >= x[order[0]] + np.log(sampling.min_p)]
     weights = {t: np.exp((x[t] - x[order[0]]) / sampling.temperature) for t in order}

@@ -35,11 +35,11 @@ def test_tasks_are_done() -> None:
         *(Task(f"double {x}", "engine_tasks:double", {"x": x}, [b"x"] * x) for x in range(20)),
         task("in_child", "in a child", function="double", x=21),
     ]
-    found = list(
+    actual = list(
         run_tasks(tasks, jobs=3, on_step=lambda task, step: steps.append((task.name, step)))
     )
-    by_name = {done.task.name: done for done in found}
-    assert len(found) == len(by_name) == 21
+    by_name = {done.task.name: done for done in actual}
+    assert len(actual) == len(by_name) == 21
     for x in range(20):
         done = by_name[f"double {x}"]
         assert (done.value, list(done.blobs), done.error) == (2 * x, [b"xx"] * x, None)
@@ -52,56 +52,56 @@ def test_tasks_are_done() -> None:
 def test_an_error_is_that_of_its_task() -> None:
     tasks = [task("refuse"), task("in_child", function="refuse"), task("double", x=1),
              task("in_child", "ended", function="end")]  # fmt: skip
-    found = {done.task.name: done for done in run_tasks(tasks, jobs=1)}
+    actual = {done.task.name: done for done in run_tasks(tasks, jobs=1)}
     for name in ("refuse", "in_child"):
-        error = found[name].error
+        error = actual[name].error
         assert type(error) is InputError
         assert (error.place, error.notes) == (Place("model.mlir", 3, 5), ("seen before",))
-    assert found["double"].value == 2
-    ended = found["ended"].error
+    assert actual["double"].value == 2
+    ended = actual["ended"].error
     assert type(ended) is EnvironmentProblem
     assert ended.message == "the process that did 'ended' ended (exit status 3)"
 
 
 def test_a_bug_is_not_lost_and_stops_no_other_task() -> None:
     tasks = [task("fail"), task("in_child", function="fail"), task("double", x=1)]
-    found: list[Done] = []
+    actual: list[Done] = []
     with pytest.raises(
         RuntimeError, match=r"(?s)in the task 'fail':\n.*KeyError: 'nothing'"
     ) as bug:
-        found.extend(run_tasks(tasks, jobs=1))
-    assert [done.value for done in found] == [2]
+        actual.extend(run_tasks(tasks, jobs=1))
+    assert [done.value for done in actual] == [2]
     assert str(bug.value).count("KeyError: 'nothing'") == 2
 
 
 def test_tasks_are_taken_when_their_turn_comes() -> None:
-    taken: list[int] = []
+    used: list[int] = []
 
     def endless() -> Iterator[Task]:
         while True:
-            taken.append(len(taken))
-            yield Task(f"task {len(taken)}", "engine_tasks:double", {"x": 1})
+            used.append(len(used))
+            yield Task(f"task {len(used)}", "engine_tasks:double", {"x": 1})
 
-    with contextlib.closing(run_tasks(endless(), jobs=2)) as found:
-        for done, _ in zip(found, range(50), strict=False):
+    with contextlib.closing(run_tasks(endless(), jobs=2)) as actual:
+        for done, _ in zip(actual, range(50), strict=False):
             assert done.value == 2
-    assert 50 <= len(taken) <= 56
+    assert 50 <= len(used) <= 56
 
 
 def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquant.batch.engines.local_threads.LARGEST_WINDOW", 10)
-    taken: list[int] = []
+    used: list[int] = []
 
     def tasks(size: int) -> Iterator[Task]:
         for number in range(9):
-            taken.append(number)
+            used.append(number)
             yield Task(f"{number}", "engine_tasks:double", {"x": 1}, [b"x" * size])
 
-    for size, ahead in ((20, 2), (1, 4)):
-        taken.clear()
-        with contextlib.closing(run_tasks(tasks(size), jobs=2)) as found:
-            for count, _ in enumerate(found, 1):
-                assert len(taken) == min(count + ahead, 9)
+    for size, prefetched in ((20, 2), (1, 4)):
+        used.clear()
+        with contextlib.closing(run_tasks(tasks(size), jobs=2)) as actual:
+            for count, _ in enumerate(actual, 1):
+                assert len(used) == min(count + prefetched, 9)
 
 
 def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,8 +125,8 @@ def test_there_are_as_many_children_as_jobs() -> None:
         task("in_child", f"{number}", function="process", seconds=0.5) for number in range(jobs)
     ]
     start = time.monotonic()
-    found = list(run_tasks(tasks, jobs=jobs))
-    assert len({done.value for done in found}) == jobs, time.monotonic() - start
+    actual = list(run_tasks(tasks, jobs=jobs))
+    assert len({done.value for done in actual}) == jobs, time.monotonic() - start
     assert len(client._POOL.idle) <= client._POOL.size == client.MAX_CHILDREN
 
 
@@ -138,13 +138,13 @@ def test_what_runs_is_cancelled_when_nobody_wants_the_rest(tmp_path: Path, funct
         tasks = [task("run_command", f"{n}", folder=str(tmp_path)) for n in range(9)]
     running = run_tasks([task("double", x=1), *tasks], jobs=2)
     assert next(running).value == 2
-    wanted = 2 if function == "sleep" else 4
-    assert wait_until(lambda: len(os.listdir(tmp_path)) == wanted)
+    expected = 2 if function == "sleep" else 4
+    assert wait_until(lambda: len(os.listdir(tmp_path)) == expected)
     start = time.monotonic()
     running.close()
     assert time.monotonic() - start < 5
     pids = [int(name) for name in os.listdir(tmp_path)]
-    assert len(pids) == wanted
+    assert len(pids) == expected
     assert wait_until(lambda: not any(is_alive(pid) for pid in pids))
     # And the children are as many as before, for others.
     assert next(run_tasks([task("in_child", function="double", x=3)])).value == 6

@@ -58,7 +58,7 @@ def our_tensors() -> list[InferenceTensor]:
     rng = np.random.default_rng(7)
     scales = rng.uniform(0.5, 2, (4, 2, 1)).astype(np.float16)
     bytes_ = rng.integers(-128, 128, (4, 2, 32)).astype(np.int8)
-    made: list[InferenceTensor] = [
+    created: list[InferenceTensor] = [
         PrimitiveTensor(rng.integers(0, 5, (2, 3)).astype(dtype), f"primitive.{name}")
         for name, dtype in DTYPES.items()
     ]
@@ -70,15 +70,15 @@ def our_tensors() -> list[InferenceTensor]:
         ),
         "tensor": TensorScaledLayout((4, 2, 32), {"d": np.float32(0.25), "qs": bytes_}),
     }  # fmt: skip
-    made += [PlanarQuantizedTensor(layout, f"layer.{name}") for name, layout in layouts.items()]
-    made += [
+    created += [PlanarQuantizedTensor(layout, f"layer.{name}") for name, layout in layouts.items()]
+    created += [
         PrimitiveTensor(np.float32(3.5), "scalar"),
         PrimitiveTensor(np.zeros((0, 4), np.int8), "empty"),
         StaticScaledQuantizer(np.float32(2), offset=np.int8(3), name="quantizer.tensor"),
         StaticScaledQuantizer(np.array([2, 4], np.float32), axis=1, name="quantizer.axis"),
         DynamicScaledQuantizer(name="quantizer.dynamic"),
     ]
-    return made
+    return created
 
 
 def assert_same(got: InferenceTensor, expected: InferenceTensor) -> None:
@@ -254,8 +254,8 @@ def test_sharktank_opens_our_files(tmp_path: Path) -> None:
             TensorScaledLayout((2, 2, 32), {"d": np.float32(0.5), "qs": bytes_}), "q.tensor"
         ),
     ]
-    others = [t for t in our_tensors() if not isinstance(t, PlanarQuantizedTensor)]
-    Dataset(PROPERTIES, Theta([*quantized, *others])).save(tmp_path / "ours.irpa")
+    rest = [t for t in our_tensors() if not isinstance(t, PlanarQuantizedTensor)]
+    Dataset(PROPERTIES, Theta([*quantized, *rest])).save(tmp_path / "ours.irpa")
     command = [python, str(SHARKTANK / "peer.py"), "dequantize"]
     subprocess.run([*command, "ours.irpa", "theirs.irpa"], cwd=tmp_path, check=True)
     theirs = Dataset.load(tmp_path / "theirs.irpa")
@@ -264,7 +264,7 @@ def test_sharktank_opens_our_files(tmp_path: Path) -> None:
         (got,) = theirs.theta.tensor(tensor_.name).arrays.values()
         np.testing.assert_array_equal(got, tensor_.unpack().dequant(), strict=True)
     arrays = {n: a for t in theirs.theta.flatten().values() for n, a in t.arrays.items()}
-    for tensor_ in others:
+    for tensor_ in rest:
         for name, array in tensor_.arrays.items():
             assert (arrays[name].dtype, arrays[name].shape) == (array.dtype, array.shape)
             assert arrays[name].tobytes() == array.tobytes()
@@ -443,12 +443,12 @@ def write_blobs(path: Path, properties: bytes, records: bytes) -> None:
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of the values inside a JSON value."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
-    found = []
+    actual = []
     for key, child in inner:
-        found.append((*path, key))
+        actual.append((*path, key))
         if isinstance(child, dict | list):
-            found += paths(child, (*path, key))
-    return found
+            actual += paths(child, (*path, key))
+    return actual
 
 
 def at(value: Any, path: tuple[Any, ...]) -> Any:

@@ -88,8 +88,8 @@ def test_programs_of_tests_beside_one_another_are_one_module(number: int, cpu: D
 
 def check(number: int, products: int) -> None:
     """The program that `devices` detects in a function called by a test."""
-    found = devices.main_of(adds(number), fuse_below_macs=products)
-    np.testing.assert_array_equal(found(X), X + number)
+    actual = devices.main_of(adds(number), fuse_below_macs=products)
+    np.testing.assert_array_equal(actual(X), X + number)
 
 
 @pytest.mark.parametrize(("number", "products"), [(2, 0), (3, 1), (4, 0)])
@@ -142,9 +142,9 @@ def test_a_share_of_names_keeps_their_order(monkeypatch: pytest.MonkeyPatch) -> 
     names = [f"{n}" for n in range(10)]
     for is_long, count in ((False, 4), (True, 10)):
         monkeypatch.setattr(programs, "LONG", is_long)
-        found = programs.share_of(names, 3)
-        assert len(found) == count
-        assert found == sorted(found, key=int)
+        actual = programs.share_of(names, 3)
+        assert len(actual) == count
+        assert actual == sorted(actual, key=int)
 
 
 @pytest.mark.parametrize(("expression", "found"), [("device", True), ("not device", False)])

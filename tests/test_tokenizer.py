@@ -152,9 +152,9 @@ def test_a_piece_without_text_is_named() -> None:
 def test_a_stream_gives_whole_characters(properties: dict[str, Any], text: str) -> None:
     tokenizer = Tokenizer.from_properties(properties)
     stream = tokenizer.stream()
-    parts = [stream.put(token) for token in tokenizer.encode(text, start=False, special=False)]
-    assert "\ufffd" not in "".join(parts).replace("\ufffd", "", text.count("\ufffd"))
-    assert "".join(parts) + stream.end() == text.replace(
+    pieces = [stream.put(token) for token in tokenizer.encode(text, start=False, special=False)]
+    assert "\ufffd" not in "".join(pieces).replace("\ufffd", "", text.count("\ufffd"))
+    assert "".join(pieces) + stream.end() == text.replace(
         SPACE, " " if properties is SCORED else SPACE
     )
 

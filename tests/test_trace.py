@@ -63,8 +63,8 @@ def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> A
 def test_division_by_an_argument(cpu: Device) -> None:
     """Both sides are computed; towards zero, as C++ divides."""
     arrays = [np.array([7, -7, 100, -1], np.int32), np.array([2, 2, 9, 3], np.int32)]
-    found = on_device(divide_truncated, arrays, cpu)
-    np.testing.assert_array_equal(found, [3, -3, 11, 0])
+    actual = on_device(divide_truncated, arrays, cpu)
+    np.testing.assert_array_equal(actual, [3, -3, 11, 0])
 
 
 # -- layouts --------------------------------------------------------------------------------------
@@ -135,8 +135,8 @@ def test_layouts(name: str, cpu: Device) -> None:
     layout = LAYOUTS[name]
     with np.errstate(all="ignore"):
         expected = layout.dequant()
-    found = dequantizations().function(name, cpu)(*[stored(p) for p in layout.planes.values()])
-    np.testing.assert_array_equal(bits(found), bits(expected))
+    actual = dequantizations().function(name, cpu)(*[stored(p) for p in layout.planes.values()])
+    np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
 # -- functions ------------------------------------------------------------------------------------
@@ -207,12 +207,12 @@ def test_functions(name: str, cpu: Device) -> None:
     function, arrays = FUNCTIONS[name]
     expected = function(*arrays)
     expected = list(expected) if isinstance(expected, tuple) else [expected]
-    given = [stored(array) for array in arrays]
-    found = compiled_functions().function(name, cpu).invoke(given)
+    arguments = [stored(array) for array in arrays]
+    completed = compiled_functions().function(name, cpu).invoke(arguments)
     module = InterpretedModule(trace_of(function, arrays))["main"]
-    interpreted = module.invoke(given)
-    assert len(found) == len(expected) == len(interpreted)
-    for want, got, other in zip(expected, found, interpreted, strict=True):
+    interpreted = module.invoke(arguments)
+    assert len(completed) == len(expected) == len(interpreted)
+    for want, got, other in zip(expected, completed, interpreted, strict=True):
         assert got.shape == want.shape
         assert got.dtype == stored(np.asarray(want)).dtype
         np.testing.assert_array_equal(bits(got), bits(want))
@@ -225,10 +225,10 @@ def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
     def function(x: Any) -> Any:
         return x * x[:, :1] + x[0, 0]
 
-    expected, found = function(X), on_device(function, [X], cpu)
+    expected, actual = function(X), on_device(function, [X], cpu)
     product = np.abs(X * X[:, :1]).astype(np.float64)
     rounding = np.maximum(product, np.abs(expected)) * 2.0**-24
-    assert (np.abs(found.astype(np.float64) - expected) <= 2 * rounding).all()
+    assert (np.abs(actual.astype(np.float64) - expected) <= 2 * rounding).all()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -247,8 +247,8 @@ def test_a_rounded_product_is_rounded_before_a_sum(
         return rounded_product(x, y) + z
 
     np.testing.assert_array_equal(bits(function(x, y, z)), bits(expected))
-    found = on_device(function, [x, y, z], request.getfixturevalue(device))
-    np.testing.assert_array_equal(bits(found), bits(expected))
+    actual = on_device(function, [x, y, z], request.getfixturevalue(device))
+    np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -264,17 +264,17 @@ def test_contractions(device: str, request: pytest.FixtureRequest) -> None:
 
     expected = np.einsum("bikj,knb->bijn", x.astype(np.float64), y)
     magnitude = np.einsum("bikj,knb->bijn", np.abs(x).astype(np.float64), np.abs(y))
-    for found in (floats(x, y), on_device(floats, [x, y], on)):
-        assert (np.abs(found - expected) <= magnitude * 4 * 2.0**-24).all()
+    for actual in (floats(x, y), on_device(floats, [x, y], on)):
+        assert (np.abs(actual - expected) <= magnitude * 4 * 2.0**-24).all()
     q = generator.integers(-128, 128, (7, 9)).astype(np.int8)
     u = generator.integers(0, 256, (5, 9)).astype(np.uint8)
 
     def integers(a: Any, b: Any) -> Any:
         return contract(a, b, ((1,), (1,)), dtype=np.int32)
 
-    wanted = q.astype(np.int64) @ u.T.astype(np.int64)
-    np.testing.assert_array_equal(integers(q, u), wanted)
-    np.testing.assert_array_equal(on_device(integers, [q, u], on), wanted)
+    required = q.astype(np.int64) @ u.T.astype(np.int64)
+    np.testing.assert_array_equal(integers(q, u), required)
+    np.testing.assert_array_equal(on_device(integers, [q, u], on), required)
 
 
 REFUSED: dict[str, tuple[Function, str]] = {
@@ -313,5 +313,5 @@ def test_too_many_indices() -> None:
 )
 def test_contractions_of_arrays(shapes: Any, axes: Any, batch: Any, subscripts: str) -> None:
     left, right = (np.arange(np.prod(shape)).reshape(shape) - 7 for shape in shapes)
-    found = contract(left, right, axes, batch, np.int64)
-    np.testing.assert_array_equal(found, np.einsum(subscripts, left, right))
+    actual = contract(left, right, axes, batch, np.int64)
+    np.testing.assert_array_equal(actual, np.einsum(subscripts, left, right))

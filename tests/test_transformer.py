@@ -41,13 +41,13 @@ def run(
     return transformer.logits(configuration, theta, x), x
 
 
-def check(found: np.ndarray, expected: np.ndarray) -> None:
+def check(actual: np.ndarray, expected: np.ndarray) -> None:
     """Compare with the oracle.
 
     Keys and values are rounded to f16 on both sides. An f32 result may be rounded to
     the neighbour, by 2**-10 of a value, of which only a few are; sums of f32 add 2**-17.
     """
-    np.testing.assert_allclose(found, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=2**-11 * np.abs(expected).max())
 
 
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0,
@@ -108,8 +108,8 @@ def test_every_block_and_the_logits_are_the_oracles(model: TinyModel, tmp_path: 
     x = transformer.embed(configuration, theta, np.array(tokens, np.int32))
     caches = interface.empty_caches(configuration, 16)
     for number, layer in enumerate(layers, 1):
-        found, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), caches[:number])
-        check(found, layer)
+        actual, _ = transformer.run_blocks(configuration, theta, x, np.int32(0), caches[:number])
+        check(actual, layer)
 
 
 @pytest.mark.parametrize("pieces", [[1] * 20, [7, 1, 12], [19, 1]])
@@ -121,9 +121,9 @@ def test_tokens_in_pieces_are_those_of_a_whole(
     configuration, theta, path = opened(TinyModel(architecture), tmp_path)
     tokens = np.random.default_rng(2).integers(0, configuration.vocabulary, 20).tolist()
     ends = np.cumsum(pieces)
-    parts = [tokens[end - count : end] for end, count in zip(ends, pieces, strict=True)]
-    found, _ = run(configuration, theta, parts, 32)
-    check(found, Oracle(path).run(tokens)[0])
+    segments = [tokens[end - count : end] for end, count in zip(ends, pieces, strict=True)]
+    actual, _ = run(configuration, theta, segments, 32)
+    check(actual, Oracle(path).run(tokens)[0])
 
 
 def test_what_a_cache_holds_after_the_tokens_is_not_seen(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_rotations_of_late_tokens(pairs: Pairs, position: int) -> None:
     rotation = Rotation(1e6, 48, 0.25, pairs)
     x = np.random.default_rng(4).normal(size=(9, 3, 64)).astype(np.float32)
     tables = transformer.rotary_tables(rotation, np.int32(position), 9)
-    found = transformer.rotate(x, tables, rotation)
+    actual = transformer.rotate(x, tables, rotation)
     expected = x.astype(np.float64)
     for pair in range(24):
         one, two = (pair, pair + 24) if pairs == "halves" else (2 * pair, 2 * pair + 1)
@@ -152,7 +152,7 @@ def test_rotations_of_late_tokens(pairs: Pairs, position: int) -> None:
         numbers = (x[..., one] + 1j * x[..., two]) * np.exp(1j * angle)
         expected[..., one], expected[..., two] = numbers.real, numbers.imag
     bound = (2 * np.pi * 2**-33 * 32009 + 2**-21) * np.abs(x).max()
-    np.testing.assert_allclose(found, expected, rtol=0, atol=bound)
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=bound)
 
 
 def test_blocks_with_a_window_and_without() -> None:
@@ -174,12 +174,12 @@ def test_blocks_with_a_window_and_without() -> None:
     shapes = TinyModel("gemma3", blocks=18, tied=True, **sizes).shapes()
     zero = np.float32(0)
     tensors = {n: PrimitiveTensor(np.broadcast_to(zero, shape), n) for n, shape in shapes.items()}
-    found = Configuration.of(properties, tensors)
-    assert expected_tensors(found) == shapes
-    assert [n for n in range(18) if not found.has_window(n)] == [5, 11, 17]
-    assert (found.rotation.base, found.window_rotation.base) == (1e6, 1e4)
-    assert found.attention_scale == 1 / 16
-    assert found.embedding_scale == pytest.approx(640**0.5)
+    actual = Configuration.of(properties, tensors)
+    assert expected_tensors(actual) == shapes
+    assert [n for n in range(18) if not actual.has_window(n)] == [5, 11, 17]
+    assert (actual.rotation.base, actual.window_rotation.base) == (1e6, 1e4)
+    assert actual.attention_scale == 1 / 16
+    assert actual.embedding_scale == pytest.approx(640**0.5)
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,14 @@ def viewed(draw: st.DrawFn) -> tuple[View | None, np.ndarray]:
             view, array = view.reshaped(shape), array.reshape(shape)
         elif array.size < 500:
             rank = array.ndim + draw(st.integers(0, 2))
-            places = sorted(draw(st.permutations(range(rank)))[: array.ndim])
+            positions = sorted(draw(st.permutations(range(rank)))[: array.ndim])
             target = [draw(st.sampled_from([1, 2, 3])) for _ in range(rank)]
-            for place, extent in zip(places, array.shape, strict=True):
-                target[place] = extent if extent > 1 else target[place]
+            for position, extent in zip(positions, array.shape, strict=True):
+                target[position] = extent if extent > 1 else target[position]
             inner = [1] * rank
-            for place, extent in zip(places, array.shape, strict=True):
-                inner[place] = extent
-            view = view.broadcast(places, target)
+            for position, extent in zip(positions, array.shape, strict=True):
+                inner[position] = extent
+            view = view.broadcast(positions, target)
             array = np.broadcast_to(array.reshape(inner), target)
     return view, array
 
@@ -69,12 +69,12 @@ def test_aligned_views_have_the_same_extents(data: st.DataObject) -> None:
     order = data.draw(factored(array.size))
     third = View.of(order).reshaped(array.shape)
     views = [first, second, *([third] if third is not None else [])]
-    parts = aligned(views)
-    if parts is None:
+    pieces = aligned(views)
+    if pieces is None:
         return
-    for view, own in zip(views, parts, strict=True):
+    for view, own in zip(views, pieces, strict=True):
         assert (View(tuple(tuple(axis) for axis in own)).indices() == view.indices()).all()
-    extents = [[[n for n, _ in axis] for axis in own] for own in parts]
+    extents = [[[n for n, _ in axis] for axis in own] for own in pieces]
     assert all(each == extents[0] for each in extents)
 
 

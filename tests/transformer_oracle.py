@@ -110,8 +110,8 @@ class Oracle:
             keys = np.array([key[shared] for key in self.keys[block][first:]])
             values = np.array([value[shared] for value in self.values[block][first:]])
             products = keys @ queries[head] * self.get("attention.scale", size**-0.5)
-            shares = np.exp(products - products.max())
-            mixed.append(shares @ values / shares.sum())
+            fractions = np.exp(products - products.max())
+            mixed.append(fractions @ values / fractions.sum())
         return self._linear(f"blk.{block}.attn_output", np.concatenate(mixed))
 
     def _is_local(self, block: int) -> bool:

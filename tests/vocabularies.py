@@ -91,19 +91,19 @@ def naive_scored(properties: dict[str, Any], text: str) -> list[int]:
     types = properties["tokenizer.ggml.token_type"]
     scores = properties["tokenizer.ggml.scores"]
     known = {piece: n for n, piece in enumerate(tokens) if types[n] in (1, 4)}
-    parts = list(text.replace(" ", SPACE))
+    pieces = list(text.replace(" ", SPACE))
     while True:
-        found = [
-            (-scores[known[left + right]], place)
-            for place, (left, right) in enumerate(pairwise(parts))
+        actual = [
+            (-scores[known[left + right]], position)
+            for position, (left, right) in enumerate(pairwise(pieces))
             if left + right in known
         ]
-        if not found:
+        if not actual:
             break
-        place = min(found)[1]
-        parts[place : place + 2] = [parts[place] + parts[place + 1]]
+        position = min(actual)[1]
+        pieces[position : position + 2] = [pieces[position] + pieces[position + 1]]
     ids = []
-    for part in parts:
+    for part in pieces:
         as_bytes = [f"<0x{byte:02X}>" for byte in part.encode()]
         if part in known:
             ids.append(known[part])
@@ -123,13 +123,13 @@ def naive_paired(properties: dict[str, Any], text: str) -> list[int]:
     words = rf"'s|'t|'re|'ve|'m|'ll|'d| ?{letter}+| ?{digit}+| ?{other}+|\s+(?!\S)"
     ids = []
     for word in (part for part in re.split(f"({words})", text) if part):
-        parts = [byte_characters()[byte] for byte in word.encode()]
+        pieces = [byte_characters()[byte] for byte in word.encode()]
         while True:
-            pairs = [pair for pair in pairwise(parts) if pair in ranks]
+            pairs = [pair for pair in pairwise(pieces) if pair in ranks]
             if not pairs:
                 break
             best = min(pairs, key=lambda pair: ranks[pair])
-            place = next(p for p in range(len(parts)) if tuple(parts[p : p + 2]) == best)
-            parts[place : place + 2] = ["".join(best)]
-        ids += [tokens.index(part) for part in parts]
+            position = next(p for p in range(len(pieces)) if tuple(pieces[p : p + 2]) == best)
+            pieces[position : position + 2] = ["".join(best)]
+        ids += [tokens.index(part) for part in pieces]
     return ids
