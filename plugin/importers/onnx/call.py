@@ -18,7 +18,7 @@ from ...errors import Place, UnsupportedError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..operator_registry import BaseCall, OperatorRegistry
-from .dynamic_sizes.bounded_tensor import BOUNDED_TENSOR_REFUSAL, BoundedTensor, ShapeValue
+from .dynamic_sizes.bounded_tensor import BOUNDED_REFUSAL, BoundedTensor, ShapeValue
 from .quantization.expressed import ExpressedValue, Quantized, ScaledSum
 from .reading.model import ELEMENTS, Node, Subgraph
 
@@ -158,7 +158,7 @@ class Call(BaseCall[Operand]):
             UnsupportedError: it is a bounded tensor, whose padding no importer may read.
         """
         if isinstance(value, BoundedTensor):
-            raise self.error(BOUNDED_TENSOR_REFUSAL, UnsupportedError)
+            raise self.error(BOUNDED_REFUSAL, UnsupportedError)
         if isinstance(value, ShapeValue):
             return value.array
         is_quantized = isinstance(value, (Quantized, ScaledSum))

@@ -17,7 +17,7 @@ from ....numerics.array_functions import beside, convert, tanh
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, F64, I32, AnyArray, ElementType
 from ..call import Call, importer
-from ..elementwise.float_operands import as_input_type, computing_type, float_operand
+from ..elementwise.float_operands import as_input_type, computing_type, float_input
 
 __all__ = [
     "Attended",
@@ -178,7 +178,7 @@ def attention(call: Call) -> list[AnyArray]:
     The results are ``Y, present_key, present_value, qk_matmul_output``.
     """
     target = computing_type(call)
-    query, key, value = (float_operand(call, index, target) for index in range(3))
+    query, key, value = (float_input(call, index, target) for index in range(3))
     is_flat = query.ndim == 3
     if is_flat:
         counts = [call.integer(name) for name in ("q_num_heads", *("kv_num_heads",) * 2)]

@@ -19,12 +19,7 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
 from ..contraction.matrix_products import matmul, per_row, required_integer_matmul
-from ..elementwise.float_operands import (
-    as_input_type,
-    float_operand,
-    optional_float_operand,
-    refuse_inputs,
-)
+from ..elementwise.float_operands import as_input_type, float_input, optional_float, refuse_inputs
 from .attention import (
     Attended,
     attend,
@@ -68,7 +63,7 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
 
 def _added(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
     """Return the input ``attention_bias``, None if it is absent."""
-    bias = optional_float_operand(call, index)
+    bias = optional_float(call, index)
     if bias is None:
         return None
     expected = (*query.shape[:3], total)
@@ -130,7 +125,7 @@ def _of_product(
     query, key, value = _split(call, whole)
     length = key.shape[2]
     if call.optional(past) is not None:
-        before = float_operand(call, past, F32)
+        before = float_input(call, past, F32)
         expected = (2, *key.shape[:2], before.shape[3] if before.ndim == 5 else 0, key.shape[3])
         if tuple(before.shape) != expected or value.shape != key.shape:
             raise call.error(f"has a past of shape {list(before.shape)} for {list(key.shape)}")
@@ -154,10 +149,8 @@ def _of_product(
 def attention(call: Call) -> list[AnyArray]:
     """Attention-1: ``input, weights, bias, mask_index, past, attention_bias``."""
     refuse_inputs(call, (6, "past_sequence_length"))
-    whole = matmul(
-        call, float_operand(call, 0, F32), float_operand(call, 1, F32), np.dtype(np.float32)
-    )
-    bias = optional_float_operand(call, 2, F32)
+    whole = matmul(call, float_input(call, 0, F32), float_input(call, 1, F32), np.dtype(np.float32))
+    bias = optional_float(call, 2, F32)
     results = _of_product(call, whole if bias is None else whole + bias, 3, 4, 5)
     return [as_input_type(call, 0, each) for each in results]
 
@@ -167,15 +160,15 @@ def quantized_attention(call: Call) -> list[AnyArray]:
     """QAttention-1: ``input, weight, bias``, scales, mask, zero points and ``past``."""
     left, right = per_row(call, 0, 3, 6, rows=True), per_row(call, 1, 4, 7, rows=False)
     total = required_integer_matmul(call, left, right)
-    whole = convert(total.dequantize(call.graph.lift), F32) + float_operand(call, 2, F32)
+    whole = convert(total.dequantize(call.graph.lift), F32) + float_input(call, 2, F32)
     call.with_integers()
     return [as_input_type(call, 2, each) for each in _of_product(call, whole, 5, 8, None)]
 
 
 def _sides(call: Call, heads: int) -> list[AnyArray]:
     """Return queries, keys and values as ``[B, N, S, H]``, with their bias."""
-    query, bias = float_operand(call, 0, F32), optional_float_operand(call, 3, F32)
-    key, value = (optional_float_operand(call, index, F32) for index in (1, 2))
+    query, bias = float_input(call, 0, F32), optional_float(call, 3, F32)
+    key, value = (optional_float(call, index, F32) for index in (1, 2))
     if query.ndim == 5 and key is None and value is None:  # [B, S, N, 3, H]
         sides = [query[:, :, :, n].transpose(0, 2, 1, 3) for n in range(3)]
     elif key is not None and key.ndim == 5 and value is None:  # [B, T, N, 2, H]

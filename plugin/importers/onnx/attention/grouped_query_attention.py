@@ -19,12 +19,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
-from ..elementwise.float_operands import (
-    as_input_type,
-    float_operand,
-    optional_float_operand,
-    refuse_inputs,
-)
+from ..elementwise.float_operands import as_input_type, float_input, optional_float, refuse_inputs
 from .attention import attend, positions, split_heads, sum_of_biases
 from .key_value_cache import CacheFormat, present
 from .rotary import rotated, rows_of
@@ -106,7 +101,7 @@ def _sides(call: Call) -> list[AnyArray]:
     heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
     if heads < 1 or groups < 1 or heads % groups:
         raise call.error(f"has {heads} heads of queries and {groups} of keys")
-    query, key, value = (optional_float_operand(call, index, F32) for index in range(3))
+    query, key, value = (optional_float(call, index, F32) for index in range(3))
     if (key is None) != (value is None):
         raise call.error("has one of key and value, expected both or a packed query")
     if key is None:
@@ -143,7 +138,7 @@ def _rotated(call: Call, query: AnyArray, key: AnyArray, starts: AnyArray) -> li
     elif position_ids is None:
         position_ids = starts.reshape((batch, 1)) + steps
     caches = [
-        rows_of(call, float_operand(call, index, F32), position_ids, name)
+        rows_of(call, float_input(call, index, F32), position_ids, name)
         for index, name in ((7, "cos_cache"), (8, "sin_cache"))
     ]
     if caches[0].shape != caches[1].shape or 2 * caches[0].shape[-1] > width:
@@ -178,7 +173,7 @@ def _allowed(
 
 def _added(call: Call, query: AnyArray, total: int, cache_length: int) -> AnyArray:
     """Return the input ``attention_bias``, 0 after the last key; None if it is absent."""
-    bias = optional_float_operand(call, 10, F32)
+    bias = optional_float(call, 10, F32)
     if bias is None:
         return None
     expected = (*query.shape[:3], total)
@@ -197,7 +192,7 @@ def _added(call: Call, query: AnyArray, total: int, cache_length: int) -> AnyArr
 
 def _sinks(call: Call, heads: int) -> AnyArray:
     """Return the input ``head_sink``, 0 for a smooth softmax without it, None for no sinks."""
-    sinks = optional_float_operand(call, 11, F32)
+    sinks = optional_float(call, 11, F32)
     is_smooth = call.attribute("smooth_softmax", -1) == 1
     if sinks is None and is_smooth:
         return np.zeros(heads, np.float32)

@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, put_slice
 from ....numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
 from ..call import Call
-from ..elementwise.float_operands import element_type, float_operand
+from ..elementwise.float_operands import element_type, float_input
 from .attention import positions
 
 __all__ = ["CacheFormat", "present"]
@@ -56,7 +56,7 @@ class CacheFormat:
         counts = {"PER_TENSOR": 1, "PER_CHANNEL": groups * width}
         if kind not in counts or bits not in (8, 4) or (bits == 4 and width % 2):
             raise call.error(f"has {letter}_quant_type {kind!r} with {bits} bits", UnsupportedError)
-        scales = float_operand(call, scale, F32)
+        scales = float_input(call, scale, F32)
         if scales.size != counts[kind]:
             raise call.error(f"has {scales.size} scales in {call.input(scale)}, expected "
                              f"{counts[kind]}")  # fmt: skip

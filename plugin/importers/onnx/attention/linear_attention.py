@@ -24,12 +24,7 @@ from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, Typed, importer
 from ..elementwise.activations import sigmoid
-from ..elementwise.float_operands import (
-    as_input_type,
-    element_type,
-    float_operand,
-    optional_float_operand,
-)
+from ..elementwise.float_operands import as_input_type, element_type, float_input, optional_float
 from .attention import positions
 
 
@@ -49,21 +44,13 @@ def causal_conv_with_state(call: Call) -> list[AnyArray]:
     activation = call.attribute("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise call.error(f"has the activation {activation!r}, expected 'none', 'silu' or 'swish'")
-    x, weight, bias = (
-        float_operand(call, 0, F32),
-        float_operand(call, 1, F32),
-        optional_float_operand(call, 2, F32),
-    )
+    x, weight = float_input(call, 0, F32), float_input(call, 1, F32)
+    bias = optional_float(call, 2, F32)
     if x.ndim != 3 or weight.ndim != 3 or tuple(weight.shape[:2]) != (x.shape[1], 1):
         raise call.error(f"convolves {list(x.shape)} with weights of shape {list(weight.shape)}")
     batch, channels, length = x.shape
     count = weight.shape[2]
-    shape = (batch, channels, count - 1)
-    state = optional_float_operand(call, 3, F32)
-    if state is None:
-        state = np.zeros(shape, np.float32)
-    elif tuple(state.shape) != shape:
-        raise call.error(f"has past_state of shape {list(state.shape)}, expected {list(shape)}")
+    state = _past_state(call, (batch, channels, count - 1))
     padded = np.concatenate([state, x], axis=2) if count > 1 else x
     total = None
     for tap in range(count):
@@ -133,12 +120,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
                 f"{[batch, length, 1]}"
             )
         sequences.append(_by_time(call, 5, shape[2]))
-    shape = (batch, groups, width, size)
-    state = optional_float_operand(call, 3, F32)
-    if state is None:
-        state = np.zeros(shape, np.float32)
-    elif tuple(state.shape) != shape:
-        raise call.error(f"has past_state of shape {list(state.shape)}, expected {list(shape)}")
+    state = _past_state(call, (batch, groups, width, size))
     axes = (0, 1)
 
     def step(output: AnyArray, state: AnyArray, *inputs: AnyArray) -> list[AnyArray]:
@@ -159,9 +141,19 @@ def linear_attention(call: Call) -> list[AnyArray]:
     return [as_input_type(call, 0, result * np.float32(scale)), convert(state, target)]
 
 
+def _past_state(call: Call, shape: tuple[int, ...]) -> AnyArray:
+    """Return the state of input 3, 0 if it is absent."""
+    state = optional_float(call, 3, F32)
+    if state is None:
+        return np.zeros(shape, np.float32)
+    if tuple(state.shape) != shape:
+        raise call.error(f"has past_state of shape {list(state.shape)}, expected {list(shape)}")
+    return state
+
+
 def _by_time(call: Call, index: int, heads: int) -> AnyArray:
     """Return an input ``[B, T, heads * n]`` as ``[T, B, heads, n]``."""
-    value = float_operand(call, index, F32)
+    value = float_input(call, index, F32)
     if value.ndim != 3 or value.shape[2] % heads:
         raise call.error(f"has {call.input(index)} of shape {list(value.shape)} for {heads} heads")
     batch, length, width = value.shape

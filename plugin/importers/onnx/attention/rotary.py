@@ -11,7 +11,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, importer
-from ..elementwise.float_operands import as_input_type, float_operand
+from ..elementwise.float_operands import as_input_type, float_input
 
 __all__ = ["rotated", "rows_of"]
 
@@ -90,7 +90,7 @@ def _check_angles(call: Call, width: int, cosines: AnyArray, sines: AnyArray) ->
 @importer("RotaryEmbedding")
 def rotary_embedding(call: Call) -> AnyArray:
     """RotaryEmbedding-23: ``X, cos_cache, sin_cache, position_ids``."""
-    x, cosines, sines = (float_operand(call, index) for index in range(3))
+    x, cosines, sines = (float_input(call, index) for index in range(3))
     is_flat = len(x.shape) == 3
     heads = call.integer("num_heads") if is_flat else call.attribute("num_heads", 0)
     x = _heads(call, x, heads, "X")
@@ -110,8 +110,8 @@ def rotary_embedding(call: Call) -> AnyArray:
 @importer("com.microsoft.RotaryEmbedding")
 def contributed_rotary_embedding(call: Call) -> AnyArray:
     """RotaryEmbedding-1: ``input, position_ids, cos_cache, sin_cache``."""
-    x, positions = float_operand(call, 0), call.array(1)
-    cosines, sines = float_operand(call, 2), float_operand(call, 3)
+    x, positions = float_input(call, 0), call.array(1)
+    cosines, sines = float_input(call, 2), float_input(call, 3)
     if call.attribute("is_packed_batching", 0):
         raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
     if call.attribute("scale", 1.0) != 1.0:

@@ -15,7 +15,7 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..attention.rotary import rows_of
 from ..call import Call, Operand, Typed, importer
-from ..elementwise.float_operands import as_input_type, float_operand
+from ..elementwise.float_operands import as_input_type, float_input
 from ..elementwise.gated_activations import activated
 from ..quantization.expressed import Quantized
 from ..reduction.normalizations import normalized
@@ -97,14 +97,12 @@ def embed_layer_normalization(call: Call) -> list[Any]:
     tables = [(2, words, "word_embedding"), (3, positions, "position_embedding")]
     if call.optional(1) is not None:
         tables.append((4, call.array(1), "segment_embedding"))
-    rows = [
-        rows_of(call, float_operand(call, n, F32), indices, name) for n, indices, name in tables
-    ]
+    rows = [rows_of(call, float_input(call, n, F32), indices, name) for n, indices, name in tables]
     total = rows[0] + rows[1]
     for each in rows[2:]:
         total = total + each
     result, _, _ = normalized(total, [total.ndim - 1], call.attribute("epsilon", 1e-12))
-    result = result * float_operand(call, 5, F32) + float_operand(call, 6, F32)
+    result = result * float_input(call, 5, F32) + float_input(call, 6, F32)
     lengths: AnyArray = np.zeros(batch, np.int32)
     if call.optional(7) is not None:
         lengths = convert(call.array(7), I32).sum(axis=1, dtype=np.int32)

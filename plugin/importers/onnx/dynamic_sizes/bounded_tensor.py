@@ -25,7 +25,7 @@ from ....numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ....numerics.ordering import cumulative
 
 __all__ = [
-    "BOUNDED_TENSOR_REFUSAL",
+    "BOUNDED_REFUSAL",
     "COUNT_CODE_LIMIT",
     "DYNAMIC_SIZE_ADVICE",
     "BoundedTensor",
@@ -42,9 +42,7 @@ DYNAMIC_SIZE_ADVICE = (
 """Errors about operators that take no bounded tensor end with this text."""
 
 
-BOUNDED_TENSOR_REFUSAL = (
-    f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
-)
+BOUNDED_REFUSAL = f"takes a tensor with a data-dependent dimension size: {DYNAMIC_SIZE_ADVICE}"
 
 
 class BoundedTensor(Symbolic):
@@ -85,7 +83,7 @@ class BoundedTensor(Symbolic):
         return is_valid_row(self.shape, self.axis, self.count)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
-        raise UnsupportedError(BOUNDED_TENSOR_REFUSAL)
+        raise UnsupportedError(BOUNDED_REFUSAL)
 
     convert = bits_of = _refuse
     __array_function__ = __array__ = _refuse

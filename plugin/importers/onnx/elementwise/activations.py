@@ -18,7 +18,7 @@ from ....numerics.array_functions import convert, erf, tanh
 from ....numerics.element_types import F32, AnyArray, ElementType
 from ..call import Call, Typed, importer
 from .arithmetic import broadcast_shapes
-from .float_operands import along_axis, as_input_type, float_operand, number_like
+from .float_operands import along_axis, as_input_type, float_input, number_like
 
 __all__ = ["clipped", "hard_sigmoid", "leaky", "rectified", "sigmoid", "softplus"]
 
@@ -110,7 +110,7 @@ def activation(call: Call) -> AnyArray:
     Operators: Celu-28, Elu-22, Gelu-20, HardSigmoid-22, HardSwish-22, Mish-22, Selu-22,
     Sigmoid-13, Softplus-22, Softsign-22, Swish-24, ThresholdedRelu-22.
     """
-    return as_input_type(call, 0, _ACTIVATIONS[call.node.operator](call, float_operand(call)))
+    return as_input_type(call, 0, _ACTIVATIONS[call.node.operator](call, float_input(call)))
 
 
 @importer("Shrink")
@@ -118,7 +118,7 @@ def shrink(call: Call) -> Typed | AnyArray:
     """Shrink-9: elements of a magnitude up to ``lambd`` become 0, others move by ``bias``."""
     value = call.array(0)
     if np.dtype(value.dtype).kind not in "iu":
-        return as_input_type(call, 0, _shrink(call, float_operand(call)))
+        return as_input_type(call, 0, _shrink(call, float_input(call)))
     return Typed(call.input(0).type, convert(_shrink(call, convert(value, F32)),
                                              ElementType.of_dtype(value.dtype)))  # fmt: skip
 
@@ -131,7 +131,7 @@ def rectified(call: Call) -> Typed:
 
 def leaky(call: Call) -> AnyArray:
     """Elements below 0 times ``alpha``."""
-    x = float_operand(call)
+    x = float_input(call)
     scaled = x * number_like(call.attribute("alpha", 0.01), x)
     return as_input_type(call, 0, np.where(x < number_like(0, x), scaled, x))
 
@@ -162,7 +162,7 @@ def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Ty
     if 0 in shape:
         call.axis("axis", len(shape), -1)
         return Typed(call.input(0).type, call.array(0))
-    x = float_operand(call)
+    x = float_input(call)
     return as_input_type(call, 0, function(x, call.axis("axis", x.ndim, -1)))
 
 

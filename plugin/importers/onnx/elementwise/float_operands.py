@@ -20,10 +20,10 @@ __all__ = [
     "computing_dtype",
     "computing_type",
     "element_type",
-    "float_operand",
+    "float_input",
     "in_f32",
     "number_like",
-    "optional_float_operand",
+    "optional_float",
     "refuse_inputs",
 ]
 
@@ -43,14 +43,14 @@ def computing_dtype(dtype: DType) -> DType:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
-def float_operand(call: Call, index: int = 0, target: ElementType | None = None) -> AnyArray:
+def float_input(call: Call, index: int = 0, target: ElementType | None = None) -> AnyArray:
     """Return an input as f32, or as f64 if input 0 is f64."""
     return convert(call.array(index), target or computing_type(call))
 
 
-def optional_float_operand(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
-    """Return an input as `float_operand`, or None if it is absent."""
-    return None if call.optional(index) is None else float_operand(call, index, target)
+def optional_float(call: Call, index: int, target: ElementType | None = None) -> AnyArray:
+    """Return an input as `float_input` does, or None if it is absent."""
+    return None if call.optional(index) is None else float_input(call, index, target)
 
 
 def as_input_type(call: Call, index: int, value: AnyArray) -> AnyArray:

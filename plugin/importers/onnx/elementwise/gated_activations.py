@@ -17,7 +17,7 @@ from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
 from .activations import hard_sigmoid, sigmoid
-from .float_operands import as_input_type, float_operand, optional_float_operand
+from .float_operands import as_input_type, float_input, optional_float
 
 __all__ = ["activated"]
 
@@ -38,28 +38,28 @@ def _tanh_gelu(x: AnyArray) -> AnyArray:
 @importer("com.microsoft.Gelu", "com.microsoft.BiasGelu")
 def bias_gelu(call: Call) -> AnyArray:
     """BiasGelu-1, Gelu-1: ``x / 2 * (1 + erf(x / sqrt(2)))`` of ``X``, or of ``A + B``."""
-    x, bias = float_operand(call, 0), optional_float_operand(call, 1)
+    x, bias = float_input(call, 0), optional_float(call, 1)
     return as_input_type(call, 0, _gelu(x if bias is None else x + bias))
 
 
 @importer("com.microsoft.FastGelu")
 def fast_gelu(call: Call) -> AnyArray:
     """FastGelu-1: the approximation of Gelu by tanh, of ``X + bias``."""
-    x, bias = float_operand(call, 0), optional_float_operand(call, 1)
+    x, bias = float_input(call, 0), optional_float(call, 1)
     return as_input_type(call, 0, _tanh_gelu(x if bias is None else x + bias))
 
 
 @importer("com.microsoft.QuickGelu")
 def quick_gelu(call: Call) -> AnyArray:
     """QuickGelu-1: ``x * sigmoid(alpha * x)``."""
-    x = float_operand(call, 0)
+    x = float_input(call, 0)
     return as_input_type(call, 0, x * sigmoid(x.dtype.type(call.attribute("alpha", 1.702)) * x))
 
 
 @importer("SwiGLU")
 def swiglu(call: Call) -> AnyArray:
     """SwiGLU-28: ``A * sigmoid(alpha * A) * B``, of operands of one shape."""
-    x, gated = float_operand(call, 0), float_operand(call, 1)
+    x, gated = float_input(call, 0), float_input(call, 1)
     if tuple(x.shape) != tuple(gated.shape):
         raise call.error(f"has A of shape {list(x.shape)} and B of shape {list(gated.shape)}")
     alpha = x.dtype.type(call.attribute("alpha", 1.0))
@@ -69,7 +69,7 @@ def swiglu(call: Call) -> AnyArray:
 @importer("com.microsoft.BiasSplitGelu")
 def bias_split_gelu(call: Call) -> AnyArray:
     """BiasSplitGelu-1: the left half of ``X + bias`` times the Gelu of the right half."""
-    x = float_operand(call, 0) + float_operand(call, 1)
+    x = float_input(call, 0) + float_input(call, 1)
     half = x.shape[-1] // 2
     if not half or x.shape[-1] % 2:
         raise call.error(f"splits {x.shape[-1]} elements in two halves")
@@ -80,7 +80,7 @@ def bias_split_gelu(call: Call) -> AnyArray:
 def bias_add(call: Call) -> AnyArray:
     """BiasAdd-1: ``X + bias + skip``."""
     return as_input_type(
-        call, 0, float_operand(call, 0) + float_operand(call, 1) + float_operand(call, 2)
+        call, 0, float_input(call, 0) + float_input(call, 1) + float_input(call, 2)
     )
 
 

@@ -20,7 +20,7 @@ from ....numerics.array_functions import convert
 from ....numerics.convolutions import pool
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Typed, importer
-from ..elementwise.float_operands import as_input_type, float_operand
+from ..elementwise.float_operands import as_input_type, float_input
 from ..quantization.expressed import (
     Quantized,
     ScaledSum,
@@ -69,7 +69,7 @@ def global_average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
     real = _quantized_operand(call)
     if real is not None:
         return _mean(real, range(2, len(real.shape)))
-    value = float_operand(call)
+    value = float_input(call)
     axes = tuple(range(2, value.ndim))
     count = math.prod(value.shape[axis] for axis in axes)
     total = value.sum(axis=axes, dtype=value.dtype, keepdims=True)
@@ -79,7 +79,7 @@ def global_average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
 @importer("GlobalLpPool")
 def global_lp_pool(call: Call) -> AnyArray:
     """GlobalLpPool-22: ``sum(|x| ** p) ** (1 / p)`` of each channel."""
-    value = float_operand(call)
+    value = float_input(call)
     axes = tuple(range(2, value.ndim))
     powers = _powers(call, value)
     return as_input_type(
@@ -142,7 +142,7 @@ def average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
     real = _quantized_operand(call)
     if real is not None:
         return _window_means(call, real)
-    value = float_operand(call)
+    value = float_input(call)
     total = pool_windows(call, value, 0, "add")
     return as_input_type(call, 0, total / _counts(call, value.shape).astype(value.dtype))
 
@@ -150,7 +150,7 @@ def average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
 @importer("LpPool")
 def lp_pool(call: Call) -> AnyArray:
     """LpPool-22: ``sum(|x| ** p) ** (1 / p)`` of windows."""
-    powers = _powers(call, float_operand(call))
+    powers = _powers(call, float_input(call))
     return as_input_type(call, 0, _root(call, pool_windows(call, powers, 0, "add")))
 
 
@@ -197,7 +197,7 @@ def _counts(call: Call, shape: Sequence[int], *, is_whole: bool = False) -> Arra
 @importer("LRN")
 def local_response_normalization(call: Call) -> AnyArray:
     """LRN-13: ``x / (bias + alpha / size * sum(x ** 2)) ** beta``, summed over channels."""
-    x = float_operand(call)
+    x = float_input(call)
     size = call.integer("size")
     alpha, beta, bias = (
         call.attribute(name, value)

@@ -176,6 +176,13 @@ class Layer:
             bias = np.zeros((self.products.directions, 2 * gates, hidden), self.element.dtype)
         return bias.reshape((self.products.directions, 2, gates, hidden))
 
+    def input_products(self, bias: AnyArray) -> list[AnyArray]:
+        """Return the products of the inputs of each direction, plus the sum of both biases."""
+        return [
+            self.products.of_inputs(self, n) + (bias[n, 0] + bias[n, 1]).reshape(-1)
+            for n in range(self.products.directions)
+        ]
+
     def compute(
         self, before: Sequence[AnyArray], states: Sequence[AnyArray], steps: Sequence[Step]
     ) -> list[AnyArray]:

@@ -51,10 +51,7 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
 
         return step
 
-    before = [
-        products.of_inputs(layer, n) + (bias[n, 0] + bias[n, 1]).reshape(-1)
-        for n in range(products.directions)
-    ]
+    before = layer.input_products(bias)
     states = [layer.state(5), layer.state(6)]
     return layer.compute(before, states, [step_of(n) for n in range(products.directions)])
 
@@ -112,8 +109,5 @@ def rnn(call: Call) -> list[AnyArray]:
         of_states = products.of_states(n, 0, 1)
         return lambda row, state: [f(layer.clipped(row + of_states(state)))]
 
-    before = [
-        products.of_inputs(layer, n) + (bias[n, 0] + bias[n, 1]).reshape(-1)
-        for n in range(products.directions)
-    ]
+    before = layer.input_products(bias)
     return layer.compute(before, [layer.state(5)], [step_of(n) for n in range(products.directions)])

@@ -23,8 +23,8 @@ from ..elementwise.float_operands import (
     as_input_type,
     computing_type,
     element_type,
-    float_operand,
-    optional_float_operand,
+    float_input,
+    optional_float,
 )
 
 __all__ = ["normalized"]
@@ -80,9 +80,7 @@ def layer_normalization(call: Call) -> list[AnyArray]:
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, mean, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5))
-    result = _affine(
-        call, unscaled, float_operand(call, 1, target), optional_float_operand(call, 2, target)
-    )
+    result = _affine(call, unscaled, float_input(call, 1, target), optional_float(call, 2, target))
     return [as_input_type(call, 0, result), convert(mean, stash), convert(inverse, stash)]
 
 
@@ -102,35 +100,33 @@ def _simplified(call: Call) -> list[AnyArray]:
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
-    result = _affine(call, unscaled, float_operand(call, 1, target))
+    result = _affine(call, unscaled, float_input(call, 1, target))
     return [convert(result, element_type(call, 1)), convert(inverse, stash)]
 
 
 @importer("com.microsoft.SkipLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[AnyArray]:
     """SkipLayerNormalization-1: ``input, skip, gamma, beta, bias``: of their sum."""
-    return _of_sum(
-        call, optional_float_operand(call, 3), optional_float_operand(call, 4), is_centered=True
-    )
+    return _of_sum(call, optional_float(call, 3), optional_float(call, 4), is_centered=True)
 
 
 @importer("com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
     """SkipSimplifiedLayerNormalization-1: of ``input + skip + bias``."""
-    return _of_sum(call, None, optional_float_operand(call, 3), is_centered=False)
+    return _of_sum(call, None, optional_float(call, 3), is_centered=False)
 
 
 def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) -> list[AnyArray]:
     """Return the normalized sum, mean and inverse deviation as f32, and the sum."""
-    x = float_operand(call, 0)
-    x = _affine(call, x, x.dtype.type(1), float_operand(call, 1))
+    x = float_input(call, 0)
+    x = _affine(call, x, x.dtype.type(1), float_input(call, 1))
     x = x if bias is None else _affine(call, x, x.dtype.type(1), bias)
     unscaled, mean, inverse = normalized(
         x, [x.ndim - 1], call.attribute("epsilon", 1e-12), is_centered=is_centered
     )
     if not is_centered and call.node.outputs[1:2] not in ((), ("",)):
         raise call.error("gives the mean, which it does not compute", UnsupportedError)
-    result = as_input_type(call, 0, _affine(call, unscaled, float_operand(call, 2), beta))
+    result = as_input_type(call, 0, _affine(call, unscaled, float_input(call, 2), beta))
     inverse = convert(inverse, F32)
     mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
     return [result, mean, inverse, as_input_type(call, 0, x)]
@@ -138,7 +134,7 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
 
 def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
     """Return an input with a number for each channel, which broadcasts."""
-    value = float_operand(call, index)
+    value = float_input(call, index)
     if len(shape) < 2 or tuple(value.shape) != (shape[1],):
         raise call.error(
             f"has {call.input(index)} of shape {list(value.shape)} for the channels of "
@@ -151,7 +147,7 @@ def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
 def group_normalization(call: Call) -> AnyArray:
     """GroupNormalization-21: ``X, scale, bias``: normalized groups of channels."""
     x, groups, stash = (
-        float_operand(call, 0),
+        float_input(call, 0),
         call.integer("num_groups"),
         call.attribute("stash_type", 1),
     )
@@ -168,7 +164,7 @@ def group_normalization(call: Call) -> AnyArray:
 @importer("InstanceNormalization")
 def instance_normalization(call: Call) -> AnyArray:
     """InstanceNormalization-22: ``input, scale, B``: each channel of each image normalized."""
-    x = float_operand(call, 0)
+    x = float_input(call, 0)
     scale, bias = (_by_channel(call, index, x.shape) for index in (1, 2))
     unscaled, _, _ = normalized(x, range(2, x.ndim), call.attribute("epsilon", 1e-5))
     return as_input_type(call, 0, unscaled * scale + bias)
@@ -183,7 +179,7 @@ def batch_normalization(call: Call) -> AnyArray:
             "inference",
             UnsupportedError,
         )
-    x = float_operand(call, 0)
+    x = float_input(call, 0)
     scale, bias, mean, variance = (_by_channel(call, index, x.shape) for index in range(1, 5))
     factor = scale / np.sqrt(variance + x.dtype.type(call.attribute("epsilon", 1e-5)))
     return as_input_type(call, 0, x * factor + (bias - mean * factor))
@@ -192,7 +188,7 @@ def batch_normalization(call: Call) -> AnyArray:
 @importer("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call) -> AnyArray:
     """MeanVarianceNormalization-13: ``(X - mean) / (deviation + 1e-9)``."""
-    x = float_operand(call, 0)
+    x = float_input(call, 0)
     stated = call.attribute("axes", [0, 2, 3])
     axes = [call.checked_axis(axis, x.ndim) for axis in stated]
     if len(set(axes)) != len(axes):
@@ -207,7 +203,7 @@ def mean_variance_normalization(call: Call) -> AnyArray:
 @importer("LpNormalization")
 def lp_normalization(call: Call) -> AnyArray:
     """LpNormalization-22: ``input / norm`` along an axis; 0 where the norm is 0."""
-    x, order = float_operand(call, 0), call.attribute("p", 2)
+    x, order = float_input(call, 0), call.attribute("p", 2)
     axis = call.axis("axis", x.ndim, -1)
     powers = np.abs(x) if order == 1 else x * x
     norm = powers.sum(axis=axis, dtype=x.dtype, keepdims=True)
