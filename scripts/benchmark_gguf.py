@@ -27,9 +27,9 @@ from subquant.weights import Dataset, Theta
 def peak_memory() -> int:
     """Bytes at most so far; Linux. `resource.getrusage` counts the parent's memory as well."""
     status = Path("/proc/self/status").read_text()
-    found = re.search(r"VmHWM:\s+(\d+) kB", status)
-    assert found is not None
-    return 1024 * int(found[1])
+    match = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert match is not None
+    return 1024 * int(match[1])
 
 
 def measure(path: Path, folder: Path) -> dict[str, Any]:

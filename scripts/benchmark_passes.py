@@ -45,17 +45,19 @@ def module_text(casts: int, different: bool = False) -> str:
         different: each pair has a type of its own; else they have three types in turn.
     """
     count = casts // 2 if different else len(_TYPES)
-    lines = [
+    text_lines = [
         f"!q{number} = {_TYPES[number % len(_TYPES)].replace('SCALE', str(0.5 + number / 2**16))}"
         for number in range(count)
     ]
-    lines.append("func.func @main(%x0: tensor<8x8xf32>) -> tensor<8x8xf32> {")
+    text_lines.append("func.func @main(%x0: tensor<8x8xf32>) -> tensor<8x8xf32> {")
     for number in range(casts // 2):
         quantized = f"tensor<8x8x!q{number % count}>"
-        lines.append(f"  %q{number} = quant.qcast %x{number} : tensor<8x8xf32> to {quantized}")
-        lines.append(f"  %x{number + 1} = quant.dcast %q{number} : {quantized} to tensor<8x8xf32>")
-    lines += [f"  return %x{casts // 2} : tensor<8x8xf32>", "}"]
-    return "\n".join(lines)
+        text_lines.append(f"  %q{number} = quant.qcast %x{number} : tensor<8x8xf32> to {quantized}")
+        text_lines.append(
+            f"  %x{number + 1} = quant.dcast %q{number} : {quantized} to tensor<8x8xf32>"
+        )
+    text_lines += [f"  return %x{casts // 2} : tensor<8x8xf32>", "}"]
+    return "\n".join(text_lines)
 
 
 def measure(text: str, casts: int, repeat: int, with_iree: bool) -> dict[str, Any]:

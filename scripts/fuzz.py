@@ -188,10 +188,10 @@ def _add_artifacts(corpus: Corpus) -> None:
     from subquant.core._mlir import stablehlo
     from subquant.dialects import create_context
 
-    for given in [*corpus.jax, *(each.text().encode() for each in programs()[::16])]:
+    for arguments in [*corpus.jax, *(each.text().encode() for each in programs()[::16])]:
         version = _VERSIONS[len(corpus.modules) % len(_VERSIONS)]
         with contextlib.suppress(Exception):  # another dialect, or an operation of a later version
-            module = parse_bytes(given, create_context())
+            module = parse_bytes(arguments, create_context())
             corpus.artifacts.append(bytes(stablehlo.serialize_portable_artifact(module, version)))
             corpus.modules.append(module)  # which is in VHLO now
 
@@ -259,19 +259,19 @@ def _onnx() -> list[bytes]:
         for entry in sorted(Path(node.__file__).parent.glob("*.py")):
             if re.search("quantize|qlinear|integer", entry.stem):  # the others compute for seconds
                 importlib.import_module(f"{node.__name__}.{entry.stem}")
-    found = []
+    actual = []
     for case in sorted(node._NodeTestCases, key=lambda case: str(case.name)):
         if not re.search("quantize|qlinear|integer", case.name):
             continue
         model, (arrays, _) = ModelProto(), case.data_sets[0]
         model.CopyFrom(case.model)
-        given = list(zip(model.graph.input, arrays, strict=False))[1:]
-        for each, array in given:  # all but the first as constants
+        arguments = list(zip(model.graph.input, arrays, strict=False))[1:]
+        for each, array in arguments:  # all but the first as constants
             if isinstance(array, np.ndarray) and array.size < 1000:
                 model.graph.initializer.append(numpy_helper.from_array(array, each.name))
                 model.graph.input.remove(each)
-        found.append(model.SerializeToString())
-    return found
+        actual.append(model.SerializeToString())
+    return actual
 
 
 def _tflite() -> list[bytes]:
@@ -325,18 +325,18 @@ _NUMBER = re.compile(r"(?<![\w.%#!@^])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _TYPE = re.compile(r"\b(?:u?i\d+|f\d+|bf16|index)\b|tensor<[^<>]*>")
 
 
-def mutate_text(rng: random.Random, text: str, others: list[str]) -> str:
+def mutate_text(rng: random.Random, text: str, rest: list[str]) -> str:
     """A text with a few changes."""
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
-        text = rng.choice(_TEXT_MUTATIONS)(rng, text, others)
+        text = rng.choice(_TEXT_MUTATIONS)(rng, text, rest)
     return text
 
 
 def _replace(rng: random.Random, text: str, pattern: re.Pattern[str], new: str) -> str:
-    found = list(pattern.finditer(text))
-    if not found:
+    actual = list(pattern.finditer(text))
+    if not actual:
         return text
-    match = rng.choice(found)
+    match = rng.choice(actual)
     return text[: match.start()] + new + text[match.end() :]
 
 
@@ -348,8 +348,8 @@ def _type(rng: random.Random, text: str, _: list[str]) -> str:
     return _replace(rng, text, _TYPE, rng.choice(TYPES))
 
 
-def _token(rng: random.Random, text: str, others: list[str]) -> str:
-    tokens = _TOKEN.findall(rng.choice(others))
+def _token(rng: random.Random, text: str, rest: list[str]) -> str:
+    tokens = _TOKEN.findall(rng.choice(rest))
     return _replace(rng, text, _TOKEN, rng.choice(tokens) if tokens else "")
 
 
@@ -358,10 +358,10 @@ def _drop(rng: random.Random, text: str, _: list[str]) -> str:
 
 
 def _swap(rng: random.Random, text: str, _: list[str]) -> str:
-    found = list(_TOKEN.finditer(text))
-    if len(found) < 2:
+    actual = list(_TOKEN.finditer(text))
+    if len(actual) < 2:
         return text
-    first, second = sorted(rng.sample(found, 2), key=lambda match: match.start())
+    first, second = sorted(rng.sample(actual, 2), key=lambda match: match.start())
     middle = text[first.end() : second.start()]
     return text[: first.start()] + second.group() + middle + first.group() + text[second.end() :]
 
@@ -372,23 +372,25 @@ def _cut(rng: random.Random, text: str, _: list[str]) -> str:
 
 
 def _twice(rng: random.Random, text: str, _: list[str]) -> str:
-    lines = text.splitlines(keepends=True) or [""]
-    place = rng.randrange(len(lines))
-    return "".join([*lines[: place + 1], *lines[place : place + rng.randrange(1, 4)],
-                    *lines[place + 1 :]])  # fmt: skip
+    text_lines = text.splitlines(keepends=True) or [""]
+    position = rng.randrange(len(text_lines))
+    repeated = text_lines[position : position + rng.randrange(1, 4)]
+    return "".join([*text_lines[: position + 1], *repeated, *text_lines[position + 1 :]])
 
 
-def _splice(rng: random.Random, text: str, others: list[str]) -> str:
-    lines, more = text.splitlines(keepends=True), rng.choice(others).splitlines(keepends=True)
-    start, place = rng.randrange(len(more) + 1), rng.randrange(len(lines) + 1)
-    return "".join([*lines[:place], *more[start : start + rng.randrange(1, 6)], *lines[place:]])
+def _splice(rng: random.Random, text: str, rest: list[str]) -> str:
+    text_lines, more = text.splitlines(keepends=True), rng.choice(rest).splitlines(keepends=True)
+    start, position = rng.randrange(len(more) + 1), rng.randrange(len(text_lines) + 1)
+    return "".join(
+        [*text_lines[:position], *more[start : start + rng.randrange(1, 6)], *text_lines[position:]]
+    )
 
 
 def _characters(rng: random.Random, text: str, _: list[str]) -> str:
-    place = rng.randrange(len(text) + 1)
+    position = rng.randrange(len(text) + 1)
     junk = rng.choice(("\0", "\x1b[2J", "\ufeff", "é", "{", "}}}", "<<<", '"', "//", "\\", "#", "!",
                        "%", "->", "\u202e", "dense<", "\ud7ff", "[" * 40, "-" * 300))  # fmt: skip
-    return text[:place] + junk + text[place:]
+    return text[:position] + junk + text[position:]
 
 
 _TEXT_MUTATIONS: tuple[Callable[[random.Random, str, list[str]], str], ...] = (
@@ -401,25 +403,27 @@ def mutate_bytes(rng: random.Random, data: bytes, *, most: int = 8) -> bytes:
     """Bytes with a few changes."""
     changed = bytearray(data)
     for _ in range(rng.randrange(1, most + 1)):
-        place = rng.randrange(len(changed) + 1) if rng.random() < 0.7 else rng.randrange(
+        position = rng.randrange(len(changed) + 1) if rng.random() < 0.7 else rng.randrange(
             min(len(changed), 200) + 1)  # fmt: skip
         kind = rng.randrange(7)
-        if kind == 0 and place < len(changed):
-            changed[place] ^= 1 << rng.randrange(8)
-        elif kind == 1 and place < len(changed):
-            changed[place] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        if kind == 0 and position < len(changed):
+            changed[position] ^= 1 << rng.randrange(8)
+        elif kind == 1 and position < len(changed):
+            changed[position] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         elif kind == 2:
-            del changed[place : place + rng.randrange(1, 40)]
+            del changed[position : position + rng.randrange(1, 40)]
         elif kind == 3:
-            changed[place:place] = rng.randbytes(rng.randrange(1, 20))
+            changed[position:position] = rng.randbytes(rng.randrange(1, 20))
         elif kind == 4:
             number = rng.choice((0, 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, 2**40))
             size = rng.choice((4, 8))
-            changed[place : place + size] = (number % 2 ** (8 * size)).to_bytes(size, "little")
+            changed[position : position + size] = (number % 2 ** (8 * size)).to_bytes(
+                size, "little"
+            )
         elif kind == 5:
-            changed[place:place] = changed[place : place + rng.randrange(1, 60)]
+            changed[position:position] = changed[position : position + rng.randrange(1, 60)]
         else:
-            del changed[place:]
+            del changed[position:]
     return bytes(changed)
 
 
@@ -606,10 +610,10 @@ def pipelines(rng: random.Random, corpus: Corpus) -> Case:
     passes = ",".join(steps)
     if rng.random() < 0.15:
         passes = mutate_text(rng, passes, corpus.texts)
-    given = rng.choice(corpus.texts)
+    inputs = rng.choice(corpus.texts)
     if rng.random() < 0.4:
-        given = mutate_text(rng, given, corpus.texts)
-    data = given.encode("utf-8", "surrogatepass")
+        inputs = mutate_text(rng, inputs, corpus.texts)
+    data = inputs.encode("utf-8", "surrogatepass")
     passes = passes.replace("\0", "")
     arguments = ["opt", "x.mlir", "--passes", passes, "-o", "out.mlir", *_SOON]
     return Case(arguments, {"x.mlir": data}, "out.mlir")
@@ -621,21 +625,21 @@ _ATTRIBUTE = re.compile(r"[\w.]+ = (?:[^,<>{}\[\]()\"]+|\"[^\"]*\"|[\w.#!]*<[^<>
 @kind(10)
 def attributes(rng: random.Random, corpus: Corpus) -> Case:
     """Operations in their generic form without some attributes, or with other values."""
-    given = rng.choice(corpus.generic)
+    arguments = rng.choice(corpus.generic)
     for _ in range(rng.choice((1, 1, 2, 4))):
-        found = list(_ATTRIBUTE.finditer(given))
-        if not found:
+        actual = list(_ATTRIBUTE.finditer(arguments))
+        if not actual:
             break
-        match = rng.choice(found)
+        match = rng.choice(actual)
         name, _, _ = match.group().partition(" = ")
         value = rng.choice(("unit", "1 : i64", "-1 : i64", '"x"', "[]", "array<i64>", "i8",
                             "array<i64: 99999999999>", "dense<1> : tensor<2x2xi64>", "true",
                             "affine_map<(d0) -> (d0)>", "{}", "@f", "1.0 : f64"))  # fmt: skip
         new = "" if rng.random() < 0.5 else f"{name} = {value}"
-        given = given[: match.start()] + new + given[match.end() :]
-        given = re.sub(r"([{<]\s*),|,\s*(?=[}>])", lambda m: m.group(1) or "", given)
-        given = given.replace(", ,", ",")
-    return _module_case(rng, given.encode(), "x.mlir")
+        arguments = arguments[: match.start()] + new + arguments[match.end() :]
+        arguments = re.sub(r"([{<]\s*),|,\s*(?=[}>])", lambda m: m.group(1) or "", arguments)
+        arguments = arguments.replace(", ,", ",")
+    return _module_case(rng, arguments.encode(), "x.mlir")
 
 
 @kind(6)
@@ -644,11 +648,11 @@ def literals(rng: random.Random, corpus: Corpus) -> Case:
     known = ("2x8xf32=1,2,3,4", "2x8xf32=0", "3xf32=1 2 3", "2", "4xi1=1,0,1,1", "0.5", "i32=7",
              "@x.npy", "x.npy", "@", "2x8xf32=@x.npy", "nan", "2x8xi8=1", "4xf32", "=", "xf32=1",
              "0xf32=", "-1xf32=1", "2x8xf32=[[1,2],[3,4]]", "inf", "1e999", "true")  # fmt: skip
-    given = [rng.choice(known) for _ in range(rng.choice((1, 1, 3, 3, 0, 2)))]
-    if rng.random() < 0.8 and given:
-        given[0] = mutate_text(rng, given[0], list(known))
+    inputs = [rng.choice(known) for _ in range(rng.choice((1, 1, 3, 3, 0, 2)))]
+    if rng.random() < 0.8 and inputs:
+        inputs[0] = mutate_text(rng, inputs[0], list(known))
     arguments = ["run", "x.vmfb"]
-    for value in given:
+    for value in inputs:
         arguments += ["--input", value.replace("\0", "0")]
     arguments += (
         ["--function", rng.choice(("main", "sum", "mai", ""))] if rng.random() < 0.5 else []
@@ -786,10 +790,12 @@ def jax(rng: random.Random, corpus: Corpus) -> Case:
     else:
         artifact = mutate_bytes(rng, data[start : start + size], most=4)
     # As the last vector, to which the field points that has the distance to the one before.
-    places = [n for n in range(start) if int.from_bytes(data[n : n + 4], "little") == start - 4 - n]
+    positions = [
+        n for n in range(start) if int.from_bytes(data[n : n + 4], "little") == start - 4 - n
+    ]
     changed = bytearray(data + b"\0" * (-len(data) % 4))
-    for place in places:
-        changed[place : place + 4] = (len(changed) - place).to_bytes(4, "little")
+    for position in positions:
+        changed[position : position + 4] = (len(changed) - position).to_bytes(4, "little")
     changed += len(artifact).to_bytes(4, "little") + artifact
     return _artifact_case(rng, bytes(changed), "x.jax")
 
@@ -809,12 +815,12 @@ def mutate_artifact(rng: random.Random, corpus: Corpus) -> bytes:
     from subquant.compiler.lowering import bytecode_of
     from subquant.transforms.base import walk
 
-    module, others = (rng.choice(corpus.modules) for _ in range(2))
+    module, rest = (rng.choice(corpus.modules) for _ in range(2))
     with module.context:
         changed = module.operation.clone()
         operations = walk(changed)
         # Of another module in text: attributes of one context do not belong to another.
-        more = [each for each in walk(others.operation) if len(each.attributes)] or operations
+        more = [each for each in walk(rest.operation) if len(each.attributes)] or operations
         for _ in range(rng.choice((1, 1, 2, 4))):
             with contextlib.suppress(Exception):  # a text that is no attribute, a name that is none
                 _change_operation(rng, rng.choice(operations), operations, rng.choice(more))
@@ -832,8 +838,8 @@ def _change_operation(rng: random.Random, op: Any, operations: list[Any], other:
     names = list(op.attributes)
     change = rng.randrange(5)
     if change == 0 and names and len(other.attributes):
-        taken = str(other.attributes[rng.choice(list(other.attributes))])
-        op.attributes[rng.choice(names)] = ir.Attribute.parse(taken)
+        used = str(other.attributes[rng.choice(list(other.attributes))])
+        op.attributes[rng.choice(names)] = ir.Attribute.parse(used)
     elif change in (1, 2) and names:
         name = rng.choice(names)
         written = str(op.attributes[name])
@@ -963,8 +969,8 @@ def signatures(rng: random.Random, corpus: Corpus) -> Case:
     start = data.index(b'{"version"')
     end = data.index(b"\0", start)
     for _ in range(rng.randrange(1, 4)):
-        place = rng.randrange(start, end)
-        data[place] = rng.choice((*b'{}[]",:0123456789-ntf.', rng.randrange(1, 256)))
+        position = rng.randrange(start, end)
+        data[position] = rng.choice((*b'{}[]",:0123456789-ntf.', rng.randrange(1, 256)))
     return Case(
         rng.choice((["run", "x.vmfb", "--input", "2x8xf32=1"], ["inspect", "x.vmfb"])),
         {"x.vmfb": bytes(data)},
@@ -1117,7 +1123,7 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
     temporary = Path(tempfile.gettempdir())
     before = set(temporary.iterdir())
     printed = os.open(folder / "printed", os.O_RDWR | os.O_CREAT)
-    kept, home = [os.dup(stream) for stream in (1, 2)], Path.cwd()
+    retained, home = [os.dup(stream) for stream in (1, 2)], Path.cwd()
     wrong, status = None, 0
     os.chdir(folder)
     try:
@@ -1136,7 +1142,7 @@ def run_case(case: Case, folder: Path) -> tuple[int, str | None]:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
-        for stream_number, copy in enumerate(kept, 1):
+        for stream_number, copy in enumerate(retained, 1):
             os.dup2(copy, stream_number)
             os.close(copy)
         os.close(printed)
@@ -1185,14 +1191,16 @@ def run_killed(case: Case, folder: Path) -> tuple[int, str | None]:
     whole = folder / case.output if case.output else folder
     if names - {case.output}:
         return status, f"left behind: {', '.join(sorted(names))}"
-    made = whole.read_bytes() if whole.exists() else None
-    if status == 0 and made is None:
+    created = whole.read_bytes() if whole.exists() else None
+    if status == 0 and created is None:
         return status, "exit status 0, and there is no output"
-    again = subprocess.run(command, cwd=folder, env={**os.environ, **cache}, capture_output=True,
-                           check=False, timeout=120)  # fmt: skip
-    if again.returncode != 0:
-        return status, f"afterwards: {again.stderr.decode(errors='replace')}"
-    if made is not None and made != whole.read_bytes():
+    environment = {**os.environ, **cache}
+    completed = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, check=False, timeout=120
+    )
+    if completed.returncode != 0:
+        return status, f"afterwards: {completed.stderr.decode(errors='replace')}"
+    if created is not None and created != whole.read_bytes():
         return status, "the output is not whole"
     result = subprocess.run([sys.executable, "-m", "subquant", "run", case.output or "", "--input",
                              "2x8xf32=0", "--function", "main"], cwd=folder, capture_output=True,
@@ -1204,12 +1212,12 @@ def run_killed(case: Case, folder: Path) -> tuple[int, str | None]:
 
 def _processes_with(token: str) -> list[int]:
     """The processes that have the token in their environment."""
-    found = []
+    actual = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if token.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
-    return found
+                actual.append(int(path.parent.name))
+    return actual
 
 
 def _what_is_wrong(
@@ -1245,16 +1253,16 @@ class Server:
         process.stdin.write(f"{name} {number}\n")
         process.stdin.flush()
         answer = self._answer(self.seconds * (10 if name == "kills" else 1))
-        taken = time.monotonic() - started
+        used = time.monotonic() - started
         if answer:
             status, wrong = json.loads(answer)
-            return Ended(name, number, status, wrong, taken)
+            return Ended(name, number, status, wrong, used)
         code = None if answer is None else process.wait()
         wrong = f"took more than {self.seconds:g} s" if code is None else f"ended with {code}"
         self.stop()
         with contextlib.suppress(OSError):
             (self.folder / "case").rename(self.folder / f"{name}-{number}")
-        return Ended(name, number, code or -1, wrong, taken)
+        return Ended(name, number, code or -1, wrong, used)
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -1297,14 +1305,14 @@ class Server:
 
 def numbers_of(kinds: list[str], count: int) -> Iterator[tuple[str, int]]:
     """Kinds in turn by their shares, each with its next number."""
-    shares = {name: KINDS[name][0] for name in kinds}
-    if not any(shares.values()):
-        shares = dict.fromkeys(kinds, 1)
-    total, given = sum(shares.values()), Counter[str]()
-    for place in range(count):
-        name = max(kinds, key=lambda n: shares[n] * (place + 1) / total - given[n])
-        yield name, given[name]
-        given[name] += 1
+    fractions = {name: KINDS[name][0] for name in kinds}
+    if not any(fractions.values()):
+        fractions = dict.fromkeys(kinds, 1)
+    total, arguments = sum(fractions.values()), Counter[str]()
+    for position in range(count):
+        name = max(kinds, key=lambda n: fractions[n] * (position + 1) / total - arguments[n])
+        yield name, arguments[name]
+        arguments[name] += 1
 
 
 def main() -> None:
@@ -1327,36 +1335,36 @@ def main() -> None:
     parser.add_argument("--replay", metavar="KIND:NUMBER", help="run one input, and show all of it")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--results", metavar="FILE", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.cluster is not None and (given.jobs is not None or given.replay):
+    arguments = parser.parse_args()
+    if arguments.cluster is not None and (arguments.jobs is not None or arguments.replay):
         parser.error("--cluster has others run the inputs: give neither --jobs nor --replay")
-    kinds = given.kinds.split(",")
+    kinds = arguments.kinds.split(",")
     unknown = set(kinds) - KINDS.keys()
     if unknown:
         parser.error(
             f"no kinds are named {', '.join(unknown)}; expected some of {', '.join(KINDS)}"
         )
-    if given.serve:
-        serve(given.seed)
+    if arguments.serve:
+        serve(arguments.seed)
         return
     with tempfile.TemporaryDirectory(prefix="subquant-fuzz-") as scratch:
-        if given.replay:
-            name, _, number = given.replay.partition(":")
-            server = Server(given.seed, Path(scratch), given.seconds)
+        if arguments.replay:
+            name, _, number = arguments.replay.partition(":")
+            server = Server(arguments.seed, Path(scratch), arguments.seconds)
             ended = server.run(name, int(number))
             server.stop()
-            kept = _keep(Path(scratch), ended)
-            print(f"{ended}\n{kept or 'nothing wrong'}")
+            retained = _keep(Path(scratch), ended)
+            print(f"{ended}\n{retained or 'nothing wrong'}")
             raise SystemExit(ended.wrong is not None)
-        if given.results:
-            _run_range(given, kinds, Path(scratch))
+        if arguments.results:
+            _run_range(arguments, kinds, Path(scratch))
             return
-        tally = _Tally(given.seed)
+        tally = _Tally(arguments.seed)
         whole = True
-        if given.cluster is None:
-            _run_here(given, kinds, Path(scratch), tally)
+        if arguments.cluster is None:
+            _run_here(arguments, kinds, Path(scratch), tally)
         else:
-            whole = _run_on_cluster(given, tally)
+            whole = _run_on_cluster(arguments, tally)
         if tally.statuses or whole:
             tally.show()
     raise SystemExit(bool(tally.failures) or not whole)
@@ -1391,18 +1399,18 @@ class _Tally:
         if by_kind:
             print(", ".join(f"{name}: {count}" for name, count in by_kind.most_common()))
         statuses = (f"{status}: {count:,}" for status, count in sorted(self.statuses.items()))
-        slowest, taken = self.slowest, time.monotonic() - self.started
+        slowest, used = self.slowest, time.monotonic() - self.started
         print(
             f"{self.statuses.total():,} inputs, {len(self.failures):,} failures (seed {self.seed}; "
             f"exit status {', '.join(statuses)}; slowest {slowest.kind}:{slowest.number} "
-            f"{slowest.seconds:.1f} s; {taken:.0f} s)"
+            f"{slowest.seconds:.1f} s; {used:.0f} s)"
         )
 
 
-def _ended(given: Any, work: list[tuple[str, int]], folder: Path) -> Iterator[Ended]:
+def _ended(arguments: Any, work: list[tuple[str, int]], folder: Path) -> Iterator[Ended]:
     """Run inputs one after another; files of failing inputs stay in the folder."""
     folder.mkdir()
-    server = Server(given.seed, folder, given.seconds)
+    server = Server(arguments.seed, folder, arguments.seconds)
     try:
         for name, number in work:
             yield server.run(name, number)
@@ -1410,16 +1418,16 @@ def _ended(given: Any, work: list[tuple[str, int]], folder: Path) -> Iterator[En
         server.stop()
 
 
-def _work(given: Any, kinds: list[str]) -> list[tuple[str, int]]:
-    return list(numbers_of(kinds, given.first + given.count))[given.first :]
+def _work(arguments: Any, kinds: list[str]) -> list[tuple[str, int]]:
+    return list(numbers_of(kinds, arguments.first + arguments.count))[arguments.first :]
 
 
-def _run_here(given: Any, kinds: list[str], scratch: Path, tally: _Tally) -> None:
-    jobs, work = given.jobs or 1, _work(given, kinds)
+def _run_here(arguments: Any, kinds: list[str], scratch: Path, tally: _Tally) -> None:
+    jobs, work = arguments.jobs or 1, _work(arguments, kinds)
 
     def collect(share: int) -> None:
         folder = scratch / str(share)
-        for ended in _ended(given, work[share::jobs], folder):
+        for ended in _ended(arguments, work[share::jobs], folder):
             if ended.wrong is not None:
                 _keep(folder, ended)
             tally.add(ended)
@@ -1456,14 +1464,21 @@ def make_archive() -> bytes:
     return buffer.getvalue()
 
 
-def _run_on_cluster(given: Any, tally: _Tally) -> bool:
+def _run_on_cluster(inputs: Any, tally: _Tally) -> bool:
     """Have workers run the inputs; true if they ran all."""
     from subquant.batch.engines import Task, run_tasks
     from subquant.errors import SubquantError
 
     archive = make_archive()
-    options = ["--kinds", given.kinds, "--seed", str(given.seed), "--seconds", str(given.seconds)]
-    last = given.first + given.count
+    options = [
+        "--kinds",
+        inputs.kinds,
+        "--seed",
+        str(inputs.seed),
+        "--seconds",
+        str(inputs.seconds),
+    ]
+    last = inputs.first + inputs.count
 
     def task(first: int) -> Task:
         count = min(_RANGE, last - first)
@@ -1476,9 +1491,9 @@ def _run_on_cluster(given: Any, tally: _Tally) -> bool:
         )
 
     missing: list[str] = []
-    tasks = map(task, range(given.first, last, _RANGE))
+    tasks = map(task, range(inputs.first, last, _RANGE))
     try:
-        with contextlib.closing(run_tasks(tasks, cluster=given.cluster)) as run:
+        with contextlib.closing(run_tasks(tasks, cluster=inputs.cluster)) as run:
             for done in run:
                 why = done.error and str(done.error)
                 if done.error is None and not done.blobs:
@@ -1497,13 +1512,13 @@ def _run_on_cluster(given: Any, tally: _Tally) -> bool:
 def _take(results: bytes, tally: _Tally) -> str | None:
     """Record the outcome of a range, and keep its files; or report why it does not count."""
     with zipfile.ZipFile(io.BytesIO(results)) as archive:
-        found = json.loads(archive.read(_RESULTS))
-        if found["made_with"] != _made_with():
-            return f"inputs are made with {found['made_with']} there, and here {_made_with()}"
+        actual = json.loads(archive.read(_RESULTS))
+        if actual["made_with"] != _made_with():
+            return f"inputs are made with {actual['made_with']} there, and here {_made_with()}"
         names = [name for name in archive.namelist() if name.startswith(_FILES)]
         with tempfile.TemporaryDirectory(prefix="subquant-fuzz-") as scratch:
             archive.extractall(scratch, names)
-            for fields in found["ended"]:
+            for fields in actual["ended"]:
                 ended = Ended(**fields)
                 if ended.wrong is not None:
                     _keep(Path(scratch) / _FILES, ended)
@@ -1511,13 +1526,13 @@ def _take(results: bytes, tally: _Tally) -> str | None:
     return None
 
 
-def _run_range(given: Any, kinds: list[str], scratch: Path) -> None:
+def _run_range(arguments: Any, kinds: list[str], scratch: Path) -> None:
     """Run a range on a worker, and write how each input ended, with the files of failures."""
     folder = scratch / "range"
-    every = list(_ended(given, _work(given, kinds), folder))
-    found = {"made_with": _made_with(), "ended": [dataclasses.asdict(ended) for ended in every]}
-    with zipfile.ZipFile(given.results, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(_RESULTS, json.dumps(found))
+    every = list(_ended(arguments, _work(arguments, kinds), folder))
+    actual = {"made_with": _made_with(), "ended": [dataclasses.asdict(ended) for ended in every]}
+    with zipfile.ZipFile(arguments.results, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(_RESULTS, json.dumps(actual))
         for ended in every:
             if ended.wrong is not None:
                 for path in sorted((folder / f"{ended.kind}-{ended.number}").rglob("*")):

@@ -61,25 +61,28 @@ def main() -> None:
     parser.add_argument("--each", type=int, help="changes of each file")
     parser.add_argument("--seed", type=int, help="which changes are drawn")
     parser.add_argument("--list", action="store_true", help="show the changes, and run nothing")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     config = load_config(str(_CONFIGURATION))
     sample = config["sample"]
-    each, seed = given.each or sample["each"], sample["seed"] if given.seed is None else given.seed
+    each, seed = (
+        arguments.each or sample["each"],
+        sample["seed"] if arguments.seed is None else arguments.seed,
+    )
     known = {(entry["before"], entry["after"]) for entry in config["unnoticeable"]}
     paths = [
         path
         for path in config["module-path"]
-        if not given.words or any(word in path for word in given.words)
+        if not arguments.words or any(word in path for word in arguments.words)
     ]
     tried, missed = 0, []
     with tempfile.TemporaryDirectory() as folder:
-        if not given.list:
+        if not arguments.list:
             _copy(Path(folder))
         for path in paths:
             changes = draw(path, sample["operators"], each, seed)
             named = [change for change in changes if (change.before, change.after) in known]
             rest = [change for change in changes if change not in named]
-            if given.list:
+            if arguments.list:
                 print(*changes, sep="\n")
                 continue
             command = f"{config['test-command']} {config['tests'][path]}"
@@ -100,7 +103,7 @@ def main() -> None:
 def draw(path: str, operators: list[str], count: int, seed: int) -> list[Change]:
     """Some changes of a file, each in another place, in the order of the places."""
     file = _ROOT / path
-    places: dict[tuple[int, int], list[tuple[str, int]]] = {}
+    locations: dict[tuple[int, int], list[tuple[str, int]]] = {}
     for name in operators:
         operator = get_operator(name)()
         positions = (
@@ -109,20 +112,20 @@ def draw(path: str, operators: list[str], count: int, seed: int) -> list[Change]
             for start, _ in operator.mutation_positions(node)
         )
         for occurrence, start in enumerate(positions):
-            places.setdefault(start, []).append((name, occurrence))
+            locations.setdefault(start, []).append((name, occurrence))
     source = file.read_text()
     meaning = _meaning(source)
     generator = random.Random(f"{seed} {file.name}")
-    found: list[Change] = []
-    for line, column in generator.sample(sorted(places), len(places)):
-        name, occurrence = generator.choice(places[line, column])
+    actual: list[Change] = []
+    for line, column in generator.sample(sorted(locations), len(locations)):
+        name, occurrence = generator.choice(locations[line, column])
         code = mutate_code(source, get_operator(name)(), occurrence)
-        if len(found) == count:
+        if len(actual) == count:
             break
         if _meaning(code) not in (None, meaning):
-            lines = [text.splitlines()[line - 1].strip() for text in (source, code)]
-            found.append(Change(path, line, *lines, code))
-    return sorted(found, key=lambda change: change.line)
+            text_lines = [text.splitlines()[line - 1].strip() for text in (source, code)]
+            actual.append(Change(path, line, *text_lines, code))
+    return sorted(actual, key=lambda change: change.line)
 
 
 class _WithoutDeclarations(ast.NodeTransformer):

@@ -151,12 +151,12 @@ def record(arguments: argparse.Namespace) -> int:
     """Write the recording."""
     folder = Path(arguments.folder)
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {}
+    retained = {}
     for name, outcomes in _run(arguments):
-        kept[name] = outcomes
+        retained[name] = outcomes
     with gzip.open(folder / "ir.json.gz", "wt", compresslevel=3) as file:
-        json.dump(kept, file)
-    print(f"{len(kept)} programs in {folder}")
+        json.dump(retained, file)
+    print(f"{len(retained)} programs in {folder}")
     return 0
 
 
@@ -204,22 +204,22 @@ def _meaning(text: str) -> list[str]:
     module = parse_text(text, create_context())
     digests: dict[Any, str] = {}
 
-    def of_block(block: Any, place: str) -> str:
+    def of_block(block: Any, position: str) -> str:
         for number, argument in enumerate(block.arguments):
-            digests[argument] = f"{place}.{number}"
+            digests[argument] = f"{position}.{number}"
         anchors = []
         for wrapper in block.operations:
             op = wrapper.operation
-            parts = [op.name, *(str(result.type) for result in op.results)]
-            parts += [f"{name}={op.attributes[name]}" for name in sorted(op.attributes)]
-            parts += [digests[operand] for operand in op.operands]
+            pieces = [op.name, *(str(result.type) for result in op.results)]
+            pieces += [f"{name}={op.attributes[name]}" for name in sorted(op.attributes)]
+            pieces += [digests[operand] for operand in op.operands]
             # A body is that of an operation, wherever it stands: its place is only how deep.
             regions = [
-                of_block(inner, f"{place}>{r}.{b}")
+                of_block(inner, f"{position}>{r}.{b}")
                 for r, region in enumerate(op.regions)
                 for b, inner in enumerate(region)
             ]
-            digest = hashlib.sha256("|".join(parts + regions).encode()).hexdigest()
+            digest = hashlib.sha256("|".join(pieces + regions).encode()).hexdigest()
             for index, result in enumerate(op.results):
                 digests[result] = f"{digest}:{index}"
             if not len(op.results) or op.name.startswith(_ORDERED):

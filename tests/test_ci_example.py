@@ -39,8 +39,8 @@ SHARD, REPORT = (WORKFLOW["jobs"][name] for name in ("shard", "report"))
 
 
 def step(job: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = (each for each in job["steps"] if each.get("name") == name)
-    return found
+    (actual,) = (each for each in job["steps"] if each.get("name") == name)
+    return actual
 
 
 def check_command(words: list[str]) -> None:
@@ -68,12 +68,12 @@ def test_the_shards_are_all_of_the_run() -> None:
 
 
 def test_every_command_that_is_shown_is_one() -> None:
-    found = []
+    actual = []
     for name in ("README.md", "Dockerfile"):
         text = (FOLDER / name).read_text()
-        found += re.findall(r"(?:^|--rm )(subquant (?:conformance|report) .*)", text, re.MULTILINE)
-    assert len(found) == 3
-    for line in found:
+        actual += re.findall(r"(?:^|--rm )(subquant (?:conformance|report) .*)", text, re.MULTILINE)
+    assert len(actual) == 3
+    for line in actual:
         check_command(shlex.split(line.replace("$JOB/$JOBS", "1/2")))
 
 
@@ -131,16 +131,16 @@ def test_actions_are_pinned_to_commits() -> None:
     assert len(used) == sum("uses" in each for job in (SHARD, REPORT) for each in job["steps"])
     versions: dict[str, set[str]] = {}
     for action in used:
-        found = re.fullmatch(r"actions/([\w/-]+)@([0-9a-f]{40} # v\d+\.\d+\.\d+)", action)
-        assert found is not None, action
-        versions.setdefault(found.group(1).partition("/")[0], set()).add(found.group(2))
+        match = re.fullmatch(r"actions/([\w/-]+)@([0-9a-f]{40} # v\d+\.\d+\.\d+)", action)
+        assert match is not None, action
+        versions.setdefault(match.group(1).partition("/")[0], set()).add(match.group(2))
     assert all(len(each) == 1 for each in versions.values())
     assert WORKFLOW["permissions"] == {"contents": "read"}
 
 
 def test_the_versions_are_those_of_the_project() -> None:
-    lines = (FOLDER / "constraints.txt").read_text().splitlines()
-    pinned = dict(line.split("==") for line in lines if not line.startswith("#"))
+    text_lines = (FOLDER / "constraints.txt").read_text().splitlines()
+    pinned = dict(line.split("==") for line in text_lines if not line.startswith("#"))
     assert {name: pinned[name] for name in PINNED_VERSIONS} == PINNED_VERSIONS
     if sys.version_info < (3, 11):
         return

@@ -44,8 +44,8 @@ SECOND = replace(
 )
 
 
-def text_of(found: Compilations) -> str:
-    return to_json(found.results, found.options, found.emit, found.seconds, found.versions)
+def text_of(actual: Compilations) -> str:
+    return to_json(actual.results, actual.options, actual.emit, actual.seconds, actual.versions)
 
 
 def invoke(*arguments: str) -> Result:
@@ -63,10 +63,10 @@ def shown(results: Sequence[CompiledModel]) -> list[tuple[Any, ...]]:
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     for report in (FIRST, SECOND):
         (tmp_path / "r.json").write_text(text_of(report))
-        found = read_compilations(tmp_path / "r.json")
-        assert replace(found, results=()) == replace(report, results=())
-        assert shown(found.results) == shown(report.results)
-        assert text_of(found) == text_of(report)
+        actual = read_compilations(tmp_path / "r.json")
+        assert replace(actual, results=()) == replace(report, results=())
+        assert shown(actual.results) == shown(report.results)
+        assert text_of(actual) == text_of(report)
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_names_that_are_no_text(tmp_path: Path) -> None:
     name = os.fsdecode(b"m/\xff\xc3\xb6.mlir")
     result = replace(FIRST.results[0], name=name)
     (tmp_path / "r.json").write_text(text_of(replace(FIRST, results=(result,))))
-    (found,) = read_compilations(tmp_path / "r.json").results
-    assert found.name == r"m/\udcff" "ö.mlir"
+    (actual,) = read_compilations(tmp_path / "r.json").results
+    assert actual.name == r"m/\udcff" "ö.mlir"
 
 
 def test_reports_are_put_together(in_temporary_folder: Path) -> None:
@@ -84,10 +84,10 @@ def test_reports_are_put_together(in_temporary_folder: Path) -> None:
     assert invoke("show", "a.json").exit_code == 0
     result = invoke("merge", "b.json", "a.json", "--json", "c.json", "--junit", "c.xml")
     assert result.exit_code == 1
-    lines = result.output.splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == [f"m/{n}.mlir" for n in "cdab"]
-    assert lines[1].endswith("m/c.mlir:2:3: error: 'a.b' op is \\x1b[31m not lowered")
-    assert lines[-1] == "1 compiled, 1 up-to-date, 1 failed, 1 not-run in 3.5 s"
+    text_lines = result.output.splitlines()
+    assert [line.split()[0] for line in text_lines[1:-1]] == [f"m/{n}.mlir" for n in "cdab"]
+    assert text_lines[1].endswith("m/c.mlir:2:3: error: 'a.b' op is \\x1b[31m not lowered")
+    assert text_lines[-1] == "1 compiled, 1 up-to-date, 1 failed, 1 not-run in 3.5 s"
     merged = read_compilations("c.json")
     assert shown(merged.results) == shown((*SECOND.results, *FIRST.results))
     (suite,) = ElementTree.parse("c.xml").findall("testsuite")
@@ -173,13 +173,13 @@ def test_kinds_are_not_mixed(in_temporary_folder: Path) -> None:
     Path("a.json").write_text(text_of(FIRST))
     conformance = ("--filter", "suite/abs/i8-to-i8$", "--device", "interpreter")
     CliRunner().invoke(main, ["conformance", *conformance, "--json", "b.json"])
-    for files, found, expected in (
+    for files, actual, expected in (
         ("ab", "conformance", "compile"),
         ("ba", "compile", "conformance"),
     ):
         result = invoke("merge", *(f"{name}.json" for name in files))
         assert result.output == (
-            f"{files[1]}.json: error: is a report of '{found}', expected one of '{expected}'\n"
+            f"{files[1]}.json: error: is a report of '{actual}', expected one of '{expected}'\n"
         )
     result = invoke("show", "a.json", "--against", "b.json")
     assert (result.exit_code, "--against compares reports of conformance" in result.output) == (
@@ -191,6 +191,6 @@ def test_kinds_are_not_mixed(in_temporary_folder: Path) -> None:
 def test_errors_of_all_classes_come_back(tmp_path: Path) -> None:
     failed = replace(SECOND.results[0], error=CompilerError("crashed", notes=("look", "there")))
     (tmp_path / "r.json").write_text(text_of(replace(SECOND, results=(failed,))))
-    (found,) = read_compilations(tmp_path / "r.json").results
-    assert isinstance(found.error, CompilerError)
-    assert str(found.error) == "error: crashed\nnote: look\nnote: there"
+    (actual,) = read_compilations(tmp_path / "r.json").results
+    assert isinstance(actual.error, CompilerError)
+    assert str(actual.error) == "error: crashed\nnote: look\nnote: there"

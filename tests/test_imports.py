@@ -72,7 +72,7 @@ def imports_of(module: str, *, in_functions: bool) -> frozenset[str]:
     """The modules of the package that a module imports."""
     path = MODULES[module]
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    found = set()
+    actual = set()
     for statement in statements(tree_of(path).body, in_functions=in_functions):
         assert not isinstance(statement, ast.Import) or not any(
             alias.name.split(".")[0] == "subquant" for alias in statement.names
@@ -82,8 +82,8 @@ def imports_of(module: str, *, in_functions: bool) -> frozenset[str]:
             source = ".".join([*start, *(statement.module or "").split(".")]).rstrip(".")
             for alias in statement.names:
                 name = f"{source}.{alias.name}"
-                found.add(name if name in MODULES else source)
-    return frozenset(found)
+                actual.add(name if name in MODULES else source)
+    return frozenset(actual)
 
 
 @pytest.mark.parametrize("in_functions", [False, True])
@@ -93,8 +93,8 @@ def test_no_module_is_imported_in_a_cycle(in_functions: bool) -> None:
     for module in MODULES:
         imported = imports_of(module, in_functions=in_functions)
         packages = {name[:end] for name in imported for end in range(len(name)) if name[end] == "."}
-        around = {module[:end] for end in range(len(module)) if module[end] == "."}
-        graph[module] = imported | (packages - around - {module})
+        margin = {module[:end] for end in range(len(module)) if module[end] == "."}
+        graph[module] = imported | (packages - margin - {module})
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -128,8 +128,8 @@ def test_packages_that_import_nothing_of_others(package: str, forbidden: str) ->
 
 def test_the_bindings_are_imported_in_one_place() -> None:
     for module, path in MODULES.items():
-        found = re.search(r"^\s*(?:from|import) torch_mlir\b", path.read_text(), re.MULTILINE)
-        assert (found is not None) == (module == "subquant.core._mlir"), module
+        match = re.search(r"^\s*(?:from|import) torch_mlir\b", path.read_text(), re.MULTILINE)
+        assert (match is not None) == (module == "subquant.core._mlir"), module
 
 
 def test_the_oracle_imports_no_formula_that_it_checks() -> None:

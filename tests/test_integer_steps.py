@@ -107,9 +107,9 @@ func.func @main(%x: tensor<2x8x!quant.uniform<i8:f32, 0.5:3>>,
 """
     left = []
     for count in range(1, len(STEPS) + 1):
-        found = operations(lower(text, ",".join(STEPS[:count])))
-        left.append({name for name in found if re.match(r"subquant\.(sub|req|sat)", name)})
-        assert found.count("stablehlo.dot_general") == 1
+        actual = operations(lower(text, ",".join(STEPS[:count])))
+        left.append({name for name in actual if re.match(r"subquant\.(sub|req|sat)", name)})
+        assert actual.count("stablehlo.dot_general") == 1
     assert left == [
         {"subquant.subtract_zero_point", "subquant.requantize"},
         {"subquant.requantize"},
@@ -134,9 +134,9 @@ def test_the_steps_give_what_the_whole_gives(style: str) -> None:
             left[program.op] += 1
         inputs = program.make_inputs()
         stepwise = str(lower(program.text(), steps))
-        (found,) = InterpretedModule(stepwise)["main"].invoke(inputs)
+        (actual,) = InterpretedModule(stepwise)["main"].invoke(inputs)
         (expected,) = InterpretedModule(program.text())["main"].invoke(inputs)
-        np.testing.assert_array_equal(found, expected, err_msg=program.name)
+        np.testing.assert_array_equal(actual, expected, err_msg=program.name)
     assert style == "inside" or all(left.values()), left
 
 
@@ -224,9 +224,9 @@ def with_constant(weights: np.ndarray, source: str, weight_type: str) -> str:
         f'  %w = "quant.scast"(%c) : ({integer}) -> {w}',
         "argument": "",
     }[source]
-    given = f", %w: {w}" if source == "argument" else ""
+    inputs = f", %w: {w}" if source == "argument" else ""
     return f"""
-func.func @main(%x: {x}{given}) -> {q} {{
+func.func @main(%x: {x}{inputs}) -> {q} {{
   {constant}
   %r = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
       window = {{pad = [[1, 1]]}} {{batch_group_count = 1 : i64, feature_group_count = 1 : i64}}
@@ -301,8 +301,8 @@ def test_integer_only_output_has_no_float(requantization: str) -> None:
             assert error.place is not None
             refused.add(program.op)
             continue
-        found = list(float_values(module))
-        assert not found, f"{program.name}\n" + "\n".join(found[:5])
+        actual = list(float_values(module))
+        assert not actual, f"{program.name}\n" + "\n".join(actual[:5])
         checked += 1
     assert checked >= 500 // step, checked
     assert refused <= WIDE_FUNCTIONS, refused - WIDE_FUNCTIONS

@@ -147,9 +147,9 @@ def test_where_upstream_is_wrong(case: str, device: str, request: pytest.Fixture
     np.testing.assert_array_equal(on_device(text, where, *arguments), right)
     np.testing.assert_array_equal(InterpretedModule(text)["main"].invoke(arguments)[0], right)
     if theirs is not None:
-        found = upstream(text, *arguments)[0]
+        actual = upstream(text, *arguments)[0]
         np.testing.assert_array_equal(
-            found, theirs, "upstream changed: update docs/guide/stablehlo.md too"
+            actual, theirs, "upstream changed: update docs/guide/stablehlo.md too"
         )
 
 
@@ -246,12 +246,12 @@ FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 
 def float_operations(module: ir.Module) -> list[str]:
     """The operations with a float operand or result, as text."""
-    found = []
+    actual = []
     for op in walk(module.operation):
         types = [value.type for value in (*op.operands, *op.results)]
         if any(isinstance(element_type(type_), FLOATS) for type_ in types):
-            found.append(str(op))
-    return found
+            actual.append(str(op))
+    return actual
 
 
 def quantized_programs() -> list[Any]:
