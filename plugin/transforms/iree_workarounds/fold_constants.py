@@ -1,4 +1,4 @@
-"""``fold-constants``: what follows from constants alone is a constant.
+"""``fold-constants``: operations on constants alone become constants.
 
 IREE computes such values too, when it compiles: it moves each to a global with a function that
 computes it, compiles that function with its whole compiler, and runs it. For networks of a hundred
@@ -124,9 +124,9 @@ def _fold(op: Operation) -> bool:
     users = {use.owner.operation.name for use in op.results[0].uses}
     if constant is None or users.issubset(_RULES):
         return False
-    given, result = constant.attributes["value"], op.results[0].type
-    growth = (result.element_type.width - given.type.element_type.width) // 8
-    if growth * math.prod(given.type.shape) > MOST_GROWTH:
+    source, result = constant.attributes["value"], op.results[0].type
+    growth = (result.element_type.width - source.type.element_type.width) // 8
+    if growth * math.prod(source.type.shape) > MOST_GROWTH:
         return False
     attribute = dense_of_array(_computed(op), result.element_type)
     with ir.InsertionPoint(op), op.location:
@@ -144,9 +144,9 @@ def _drop(op: Operation) -> bool:
     return True
 
 
-def _constant_behind(given: Value) -> Operation | None:
+def _constant_behind(value_: Value) -> Operation | None:
     """The constant that a value follows from; None of splats, which cost nothing."""
-    owner = given.owner
+    owner = value_.owner
     if isinstance(owner, ir.Block):
         return None
     op = owner.operation
@@ -166,8 +166,8 @@ def _holds_every_value(op: Operation) -> bool:
     elements = [str(each.type.element_type) for each in (op.operands[0], op.results[0])]
     if not set(elements).issubset(_ELEMENTS):
         return False
-    given, result = (ElementType.parse(element).dtype for element in elements)
-    return np.can_cast(given, result, "safe")
+    source, result = (ElementType.parse(element).dtype for element in elements)
+    return np.can_cast(source, result, "safe")
 
 
 def _computed(op: Operation) -> Array:
@@ -186,4 +186,4 @@ _RULES: dict[str, Callable[[Operation, Array], Array]] = {
         )
     },
 }
-"""Operations, and what they compute from a constant."""
+"""Functions of an operation and its constant operand."""

@@ -1,16 +1,16 @@
-"""``narrow-byte-sums``: a scaled and rounded sum of two bytes is one sum and one shift.
+"""``narrow-byte-sums``: a scaled and rounded sum of two bytes becomes one sum and one shift.
 
-Formats say of the sum of two quantized tensors how each is scaled, in how many steps, and how each
-step is rounded: LiteRT's has three products of 64 bits. Whatever it is, it is a function of two
-bytes. It is computed here for all 65,536 pairs, and where some integers give the same for all of
-them, these are what is left::
+A format defines for the sum of two quantized tensors how each operand is scaled, in how many steps,
+and how each step rounds: LiteRT's sum has three products of 64 bits. In every format it is a
+function of two bytes. The pass evaluates it for all 65,536 pairs. If integers exist that give the
+same results for all pairs, they replace it::
 
     clamp((x * X + y * Y + Z) >> s, low, high)
 
 ``X`` and ``Y`` are the slopes of the operations without their roundings and clamps, times ``2**s``,
-rounded; then each pair bounds ``Z``, which is in the middle of what they leave. The sum has 32
-bits, if there is such a ``Z`` for integers that are near to these, else 64, where products are of
-32. ``s`` is as great as the sum has room for.
+rounded. Each pair bounds ``Z``, which is in the middle of the remaining interval. The sum has 32
+bits if a ``Z`` exists for these integers or their neighbors, else 64 bits with products of 32.
+``s`` is as large as the width of the sum allows.
 
 Before::
 
@@ -37,7 +37,7 @@ After::
     %8 = stablehlo.minimum %7, %c127 : tensor<4xi32>
     %z = stablehlo.convert %8 : (tensor<4xi32>) -> tensor<4xi8>
 
-A sum that is rounded twice, or to even numbers, may have ties that no integers give; it is left.
+A sum that is rounded twice, or half to even, may have ties that no integers reproduce; it stays.
 """
 
 from __future__ import annotations
@@ -66,18 +66,18 @@ __all__ = ["NarrowByteSums"]
 
 _CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
-_MOST_OPERATIONS = 64
-_WRITTEN = 8
-"""Operations that are written, without constants and the bytes; fewer are left as they are."""
+_MAX_OPERATIONS = 64
+_EMITTED_OPERATIONS = 8
+"""Operations of the replacement, without constants and conversions of the bytes."""
 _HALF = 128
 _FACTOR_BITS = 31
-_NEIGHBOURS = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda n: (max(map(abs, n)), n))
-"""Where slopes of 32 bits are looked for: how far from the nearest integers."""
+_NEIGHBORS = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda n: (max(map(abs, n)), n))
+"""Offsets of the slopes that are tried, from the nearest integers."""
 
 
 @dataclass(frozen=True)
 class NarrowByteSums(ModulePass):
-    """Write scaled and rounded sums of two bytes with one shift, where that gives the same."""
+    """Replace scaled and rounded sums of two bytes by one sum and one shift."""
 
     name: ClassVar[str] = "narrow-byte-sums"
 
@@ -89,13 +89,13 @@ class NarrowByteSums(ModulePass):
 
 
 def _is_narrowing(op: Operation) -> bool:
-    given, result = op.operands[0].type, op.results[0].type
-    is_narrowing = _is_integer(given) and _is_byte(result) and not _is_byte(given)
+    source, result = op.operands[0].type, op.results[0].type
+    is_narrowing = _is_integer(source) and _is_byte(result) and not _is_byte(source)
     return is_narrowing and bool(result.has_static_shape)
 
 
 def _is_integer(type_: ir.Type) -> bool:
-    """True for a tensor of signless integers, which operations read with a sign."""
+    """True for a tensor of signless integers, which operations read as signed."""
     element = type_.element_type if isinstance(type_, ir.RankedTensorType) else None
     return isinstance(element, ir.IntegerType) and bool(element.is_signless)
 
@@ -105,42 +105,43 @@ def _is_byte(type_: ir.Type) -> bool:
 
 
 def _narrow(op: Operation) -> bool:
-    """Write the sum that gives what an operation converts to bytes, if there is one."""
-    computed = _Computed.of(op)
-    line = computed.line() if computed else None
-    if computed is None or line is None:
+    """Replace the operations ahead of a conversion to bytes; True if there is a replacement."""
+    chain = _ByteFunction.of(op)
+    line = chain.line() if chain else None
+    if chain is None or line is None:
         return False
-    found = line.sum_of(computed.table(), computed.bits // _WRITTEN)
-    if found is None:
+    replacement = line.sum_of(chain.table(), chain.bits // _EMITTED_OPERATIONS)
+    if replacement is None:
         return False
     with ir.InsertionPoint(op), op.location:
-        made = found.emit(computed.bytes, element_of(op.results[0].type))
-    op.results[0].replace_all_uses_with(made)
-    for reader in computed.readers():  # of which none is used
-        reader.erase()
+        narrow = replacement.emit(chain.bytes, element_of(op.results[0].type))
+    op.results[0].replace_all_uses_with(narrow)
+    for user in chain.other_users():  # all are unused
+        user.erase()
     erase_unused(op)
     return True
 
 
-# -- what is computed ------------------------------------------------------------------------------
+# -- functions of two bytes
+# ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Computed:
-    """Operations that compute bytes of two others, of the same shape.
+class _ByteFunction:
+    """Elementwise operations on two tensors of bytes, with bytes as the result.
 
     Attributes:
         bytes: the two tensors.
-        operations: in order, without constants; the last one converts to bytes.
+        operations: the operations in order, without constants; the last one converts to bytes.
     """
 
     bytes: tuple[Value, Value]
     operations: tuple[Operation, ...]
 
     @classmethod
-    def of(cls, last: Operation) -> _Computed | None:
-        """What is behind a conversion to bytes; None if it is more than that, or other."""
-        found, bytes_ = {last: None}, dict[Value, None]()
+    def of(cls, last: Operation) -> _ByteFunction | None:
+        """The function that ends with a conversion to bytes; None for other operations."""
+        operations, bytes_ = {last: None}, dict[Value, None]()
         pending = [last]
         while pending:
             for value in pending.pop().operands:
@@ -154,35 +155,35 @@ class _Computed:
                 owner = value.owner
                 if isinstance(owner, ir.Block) or owner.operation.name not in _RULES:
                     return None
-                if owner.operation not in found:
-                    found[owner.operation] = None
+                if owner.operation not in operations:
+                    operations[owner.operation] = None
                     pending.append(owner.operation)
-            if len(found) > _MOST_OPERATIONS:
+            if len(operations) > _MAX_OPERATIONS:
                 return None
         if len(bytes_) != 2:
             return None
         first, second = bytes_
-        computed = cls((first, second), tuple(backward_slice(last, found.__contains__)))
-        return None if any(map(_is_needed, computed.readers())) else computed
+        function = cls((first, second), tuple(backward_slice(last, operations.__contains__)))
+        return None if any(map(_is_needed, function.other_users())) else function
 
-    def readers(self) -> list[Operation]:
-        """Other operations that read what these compute, but for the last one."""
+    def other_users(self) -> list[Operation]:
+        """Other operations that read intermediate results."""
         uses = [use for op in self.operations[:-1] for use in op.results[0].uses]
-        found = dict.fromkeys(use.owner.operation for use in uses)
-        return [op for op in found if op not in self.operations]
+        users = dict.fromkeys(use.owner.operation for use in uses)
+        return [op for op in users if op not in self.operations]
 
     @property
     def bits(self) -> int:
-        """The bits of an element of all results together, but of bytes as they are read.
+        """The total width of one element of all results, except conversions of the bytes.
 
-        That is about the time that they take.
+        It is about proportional to the time of the operations.
         """
         is_read = set(self.bytes)
         counted = [op for op in self.operations if is_read.isdisjoint(op.operands)]
         return sum(op.results[0].type.element_type.width for op in counted if op.name != _AND)
 
     def table(self) -> Array:
-        """What is converted to bytes, for each pair of bytes."""
+        """The value ahead of the conversion to bytes, for each pair of bytes."""
         every = np.arange(-_HALF, _HALF).astype(np.int8)
         values = {self.bytes[0]: every.reshape((-1, 1)), self.bytes[1]: every.reshape((1, -1))}
         with np.errstate(over="ignore"):  # integers of programs wrap
@@ -193,11 +194,13 @@ class _Computed:
         table = values[self.operations[-1].operands[0]]
         return np.broadcast_to(table, (2 * _HALF, 2 * _HALF)).astype(np.int64)
 
-    def line(self) -> _Line | None:
-        """The same as a line, without roundings and clamps; None where that is not known."""
-        values = {value: _Line.of_byte(number) for number, value in enumerate(self.bytes)}
+    def line(self) -> _AffineFunction | None:
+        """The affine function without roundings and clamps; None if it is not affine."""
+        values = {value: _AffineFunction.of_byte(number) for number, value in enumerate(self.bytes)}
         for op in self.operations[:-1]:
-            read = [values[v] if v in values else _Line.of(_constant(v)) for v in op.operands]
+            read = [
+                values[v] if v in values else _AffineFunction.of(_constant(v)) for v in op.operands
+            ]
             try:
                 values[op.results[0]] = _RULES[op.name](*read)
             except _NotAffine:
@@ -210,14 +213,15 @@ def _is_needed(op: Operation) -> bool:
 
 
 def _constant(value: Value) -> Array | None:
-    """A number that is the same everywhere."""
+    """The number of a splat constant, of the value's type; None for other values."""
     number = known_integer(value) if _is_integer(value.type) else None
     if number is None:
         return None
     return np.asarray(number).astype(element_of(value.type).dtype).reshape((1, 1))
 
 
-# -- lines -----------------------------------------------------------------------------------------
+# -- affine functions
+# -----------------------------------------------------------------------------------------
 
 
 class _NotAffine(Exception):
@@ -225,82 +229,84 @@ class _NotAffine(Exception):
 
 
 @dataclass(frozen=True)
-class _Line:
-    """A sum of scaled bytes, or a number.
+class _AffineFunction:
+    """An affine function of the two bytes, or a constant.
 
     Attributes:
-        slopes: of the two bytes with a sign, and of both without.
-        offset: what is added.
+        slopes: the slopes of both bytes as signed ones, then of both as unsigned ones.
+        offset: the constant term.
     """
 
     slopes: tuple[Fraction, ...] = (Fraction(0),) * 4
     offset: Fraction = Fraction(0)
 
     @classmethod
-    def of_byte(cls, number: int) -> _Line:
-        """One of the bytes, with a sign; those without are numbered from 2 on."""
+    def of_byte(cls, number: int) -> _AffineFunction:
+        """A byte: 0 and 1 are the signed ones, 2 and 3 the unsigned ones."""
         return cls(tuple(Fraction(n == number) for n in range(4)))
 
     @classmethod
-    def of(cls, number: Array | None) -> _Line:
-        """A known number."""
-        assert number is not None  # `_Computed.of`
+    def of(cls, number: Array | None) -> _AffineFunction:
+        """A constant."""
+        assert number is not None  # `_ByteFunction.of`
         return cls(offset=Fraction(number.item()))
 
     @property
     def is_number(self) -> bool:
-        """True for a known number, and for what is left out."""
+        """True for a constant, and for rounding terms, which count as 0."""
         return not any(self.slopes)
 
-    def __add__(self, other: _Line) -> _Line:
+    def __add__(self, other: _AffineFunction) -> _AffineFunction:
         slopes = tuple(map(operator.add, self.slopes, other.slopes))
-        return _Line(slopes, self.offset + other.offset)
+        return _AffineFunction(slopes, self.offset + other.offset)
 
-    def __neg__(self) -> _Line:
+    def __neg__(self) -> _AffineFunction:
         return self._times(Fraction(-1))
 
-    def __mul__(self, other: _Line) -> _Line:
+    def __mul__(self, other: _AffineFunction) -> _AffineFunction:
         if other.is_number:
             return self._times(other.offset)
         if not self.is_number:
             raise _NotAffine
         return other._times(self.offset)
 
-    def _times(self, factor: Fraction) -> _Line:
-        return _Line(tuple(each * factor for each in self.slopes), self.offset * factor)
+    def _times(self, factor: Fraction) -> _AffineFunction:
+        return _AffineFunction(tuple(each * factor for each in self.slopes), self.offset * factor)
 
-    def __lshift__(self, count: _Line) -> _Line:
+    def __lshift__(self, count: _AffineFunction) -> _AffineFunction:
         return self._shifted(count, 1)
 
-    def __rshift__(self, count: _Line) -> _Line:
+    def __rshift__(self, count: _AffineFunction) -> _AffineFunction:
         return self._shifted(count, -1)
 
-    def _shifted(self, count: _Line, direction: int) -> _Line:
+    def _shifted(self, count: _AffineFunction, direction: int) -> _AffineFunction:
         if not count.is_number or not 0 <= count.offset < I64.bits:
             raise _NotAffine
         return self._times(Fraction(2) ** (direction * int(count.offset)))
 
-    def maximum(self, other: _Line) -> _Line:
-        """The operand that is no number: bounds are left out."""
+    def maximum(self, other: _AffineFunction) -> _AffineFunction:
+        """The operand that is no constant: clamps are left out."""
         if self.is_number == other.is_number:
             raise _NotAffine
         return other if self.is_number else self
 
     minimum = maximum
 
-    def masked(self, mask: _Line) -> _Line:
-        """A byte without its sign; else a rest, of which roundings are made."""
+    def masked(self, mask: _AffineFunction) -> _AffineFunction:
+        """A byte as an unsigned one; else a remainder, of which roundings are made."""
         for number in range(2):
-            if self == _Line.of_byte(number) and mask == _Line(offset=Fraction(2 * _HALF - 1)):
-                return _Line.of_byte(number + 2)
-        return _Line()
+            if self == _AffineFunction.of_byte(number) and mask == _AffineFunction(
+                offset=Fraction(2 * _HALF - 1)
+            ):
+                return _AffineFunction.of_byte(number + 2)
+        return _AffineFunction()
 
-    def sum_of(self, table: Array, most: int) -> _Sum | None:
-        """The integers that give a table.
+    def sum_of(self, table: Array, max_bits: int) -> _Sum | None:
+        """The sum with the results of a table; None if there is none.
 
         Args:
-            table: what is to be given for each pair of bytes.
-            most: bits that they may have.
+            table: the result for each pair of bytes.
+            max_bits: the greatest width of the sum.
         """
         low, high = int(table.min()), int(table.max())
         bytes_ = [U8 if self.slopes[n + 2] else I8 for n in range(2)]
@@ -310,26 +316,26 @@ class _Line:
         if low == high or is_read_twice or not all(slopes) or not is_byte:
             return None
         reach = 2 * _HALF * sum(map(abs, slopes)) + max(abs(low), abs(high)) + 1
-        for element, places in ((I32, _NEIGHBOURS), (I64, _NEIGHBOURS[:1])):
-            if element.bits > most:
+        for element, neighbors in ((I32, _NEIGHBORS), (I64, _NEIGHBORS[:1])):
+            if element.bits > max_bits:
                 break
             shift = element.bits - _bits(reach)  # perhaps one too many
             if element == I64:  # products of 32 bits take half the time
                 shift = min(shift, _FACTOR_BITS - _bits(max(map(abs, slopes))))
-            for less, place in itertools.product((0, 1), places):
-                bits = shift - less
+            for fewer_bits, neighbor in itertools.product((0, 1), neighbors):
+                bits = shift - fewer_bits
                 if not 0 < bits < element.bits:
                     continue
                 scaled = [round(each * (1 << bits)) for each in slopes]
-                factors = tuple(n + by for n, by in zip(scaled, place, strict=True))
-                found = _Sum.of(table, element, bytes_, factors, bits)
-                if found is not None:
-                    return found
+                factors = tuple(n + by for n, by in zip(scaled, neighbor, strict=True))
+                replacement = _Sum.of(table, element, bytes_, factors, bits)
+                if replacement is not None:
+                    return replacement
         return None
 
 
 def _bits(number: Fraction | int) -> int:
-    """The least ``n`` for which a number is not more than ``2**n``."""
+    """The least ``n`` with a number of at most ``2**n``."""
     return math.ceil(math.log2(number))
 
 
@@ -338,8 +344,8 @@ class _Sum:
     """``clamp((x * factors[0] + y * factors[1] + offset) >> shift, low, high)``.
 
     Attributes:
-        element: of the sum.
-        bytes: how `x` and `y` are read.
+        element: the type of the sum.
+        bytes: the types, signed or unsigned, that `x` and `y` are read as.
     """
 
     element: ElementType
@@ -359,12 +365,12 @@ class _Sum:
         factors: tuple[int, ...],
         shift: int,
     ) -> _Sum | None:
-        """The sum with some factors that gives a table; None if there is none."""
+        """The sum with given factors and the results of a table; None if there is none."""
         every = np.arange(-_HALF, _HALF).astype(np.int8)
         x, y = (every.view(each.dtype).astype(np.int64) for each in bytes_)
         scaled = x.reshape((-1, 1)) * factors[0] + y.reshape((1, -1)) * factors[1]
         low, high = int(table.min()), int(table.max())
-        # sum >> shift is at least t if the sum is at least t << shift, ...
+        # sum >> shift is at least t where the sum is at least t << shift
         least = ((table << shift) - scaled)[table > low].max()
         most = (((table + 1) << shift) - 1 - scaled)[table < high].min()
         offset = (int(least) + int(most)) // 2
@@ -374,11 +380,11 @@ class _Sum:
             return None
         return cls(element, tuple(bytes_), factors, offset, shift, low, high)
 
-    def emit(self, given: Sequence[Value], result: ElementType) -> Value:
-        """Write it for two tensors of bytes."""
+    def emit(self, operands: Sequence[Value], result: ElementType) -> Value:
+        """Emit the sum of two tensors of bytes."""
         x, y = (
             convert(tensor(value, each), self.element)
-            for value, each in zip(given, self.bytes, strict=True)
+            for value, each in zip(operands, self.bytes, strict=True)
         )
         total = np.right_shift(x * self.factors[0] + y * self.factors[1] + self.offset, self.shift)
         clamped = np.minimum(np.maximum(total, self.low), self.high)
@@ -388,14 +394,14 @@ class _Sum:
 # -- operations ------------------------------------------------------------------------------------
 
 
-def _rounding(*operands: _Line) -> _Line:
-    """The value of operations that only round: they are left out of the slopes."""
-    return _Line()
+def _rounding(*operands: _AffineFunction) -> _AffineFunction:
+    """The result of rounding terms, which are left out of the slopes."""
+    return _AffineFunction()
 
 
-_RULES: dict[str, Callable[..., _Line]] = {
+_RULES: dict[str, Callable[..., _AffineFunction]] = {
     **ABSTRACT,
-    _AND: _Line.masked,
+    _AND: _AffineFunction.masked,
     **dict.fromkeys(("stablehlo.compare", "stablehlo.not", "stablehlo.or"), _rounding),
     "stablehlo.select": lambda condition, yes, no: yes,
 }

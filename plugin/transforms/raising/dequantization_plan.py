@@ -239,7 +239,7 @@ def _is_row_major(dims: Sequence[Dim]) -> bool:
 
 
 def _dims_of_blocks(parameters: Sequence[Sequence[Dim]]) -> int:
-    """The number of an axis' dimensions ahead of the ones along which all parameters are constant."""
+    """The number of dimensions of an axis ahead of those without a parameter that varies."""
     count = len(parameters[0])
     while count and not any(dims[count - 1][1] for dims in parameters):
         count -= 1
