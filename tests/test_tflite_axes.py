@@ -23,7 +23,7 @@ def _operand(graph: Graph) -> int:
     return graph.tensor(SHAPE, "float32")
 
 
-def _extent(axis: int) -> int:
+def _axis_size(axis: int) -> int:
     """The number of elements along an axis; 1 for one that is out of range."""
     return SHAPE[axis] if -RANK <= axis < RANK else 1
 
@@ -41,7 +41,7 @@ def pack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
 
 
 def unpack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, count = _operand(graph), _extent(axis)
+    operand, count = _operand(graph), _axis_size(axis)
     results = [graph.tensor((3, 4), "float32") for _ in range(count)]
     return [operand], graph.operator(
         "UNPACK", [operand], results, "UnpackOptions", axis=axis, num=count
@@ -56,7 +56,7 @@ def gather(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
 
 
 def split(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, count = _operand(graph), _extent(axis)
+    operand, count = _operand(graph), _axis_size(axis)
     results = [_operand(graph) for _ in range(count)]
     return [operand], graph.operator(
         "SPLIT", [graph.constant(axis), operand], results, "SplitOptions", numSplits=count
@@ -65,7 +65,7 @@ def split(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
 
 def split_v(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
     operand, result = _operand(graph), _operand(graph)
-    inputs = [operand, graph.constant([_extent(axis)]), graph.constant(axis)]
+    inputs = [operand, graph.constant([_axis_size(axis)]), graph.constant(axis)]
     return [operand], graph.operator("SPLIT_V", inputs, [result], "SplitVOptions", numSplits=1)
 
 

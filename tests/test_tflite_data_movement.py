@@ -1,4 +1,4 @@
-"""Movers between tensors of different scales, with exact semantics: NumPy's reals, rounded once."""
+"""Data movement between different scales with exact semantics: expressed values, rounded once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from subquant.importers.tflite.data_movement import MOVED_INPUTS
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
 from tflite_builder import Array, Graph, Quantized
-from tflite_data_movement_cases import MOVERS_OF_CASES, SELECTORS, add_mover, nearest, reals_of
+from tflite_data_movement_cases import DATA_MOVEMENT, SELECTORS, add_operator, dequantized, nearest
 
 EXACT = ImportOptions(semantics="exact")
-NAMES = sorted(MOVERS_OF_CASES | SELECTORS)
+NAMES = sorted(DATA_MOVEMENT | SELECTORS)
 
 
-def by_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
+def compute_with_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
     """Compute the first result of a model with NumPy."""
     return np.asarray(Interpreter(read_tflite(data), EXACT).run(0, inputs)[0])
 
@@ -38,10 +38,10 @@ def _seed(name: str) -> int:
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize("name", NAMES)
-def test_movers_requantize_by_numpy(name: str, dtype: str) -> None:
+def test_data_movement_requantizes_with_numpy(name: str, dtype: str) -> None:
     for constants in (False, True):
         graph, rng = Graph(), np.random.default_rng(_seed(name))
-        inputs, outputs, storage, right = add_mover(graph, name, rng, dtype, constants)
+        inputs, outputs, storage, right = add_operator(graph, name, rng, dtype, constants)
         results = Interpreter(read_tflite(graph.model(inputs, outputs)), EXACT).run(0, storage)
         for result, expected in zip(results, right, strict=True):
             np.testing.assert_array_equal(result, expected)
@@ -49,12 +49,12 @@ def test_movers_requantize_by_numpy(name: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("integer_only", [True, False])
-def test_movers_requantize_on_the_cpu(integer_only: bool, cpu: Device) -> None:
+def test_data_movement_requantizes_on_the_cpu(integer_only: bool, cpu: Device) -> None:
     """All of them in one program, of integers only; selectors in another one."""
     graph, rng = Graph(), np.random.default_rng(5)
     ends: list[list[Any]] = [[], [], [], []]
-    for name in sorted(MOVERS_OF_CASES if integer_only else SELECTORS):
-        for end, more in zip(ends, add_mover(graph, name, rng, "int8", True), strict=True):
+    for name in sorted(DATA_MOVEMENT if integer_only else SELECTORS):
+        for end, more in zip(ends, add_operator(graph, name, rng, "int8", True), strict=True):
             end += more
     inputs, outputs, storage, right = ends
     options = CompileOptions(semantics="exact", integer_only=integer_only)
@@ -68,7 +68,7 @@ def test_movers_requantize_on_the_cpu(integer_only: bool, cpu: Device) -> None:
 def test_litert_copies_or_refuses(name: str, dtype: str) -> None:
     """Between scales, as LiteRT's kernels do: equal storage, or an error in both."""
     graph, rng = Graph(), np.random.default_rng(_seed(name))
-    inputs, outputs, storage, _ = add_mover(graph, name, rng, dtype, True)
+    inputs, outputs, storage, _ = add_operator(graph, name, rng, dtype, True)
     graph._codes[0].version = 2 if name == "BROADCAST_TO" else 1
     data = graph.model(inputs, outputs)
     try:
@@ -86,14 +86,14 @@ def test_litert_copies_or_refuses(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(result.reshape(right.shape), right)
 
 
-def test_every_mover_has_a_case() -> None:
-    assert set(MOVED_INPUTS) - {"DENSIFY"} == set(MOVERS_OF_CASES)
+def test_every_data_movement_operator_has_a_case() -> None:
+    assert set(MOVED_INPUTS) - {"DENSIFY"} == set(DATA_MOVEMENT)
 
 
 @pytest.mark.parametrize("name", ["TRANSPOSE", "RESHAPE", "GATHER"])
 def test_a_comparison_with_reals_shows_scales_that_litert_ignores(name: str) -> None:
     graph, rng = Graph(), np.random.default_rng(1)
-    inputs, outputs, storage, _ = add_mover(graph, name, rng, "int8")
+    inputs, outputs, storage, _ = add_operator(graph, name, rng, "int8")
     model = read_compared_model(graph.model(inputs, outputs), "model.tflite")
     agreement = {}
     for semantics in ("litert", "exact"):
@@ -120,8 +120,8 @@ def test_a_scale_for_each_index_moves_with_its_axis(cpu: Device) -> None:
     graph.operator("TRANSPOSE", [operand, order], [result])
     graph.operator("ADD", [more, result], [total], "AddOptions", potScaleInt16=False)
     data = graph.model([more], [result, total])
-    reals = (weights * scales.astype(np.float64)[:, None]).T
-    expected = np.clip(np.rint(reals / scales[:, None]), -128, 127)
+    expressed = (weights * scales.astype(np.float64)[:, None]).T
+    expected = np.clip(np.rint(expressed / scales[:, None]), -128, 127)
     zeros = np.zeros((3, 3), np.int8)
     np.testing.assert_array_equal(
         Interpreter(read_tflite(data), EXACT).run(0, [zeros])[0], expected
@@ -151,22 +151,24 @@ def test_a_joined_activation_is_applied() -> None:
                    fusedActivationFunction=3)  # fmt: skip
     model = read_tflite(graph.model(operands, [result]))
     storage = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
-    reals = [reals_of(each, part) for each, part in zip(storage, parameters, strict=True)]
-    expected = nearest(np.clip(np.concatenate(reals, 1), 0, 6), target, "int8")
+    expressed = [dequantized(each, part) for each, part in zip(storage, parameters, strict=True)]
+    expected = nearest(np.clip(np.concatenate(expressed, 1), 0, 6), target, "int8")
     np.testing.assert_array_equal(Interpreter(model, EXACT).run(0, storage)[0], expected)
 
 
-def test_a_cast_between_scales_keeps_the_reals() -> None:
+def test_a_cast_between_scales_keeps_the_expressed_values() -> None:
     graph, rng = Graph(), np.random.default_rng(3)
     source, target = Quantized(0.1, 3), Quantized(0.004)
     operand, result = graph.tensor((40,), "int8", source), graph.tensor((40,), "int16", target)
     graph.operator("CAST", [operand], [result], "CastOptions")
     storage = rng.integers(-128, 128, 40).astype(np.int8)
-    expected = nearest(reals_of(storage, source), target, "int16")
-    np.testing.assert_array_equal(by_numpy(graph.model([operand], [result]), [storage]), expected)
+    expected = nearest(dequantized(storage, source), target, "int16")
+    np.testing.assert_array_equal(
+        compute_with_numpy(graph.model([operand], [result]), [storage]), expected
+    )
 
 
-def test_a_mover_from_integers_without_a_scale_is_refused() -> None:
+def test_data_movement_from_integers_without_a_scale_is_refused() -> None:
     graph = Graph()
     operand = graph.tensor((2, 3), "int8")
     result = graph.tensor((6,), "int8", Quantized(0.5))
@@ -206,7 +208,7 @@ def _called(name: str) -> bytes:
 
 def _through(storage: Array, parameters: list[Quantized]) -> Array:
     for source, target in pairwise(parameters):
-        storage = nearest(reals_of(storage, source), target, "int8")
+        storage = nearest(dequantized(storage, source), target, "int8")
     return storage
 
 
@@ -216,7 +218,7 @@ def test_graphs_requantize_arguments_and_results(name: str, cpu: Device) -> None
     inputs = [np.array(True), storage] if name == "IF" else [storage]
     expected = _through(storage, SIDES)[:, ::-1]
 
-    np.testing.assert_array_equal(by_numpy(data, inputs), expected)
+    np.testing.assert_array_equal(compute_with_numpy(data, inputs), expected)
     function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
     np.testing.assert_array_equal(np.asarray(function(*inputs)), expected)
 

@@ -25,11 +25,11 @@ def frames(name: str = "x") -> bytes:
     graph, rng = Graph(), np.random.default_rng(0)
     operand = graph.tensor((1, 1), "float32", name=name)
     graph._tensors[operand].shapeSignature = [-1, -1]
-    extents = graph.tensor((2,), "int32")
-    graph.operator("SHAPE", [operand], [extents], "ShapeOptions", outType=2)
+    dimensions = graph.tensor((2,), "int32")
+    graph.operator("SHAPE", [operand], [dimensions], "ShapeOptions", outType=2)
     tail = graph.constant([1, 1])
     target = graph.tensor((4,), "int32")
-    graph.operator("CONCATENATION", [extents, tail], [target], "ConcatenationOptions", axis=0)
+    graph.operator("CONCATENATION", [dimensions, tail], [target], "ConcatenationOptions", axis=0)
     images = graph.tensor((1, 1, 1, 1), "float32")
     graph._tensors[images].shapeSignature = [-1, -1, 1, 1]
     graph.operator("RESHAPE", [operand, target], [images], "ReshapeOptions")
@@ -47,9 +47,9 @@ def frames(name: str = "x") -> bytes:
     return graph.model([operand], [result])
 
 
-@pytest.mark.parametrize("extents", [("x.1=9",), ("x.1=20", "x.0=3")])
-def test_any_open_extent_can_be_stated(extents: tuple[str, ...], cpu: Device) -> None:
-    options = CompileOptions(dims=extents)
+@pytest.mark.parametrize("dimensions", [("x.1=9",), ("x.1=20", "x.0=3")])
+def test_any_dynamic_dimension_can_be_set(dimensions: tuple[str, ...], cpu: Device) -> None:
+    options = CompileOptions(dims=dimensions)
     model = read_compared_model(frames(), "model.tflite", options.import_options)
     layers = compare_layers(model, 2, "litert", options)
     assert layers[-1].name == "MEAN"
@@ -61,13 +61,13 @@ def test_any_open_extent_can_be_stated(extents: tuple[str, ...], cpu: Device) ->
     np.testing.assert_allclose(np.asarray(function(rows)), theirs[key], rtol=0, atol=1e-6)
 
 
-def test_a_batch_and_an_extent_go_together(cpu: Device) -> None:
+def test_a_batch_and_another_dimension_go_together(cpu: Device) -> None:
     options = CompileOptions(dims=("x.1=12",), batch="2")
     function = Executable(compile_to_bytes(frames(), options), cpu).main
     assert [each.shape for each in function.signature.inputs] == [(2, 12)]
 
 
-def test_errors_say_which_extent_is_open() -> None:
+def test_errors_name_the_dynamic_dimension() -> None:
     message = (
         "operator 3 (CONV_2D) has windows of [4, 1] in images of [1, 1]; dimension 1 of the "
         "input 'x' is dynamic, and 1 by default; set it with --dim x.1=N"
@@ -78,14 +78,14 @@ def test_errors_say_which_extent_is_open() -> None:
         compile_to_bytes(frames(), CompileOptions(dims=("x.1=2",)))
 
 
-@pytest.mark.parametrize("extent", ["y.1=3", "x.2=3", "x=3"])
-def test_an_extent_that_is_not_open_is_refused(extent: str) -> None:
-    name = extent.partition("=")[0]
+@pytest.mark.parametrize("dimension", ["y.1=3", "x.2=3", "x=3"])
+def test_a_dimension_that_is_not_dynamic_is_refused(dimension: str) -> None:
+    name = dimension.partition("=")[0]
     with pytest.raises(UsageError, match=f"dimension is called '{name}'; (did|expected)"):
-        compile_to_bytes(frames(), CompileOptions(dims=(extent,)))
+        compile_to_bytes(frames(), CompileOptions(dims=(dimension,)))
 
 
-def test_the_command_line_states_extents(in_temporary_folder: Path) -> None:
+def test_the_command_line_sets_dimensions(in_temporary_folder: Path) -> None:
     Path("model.tflite").write_bytes(frames("a=b"))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
     assert "set it with --dim a=b.1=N" in shown.output

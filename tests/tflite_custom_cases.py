@@ -33,9 +33,9 @@ def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32")
     if dtype == "uint8":
         bases = Quantized(1 / 256, 0)
         stored = np.clip(np.rint(anchors * 256), 0, 255).astype(np.uint8)
-        known = graph.tensor((count, 4), dtype, bases, stored)
+        anchor_boxes = graph.tensor((count, 4), dtype, bases, stored)
     else:
-        known = graph.tensor((count, 4), dtype, None, anchors.astype(np.float32))
+        anchor_boxes = graph.tensor((count, 4), dtype, None, anchors.astype(np.float32))
     results = [
         graph.tensor((1, most * each, 4), "float32"), graph.tensor((1, most * each), "float32"),
         graph.tensor((1, most * each), "float32"), graph.tensor((1,), "float32"),
@@ -46,7 +46,10 @@ def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32")
         "h_scale": 5.0, "w_scale": 5.0, "use_regular_nms": regular, "detections_per_class": 5,
     }  # fmt: skip
     return [boxes, scores], graph.operator(
-        "TFLite_Detection_PostProcess", [boxes, scores, known], results, custom=flexbuffer(options)
+        "TFLite_Detection_PostProcess",
+        [boxes, scores, anchor_boxes],
+        results,
+        custom=flexbuffer(options),
     )
 
 
@@ -62,7 +65,7 @@ def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
     if soft:
         limits = [most, float(rng.uniform(0.5, 1)), float(rng.uniform(0, 0.5)),
                   float(rng.choice([0.0, 0.3]))]  # fmt: skip
-    known = [
+    limits = [
         graph.constant(each, kind)
         for each, kind in zip(limits, ("int32", *["float32"] * 3), strict=False)
     ]
@@ -70,7 +73,7 @@ def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
     if soft:
         results.insert(1, graph.tensor((most,), "float32"))
     name = f"NON_MAX_SUPPRESSION_V{5 if soft else 4}"
-    return [scores], graph.operator(name, [boxes, scores, *known], results)
+    return [scores], graph.operator(name, [boxes, scores, *limits], results)
 
 
 def rotation(graph: Graph, rng: Rng) -> Ends:

@@ -1,4 +1,4 @@
-"""Operators of TensorFlow Lite that move elements, each with NumPy's function of the reals."""
+"""Data movement operators, each with NumPy's function of expressed values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ IMAGES = (2, 4, 6, 8)
 
 
 @dataclass
-class Mover:
+class MoveOp:
     """An operator and its meaning.
 
     Args:
         operands: the shape of each operand that has a scale, or a constant of positions.
-        reals: from the reals of the operands with scales to the reals of the results.
+        expressed: the function of the expressed values of operands with scales.
         options: the name of the table of options, and its fields.
     """
 
     operands: Sequence[tuple[int, ...] | Array]
-    reals: Callable[..., Array | Sequence[Array]]
+    expressed: Callable[..., Array | Sequence[Array]]
     options: str | None = None
     fields: dict[str, Any] = field(default_factory=dict)
 
@@ -95,72 +95,72 @@ def _dense(values: Array, other: Array) -> Array:
 _POSITIONS = _int32([0, 2], [1, 1])
 _CONDITION = np.array([True, False, True, True])
 
-MOVERS_OF_CASES: dict[str, Mover] = {
-    "BATCH_TO_SPACE_ND": Mover(
+DATA_MOVEMENT: dict[str, MoveOp] = {
+    "BATCH_TO_SPACE_ND": MoveOp(
         [(4, 4, 6, 8), _int32(2, 2), _int32([0, 0], [1, 2])], _batch_to_space),
-    "BROADCAST_TO": Mover([(3, 1), _int32(2, 3, 5)], lambda x: np.broadcast_to(x, (2, 3, 5))),
-    "CONCATENATION": Mover([(2, 3), (2, 4), (2, 1)], lambda *x: np.concatenate(x, 1),
+    "BROADCAST_TO": MoveOp([(3, 1), _int32(2, 3, 5)], lambda x: np.broadcast_to(x, (2, 3, 5))),
+    "CONCATENATION": MoveOp([(2, 3), (2, 4), (2, 1)], lambda *x: np.concatenate(x, 1),
                            "ConcatenationOptions", {"axis": 1}),
-    "DEPTH_TO_SPACE": Mover([IMAGES], _depth_to_space, "DepthToSpaceOptions", {"blockSize": 2}),
-    "DILATE": Mover([(4, 5), _int32(1, 3), ()], _dilate),
-    "DYNAMIC_UPDATE_SLICE": Mover([(4, 6), (2, 3), _int32(1, 2)], _update),
-    "EMBEDDING_LOOKUP": Mover([_int32(2, 0, 1, 2), (3, 5)], lambda x: x[[2, 0, 1, 2]]),
-    "EXPAND_DIMS": Mover([(4, 6), _int32(1)], lambda x: x[:, None]),
-    "FILL": Mover([_int32(2, 3), ()], lambda x: np.full((2, 3), x)),
-    "GATHER": Mover([(4, 5), _int32(3, 0)], lambda x: x[:, [3, 0]], "GatherOptions", {"axis": 1}),
-    "GATHER_ND": Mover([(4, 5), _POSITIONS], lambda x: x[[0, 1], [2, 1]]),
-    "MATRIX_SET_DIAG": Mover([(2, 4, 5), (2, 4)], _set_diagonal),
-    "MIRROR_PAD": Mover([(4, 5), _int32([1, 0], [0, 2])],
+    "DEPTH_TO_SPACE": MoveOp([IMAGES], _depth_to_space, "DepthToSpaceOptions", {"blockSize": 2}),
+    "DILATE": MoveOp([(4, 5), _int32(1, 3), ()], _dilate),
+    "DYNAMIC_UPDATE_SLICE": MoveOp([(4, 6), (2, 3), _int32(1, 2)], _update),
+    "EMBEDDING_LOOKUP": MoveOp([_int32(2, 0, 1, 2), (3, 5)], lambda x: x[[2, 0, 1, 2]]),
+    "EXPAND_DIMS": MoveOp([(4, 6), _int32(1)], lambda x: x[:, None]),
+    "FILL": MoveOp([_int32(2, 3), ()], lambda x: np.full((2, 3), x)),
+    "GATHER": MoveOp([(4, 5), _int32(3, 0)], lambda x: x[:, [3, 0]], "GatherOptions", {"axis": 1}),
+    "GATHER_ND": MoveOp([(4, 5), _POSITIONS], lambda x: x[[0, 1], [2, 1]]),
+    "MATRIX_SET_DIAG": MoveOp([(2, 4, 5), (2, 4)], _set_diagonal),
+    "MIRROR_PAD": MoveOp([(4, 5), _int32([1, 0], [0, 2])],
                         lambda x: np.pad(x, ((1, 0), (0, 2)), "reflect"), "MirrorPadOptions"),
-    "ONE_HOT": Mover([_int32(1, 0, 2), _int32(4)[0], (), ()],
+    "ONE_HOT": MoveOp([_int32(1, 0, 2), _int32(4)[0], (), ()],
                      lambda on, off: np.where(np.eye(4)[[1, 0, 2]], on, off),
                      "OneHotOptions", {"axis": -1}),
-    "PACK": Mover([(3, 4), (3, 4)], lambda *x: np.stack(x, 1), "PackOptions",
+    "PACK": MoveOp([(3, 4), (3, 4)], lambda *x: np.stack(x, 1), "PackOptions",
                   {"axis": 1, "valuesCount": 2}),
-    "PAD": Mover([(4, 5), _int32([1, 0], [0, 2])], lambda x: np.pad(x, ((1, 0), (0, 2)))),
-    "PADV2": Mover([(4, 5), _int32([1, 0], [0, 2]), ()],
+    "PAD": MoveOp([(4, 5), _int32([1, 0], [0, 2])], lambda x: np.pad(x, ((1, 0), (0, 2)))),
+    "PADV2": MoveOp([(4, 5), _int32([1, 0], [0, 2]), ()],
                    lambda x, fill: np.pad(x, ((1, 0), (0, 2)), constant_values=fill)),
-    "RESHAPE": Mover([(4, 6), _int32(3, -1)], lambda x: x.reshape(3, 8)),
-    "RESIZE_NEAREST_NEIGHBOR": Mover([IMAGES, _int32(8, 3)],
+    "RESHAPE": MoveOp([(4, 6), _int32(3, -1)], lambda x: x.reshape(3, 8)),
+    "RESIZE_NEAREST_NEIGHBOR": MoveOp([IMAGES, _int32(8, 3)],
                                      lambda x: np.repeat(x, 2, 1)[:, :, ::2],
                                      "ResizeNearestNeighborOptions"),
-    "REVERSE_SEQUENCE": Mover([(2, 4, 3), _int32(1, 3)], _reversed, "ReverseSequenceOptions",
+    "REVERSE_SEQUENCE": MoveOp([(2, 4, 3), _int32(1, 3)], _reversed, "ReverseSequenceOptions",
                               {"seqDim": 1, "batchDim": 0}),
-    "REVERSE_V2": Mover([(4, 5), _int32(1)], lambda x: x[:, ::-1]),
-    "SELECT": Mover([_CONDITION, (4,), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
-    "SELECT_V2": Mover([_CONDITION, (3, 4), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
-    "SLICE": Mover([(4, 5), _int32(1, 2), _int32(2, -1)], lambda x: x[1:3, 2:]),
-    "SPACE_TO_BATCH_ND": Mover([IMAGES, _int32(2, 2), _int32([0, 0], [1, 1])], _space_to_batch),
-    "SPACE_TO_DEPTH": Mover([IMAGES], _space_to_depth, "SpaceToDepthOptions", {"blockSize": 2}),
-    "SPARSE_TO_DENSE": Mover([_int32(1, 4, 6), _int32(7), (3,), ()], _dense),
-    "SPLIT": Mover([_int32(1)[0], (3, 6)], lambda x: np.split(x, 3, 1), "SplitOptions",
+    "REVERSE_V2": MoveOp([(4, 5), _int32(1)], lambda x: x[:, ::-1]),
+    "SELECT": MoveOp([_CONDITION, (4,), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
+    "SELECT_V2": MoveOp([_CONDITION, (3, 4), (4,)], lambda x, y: np.where(_CONDITION, x, y)),
+    "SLICE": MoveOp([(4, 5), _int32(1, 2), _int32(2, -1)], lambda x: x[1:3, 2:]),
+    "SPACE_TO_BATCH_ND": MoveOp([IMAGES, _int32(2, 2), _int32([0, 0], [1, 1])], _space_to_batch),
+    "SPACE_TO_DEPTH": MoveOp([IMAGES], _space_to_depth, "SpaceToDepthOptions", {"blockSize": 2}),
+    "SPARSE_TO_DENSE": MoveOp([_int32(1, 4, 6), _int32(7), (3,), ()], _dense),
+    "SPLIT": MoveOp([_int32(1)[0], (3, 6)], lambda x: np.split(x, 3, 1), "SplitOptions",
                    {"numSplits": 3}),
-    "SPLIT_V": Mover([(3, 6), _int32(1, 5), _int32(1)[0]], lambda x: np.split(x, [1], 1),
+    "SPLIT_V": MoveOp([(3, 6), _int32(1, 5), _int32(1)[0]], lambda x: np.split(x, [1], 1),
                      "SplitVOptions", {"numSplits": 2}),
-    "SQUEEZE": Mover([(4, 1, 5)], lambda x: x[:, 0], "SqueezeOptions", {"squeezeDims": [1]}),
-    "STABLEHLO_PAD": Mover([(4, 5), ()], _edges, "StablehloPadOptions",
+    "SQUEEZE": MoveOp([(4, 1, 5)], lambda x: x[:, 0], "SqueezeOptions", {"squeezeDims": [1]}),
+    "STABLEHLO_PAD": MoveOp([(4, 5), ()], _edges, "StablehloPadOptions",
                            {"edgePaddingLow": [1, 0], "edgePaddingHigh": [0, 0],
                             "interiorPadding": [1, 0]}),
-    "STRIDED_SLICE": Mover([(4, 6), _int32(0, 5), _int32(4, 0), _int32(2, -2)],
+    "STRIDED_SLICE": MoveOp([(4, 6), _int32(0, 5), _int32(4, 0), _int32(2, -2)],
                            lambda x: x[::2, 5:0:-2], "StridedSliceOptions"),
-    "TILE": Mover([(2, 3), _int32(2, 2)], lambda x: np.tile(x, (2, 2))),
-    "TRANSPOSE": Mover([(2, 3, 4), _int32(2, 0, 1)], lambda x: x.transpose(2, 0, 1)),
-    "UNPACK": Mover([(2, 3)], lambda x: [x[:, n] for n in range(3)], "UnpackOptions",
+    "TILE": MoveOp([(2, 3), _int32(2, 2)], lambda x: np.tile(x, (2, 2))),
+    "TRANSPOSE": MoveOp([(2, 3, 4), _int32(2, 0, 1)], lambda x: x.transpose(2, 0, 1)),
+    "UNPACK": MoveOp([(2, 3)], lambda x: [x[:, n] for n in range(3)], "UnpackOptions",
                     {"axis": 1, "num": 3}),
 }  # fmt: skip
 """The operators by name."""
 
 SELECTORS = {
-    "MATRIX_DIAG": Mover([(2, 4)], lambda x: np.eye(4) * x[:, None]),
-    "MAXIMUM": Mover([(3, 4), (4,)], np.maximum),
-    "MAX_POOL_2D": Mover(
+    "MATRIX_DIAG": MoveOp([(2, 4)], lambda x: np.eye(4) * x[:, None]),
+    "MAXIMUM": MoveOp([(3, 4), (4,)], np.maximum),
+    "MAX_POOL_2D": MoveOp(
         [(1, 4, 6, 3)], lambda x: x.reshape(1, 2, 2, 3, 2, 3).max(axis=(2, 4)), "Pool2DOptions",
         {"strideH": 2, "strideW": 2, "filterHeight": 2, "filterWidth": 2, "padding": 1}),
-    "MINIMUM": Mover([(3, 4), (4,)], np.minimum),
-    "REDUCE_MAX": Mover([(3, 4), _int32(1)], lambda x: x.max(1), "ReducerOptions"),
-    "REDUCE_MIN": Mover([(3, 4), _int32(1)], lambda x: x.min(1), "ReducerOptions"),
-    "RELU": Mover([(3, 4)], lambda x: np.maximum(x, 0)),
-    "RELU6": Mover([(3, 4)], lambda x: np.clip(x, 0, 6)),
+    "MINIMUM": MoveOp([(3, 4), (4,)], np.minimum),
+    "REDUCE_MAX": MoveOp([(3, 4), _int32(1)], lambda x: x.max(1), "ReducerOptions"),
+    "REDUCE_MIN": MoveOp([(3, 4), _int32(1)], lambda x: x.min(1), "ReducerOptions"),
+    "RELU": MoveOp([(3, 4)], lambda x: np.maximum(x, 0)),
+    "RELU6": MoveOp([(3, 4)], lambda x: np.clip(x, 0, 6)),
 }  # fmt: skip
 """Operators that choose among elements by their values, or put zeros beside them."""
 
@@ -171,20 +171,20 @@ def parameters(rng: Rng, dtype: str) -> Quantized:
     return Quantized(float(np.float32(rng.uniform(0.05, 0.2))), zero_point)
 
 
-def reals_of(storage: Array, quantized: Quantized) -> Array:
+def dequantized(storage: Array, quantized: Quantized) -> Array:
     """``(q - z) * s`` in f64."""
     scale = np.float64(np.float32(quantized.scales))
     return (storage.astype(np.float64) - quantized.zero_points) * scale
 
 
-def nearest(reals: Array, quantized: Quantized, dtype: str) -> Array:
+def nearest(expressed: Array, quantized: Quantized, dtype: str) -> Array:
     """``clamp(round_half_even(x / s + z))`` in f64."""
     info = np.iinfo(dtype)
-    steps = np.rint(reals / np.float64(np.float32(quantized.scales)) + quantized.zero_points)
+    steps = np.rint(expressed / np.float64(np.float32(quantized.scales)) + quantized.zero_points)
     return np.clip(steps, info.min, info.max).astype(dtype)
 
 
-def add_mover(
+def add_operator(
     graph: Graph, name: str, rng: Rng, dtype: str, constants: bool = False
 ) -> tuple[list[int], list[int], list[Array], list[Array]]:
     """Add an operator whose operands and results all have scales of their own.
@@ -199,9 +199,9 @@ def add_mover(
     Returns:
         The numbers of the inputs and outputs, the inputs' storage, and the outputs' right storage.
     """
-    mover = (MOVERS_OF_CASES | SELECTORS)[name]
-    numbers, inputs, storage, reals = [], [], [], []
-    for operand in mover.operands:
+    case = (DATA_MOVEMENT | SELECTORS)[name]
+    numbers, inputs, storage, expressed = [], [], [], []
+    for operand in case.operands:
         if not isinstance(operand, tuple):
             is_condition = operand.dtype == bool
             numbers.append(graph.tensor(operand.shape, operand.dtype.name, None, operand))
@@ -214,12 +214,12 @@ def add_mover(
         if not is_constant:
             inputs.append(numbers[-1])
             storage.append(values)
-        reals.append(reals_of(values, quantized))
-    results = mover.reals(*reals)
+        expressed.append(dequantized(values, quantized))
+    results = case.expressed(*expressed)
     outputs, right = [], []
     for result in [results] if isinstance(results, np.ndarray) else results:
         quantized = parameters(rng, dtype)
         outputs.append(graph.tensor(result.shape, dtype, quantized))
         right.append(nearest(result, quantized, dtype))
-    graph.operator(name, numbers, outputs, mover.options, **mover.fields)
+    graph.operator(name, numbers, outputs, case.options, **case.fields)
     return inputs, outputs, storage, right

@@ -127,7 +127,7 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
 def positions(
     graph: Graph, rng: Rng, shape: tuple[int, ...], *, computed: bool, most: int
 ) -> tuple[list[int], int]:
-    """Positions from 0 to `most`, known or computed of an input of floats."""
+    """Indices from 0 to `most`, constant or computed from an input of floats."""
     if not computed:
         return [], graph.constant(rng.integers(0, most + 1, shape))
     operand, wide, size, other, result = (

@@ -190,8 +190,8 @@ def bidirectional_lstm(
         more += [constant(count, auxiliary) if linked == "crossed" else -1 for _ in range(4)]
         states += [graph.tensor((batch, count), "float32", is_variable=True) for _ in range(2)]
     rows = graph.tensor((*lead, auxiliary), "float32") if linked else -1
-    extents = [sum(cells)] if merged else cells
-    results = [graph.tensor((*lead, extent), "float32") for extent in extents]
+    widths = [sum(cells)] if merged else cells
+    results = [graph.tensor((*lead, width), "float32") for width in widths]
     return [operand, rows] if linked else [operand], graph.operator(
         "BIDIRECTIONAL_SEQUENCE_LSTM", [operand, *sides, *states, rows, *more], results,
         "BidirectionalSequenceLSTMOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
@@ -245,8 +245,8 @@ def bidirectional_rnn(
         crossed = linked == "crossed"
         more.append(_floats(graph, rng, dtype, (count, inputs), 0.3) if crossed else -1)
     rows = graph.tensor((*lead, inputs), "float32") if linked else -1
-    extents = [sum(units)] if merged else units
-    results = [graph.tensor((*lead, extent), "float32") for extent in extents]
+    widths = [sum(units)] if merged else units
+    results = [graph.tensor((*lead, width), "float32") for width in widths]
     return [operand, rows] if linked else [operand], graph.operator(
         "BIDIRECTIONAL_SEQUENCE_RNN", [operand, *sides, rows, *more], results,
         "BidirectionalSequenceRNNOptions", fusedActivationFunction=TANH, mergeOutputs=merged,

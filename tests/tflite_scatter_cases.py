@@ -12,12 +12,12 @@ from tflite_elementwise_cases import QUANTIZED
 from tflite_indexing_cases import positions
 
 
-def top_k(graph: Graph, rng: Rng, dtype: str, extent: int = 0) -> Ends:
+def top_k(graph: Graph, rng: Rng, dtype: str, length: int = 0) -> Ends:
     """8-bit values have equals among them."""
-    extent = extent or int(rng.integers(2, 90))
-    count = int(rng.integers(1, min(extent + 1, 90)))
+    length = length or int(rng.integers(2, 90))
+    count = int(rng.integers(1, min(length + 1, 90)))
     parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
-    operand = graph.tensor((2, 3, extent), dtype, parameters)
+    operand = graph.tensor((2, 3, length), dtype, parameters)
     results = [graph.tensor((2, 3, count), dtype, parameters), graph.tensor((2, 3, count), "int32")]
     return [operand], graph.operator(
         "TOPK_V2", [operand, graph.constant(count)], results, "TopKV2Options"
@@ -117,7 +117,7 @@ _UNSORTED = tuple(f"UNSORTED_SEGMENT_{name}" for name in ("SUM", "PROD", "MAX", 
 CASES: dict[str, Case] = {
     **{f"TOPK_V2-{t}": partial(top_k, dtype=t)
        for t in ("float32", "int8", "uint8", "int16", "int32", "int64")},
-    **{f"TOPK_V2-{t}-many": partial(top_k, dtype=t, extent=1500) for t in ("float32", "int8")},
+    **{f"TOPK_V2-{t}-many": partial(top_k, dtype=t, length=1500) for t in ("float32", "int8")},
     **{f"SCATTER_ND-{'computed-' if computed else ''}{t}": partial(
         scatter_nd, dtype=t, computed=computed)
        for computed in (False, True) for t in ("float32", "int8", "uint8", "int32")},
