@@ -27,7 +27,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from distributed import Client
-from test_fleet import task
 
 import subquant
 from dask_cluster import Cluster
@@ -43,6 +42,7 @@ from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.runtime.machine import describe_machine
 from test_compile_many import PROGRAM, write_onnx
 from test_process_cleanup import is_alive, wait_until
+from test_task_engines import task
 
 TESTS = Path(__file__).parent
 

@@ -10,7 +10,7 @@ semaphore with a growing value, and nothing orders the threads that signal it
 (``iree_hal_vulkan_queue_signal_wakeup``): two threads do if one call follows another at once, or
 one iteration of a loop another. Mesa reports a lost device if the lower value comes after the
 higher one. Work that waits only for submitted work wakes no thread.
-`tests/test_vulkan_waits.py`, `test_no_function_asks_a_queue_for_memory`, shows IREE's behavior.
+`tests/test_vulkan_waits.py`, `test_no_function_allocates_from_a_queue`, shows IREE's behavior.
 
 **Fences.** A function that waits itself blocks on a thread of IREE, which can take longer than the
 device (`subquant.runtime.open_device`). The variant ``@f$fenced`` of a public function ``@f`` takes

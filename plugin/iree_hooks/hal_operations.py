@@ -81,7 +81,8 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
     """Let no branch pass one buffer to two arguments of a block.
 
     IREE 3.13 loses this buffer: if one argument has the register of the buffer itself, nothing is
-    copied to it, and the copy to the other argument, the last use of the register, empties it. The
+    copied to it, and the copy to the other argument, the last use of the register, empties it.
+    `tests/test_loops.py`, `test_iree_still_loses_a_buffer_that_is_carried_twice`, shows it. The
     second argument therefore gets the buffer through a selection that IREE cannot fold::
 
         cf.br ^bb1(%a, %a : !hal.buffer, !hal.buffer)
