@@ -4,7 +4,8 @@ IREE 3.13 wakes the thread that waits for a call before it stores that the call 
 waiting thread polls for this state (``iree_async_semaphore_multi_wait``). On the processor of the
 waking thread Linux runs the woken thread first: one in ten calls by two threads on two processors
 polled for 3 ms, a time slice. A caller with the policy ``SCHED_BATCH`` lets the waking thread go
-on, which soon sleeps. `tests/test_cpu_affinity.py`, `test_calls_yield_to_the_waking_thread`, shows it.
+on, which soon sleeps. `tests/test_cpu_affinity.py`, `test_calls_yield_to_the_waking_thread`, shows
+it.
 
 Linux does not always move the second of two threads to a free processor: two threads take half the
 time of one only if each has its own.
