@@ -13,8 +13,6 @@ from ..isolation.client import ChildEnded, call
 from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 
-__all__ = ["call_runtime", "decode_arrays", "encode_arrays"]
-
 
 def encode_arrays(arrays: Iterable[Array]) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Return the dtypes and shapes of arrays as JSON, and their elements."""

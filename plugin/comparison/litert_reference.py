@@ -14,8 +14,6 @@ from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from .child_runtime import call_runtime, decode_arrays, encode_arrays
 
-__all__ = ["REQUIREMENT", "compute", "compute_with_litert"]
-
 REQUIREMENT = "ai-edge-litert==2.3.0"
 """The package to install (also in pyproject.toml)."""
 

@@ -17,8 +17,6 @@ from ..isolation.limits import Limits
 from ..numerics.element_types import Array
 from .child_runtime import call_runtime, decode_arrays, encode_arrays
 
-__all__ = ["REQUIREMENT", "compute", "compute_with_onnxruntime"]
-
 REQUIREMENT = "onnxruntime"
 """The package to install (also in pyproject.toml)."""
 

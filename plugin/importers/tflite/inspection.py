@@ -22,8 +22,6 @@ from .operand import ComplexValue
 from .program import Program
 from .reading.model import Model, Operator, Tensor, read_tflite
 
-__all__ = ["describe_model", "inspect_file"]
-
 
 def inspect_file(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep

@@ -14,8 +14,6 @@ from .graph_evaluator import GraphEvaluator
 from .operand import quantization_parameters
 from .reading.model import Model, Tensor
 
-__all__ = ["FloatInterpreter", "Interpreter", "initial_value"]
-
 
 def initial_value(like: Tensor) -> Array:
     """Return the value of a variable before any assignment: zero points."""

@@ -11,8 +11,6 @@ from ...numerics.element_types import AnyArray, ElementType
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .reading.tensors import Tensor
 
-__all__ = ["ComplexValue", "Operand", "VariableHandle", "quantization_parameters"]
-
 _MAX_STORAGE_BITS = 32
 
 

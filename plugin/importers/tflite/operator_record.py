@@ -16,8 +16,6 @@ from .reading.model import Operator
 from .reading.operator_options import expected_options
 from .reading.schema import TENSOR_TYPES
 
-__all__ = ["OperatorRecord"]
-
 _ACCUMULATOR_TYPES = tuple(TENSOR_TYPES.index(name) for name in ("INT32", "INT64"))
 _COMMON = (
     Irrelevant(

@@ -41,8 +41,6 @@ from .interpreter import Interpreter, initial_value
 from .operand import ComplexValue, VariableHandle, quantization_parameters
 from .reading.model import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
 
-__all__ = ["Program", "write_module"]
-
 
 def write_module(
     model: Model, context: ir.Context, options: ImportOptions = AS_IN_FILE

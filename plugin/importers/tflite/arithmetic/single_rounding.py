@@ -14,8 +14,6 @@ from ....numerics.element_types import I64, AnyArray, Array
 from .fixed_point_functions import leading_zeros
 from .requantization import round_half_away
 
-__all__ = ["rescale_once"]
-
 _PRODUCT_BITS = 62
 _LOWER_WORD_BITS = 27  # of a factor's 53 bits
 _MAX_CHECKED_STEPS = 1 << 20

@@ -28,8 +28,6 @@ from .requantization import (
     saturating_cast,
 )
 
-__all__ = ["log_softmax", "softmax", "softmax_int16"]
-
 _SUM_INTEGER_BITS = 12
 
 

@@ -23,8 +23,6 @@ from ....numerics.element_types import F32, F64, I32, AnyArray, Array
 from ..call import Call
 from ..operand import Operand
 
-__all__ = ["applies", "convolve", "matmul", "multiply_rows"]
-
 _BELOW_HALF = np.nextafter(np.float32(0.5), np.float32(0))
 
 

@@ -21,8 +21,6 @@ from ..operand import Operand
 from ..reading.model import Tensor
 from ..reading.schema import TENSOR_TYPES
 
-__all__ = ["IntegerContraction", "add_float_bias", "bias_operand"]
-
 _INT32_BOUND = 1 << 31
 _MAX_BIAS_SCALE_ERROR = np.float32(0.02)
 """LiteRT accepts a bias scale that differs by 2 % of the output scale from that of the products."""

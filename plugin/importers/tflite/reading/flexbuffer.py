@@ -18,8 +18,6 @@ from typing import Any
 from ....errors import InputError
 from ...flatbuffer import UNKNOWN
 
-__all__ = ["read_map"]
-
 _INT, _UINT, _FLOAT, _MAP, _BOOL = 1, 2, 3, 9, 26
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
 _FORMATS = {

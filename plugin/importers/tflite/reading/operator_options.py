@@ -15,8 +15,6 @@ from typing import Any
 
 from ...flatbuffer import Table, scalar, string, unread, vector
 
-__all__ = ["OPTIONS", "OPTIONS_2", "expected_options"]
-
 _FIRST = """
 NONE
 Conv2DOptions padding:b stride_w:i stride_h:i fused_activation_function:b dilation_w_factor:i=1

@@ -20,8 +20,6 @@ from ....errors import InputError
 from ....numerics.element_types import Array
 from . import schema
 
-__all__ = ["dense_positions"]
-
 _DENSE, _SPARSE = 0, 1
 
 

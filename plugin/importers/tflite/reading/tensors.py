@@ -21,8 +21,6 @@ from ...flatbuffer import Reader, Table, tracked
 from . import schema
 from .sparsity import dense_positions
 
-__all__ = ["ELEMENTS", "Quantization", "Tensor", "TensorReader"]
-
 ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
 """The element types of programs (`subquant.numerics.element_types`), by tensor type."""
 
