@@ -1,4 +1,4 @@
-"""Entry points of executables: names that never change, and executables that lack some of them."""
+"""Entry points of executables: names that never change, older executables, control block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from subquant.iree_hooks import entry_names
-from subquant.iree_hooks.control_block import encode_worker_program
+from subquant.iree_hooks.control_block import (
+    CONTROL_BLOCK_WORDS,
+    WORDS,
+    decode_worker_program,
+    encode_worker_program,
+)
 from subquant.runtime.entry_points import (
     async_entries,
     loop_limit_setter,
@@ -76,3 +81,19 @@ def test_a_worker_program_of_another_version_is_not_used(
 ) -> None:
     """Its control block has other words: the program runs without a pool."""
     assert worker_program(module_of({"__subquant_team": {key: text}})) == expected
+
+
+def test_words_of_the_control_block() -> None:
+    """They differ, fit the block, and words of different writers are in different cache lines."""
+    assert len({*WORDS.values()}) == len(WORDS)
+    assert max(WORDS.values()) < CONTROL_BLOCK_WORDS
+    job = ("range", "function", "environment", "state", "grid_x", "grid_y")
+    assert {WORDS[name] // 8 for name in job} == {0}
+    cache_lines = [WORDS[name] // 16 for name in ("range", "done", "busy", "stop")]
+    assert len({*cache_lines}) == len(cache_lines)
+
+
+@pytest.mark.parametrize("text", ["", "x", "eA==", "\N{SNOWMAN}"])
+def test_a_damaged_worker_program(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        decode_worker_program(text)

@@ -20,7 +20,7 @@ from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.iree_hooks import session
-from subquant.iree_hooks.control_block import CONTROL_BLOCK_WORDS, WORDS, decode_worker_program
+from subquant.iree_hooks.control_block import WORDS
 from subquant.iree_hooks.entry_names import SET_CONTROL_BLOCK, WORKER_PROGRAM_KEY
 from subquant.runtime import Device, Executable
 from subquant.runtime.cpu_affinity import other_processors
@@ -165,12 +165,6 @@ def test_a_pool_that_does_not_start(program: bytes, monkeypatch: pytest.MonkeyPa
     assert "local-task" in repr(executable.main(x, w, resident=True))
 
 
-@pytest.mark.parametrize("text", ["", "x", "eA==", "\N{SNOWMAN}"])
-def test_a_damaged_worker_program(text: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        decode_worker_program(text)
-
-
 def test_programs_that_are_compiled_for_a_pool(
     program: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,16 +212,6 @@ def test_targets_are_registered_before_two_threads_compile(
 def test_small_programs_have_no_pool() -> None:
     text = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }"
     assert SET_CONTROL_BLOCK not in load_module(compile_to_bytes(text))[1].function_names
-
-
-def test_words_of_the_control_block() -> None:
-    """They differ, fit the block, and words of different writers are in different cache lines."""
-    assert len({*WORDS.values()}) == len(WORDS)
-    assert max(WORDS.values()) < CONTROL_BLOCK_WORDS
-    job = ("range", "function", "environment", "state", "grid_x", "grid_y")
-    assert {WORDS[name] // 8 for name in job} == {0}
-    cache_lines = [WORDS[name] // 16 for name in ("range", "done", "busy", "stop")]
-    assert len({*cache_lines}) == len(cache_lines)
 
 
 def test_workers_spin_while_a_single_workgroup_runs(pool: WorkerPool) -> None:
