@@ -180,7 +180,7 @@ def render_model(model: Mapping[str, Any]) -> RenderableType:
     """Return a table of the operators of an imported model, by graph.
 
     Args:
-        model: the description of `subquant.importers.tflite.inspection.described`.
+        model: the description of `subquant.importers.tflite.inspection`.
     """
     table = _table(_OPERATOR_COLUMNS, wrapped=1)
     several = len(model["graphs"]) > 1

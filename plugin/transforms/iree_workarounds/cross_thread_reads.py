@@ -29,7 +29,7 @@ several times; where they are used once, it joins the two loops::
     %n = stablehlo.negate %w
 
 IREE also adds transpositions of its own, of concatenations along another axis than the first, and
-moves them: flags turn that off (`subquant.compiler.options`).
+moves them: flags turn that off (`subquant.compiler.compile_options`).
 
 A tensor that only the reduction uses is computed in its loop, and needs no other thread. IREE
 merges equal computations into one: ask only after ``cse``.
