@@ -220,16 +220,16 @@ def drawn(proto: onnx.ModelProto, seed: int) -> dict[str, Array]:
 FORMS = ("qdq-u8s8", "qdq-s8s8", "qdq-s16s8", "operators", "dynamic")
 
 
-def quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
-    """A network as ONNX Runtime quantizes it."""
+def quantized(proto: onnx.ModelProto, form: str, weights: str = "s8") -> onnx.ModelProto:
+    """Return a network as ONNX Runtime quantizes it, with a type of weights."""
     logging.disable(logging.WARNING)  # it recommends its own preparation
     try:
-        return _quantized(proto, form)
+        return _quantized(proto, form, weights)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
+def _quantized(proto: onnx.ModelProto, form: str, weights: str) -> onnx.ModelProto:
     from onnxruntime.quantization import (
         CalibrationDataReader,
         QuantFormat,
@@ -250,7 +250,7 @@ def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
         source, target = f"{there}/model.onnx", f"{there}/quantized.onnx"
         onnx.save(proto, source)
         if form == "dynamic":
-            quantize_dynamic(source, target, weight_type=QuantType.QInt8)
+            quantize_dynamic(source, target, weight_type=types[weights])
         else:
             kind, _, pair = form.partition("-")
             activation = next((t for name, t in types.items() if pair.startswith(name)),
@@ -258,7 +258,7 @@ def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
             quantize_static(
                 source, target, Noise(),
                 quant_format=QuantFormat.QDQ if kind == "qdq" else QuantFormat.QOperator,
-                activation_type=activation, weight_type=QuantType.QInt8,
+                activation_type=activation, weight_type=types[weights],
                 per_channel=kind == "qdq",
                 extra_options={"UseQDQContribOps": "s16" in form},
             )  # fmt: skip

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import logging
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
 from onnx_models import computed
+from onnx_networks import quantized
 from onnx_oracle import Oracle
 from programs import LONG
 from subquant.importers.onnx import Interpreter
@@ -66,51 +65,7 @@ def quantized_model(name: str, form: str) -> onnx.ModelProto:
     """One of the models, quantized in one of the ways that ONNX Runtime has."""
     if importlib.util.find_spec("onnxruntime") is None:
         pytest.skip("the package 'onnxruntime' is not installed (extra 'test')")
-    logging.disable(logging.WARNING)  # it recommends its own preparation
-    try:
-        return _quantized(real_model(name), form)
-    finally:
-        logging.disable(logging.NOTSET)
-
-
-def _quantized(proto: onnx.ModelProto, form: str) -> onnx.ModelProto:
-    from onnxruntime.quantization import (
-        CalibrationDataReader,
-        QuantFormat,
-        QuantType,
-        quantize_dynamic,
-        quantize_static,
-    )
-
-    class Noise(CalibrationDataReader):  # type: ignore[misc]
-        def __init__(self) -> None:
-            shape, name = shape_of(proto), proto.graph.input[0].name
-            self._inputs = iter(
-                [{name: np.random.default_rng(seed).normal(size=shape).astype(np.float32)}
-                 for seed in range(2)]
-            )  # fmt: skip
-
-        def get_next(self) -> Any:
-            return next(self._inputs, None)
-
-    with tempfile.TemporaryDirectory() as there:
-        source, target = f"{there}/model.onnx", f"{there}/quantized.onnx"
-        onnx.save(proto, source)
-        unsigned, signed = QuantType.QUInt8, QuantType.QInt8
-        if form == "dynamic":
-            quantize_dynamic(source, target, weight_type=unsigned)
-        else:
-            is_qdq = form != "operators"
-            quantize_static(
-                source,
-                target,
-                Noise(),
-                quant_format=QuantFormat.QDQ if is_qdq else QuantFormat.QOperator,
-                activation_type=signed if form == "qdq-s8s8" else unsigned,
-                weight_type=signed if is_qdq else unsigned,
-                per_channel=is_qdq,
-            )
-        return onnx.load(target)
+    return quantized(real_model(name), form, "s8" if form.startswith("qdq") else "u8")
 
 
 def blocked_model(name: str) -> onnx.ModelProto:
