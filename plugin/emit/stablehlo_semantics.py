@@ -31,18 +31,6 @@ from .operation import element_of
 from .subnormals import floor
 from .values import ArrayLike
 
-__all__ = [
-    "ABSTRACT",
-    "COMPARISONS",
-    "ELEMENTWISE",
-    "EVALUATED",
-    "MOVEMENT",
-    "comparison_direction",
-    "reshape_source",
-    "storage_element",
-    "wrapped",
-]
-
 # -- elementwise operations ------------------------------------------------------------------------
 
 ELEMENTWISE: dict[str, Callable[..., ArrayLike]] = {

@@ -36,19 +36,6 @@ from ..cpu.elementwise import (
 )
 from ..parameters import ModuleGlobals
 
-__all__ = [
-    "CONSTANT",
-    "FUSED_OPERATIONS",
-    "LOADED_ELEMENTS",
-    "VIEWS",
-    "Expression",
-    "ExpressionBuilder",
-    "buffer_of",
-    "fold_of",
-    "is_elementwise",
-    "small_element",
-]
-
 _MAX_ELEMENTS = 1 << 13
 """Results with more elements are worth IREE's threads."""
 _MAX_OPERATIONS = 32

@@ -19,26 +19,6 @@ from .binary_format import PRECISION, BinaryFormat
 from .bit_fields import Field
 from .tensor_views import TensorView, is_static, tensor_view
 
-__all__ = [
-    "MAX_STORAGE_BITS",
-    "ExpressedFact",
-    "Fact",
-    "IntegerFact",
-    "are_equal",
-    "expressed_type",
-    "holds",
-    "inverse_of",
-    "kind_of",
-    "minus",
-    "minus_constant",
-    "narrowed",
-    "parameters_of_fact",
-    "product_format",
-    "range_of",
-    "repeated",
-    "storage_type",
-]
-
 MAX_STORAGE_BITS = 16
 """Wider integers are accumulators, positions and the like."""
 

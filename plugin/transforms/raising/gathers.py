@@ -19,13 +19,6 @@ from ...emit import subquant
 from ...emit.gathers import AxisGather
 from ...emit.operation import integers, is_used, value, with_shape
 
-__all__ = [
-    "gather_before_dequantizing",
-    "gather_before_unpacking",
-    "slice_before_unpacking",
-    "use_loop_invariants",
-]
-
 
 def gather_before_unpacking(op: Operation) -> bool:
     """Gather bytes of unpacked integers, and unpack the result; True if it matches."""
