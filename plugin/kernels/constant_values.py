@@ -31,8 +31,6 @@ from ..numerics.element_types import Array, ElementType
 from ..numerics.packed_integers import unpack_planes
 from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
 
-__all__ = ["constant_bytes", "constant_elements", "erase_unused", "is_constant", "is_invariant"]
-
 
 def is_constant(value: Value, module_globals: ModuleGlobals) -> bool:
     """True if `constant_elements` can evaluate a value."""

@@ -25,8 +25,6 @@ from ...numerics.requantization import requantize
 from .matcher import OPERATIONS, EpilogueMatch
 from .tables import ChannelVectors, NotEmitted
 
-__all__ = ["ExactEpilogue", "Operand", "no_requantization"]
-
 Operand: TypeAlias = "list[ArrayLike] | Array"
 """An operand of an operation: vectors, or constants."""
 

@@ -48,8 +48,6 @@ from .matcher import EpilogueMatch
 from .requant_analysis import MonotoneRequant, monotone_requant
 from .tables import ChannelVectors, NotEmitted, Table
 
-__all__ = ["F32Epilogue", "FastPathCheck"]
-
 _DOUBLE_ROUNDINGS = ("gemmlowp", "tosa-double-round")
 _SIGN_BIT = -(1 << 31)
 

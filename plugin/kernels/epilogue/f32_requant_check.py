@@ -34,8 +34,6 @@ import numpy as np
 
 from ...numerics.element_types import Array
 
-__all__ = ["F32Requant"]
-
 _MAX_TIE_TOLERANCE = 2.0**-7
 """With a larger tolerance the exact operations would run too often."""
 _SLOPES_PER_SIDE = 2

@@ -24,8 +24,6 @@ from .f32_estimate import F32Epilogue, FastPathCheck
 from .matcher import EpilogueMatch
 from .tables import ChannelVectors, NotEmitted, Table
 
-__all__ = ["FusedEpilogue", "epilogue_bindings"]
-
 
 @dataclass(frozen=True)
 class FusedEpilogue:

@@ -32,8 +32,6 @@ from ...numerics.requantization import Requantization
 from ..constant_values import constant_elements
 from ..parameters import ModuleGlobals
 
-__all__ = ["OPERATIONS", "EpilogueMatch"]
-
 _MAX_OPERATIONS = 64
 _CASTS = ("quant.scast", "subquant.scast")
 

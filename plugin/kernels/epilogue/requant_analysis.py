@@ -43,8 +43,6 @@ from ...numerics.element_types import Array, ElementType
 from .requant_domain import Analysis
 from .requant_piece import NotMonotone, Piece
 
-__all__ = ["MonotoneRequant", "monotone_requant"]
-
 _MAX_PIECES = 8
 _TIE_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Values of ``e`` that are tried: a second rounding moves ties."""

@@ -21,8 +21,6 @@ from ...emit.stablehlo_semantics import ABSTRACT, COMPARISONS, comparison_direct
 from ...numerics.element_types import BOOL, I8, Array, ElementType
 from .requant_piece import NotMonotone, Piece, sum_direction
 
-__all__ = ["Analysis"]
-
 _ORDERINGS = ("LT", "LE", "GT", "GE")
 _BOOLEAN_OPERATIONS: dict[str, Callable[..., Array]] = {
     "stablehlo.and": operator.and_,

@@ -15,8 +15,6 @@ import numpy as np
 
 from ...numerics.element_types import Array
 
-__all__ = ["NotMonotone", "Piece", "sum_direction"]
-
 _MINUS_ONE = np.asarray(-1)
 _MAX_I64_MAGNITUDE = 1 << 62
 

@@ -19,8 +19,6 @@ from ...emit.vectors import Vectors
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL, I8, I32, I64, ElementType
 
-__all__ = ["ChannelVectors", "NotEmitted", "Table"]
-
 
 class NotEmitted(Exception):
     """The operations of an epilogue have no vector code."""

@@ -32,8 +32,6 @@ from ..kernel_table import KernelCall, KernelTable
 from ..parameters import ModuleGlobals
 from .fused_kernel import FusedCall, FusedKernel, Location, aligned
 
-__all__ = ["DEFAULT_FUSED_MACS", "fuse_dispatches"]
-
 DEFAULT_FUSED_MACS = 1 << 19
 """One thread computes this many int8 MACs in 1 to 5 us with AVX512-VNNI.
 

@@ -51,8 +51,6 @@ from .elementwise_match import (
     small_element,
 )
 
-__all__ = ["fuse_elementwise"]
-
 
 def fuse_elementwise(kernels: KernelTable, lanes: int) -> None:
     """Replace elementwise operations between the kernels of one token by kernels.

@@ -19,8 +19,6 @@ from ...numerics.element_types import I8
 from ..kernel import Binding, Kernel
 from ..kernel_table import KernelCall
 
-__all__ = ["FusedCall", "FusedKernel", "Location", "aligned"]
-
 _MAX_STACK_BYTES = 4 << 10
 """Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""
 _ALIGNMENT = 64

@@ -58,8 +58,6 @@ from .facts import (
 from .field_arithmetic import BITS, FieldArithmetic
 from .tensor_views import VIEWS, TensorView, is_static, moved_strides, moved_view, tensor_view
 
-__all__ = ["STEPS", "Arithmetic"]
-
 _COMPUTATIONS = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 STEPS = (*VIEWS, *_COMPUTATIONS, *BITS, "stablehlo.convert")
 """Operations of dequantizing arithmetic."""

@@ -13,8 +13,6 @@ import numpy as np
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType
 
-__all__ = ["PRECISION", "BinaryFormat"]
-
 PRECISION = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 """Bits of the significand."""
 _SMALLEST = {"f16": -24, "bf16": -133, "f32": -149, "f64": -1074}

@@ -26,8 +26,6 @@ from ...numerics.element_types import Array
 from ...numerics.parameters import StorageType
 from ...numerics.views import Part, View, aligned
 
-__all__ = ["Field", "Shifts", "concatenated"]
-
 _WORDS = (8, 16, 32)
 _PACKED = (2, 4, 8)
 """Widths of fields that fill bytes."""

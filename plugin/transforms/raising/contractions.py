@@ -16,8 +16,6 @@ from ...dialects.windows import dot_axes
 from ...emit import stablehlo
 from ...emit.operation import is_dynamic, is_used, value, with_shape
 
-__all__ = ["Split", "split_contractions"]
-
 Split = list[list[int]]
 """The sizes that each axis is split into."""
 

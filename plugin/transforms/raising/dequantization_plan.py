@@ -25,8 +25,6 @@ from .contractions import Split
 from .facts import MAX_STORAGE_BITS, ExpressedFact, IntegerFact
 from .tensor_views import TensorView
 
-__all__ = ["DequantizationPlan"]
-
 
 @dataclass(frozen=True)
 class StorageForm:

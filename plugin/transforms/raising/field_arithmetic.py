@@ -12,8 +12,6 @@ from .bit_fields import Field, Shifts
 from .facts import ExpressedFact, Fact
 from .tensor_views import VIEWS, is_static, moved_strides, tensor_view
 
-__all__ = ["BITS", "SHIFTS", "FieldArithmetic"]
-
 SHIFTS = {
     "stablehlo.shift_left": None,
     "stablehlo.shift_right_arithmetic": True,

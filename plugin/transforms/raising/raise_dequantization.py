@@ -61,8 +61,6 @@ from .gathers import (
     use_loop_invariants,
 )
 
-__all__ = ["RaiseDequantization"]
-
 _ARITHMETIC = ("stablehlo.add", "stablehlo.divide", "stablehlo.multiply", "stablehlo.subtract")
 _GATHER = "stablehlo.gather"
 _INLINED = ("stablehlo.convert", "stablehlo.divide", _GATHER, *BITS)

@@ -14,8 +14,6 @@ from ...numerics.element_types import Array
 from ...numerics.views import View
 from ..base import NoMatch
 
-__all__ = ["VIEWS", "TensorView", "is_static", "moved_strides", "moved_view", "tensor_view"]
-
 VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim")
 """Operations that only move elements."""
 _ARITHMETIC = ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
