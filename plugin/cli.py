@@ -17,8 +17,6 @@ import click
 from .commands.console import open_standard_streams, report_error
 from .errors import InputError, SubquantError, near_names
 
-__all__ = ["COMMANDS", "main"]
-
 COMMANDS = {
     "compile": "Compile MODEL (.mlir, .tflite, .onnx; - for standard input) to an IREE executable.",
     "run": "Run a function of EXECUTABLE (.vmfb) on arrays.",

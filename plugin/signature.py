@@ -27,22 +27,6 @@ from .numerics.element_types import Array
 from .numerics.packed_integers import PLANE_BITS, packed_shape
 from .numerics.parameters import ExpressedType, Granularity, QuantizationParameters, StorageType
 
-__all__ = [
-    "CPU_FEATURES_KEY",
-    "LAYOUTS_KEY",
-    "LOOPS_KEY",
-    "MAX_CPU_THREADS",
-    "MAX_LOOP_ITERATIONS",
-    "REFLECTION_KEY",
-    "TARGET_KEY",
-    "WORK_KEY",
-    "Signature",
-    "ValueType",
-    "Work",
-    "parameters_from_json",
-    "parameters_to_json",
-]
-
 REFLECTION_KEY = "subquant.signature"
 TARGET_KEY = "subquant.target"
 CPU_FEATURES_KEY = "subquant.cpu_features"

@@ -45,8 +45,6 @@ from typing import Any
 
 from markdown_it import MarkdownIt
 
-__all__ = ["LANGUAGES", "Block", "Session", "blocks_of", "commands_of", "is_as_shown", "rewrite"]
-
 LANGUAGES = ("console", "sh", "python", "mlir", "text")
 
 _TIMEOUT_SECONDS = 300.0  # of one command

@@ -8,8 +8,6 @@ from programs import LONG
 from subquant.layouts import GgmlTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 
-__all__ = ["COMPUTED", "moderate_blocks"]
-
 
 def _computed() -> list[str]:
     """One type for each form of planes; the long suite has all types."""

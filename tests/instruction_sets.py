@@ -14,8 +14,6 @@ from programs import LONG
 from subquant.compiler.target_features import host_features
 from subquant.kernels.isa.registry import INSTRUCTION_SETS, supported_instruction_sets
 
-__all__ = ["AUTO", "EVERY", "HERE", "SOME", "case_of"]
-
 HERE = supported_instruction_sets(host_features() or ())
 """The instruction sets of this machine, the fastest first."""
 

@@ -20,8 +20,6 @@ from test_onnx_operators import CASES as ONNX_CASES
 from tflite_cases import CASES as TFLITE_CASES
 from tflite_cases import one_case
 
-__all__ = ["write_models"]
-
 _STRIDE = 37
 """Coprime to the number of programs: neighbours in the suite are alike."""
 

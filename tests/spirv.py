@@ -14,8 +14,6 @@ import struct
 from collections.abc import Iterator
 from typing import TypeAlias
 
-__all__ = ["loosely_computed", "races", "writes_tables"]
-
 _MAGIC = struct.pack("<I", 0x07230203)
 _HEADER = 5
 _ENTRY_POINT, _EXECUTION_MODE, _CONSTANT, _COMPOSITE, _VARIABLE = 15, 16, 43, 44, 59

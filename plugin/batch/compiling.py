@@ -12,8 +12,6 @@ from ..isolation.limits import Limits
 from .models import find_models, name_outputs
 from .run import Batch, CompiledModel
 
-__all__ = ["compile_many"]
-
 
 def compile_many(
     sources: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],

@@ -27,8 +27,6 @@ from ..compiler.digests import digest_of_file
 from ..core.files import write_atomically
 from ..errors import InputError, SubquantError
 
-__all__ = ["NAME", "Manifest", "Record"]
-
 NAME = ".subquant-manifest.jsonl"
 _VERSION = 1
 _MAX_STALE_LINES = 16

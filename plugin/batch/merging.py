@@ -14,8 +14,6 @@ from ..errors import InputError, Place, UsageError, error_from_json, printable, 
 from .report import show_table, summary_line, to_json, to_junit
 from .run import CompiledModel, Status
 
-__all__ = ["Compilations", "merge_compilations", "read_compilations", "show_compilations"]
-
 
 @dataclass(frozen=True)
 class Compilations:

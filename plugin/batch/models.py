@@ -24,8 +24,6 @@ from ..compiler.compile_options import Emit
 from ..core.files import read_input
 from ..errors import InputError, UsageError, quoted
 
-__all__ = ["Model", "find_models", "is_list", "is_pattern", "name_outputs"]
-
 
 @dataclass(frozen=True)
 class Model:

@@ -32,8 +32,6 @@ from .run import CompiledModel, Status
 if TYPE_CHECKING:
     from rich.table import Table
 
-__all__ = ["render_table", "show_table", "summary_line", "to_json", "to_junit"]
-
 _STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run": "yellow"}
 
 

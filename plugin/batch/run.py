@@ -29,8 +29,6 @@ from .engines.input_bundle import InputBundle, read_flag_files
 from .manifest import Manifest, Record
 from .models import Model
 
-__all__ = ["Batch", "CompiledModel", "Status"]
-
 Status = Literal["compiled", "up-to-date", "failed", "not-run"]
 """Status of a model; a model is not run if the run ended before or during its compilation."""
 

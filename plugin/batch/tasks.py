@@ -28,8 +28,6 @@ from ..isolation.child import ReportStep
 from ..isolation.limits import Limits
 from .engines.input_bundle import unpack_bundle
 
-__all__ = ["Clock", "compile_model"]
-
 IREE = "iree-compile"
 CACHED = "cached"
 _WAITING = ("wait for", CACHED)

@@ -16,16 +16,6 @@ from ..errors import InputError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array, ElementType
 from ..signature import ValueType
 
-__all__ = [
-    "difference",
-    "format_array",
-    "literal_of",
-    "parse_input",
-    "read_npy",
-    "split_name",
-    "to_npy",
-]
-
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
 _MAX_RANK = 64  # of NumPy arrays

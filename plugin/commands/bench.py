@@ -17,8 +17,6 @@ from . import shared_options as shared
 from .bench_task import Bench, bench_on_cluster
 from .console import progress_on, remark_printer, reproducer_of, say, source_of
 
-__all__ = ["command"]
-
 
 @click.command("bench")
 @click.argument("model")

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from ..runtime.timing import Times
     from ..signature import Signature
 
-__all__ = ["Bench", "bench_on_cluster", "time_in_child", "time_on_worker"]
-
 _EXCLUSIVE = {"bench": 1.0}
 """The Dask resource of workers that run one measurement at a time."""
 

@@ -19,8 +19,6 @@ from ..errors import InputError, UsageError, counted, printable, quoted
 from .console import say, show_progress
 from .shared_options import json_option
 
-__all__ = ["command"]
-
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _UNNAMED = "remembered"

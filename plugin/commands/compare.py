@@ -14,8 +14,6 @@ from ..isolation.limits import Limits
 from . import shared_options as shared
 from .console import progress_on, read_model, remark_printer, say, shown_name, write_output
 
-__all__ = ["command"]
-
 
 @click.command("compare")
 @click.argument("model")

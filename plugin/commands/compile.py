@@ -21,8 +21,6 @@ from .console import progress_on, remark_printer, reproducer_of, say, source_of,
 if TYPE_CHECKING:
     from ..signature import Signature
 
-__all__ = ["command", "compile_model", "prepare_compiler"]
-
 
 @click.command("compile")
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")

@@ -25,8 +25,6 @@ from ..isolation.limits import Limits
 from .console import read_model, report_error, say
 from .shared_options import BatchOptions
 
-__all__ = ["compile_models"]
-
 
 def compile_models(
     patterns: Sequence[str],

@@ -9,8 +9,6 @@ import click
 from ..conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
 from .shared_options import options_of
 
-__all__ = ["command"]
-
 
 @click.command("conformance")
 @options_of(

@@ -18,20 +18,6 @@ import click
 from ..core.files import read_input, read_stream, reproducer_name, write_atomically
 from ..errors import InputError, Remark, SubquantError, printable
 
-__all__ = [
-    "open_standard_streams",
-    "progress_on",
-    "read_model",
-    "remark_printer",
-    "report_error",
-    "reproducer_of",
-    "say",
-    "show_progress",
-    "shown_name",
-    "source_of",
-    "write_output",
-]
-
 
 def open_standard_streams() -> None:
     """Open standard streams that are closed, and make each able to print any character.

@@ -16,8 +16,6 @@ from .console import progress_on, reproducer_of, source_of
 if TYPE_CHECKING:
     from ..signature import Signature
 
-__all__ = ["command"]
-
 
 @click.command("exec")
 @click.argument("model")

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from ..runtime import Executable
     from ..runtime.streaming import Invocable
 
-__all__ = ["Call"]
-
 
 @dataclass(frozen=True)
 class Call:

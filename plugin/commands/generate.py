@@ -20,8 +20,6 @@ from .shared_options import json_option, options_of
 if TYPE_CHECKING:
     from ..models.generation import Generation
 
-__all__ = ["command"]
-
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """Control characters of terminals, without line breaks and tabs."""
 

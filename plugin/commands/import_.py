@@ -11,8 +11,6 @@ from ..errors import counted
 from .console import say, show_progress
 from .shared_options import json_option
 
-__all__ = ["command"]
-
 
 @click.command("import")
 @click.argument("source")

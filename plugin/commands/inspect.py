@@ -18,8 +18,6 @@ from .shared_options import json_option, limit_options, plot_option
 if TYPE_CHECKING:
     from ..compiler.inspected_tensors import InspectedTensor
 
-__all__ = ["command"]
-
 
 @click.command("inspect")
 @click.argument("file")

@@ -16,9 +16,6 @@ from .shared_options import device_option, stacked, threads_option
 if TYPE_CHECKING:
     from ..models.loading import Model
 
-__all__ = ["find_model", "load_model", "model_options", "read_text"]
-
-
 model_options = stacked(
     [
         click.option(

@@ -20,8 +20,6 @@ from .console import (
 )
 from .shared_options import limit_options
 
-__all__ = ["command"]
-
 
 @click.command("opt")
 @click.argument("model", required=False)

@@ -13,8 +13,6 @@ from .console import show_progress
 from .language_model import load_model, model_options, read_text
 from .shared_options import json_option
 
-__all__ = ["command"]
-
 
 @click.command("perplexity")
 @model_options

@@ -31,17 +31,6 @@ if TYPE_CHECKING:
     from ..comparison.layers import Layer
     from ..weights.quantizing import LayerError
 
-__all__ = [
-    "check_plot",
-    "errors_figure",
-    "layers_figure",
-    "render_errors",
-    "render_layers",
-    "set_title",
-    "shortened",
-    "write_plot",
-]
-
 _UNDATED: dict[str, dict[str, object]] = {
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},

@@ -14,8 +14,6 @@ from ..weights.sources import check_output, default_output, open_weights
 from .console import say, show_progress
 from .shared_options import json_option, options_of, plot_option
 
-__all__ = ["command"]
-
 
 @click.command("quantize")
 @click.argument("source")

@@ -9,8 +9,6 @@ import click
 
 from .shared_options import stacked
 
-__all__ = ["command"]
-
 
 @click.group("report")
 def command() -> None:

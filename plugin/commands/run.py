@@ -8,8 +8,6 @@ import click
 
 from .shared_options import device_option, parse_parameters, run_options
 
-__all__ = ["command"]
-
 
 @click.command("run")
 @click.argument("executable")

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from ..compiler.inspected_tensors import InspectedTensor
 
-__all__ = ["render_scales", "scales_figure"]
-
 _SHADES, _ASCII_SHADES = "·░▒▓█", ".:+#@"
 _VIRIDIS = [
     ColorTriplet(*bytes.fromhex(code))

@@ -13,29 +13,6 @@ from ..core.option_fields import Options, annotations_of, choices_of, option
 from ..errors import UsageError
 from ..isolation.limits import Limits
 
-__all__ = [
-    "AliasedOption",
-    "BatchOptions",
-    "batch_options",
-    "chooses_device",
-    "compile_options",
-    "device_option",
-    "drawn_input_option",
-    "function_option",
-    "json_option",
-    "limit_options",
-    "make_compile_options",
-    "options_of",
-    "parameters_option",
-    "parse_parameters",
-    "plot_option",
-    "pop_values",
-    "run_options",
-    "seed_option",
-    "stacked",
-    "threads_option",
-]
-
 Command = Callable[..., Any]
 
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from ..weights.inspection import WeightTensor
     from ..weights.theta import Dataset
 
-__all__ = ["render_model", "render_table", "render_weights", "shape_text"]
-
 
 def shape_text(shape: Sequence[int | None]) -> str:
     """Return a shape as ``4x?``, or ``scalar``."""

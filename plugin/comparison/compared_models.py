@@ -26,8 +26,6 @@ from .layers import ComparedTensor, Layer, compare_tensors
 from .litert_reference import compute_with_litert
 from .onnxruntime_reference import compute_with_onnxruntime
 
-__all__ = ["Reference", "compare_layers", "read_compared_model"]
-
 Reference = Literal["litert", "onnxruntime", "float"]
 """The references: LiteRT's reference kernels, ONNX Runtime without optimizations, and the model on
 expressed values, not quantized."""

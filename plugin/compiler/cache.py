@@ -23,8 +23,6 @@ from .keys import code_digest
 from .store import Store
 from .store_files import PinnedBlob, Record
 
-__all__ = ["DEFAULT_SIZE", "Cache", "CompileResult", "default_cache", "description", "parse_size"]
-
 DEFAULT_SIZE = 10 << 30
 """The default limit in bytes: a language model of 8 billion 4-bit parameters, or 100,000 modules.
 

@@ -27,8 +27,6 @@ from .target_features import recorded_features
 if TYPE_CHECKING:
     from ..signature import Signature
 
-__all__ = ["Progress", "compile_to_bytes"]
-
 Progress = Callable[[str], None]
 
 

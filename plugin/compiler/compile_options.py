@@ -22,8 +22,6 @@ from ..errors import UsageError
 from ..importers.options import ImportOptions
 from .targets import VULKAN_TARGETS, Target, cpu_flags
 
-__all__ = ["CompileOptions", "Emit", "options_of_json"]
-
 Emit = Literal["vmfb", "mlir", "mlirbc"]
 """The result of a compilation: an executable, or the input of IREE, as text or bytecode."""
 

@@ -18,8 +18,6 @@ from ..core._mlir import operation_names
 from ..dialects import stablehlo, subquant
 from ..errors import near_names
 
-__all__ = ["HINTS", "reworded"]
-
 HINTS = (
     (
         "tensor containing the sub-channel quantized type must be ranked",

@@ -20,11 +20,6 @@ from blake3 import blake3
 from ..core.files import open_input
 from ..errors import SubquantError
 
-__all__ = [
-    "Digest", "FileDigests", "FileIdentity", "Memo", "are_settled", "digest_of", "digest_of_fields",
-    "digest_of_file", "digest_of_open", "identity_of", "identity_of_path"
-]  # fmt: skip
-
 _CHUNK_BYTES = 1 << 22
 _MIN_BYTES_FOR_THREADS = 1 << 20
 _MIN_BYTES_FOR_MEMO = 1 << 24

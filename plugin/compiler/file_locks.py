@@ -7,8 +7,6 @@ import fcntl
 import os
 from pathlib import Path
 
-__all__ = ["create_with_folder", "lock_file", "try_lock"]
-
 
 def create_with_folder(path: str | os.PathLike[str], flags: int) -> int:
     """Open a file, and create its folder only if that is missing (network folders are slow)."""

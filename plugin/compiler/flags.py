@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-__all__ = ["values_of", "with_values"]
-
 _VALUE = re.compile(r"(?<=[=,@])[^=,@]+")
 
 

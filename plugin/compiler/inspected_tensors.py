@@ -20,8 +20,6 @@ from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters
 from ..signature import parameters_from_json, parameters_to_json
 
-__all__ = ["InspectedTensor", "tensors_from_fields", "to_fields", "to_json", "with_source_names"]
-
 
 @dataclass(frozen=True)
 class InspectedTensor:

@@ -30,14 +30,6 @@ from .compile_options import CompileOptions
 from .mlir_client import text_of
 from .targets import IREE_VULKAN_TARGETS, VULKAN_TARGETS
 
-__all__ = [
-    "compile_worker_program",
-    "compiler_path",
-    "run_iree",
-    "target_features",
-    "uses_session"
-]  # fmt: skip
-
 
 def compiler_path() -> str:
     """Return the path of ``iree-compile``; EnvironmentProblem if it is not installed."""

@@ -43,11 +43,6 @@ from .flags import values_of, with_values
 from .iree_driver import uses_session
 from .mlir_client import Input, Source, external_files, input_of
 
-__all__ = [
-    "Key", "code_digest", "files_beside", "host_cpu", "is_for_host", "key_of_bytecode",
-    "key_of_source", "machine_of", "weights_files"
-]  # fmt: skip
-
 _KEY_VERSION = 1
 """The version of keys and entries; no version finds entries of another."""
 _PACKAGE = str(Path(__file__).parent.parent)

@@ -14,11 +14,6 @@ from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
 from .compile_options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 
-__all__ = [
-    "bytecode_of", "gains_by_threads", "has_public_function", "lower", "peels_loops",
-    "record_cpu_features", "recorded_signatures"
-]  # fmt: skip
-
 _VERSION_WITH_NAMED_PROPERTIES = 4
 _CONVOLUTIONS = ("stablehlo.convolution", "linalg.conv_", "linalg.depthwise_conv_")
 

@@ -25,8 +25,6 @@ from .compile_options import options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
-__all__ = ["external_files", "inspect", "interpretable", "lower_module", "optimize", "text_of"]
-
 Answer = tuple[Any, list[bytes]]
 
 skip_operation_classes()  # only child processes import this module

@@ -31,11 +31,6 @@ if TYPE_CHECKING:
     from ..signature import Signature
     from .inspected_tensors import InspectedTensor
 
-__all__ = [
-    "Input", "LoweredModule", "OptResult", "Source", "ask", "external_files", "input_of", "inspect",
-    "interpretable", "lower", "optimize", "signatures_of", "text_of"
-]  # fmt: skip
-
 Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 """A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
 

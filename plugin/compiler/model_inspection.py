@@ -20,8 +20,6 @@ from .compile_options import CompileOptions
 from .lowering import lower
 from .reading import parse_bytes
 
-__all__ = ["describe_model"]
-
 
 def describe_model(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep

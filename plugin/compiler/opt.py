@@ -30,8 +30,6 @@ from .reading import (
     without_wrapping,
 )
 
-__all__ = ["run_opt"]
-
 _SEPARATOR = re.compile(r"(?m)^// -----[ \t\r]*$")
 _EXPECTED = re.compile(
     r"//\s*expected-(error|remark)\s*(?:@([+-]\d{1,9}|above|below))?\s*\{\{(.*?)\}\}"

@@ -39,8 +39,6 @@ from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights
 
-__all__ = ["MIN_MOVED_BYTES", "SCOPE", "ProgramArchive", "program_archive"]
-
 SCOPE = "model"
 """The scope of the parameters."""
 

@@ -30,11 +30,6 @@ from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
 from .target_features import recorded_features
 
-__all__ = [
-    "NAMED_PIPELINES", "UpstreamPass", "compile_pipeline", "parse_pipeline", "passes_of",
-    "run_pipeline", "text_of_pass"
-]  # fmt: skip
-
 Step: TypeAlias = tuple[str, dict[str, Any]]
 """The name of a pass and its options."""
 

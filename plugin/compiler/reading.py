@@ -24,11 +24,6 @@ from .mlir_client import Source
 from .stablehlo_artifacts import is_artifact, parse_artifact, record_names
 from .text_checks import check_text
 
-__all__ = [
-    "BYTECODE_MAGIC", "decode_text", "parse_bytecode", "parse_bytes", "parse_file", "parse_text",
-    "read_module", "without_wrapping"
-]  # fmt: skip
-
 BYTECODE_MAGIC = b"ML\xefR"
 
 OnRemark = Callable[[Remark], None]

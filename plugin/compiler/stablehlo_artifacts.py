@@ -16,8 +16,6 @@ from ..core._mlir import Operation, ir, place_of, stablehlo
 from ..errors import ParseError, Place
 from ..transforms.base import NAMES_ATTRIBUTES, is_public, walk
 
-__all__ = ["is_artifact", "parse_artifact", "record_names"]
-
 _ILLEGAL_OPERATION = re.compile(
     r"failed to legalize operation '([^']*)' that was explicitly .*", re.DOTALL
 )

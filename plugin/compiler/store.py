@@ -57,8 +57,6 @@ from .store_files import (
     touch,
 )
 
-__all__ = ["Store"]
-
 _CHECKS_PER_LIMIT = 32
 _SIZE_AFTER_EVICTION = 7 / 8
 _BLOCK_BYTES = 4096

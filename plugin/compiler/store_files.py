@@ -15,11 +15,6 @@ from ..errors import SubquantError
 from .digests import Digest, digest_of, digest_of_file
 from .file_locks import lock_file
 
-__all__ = [
-    "USE_MARK", "PinnedBlob", "Record", "StoredFile", "copy_file", "is_intact", "parse_record",
-    "read_file", "remove_unless_pinned", "rename", "touch"
-]  # fmt: skip
-
 _CHUNK_BYTES = 1 << 20
 USE_MARK = b"\n"
 """The byte that a use appends to a record."""

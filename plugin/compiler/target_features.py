@@ -12,8 +12,6 @@ from typing import Any
 from ..core.cpu_features import KNOWN_FEATURES, cpuinfo_features, simulated_host_cpu
 from .compile_options import CompileOptions
 
-__all__ = ["host_features", "recorded_features", "simulated_features"]
-
 
 @functools.cache
 def host_features() -> frozenset[str] | None:

@@ -6,10 +6,6 @@ from typing import Literal
 
 from ..core.cpu_features import simulated_host_cpu
 
-__all__ = [
-    "IREE_VULKAN_TARGETS", "VULKAN_TARGETS", "Target", "cpu_flags"
-]  # fmt: skip
-
 Target = Literal["llvm-cpu", "vulkan"]
 
 

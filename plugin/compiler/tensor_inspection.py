@@ -26,9 +26,6 @@ from ..numerics.parameters import Granularity, QuantizationParameters
 from ..transforms.base import NAMES_ATTRIBUTES, walk
 from .inspected_tensors import InspectedTensor
 
-__all__ = ["inspect_module"]
-
-
 Number = TypeVar("Number", int, float)
 
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from ..errors import ParseError, Place, VerificationError
 
-__all__ = ["MAX_NESTING", "check_text"]
-
 MAX_NESTING = 1000
 """Brackets within brackets that are accepted, also once aliases are written out."""
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from .cases import Case
 
-__all__ = ["BATCH", "applies", "batches_of"]
-
 BATCH = 12
 """Cases of one module."""
 

@@ -12,22 +12,6 @@ import numpy as np
 from .oracle import Golden, goldens
 from .program import Array, Program
 
-__all__ = [
-    "PASSING",
-    "Case",
-    "Comparison",
-    "Kind",
-    "Outcome",
-    "Prepared",
-    "Status",
-    "cases_from_fields",
-    "cases_to_fields",
-    "compare",
-    "digest_of",
-    "prepare",
-    "programs_cases",
-]
-
 Kind = Literal["run", "lower", "verdict"]
 Status = Literal["pass", "legalized", "refused", "wrong", "unsupported", "error", "crash"]
 

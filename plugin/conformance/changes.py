@@ -12,8 +12,6 @@ from typing import Literal, get_args
 
 from .cases import Outcome
 
-__all__ = ["KINDS", "Change", "Kind", "changes_between"]
-
 Kind = Literal[
     "regressed", "improved", "other status", "other numbers", "new", "removed", "slower", "faster"
 ]

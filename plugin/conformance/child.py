@@ -12,8 +12,6 @@ from .cases import Case, cases_to_fields
 from .stablehlo_testdata import stablehlo_file_cases
 from .tosa_testdata import tosa_file_cases
 
-__all__ = ["stablehlo_file", "tosa_file"]
-
 Answer = tuple[Any, list[bytes]]
 
 

@@ -46,8 +46,6 @@ from .shards import Plan, plan_run
 from .suite import programs
 from .suite_random import random_programs
 
-__all__ = ["run"]
-
 
 def run(options: RunOptions) -> int:
     """Run the command and return its exit status.

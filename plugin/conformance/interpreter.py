@@ -13,8 +13,6 @@ from ..dialects.dense import array_of_dense
 from ..errors import UnsupportedError
 from .program import DTYPES, Array
 
-__all__ = ["array_of", "interpret"]
-
 
 def interpret(text: str, inputs: list[Array]) -> list[Array]:
     """Evaluate the only function of a module, named ``main``.

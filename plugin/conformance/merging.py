@@ -13,8 +13,6 @@ from ..errors import InputError, printable, quoted
 from .cases import Outcome
 from .report import Judgement, Report, Run
 
-__all__ = ["merge_reports"]
-
 _SAME = ("filter", "random", "strict", "cases", "expected")
 """The fields of `Run` that all reports have in common, the versions and the devices aside."""
 

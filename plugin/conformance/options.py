@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ..core.option_fields import option
 from ..errors import UsageError, quoted
 
-__all__ = ["MOST_JOBS", "MOST_RANDOM", "MOST_SHARDS", "RunOptions", "Shard"]
-
 MOST_RANDOM = 10_000
 """Maximum number of random programs; their names have four digits."""
 

@@ -32,11 +32,6 @@ import numpy as np
 from .program import DTYPES, Array, Attributes, Program, Quantized, Tensor
 from .semantics import OPERATIONS, Operation
 
-__all__ = [
-    "ROUNDED", "TIE", "Golden", "compute", "dequantize", "goldens", "quantize", "quantize_real",
-    "real_inputs",
-]  # fmt: skip
-
 TIE = 1e-6
 """Tie tolerance in quantization steps: within it the neighbor is accepted, too."""
 

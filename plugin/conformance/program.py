@@ -19,8 +19,6 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["DTYPES", "Array", "Attributes", "DType", "Numbers", "Program", "Quantized", "Tensor"]
-
 Array: TypeAlias = npt.NDArray[Any]
 DType: TypeAlias = np.dtype[Any]
 Attributes: TypeAlias = Mapping[str, Any]

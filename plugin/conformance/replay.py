@@ -12,8 +12,6 @@ import numpy as np
 from .cases import SYMBOL, Case, prepare
 from .options import RunOptions
 
-__all__ = ["replay_command", "save_case"]
-
 _SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
 
 

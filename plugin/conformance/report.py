@@ -17,11 +17,6 @@ from .cases import PASSING, Case, Outcome
 from .changes import Change, changes_between
 from .options import Shard
 
-__all__ = [
-    "EXPECTED_FILE", "Comparison", "Expected", "Judgement", "Report", "Run", "digest_of_cases",
-    "digest_of_expected", "judge", "read_expected", "updated_expected",
-]  # fmt: skip
-
 Expected = dict[str, dict[str, str]]
 EXPECTED_FILE = Path(__file__).parent / "expected.json"
 _VERSION = 1

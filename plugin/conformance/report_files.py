@@ -34,8 +34,6 @@ from .cases import Outcome, Status
 from .options import MOST_SHARDS, Shard
 from .report import Comparison, Judgement, Report, Run
 
-__all__ = ["read_report", "to_json", "to_junit"]
-
 _KIND = "conformance"
 
 

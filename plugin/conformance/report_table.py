@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["render_table", "show_report"]
-
 _SHOWN = 40
 
 

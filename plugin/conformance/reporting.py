@@ -7,8 +7,6 @@ from .report import Report
 from .report_files import read_report, to_json, to_junit
 from .report_table import show_report
 
-__all__ = ["finish", "write_files"]
-
 
 def finish(
     report: Report,

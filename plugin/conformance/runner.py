@@ -34,8 +34,6 @@ if TYPE_CHECKING:  # imported when a process runs programs
     from ..compiler.compile_options import CompileOptions
     from ..runtime.function import Function
 
-__all__ = ["DEVICES", "batch_in_child", "machine", "run_batch", "run_cases"]
-
 DEVICES = ("llvm-cpu", "vulkan", "interpreter")
 """Devices: two targets of subquant, and StableHLO's reference interpreter, which runs the float
 form of the suite's programs and so checks the oracle."""

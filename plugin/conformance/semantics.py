@@ -23,8 +23,6 @@ from .semantics_contractions import (
     triangular_solve,
 )
 
-__all__ = ["OPERATIONS", "Operation"]
-
 Operation = Callable[[list[Array], Attributes], list[Array]]
 
 

@@ -9,8 +9,6 @@ import numpy as np
 
 from .program import Array, Attributes
 
-__all__ = ["cholesky", "convolution", "dilate", "dot_general", "pad_axis", "triangular_solve"]
-
 
 def cholesky(inputs: list[Array], attributes: Attributes) -> list[Array]:
     """Return the Cholesky factor of a matrix."""

@@ -19,8 +19,6 @@ from .batches import applies, batches_of
 from .cases import Case
 from .options import Shard
 
-__all__ = ["Plan", "cost_of", "plan_run"]
-
 
 @dataclass(frozen=True)
 class Plan:

@@ -42,8 +42,6 @@ from .oracle import Golden
 from .program import Array
 from .testdata import file_chunks, read_file
 
-__all__ = ["function_case", "stablehlo_file_cases"]
-
 _PRETTY_CHECK = re.compile(
     r"\bcheck\.(expect_\w+_const) (%[\w#]+), (.*?)(?:, tolerance = ([^:]+?)(?: : f64)?)?"
     r" : (tensor<[^>]*>)$",

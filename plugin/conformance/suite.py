@@ -17,8 +17,6 @@ from .suite_lowered import legalized, solvers
 from .suite_movement import moves
 from .suite_reductions import reductions
 
-__all__ = ["NOT_EXPRESSIBLE", "programs"]
-
 NOT_EXPRESSIBLE = {
     "triangular_solve": "StableHLO's own verifier refuses quantized operands",
 }

@@ -16,8 +16,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["casts"]
-
 _SPECIAL = (
     0.0,
     -0.0,

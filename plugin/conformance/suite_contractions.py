@@ -17,8 +17,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["CONVOLUTION", "Axes", "convolution_of", "convolutions", "dot_of", "dots"]
-
 Axes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of the left and of the right operand."""
 

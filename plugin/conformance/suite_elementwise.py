@@ -12,8 +12,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["BINARY", "UNARY", "elementwise"]
-
 _MATH = ("i8 > i8", "i8 > i8b", "u8 > u8", "i4 > i4b", "u4 > u4", "i16 > i16b", "i8 > i8f",
          "i8_f16 > i8_f16", "i8_bf16 > i8_bf16", "i8_f64 > i8b_f64")  # fmt: skip
 _EXACT = (

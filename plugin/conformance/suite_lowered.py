@@ -14,8 +14,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["legalized", "solvers"]
-
 
 def solvers() -> Iterator[Program]:
     """Yield the linear algebra that IREE does not execute."""

@@ -18,8 +18,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["moves"]
-
 MOVES: dict[str, tuple[str, tuple[tuple[int, ...], ...], str, Attributes]] = {
     "broadcast_in_dim": ("broadcast_in_dim", ((3, 1),), "broadcast_dimensions = array<i64: 1, 2>",
                          {"shape": (2, 3, 4), "dimensions": (1, 2)}),

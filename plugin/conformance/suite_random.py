@@ -14,8 +14,6 @@ from .suite_elementwise import BINARY, UNARY
 from .suite_reductions import WINDOWS, reduce_of, window_of
 from .suite_types import generic
 
-__all__ = ["random_programs"]
-
 _STORAGE = ("i4", "u4", "i8", "i8", "i8", "u8", "u8", "i16", "u16", "i32")
 _EXPRESSED = ("f32", "f32", "f32", "f32", "f32", "f32", "f64", "bf16", "f16")
 _KINDS = (

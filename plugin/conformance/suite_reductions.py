@@ -18,9 +18,6 @@ from .suite_types import (
     tensor,
 )
 
-__all__ = ["WINDOWS", "reduce_of", "reductions", "window_of"]
-
-
 _Element = str | Quantized
 REDUCE: dict[str, tuple[str, _Element, _Element, tuple[int, ...], tuple[int, ...]]] = {
     "add-i8-in-i32": ("add", "i8", I32_OF_I8, (4, 300), (1,)),

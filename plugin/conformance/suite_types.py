@@ -9,19 +9,6 @@ import numpy as np
 from .program import Attributes, Quantized, Tensor
 from .semantics import OPERATIONS
 
-__all__ = [
-    "I32_OF_I8",
-    "SHAPES",
-    "TYPES",
-    "element_of",
-    "generic",
-    "neutral",
-    "region_body",
-    "result_types",
-    "split",
-    "tensor",
-]
-
 TYPES: dict[str, str | Quantized] = {
     "i8": Quantized("i8", 0.05, 3),
     "i8b": Quantized("i8", 0.11, -9),

@@ -18,8 +18,6 @@ from ..compiler.mlir_client import Input, ask
 from ..errors import InputError
 from .cases import Case, Prepared, cases_from_fields
 
-__all__ = ["file_chunks", "llvm_cases", "read_file", "stablehlo_cases", "tosa_cases"]
-
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _TOSA_FILES = (
     "legalize_quant_ops_to_tosa_rescale.mlir",

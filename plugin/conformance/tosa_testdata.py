@@ -36,8 +36,6 @@ from .program import Array
 from .stablehlo_testdata import function_case
 from .testdata import file_chunks, read_file
 
-__all__ = ["tosa_file_cases"]
-
 _PASSES = (
     "verify-quantization,quant-legalize-to-tosa-rescale,tosa-rescale-legalize-to-stablehlo,"
     "interpreter"

@@ -13,8 +13,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["KNOWN_FEATURES", "cpuinfo_features", "simulated_host_cpu"]
-
 _X86 = {
     "sse3": "pni", "lzcnt": "abm", "bmi": "bmi1", "pclmul": "pclmulqdq", "sha": "sha_ni",
     "sse4.1": "sse4_1", "sse4.2": "sse4_2", "avxvnni": "avx_vnni", "avxifma": "avx_ifma",

@@ -13,18 +13,6 @@ from typing import IO
 
 from ..errors import InputError
 
-__all__ = [
-    "file_beside",
-    "kind_of",
-    "open_atomically",
-    "open_input",
-    "read_input",
-    "read_stream",
-    "regular_file_size",
-    "reproducer_name",
-    "write_atomically"
-]  # fmt: skip
-
 _KINDS = {
     b"ML\xefR": "module",
     b"GGUF": "weights",

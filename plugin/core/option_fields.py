@@ -16,12 +16,6 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_t
 
 from ..errors import UsageError, quoted
 
-__all__ = [
-    "Activations", "Containers", "FixedPointRounding", "KernelChoice", "Options",
-    "RequantizationForm", "Rounding", "Semantics", "ZeroPoints", "accept_old_names",
-    "annotations_of", "check_choices", "choices_of", "option", "parse_option"
-]  # fmt: skip
-
 Activations = Literal["float", "int8"]
 """Activations of contractions with block-quantized weights.
 

@@ -26,8 +26,6 @@ from typing import Any, TypeVar
 
 from ..errors import Place, UnsupportedError, counted, printable, quoted
 
-__all__ = ["Irrelevant", "ReadRecord", "TrackedItems"]
-
 Item = TypeVar("Item")
 
 _MAX_NAMES = 5

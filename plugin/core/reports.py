@@ -33,11 +33,6 @@ from typing import Any, NoReturn
 from ..errors import InputError, Place, UsageError, printable, quoted
 from .files import write_atomically
 
-__all__ = [
-    "VERSION", "Case", "Fields", "check_places", "plain_table", "read_report", "to_json",
-    "to_junit", "write_report"
-]  # fmt: skip
-
 VERSION = 1
 
 _SURROGATES = re.compile("[\ud800-\udfff]")

@@ -7,8 +7,6 @@ from types import ModuleType
 
 from ..errors import EnvironmentProblem
 
-__all__ = ["require"]
-
 
 def require(package: str, purpose: str, extra: str) -> ModuleType:
     """Import a package of an extra, for a purpose; EnvironmentProblem if it is not installed."""

@@ -23,11 +23,6 @@ from typing import Any, NoReturn, TypeAlias
 from ..errors import InputError, Place
 from .files import regular_file_size
 
-__all__ = [
-    "MAX_BYTES", "MAX_VALUES", "Json", "JsonObject", "is_deep", "load_json", "parse_json",
-    "parse_object", "shown"
-]  # fmt: skip
-
 Json: TypeAlias = Any
 """A value of JSON: None, a truth value, a number, a text, a list or an object."""
 

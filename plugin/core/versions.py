@@ -9,8 +9,6 @@ from collections.abc import Iterable
 
 from ..errors import EnvironmentProblem
 
-__all__ = ["PINNED_VERSIONS", "check_versions", "installed_versions", "versions_of"]
-
 PINNED_VERSIONS = {
     "torch-mlir": "20261001",
     "iree-base-compiler": "3.13.0",

@@ -38,8 +38,6 @@ from dataclasses import dataclass
 from ..core._mlir import Operation, Value, ir
 from ..errors import VerificationError
 
-__all__ = ["Attention", "check_attention"]
-
 _OPERANDS = ("query", "keys", "values", "position")
 
 

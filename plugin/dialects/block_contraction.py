@@ -54,15 +54,6 @@ from ..numerics.parameters import ExpressedType, StorageType
 from .quant import described_type
 from .subquant import operands_of
 
-__all__ = [
-    "ACTIVATION_TYPES",
-    "BlockContraction",
-    "Term",
-    "activation_blocks",
-    "sum_type",
-    "terms_of",
-]
-
 Term = tuple[int, int]
 """A loop, and the factor of its index."""
 

@@ -21,8 +21,6 @@ from .block_contraction import (
 from .quant import described_type, element_type
 from .subquant import operands_of
 
-__all__ = ["check_block_contraction", "check_planes", "check_unpack"]
-
 
 def check_block_contraction(op: Operation) -> None:
     """Raise a VerificationError unless the operation is as the file's text says."""

@@ -12,16 +12,6 @@ import numpy as np
 from ..core._mlir import Operation, Value, ir
 from ..numerics.element_types import Array, ElementType
 
-__all__ = [
-    "CONSTANTS",
-    "array_of_dense",
-    "constant_array",
-    "constant_attribute",
-    "dense_of_array",
-    "elements_of_resource",
-    "known_integer",
-]
-
 CONSTANTS = ("arith.constant", "stablehlo.constant")
 """Constant operations, whose attribute ``value`` is their result."""
 

@@ -15,8 +15,6 @@ import numpy.typing as npt
 from ..numerics.element_types import Array
 from ..numerics.parameters import QuantizationParameters, spread_blocks
 
-__all__ = ["axis_grid", "exact", "exact_product", "grids_of", "scale_grid", "zero_point_grid"]
-
 _DOUBLE_BITS, _MOST_EXPONENT = 53, 1000
 """The significant bits of f64, and a magnitude that its exponents may have."""
 

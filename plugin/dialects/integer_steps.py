@@ -23,14 +23,6 @@ from .dense import array_of_dense
 from .grids import exact, grids_of
 from .quant import element_type, is_quantized, parameters_of
 
-__all__ = [
-    "RequantizedSum",
-    "check_requantize",
-    "check_saturate",
-    "check_subtract_zero_point",
-    "read_requantize",
-]
-
 
 @dataclass(frozen=True)
 class RequantizedSum:

@@ -16,22 +16,6 @@ from ..numerics.element_types import Array
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .dense import array_of_dense, dense_of_array
 
-__all__ = [
-    "CASTS",
-    "any_type_of",
-    "described_type",
-    "element_type",
-    "expressed_mlir_type",
-    "is_quantized",
-    "parameters_of",
-    "parts_of",
-    "raw_scales",
-    "storage_mlir_type",
-    "storage_of_any",
-    "type_of",
-    "with_axis",
-]
-
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 
 _SIGNED_FLAG = 1

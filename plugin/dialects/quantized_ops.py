@@ -11,17 +11,6 @@ from ..core._mlir import ir
 from ..numerics.parameters import QuantizationParameters
 from .quant import element_type, parameters_of
 
-__all__ = [
-    "NO_FLOAT_FORM",
-    "Bodies",
-    "Body",
-    "Category",
-    "Instance",
-    "QuantizedOp",
-    "Rule",
-    "Value",
-]
-
 Category = Literal[
     "cast",
     "collective-movement",

@@ -23,8 +23,6 @@ from .dense import array_of_dense
 from .quant import element_type, is_quantized, parameters_of
 from .subquant import REDUCTIONS
 
-__all__ = ["REDUCTION_CHECKS", "kind_of"]
-
 Extents = list[int | None]
 
 

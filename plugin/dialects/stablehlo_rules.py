@@ -10,28 +10,6 @@ import numpy as np
 from ..core._mlir import ir, stablehlo
 from .quantized_ops import Body, Instance, Rule, Value
 
-__all__ = [
-    "add_rule",
-    "broadcast_rule",
-    "compare_bodies",
-    "convolution_rule",
-    "dequantize_rule",
-    "dot_general_rule",
-    "map_bodies",
-    "moved_axis",
-    "promotable",
-    "quantize_rule",
-    "reduce_bodies",
-    "reduce_pair_bodies",
-    "reshape_rule",
-    "results_match_operands",
-    "same_baseline_type",
-    "same_computation",
-    "same_element_type",
-    "select_and_scatter_bodies",
-    "transpose_rule",
-]
-
 
 def _differ(what: str, left: Value, right: Value, constraint: str) -> str:
     return (

@@ -108,34 +108,6 @@ from typing import Any, Optional, TypeAlias
 
 from ..core._mlir import Operation, Value, ext, ir
 
-__all__ = [
-    "ATTENTION",
-    "BLOCK_CONTRACTION",
-    "CASTS",
-    "DEQUANTIZE",
-    "MAX_REDUCED",
-    "MAX_TERMS",
-    "OPERAND_OPS",
-    "REDUCTIONS",
-    "REQUANTIZE",
-    "SEGMENTS",
-    "UNPACK",
-    "AttentionOp",
-    "BlockContractionOp",
-    "DequantizeCast",
-    "DequantizeOp",
-    "QuantizeCast",
-    "QuantizeOp",
-    "SaturateOp",
-    "SelectAndScatterOp",
-    "StorageCast",
-    "SubtractZeroPointOp",
-    "UnpackOp",
-    "load",
-    "operands_of",
-]
-
-
 Given: TypeAlias = ext.Operand[Any]
 """An operand of any type, in the definition of an operation."""
 Made: TypeAlias = ext.Result[Any]

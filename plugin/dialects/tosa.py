@@ -26,8 +26,6 @@ from ..numerics.parameters import StorageType
 from .dense import CONSTANTS, constant_array
 from .quant import element_type, parameters_of
 
-__all__ = ["MIN_SHIFT", "ROUNDING_MODES", "RescaleTensor", "RescaleView"]
-
 MIN_SHIFT = 2
 """The least shift that TOSA allows; upstream's verifier does not look."""
 

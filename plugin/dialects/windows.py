@@ -7,8 +7,6 @@ import numpy as np
 from ..core._mlir import Operation, stablehlo
 from ..numerics.element_types import Array
 
-__all__ = ["dot_axes", "edge_padding", "window_padding", "window_steps"]
-
 Axes = tuple[list[int], list[int]]
 """Axes of the left and of the right operand."""
 

@@ -24,8 +24,6 @@ from .operation import create, index_type, mlir_type, value
 from .scalars import Scalars, scalar
 from .values import ArrayLike
 
-__all__ = ["AmxAssembly", "TileMemory", "address", "request_permission", "tile_configuration"]
-
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 _CACHE_LINE_BYTES = 64
 

@@ -24,8 +24,6 @@ from . import linalg
 from .operation import dense, dynamic_extents, integers, value, with_element
 from .values import ArrayLike
 
-__all__ = ["Scaled", "ScaledSum", "as_quantized", "requantize", "saturate", "stored"]
-
 _SCASTS = ("quant.scast", "subquant.scast")
 _GREATEST = (1 << 63) - 1
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from ..core._mlir import Operation, Value, ir
 from .operation import create
 
-__all__ = ["write_function"]
-
 
 def write_function(
     name: str,

@@ -9,8 +9,6 @@ from ..core._mlir import Operation, Value, stablehlo
 from . import stablehlo as emit_stablehlo
 from .operation import with_shape
 
-__all__ = ["AxisGather"]
-
 
 @dataclass(frozen=True)
 class AxisGather:

@@ -10,43 +10,6 @@ from ..core._mlir import Operation, Value, ir
 from . import operation
 from .operation import create, index_type, integer, integers, is_dynamic, tensor_type, value
 
-__all__ = [
-    "APART",
-    "BARRIER",
-    "IN_PLACE",
-    "TIE_SHAPE",
-    "Extent",
-    "Iterator",
-    "affine_maps",
-    "block_count",
-    "block_of",
-    "cast",
-    "check",
-    "collapse",
-    "concatenate",
-    "constant",
-    "constant_index",
-    "depends_on_arguments",
-    "dim",
-    "empty",
-    "expand",
-    "extract",
-    "fill",
-    "filled",
-    "fold",
-    "from_elements",
-    "generic",
-    "identity_map",
-    "loop_index",
-    "put_part",
-    "put_slice",
-    "segments",
-    "separate_operands",
-    "take_first",
-    "take_slice",
-    "with_barrier",
-]
-
 BARRIER = "util.optimization_barrier"
 APART = "iree_tensor_ext.compute_barrier.start"
 TIE_SHAPE = "flow.tensor.tie_shape"

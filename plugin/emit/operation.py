@@ -19,40 +19,6 @@ from ..dialects.dense import dense_of_array
 from ..dialects.quant import element_type, is_quantized
 from ..numerics.element_types import Array, ElementType
 
-__all__ = [
-    "INDEX",
-    "attributes_of",
-    "backward_slice",
-    "byte_size",
-    "cached",
-    "cached_with_constants",
-    "constant",
-    "constants_block",
-    "constants_of",
-    "create",
-    "dense",
-    "dynamic_extents",
-    "element_of",
-    "erase_unused",
-    "index_type",
-    "integer",
-    "integers",
-    "is_dynamic",
-    "is_used",
-    "like",
-    "mlir_type",
-    "number_of",
-    "parse_attribute",
-    "recorded",
-    "splat",
-    "tensor_type",
-    "types_cached",
-    "value",
-    "values_read",
-    "with_element",
-    "with_shape",
-]
-
 _recorders: list[list[Operation]] = []
 _pools: list[tuple[ir.Block, dict[Any, Any]]] = []
 _caches: list[dict[Any, Any]] = []

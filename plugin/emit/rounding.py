@@ -19,8 +19,6 @@ from .linalg import Extent
 from .operation import mlir_type
 from .scalars import Scalars, scalar
 
-__all__ = ["rounded"]
-
 _INT8 = StorageType(8, True, -127, 127)
 
 

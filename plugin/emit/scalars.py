@@ -12,8 +12,6 @@ from . import operation
 from .operation import INDEX, mlir_type
 from .values import ArrayLike, ByBlock
 
-__all__ = ["Scalars", "scalar"]
-
 _SCALAR_OPERATIONS = {
     ("add", "int"): "arith.addi",
     ("add", "float"): "arith.addf",

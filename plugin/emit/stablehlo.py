@@ -22,33 +22,6 @@ from .operation import (
     with_shape,
 )
 
-__all__ = [
-    "broadcast",
-    "clamp",
-    "compare",
-    "concatenate",
-    "constant",
-    "constant_of",
-    "convert",
-    "convolution",
-    "dimension_size",
-    "dot_general",
-    "extents",
-    "gather",
-    "iota",
-    "pad",
-    "put_part",
-    "put_slice",
-    "reshape",
-    "reverse",
-    "slice_",
-    "slice_at",
-    "take",
-    "transpose",
-    "zero_of",
-]
-
-
 # -- constants ------------------------------------------------------------------------------------
 
 

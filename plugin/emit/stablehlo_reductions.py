@@ -13,8 +13,6 @@ from .operation import (
 )
 from .stablehlo import fill_body, zero_of
 
-__all__ = ["reduce", "reduce_window"]
-
 
 def reduce(
     operand: Value,

@@ -13,8 +13,6 @@ from ..numerics.array_functions import bits_of
 from ..numerics.element_types import ElementType
 from .values import ArrayLike
 
-__all__ = ["ceil", "floor"]
-
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 

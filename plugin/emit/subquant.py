@@ -8,8 +8,6 @@ from ..core._mlir import Value, ir
 from ..dialects.subquant import ATTENTION, BLOCK_CONTRACTION, SEGMENTS, UNPACK
 from .operation import integer, integers, number_of, value, with_element, with_shape
 
-__all__ = ["attention", "block_contraction", "dequantize", "quantize", "unpack"]
-
 
 def dequantize(
     storage: Value,

@@ -7,8 +7,6 @@ from typing import NamedTuple, TypeAlias
 
 from ..core._mlir import Operation, Value, ir
 
-__all__ = ["Template"]
-
 _ResultIndex: TypeAlias = tuple[int, int]
 """The index of an operation, and of its result."""
 _SOURCE: _ResultIndex = (-1, 0)

@@ -15,8 +15,6 @@ from . import operation, stablehlo
 from .operation import mlir_type, with_element
 from .values import ArrayLike, Form, TracedValue
 
-__all__ = ["Tensors", "tensor"]
-
 _TENSOR_OPERATIONS = {
     "absolute": "abs",
     "add": "add",

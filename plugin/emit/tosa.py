@@ -12,8 +12,6 @@ from ..dialects.quant import element_type, parameters_of
 from ..numerics.element_types import Array
 from .operation import is_dynamic, value, with_shape
 
-__all__ = ["create_rescale", "pad", "reshape", "reverse", "slice_", "tile", "transpose"]
-
 
 def create_rescale(
     tensor: Value,

@@ -19,18 +19,6 @@ from .operation import element_of, mlir_type, tensor_type
 from .tensors import Tensors
 from .values import ByBlock, TracedValue
 
-__all__ = [
-    "FUNCTIONS",
-    "ArrayForm",
-    "Axis",
-    "TracedArray",
-    "checked_axis",
-    "result_dtype",
-    "traced",
-    "traced_array",
-    "traced_constant",
-]
-
 Axis: TypeAlias = int | Sequence[int] | None
 """Axes of an array; None for all."""
 

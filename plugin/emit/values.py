@@ -30,8 +30,6 @@ from ..numerics.element_types import BOOL, I64, ElementType
 from . import operation
 from .operation import INDEX, element_of
 
-__all__ = ["ArrayLike", "ByBlock", "Form", "TracedValue"]
-
 ArrayLike: TypeAlias = Any
 """A `TracedValue` in formulas; the annotations of NumPy's functions do not allow it."""
 

@@ -19,8 +19,6 @@ from __future__ import annotations
 from ..core._mlir import Value, ir
 from .operation import create, value
 
-__all__ = ["define", "load", "store"]
-
 
 def define(name: str, initial: ir.Attribute) -> None:
     """Define a variable with its first value, a dense attribute or a number."""

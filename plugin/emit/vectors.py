@@ -26,40 +26,6 @@ from .operation import (
 from .scalars import Scalars, scalar
 from .values import ArrayLike
 
-__all__ = [
-    "Index",
-    "Vectors",
-    "bitcast",
-    "broadcast",
-    "constant_vector",
-    "element_at",
-    "fma",
-    "for_each_thread",
-    "interleave_lanes",
-    "intrinsic",
-    "lane_sums",
-    "load",
-    "load_element",
-    "loop",
-    "memref_type",
-    "prefetch",
-    "quotient",
-    "reduce_lanes",
-    "remainder",
-    "scheduling_barrier",
-    "scratch",
-    "shuffle_lanes",
-    "slice_lanes",
-    "store",
-    "store_element",
-    "subspan_type",
-    "vector",
-    "vector_type",
-    "view",
-    "when",
-    "workgroup_id",
-]
-
 Index: TypeAlias = int | Value
 """An integer, or a value of type ``index``."""
 

@@ -40,8 +40,6 @@ from ..numerics.element_types import Array, DType
 from .huggingface import metadata_of, split_properties
 from .safetensors import read_safetensors
 
-__all__ = ["read_brevitas"]
-
 _FUSED = {"to_kv": ("to_k", "to_v"), "to_qkv": ("to_q", "to_k", "to_v")}
 _STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
 _FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")

@@ -40,8 +40,6 @@ from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
 from .gguf_splits import Contents, read_parts
 
-__all__ = ["MAGIC", "read_gguf", "read_gguf_file"]
-
 MAGIC = b"GGUF"
 """The first bytes of a GGUF file."""
 

@@ -21,8 +21,6 @@ from ..errors import InputError, Place, counted
 if TYPE_CHECKING:
     from ..layouts.tensors import InferenceTensor
 
-__all__ = ["Contents", "part_files", "read_parts", "without_part_number"]
-
 Contents: TypeAlias = "tuple[JsonObject, dict[str, InferenceTensor]]"
 """Properties and tensors of a file or of a model."""
 

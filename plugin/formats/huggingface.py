@@ -30,8 +30,6 @@ from .packed_int4 import read_packed_int4
 from .packed_settings import PackedInt4Form, packed_int4_form
 from .safetensors import SafetensorsFile, read_safetensors
 
-__all__ = ["metadata_of", "read_huggingface", "split_properties"]
-
 _INDEX = ".safetensors.index.json"
 _SHARD = re.compile(r".*-(\d{5})-of-(\d{5})\.safetensors", re.DOTALL)
 _KEY = "quantization_config"

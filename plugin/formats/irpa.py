@@ -42,14 +42,6 @@ from ..core.strict_json import parse_json, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..numerics.element_types import Array, DType
 
-__all__ = [
-    "DTYPES",
-    "Archive",
-    "Entry",
-    "Splat",
-    "check_mountable",
-]
-
 MAGIC = b"IRPA"
 DATA_ALIGNMENT = 64
 FILE_ALIGNMENT = 4096

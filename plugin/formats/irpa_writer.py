@@ -35,8 +35,6 @@ from .irpa import (
     Splat,
 )
 
-__all__ = ["ArchiveWriter", "create_archive"]
-
 
 class ArchiveWriter:
     """Writes entries one after the other; made by `create_archive`.

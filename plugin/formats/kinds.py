@@ -7,8 +7,6 @@ import os
 from ..core.files import open_input
 from ..errors import InputError
 
-__all__ = ["SUFFIXES", "weights_format"]
-
 _MAGIC = {b"IRPA": "irpa", b"GGUF": "gguf"}
 
 SUFFIXES = {

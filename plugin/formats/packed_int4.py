@@ -47,8 +47,6 @@ from ..numerics.element_types import Array
 from ..numerics.parameters import StorageType
 from .packed_settings import PackedInt4Form
 
-__all__ = ["PackedInt4Tensor", "read_packed_int4"]
-
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """The output, of 8, that each 4 bits of a word hold, from the low bits on."""
 

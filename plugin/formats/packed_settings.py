@@ -16,8 +16,6 @@ from ..core.read_record import Irrelevant, ReadRecord
 from ..core.strict_json import shown
 from ..errors import InputError, Place, UnsupportedError
 
-__all__ = ["PackedInt4Form", "packed_int4_form"]
-
 _QUANTIZING = "says how the integers were chosen"
 _RUNNING = "says how another program runs the model"
 _NAMING = "names parts of the model, and the tensors show which are packed"

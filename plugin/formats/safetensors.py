@@ -36,8 +36,6 @@ from ..core.strict_json import Json, parse_object, shown
 from ..errors import InputError, Place, UnsupportedError
 from ..numerics.element_types import Array, DType
 
-__all__ = ["DTYPES", "SafetensorsFile", "read_safetensors"]
-
 DTYPES: dict[str, DType] = {
     name: np.dtype(dtype)
     for name, dtype in {

@@ -22,8 +22,6 @@ from ..emit import linalg
 from ..emit.operation import create, with_shape
 from ..errors import Place, UnsupportedError
 
-__all__ = ["dynamic_type", "write_loop"]
-
 _DYNAMIC = ir.ShapedType.get_dynamic_size()
 
 

@@ -16,8 +16,6 @@ import numpy as np
 from ..errors import Place, SubquantError, UsageError, expected_name, quoted
 from ..numerics.element_types import Array, ElementType
 
-__all__ = ["InputType", "input_constants"]
-
 
 @dataclass(frozen=True)
 class InputType:

@@ -11,8 +11,6 @@ import numpy as np
 from ..errors import InputError, Place, SubquantError, UnsupportedError
 from ..numerics.element_types import AnyArray, Array
 
-__all__ = ["BaseCall", "OperatorRegistry"]
-
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from ..core.option_fields import Activations, Semantics, check_choices
 from ..errors import UsageError, quoted
 
-__all__ = ["AS_IN_FILE", "ImportOptions"]
-
 _LARGEST_BATCH = 1 << 20
 _DIM_SIZE = re.compile("[1-9][0-9]{0,8}")
 

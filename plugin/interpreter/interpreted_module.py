@@ -23,8 +23,6 @@ from ..runtime.arguments import storage_of_arguments, user_array_of_result
 from ..signature import Signature, ValueType
 from .interpreter_client import evaluate_in_child
 
-__all__ = ["InterpretedFunction", "InterpretedModule"]
-
 
 class InterpretedModule:
     """A module whose public functions can be evaluated.

@@ -23,8 +23,6 @@ from ..numerics.element_types import Array
 from ..transforms.base import walk
 from .interpreter_client import array_of, described
 
-__all__ = ["evaluate"]
-
 skip_operation_classes()  # only child processes import this module
 
 _ENTRY = "main"  # the name of the function that the interpreter evaluates

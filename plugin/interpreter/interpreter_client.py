@@ -17,8 +17,6 @@ from ..errors import UnsupportedError
 from ..isolation.client import ChildEnded, call
 from ..numerics.element_types import Array
 
-__all__ = ["array_of", "described", "evaluate_in_child"]
-
 
 def evaluate_in_child(
     text: str,

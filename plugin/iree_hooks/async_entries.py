@@ -25,8 +25,6 @@ from typing import Any
 from . import hal_operations as hal
 from .entry_names import ASYNC_SUFFIX
 
-__all__ = ["add_async_entries"]
-
 _SUBMISSIONS = (hal.EXECUTE, hal.EXECUTE_INDIRECT)
 _FENCE_OPERATIONS = (hal.NULL, hal.FENCE_CREATE, hal.FENCE_JOIN, hal.FENCE_AWAIT, *_SUBMISSIONS)
 _RETURN_OPERATIONS = (hal.CHECK_OK, hal.CONSTANT, hal.BUFFER_VIEW_CREATE, "util.return")

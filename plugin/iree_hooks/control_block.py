@@ -8,8 +8,6 @@ from __future__ import annotations
 import base64
 import zlib
 
-__all__ = ["CONTROL_BLOCK_WORDS", "WORDS", "decode_worker_program", "encode_worker_program"]
-
 _WORDS_PER_LINE_PAIR = 16
 """Words of two cache lines, which some processors load in pairs."""
 _WORKERS, _PUBLISHER, _SETTINGS = (n * _WORDS_PER_LINE_PAIR for n in (1, 2, 3))

@@ -18,8 +18,6 @@ from typing import Any
 
 from .hal_operations import descendants
 
-__all__ = ["forbid_inexact_floats"]
-
 _ROUNDING_OPERATIONS = frozenset(
     f"spirv.{name}"
     for name in ("FAdd", "FSub", "FMul", "FDiv", "FNegate", "Dot", "VectorTimesScalar")

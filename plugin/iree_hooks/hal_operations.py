@@ -8,13 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = [
-    "ALLOCA", "BRANCHES", "BUFFER_VIEW_CREATE", "CHECK_OK", "CONSTANT", "DEALLOCA", "EXECUTE",
-    "EXECUTE_INDIRECT", "FENCE_AWAIT", "FENCE_CREATE", "FENCE_JOIN", "FENCE_TYPE", "NULL", "QUEUE",
-    "child_operations", "clone_function", "descendants", "has_fences", "is_public", "is_result_of",
-    "separate_branch_buffers", "set_function_type"
-]  # fmt: skip
-
 FENCE_TYPE, _BUFFER_TYPE = "!hal.fence", "!hal.buffer"
 QUEUE = "hal.device.queue."
 ALLOCA, DEALLOCA = f"{QUEUE}alloca", f"{QUEUE}dealloca"

@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from .control_block import WORDS
 
-__all__ = [
-    "DECLARE_VARIABLE", "LOAD_CONTROL_BLOCK", "PARAMETERS", "POINTER", "PUBLISH_TYPE", "STATE",
-    "STATE_GRID", "VARIABLE", "WORKGROUP_STATE", "WORKGROUP_TYPE", "addresses", "fields", "load",
-    "store"
-]  # fmt: skip
-
 STATE = "!llvm.struct<(i32, i32, i16, i16, i32, i32, i16, i8, i8, ptr, ptr, ptr)>"
 """``iree_hal_executable_dispatch_state_v0_t`` of IREE's executable_library.h."""
 STATE_GRID, STATE_BINDINGS = (4, 5, 6), 10

@@ -37,8 +37,6 @@ from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
 from .sync_entries import add_sync_entries
 
-__all__ = ["COMPILE_WORKER_PROGRAM"]
-
 COMPILE_WORKER_PROGRAM = "new"
 """The argument ``WORKERS`` that compiles the worker program too."""
 _CPU_FLAG = "--iree-hal-target-device=local"

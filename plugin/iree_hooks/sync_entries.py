@@ -30,8 +30,6 @@ from .entry_names import (
     SYNC_SUFFIX,
 )
 
-__all__ = ["add_sync_entries"]
-
 _COMMAND_BUFFER = 4
 """The command buffer's index among the operands of an execution; its bindings follow."""
 _SUBMISSIONS = (

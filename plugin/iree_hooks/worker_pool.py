@@ -29,11 +29,6 @@ from . import llvm_text as llvm
 from .control_block import CONTROL_BLOCK_WORDS, WORDS, encode_worker_program
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKER_PROGRAM_KEY, WORKGROUP
 
-__all__ = [
-    "SETTER_LAYOUT", "SET_CONTROL_BLOCK_FUNCTION", "host_setter", "pause_of", "worker_function",
-    "worker_module", "workgroup_wrapper"
-]  # fmt: skip
-
 _MIN_WORKGROUPS_FOR_SMALL_CLAIMS = 32
 """Unclaimed workgroups from which on a claim takes half as many.
 

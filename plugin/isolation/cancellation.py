@@ -6,8 +6,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 
-__all__ = ["CancellableWork", "Cancelled", "allowed_cores", "check_cancelled", "current_work"]
-
 
 class Cancelled(BaseException):
     """The work of this thread was cancelled; no `Exception`, so that no handler stops it."""

@@ -36,8 +36,6 @@ from .cancellation import CancellableWork
 from .limits import memory_limit, set_time_limit
 from .supervisor import receive, send
 
-__all__ = ["ReportStep", "serve"]
-
 ReportStep = Callable[..., None]
 """A function that reports a step: its name, and how to replay it (optional)."""
 

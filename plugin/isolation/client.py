@@ -34,11 +34,6 @@ from .child import ReportStep
 from .limits import Limits
 from .supervisor import Malformed, receive, send
 
-__all__ = [
-    "MAX_CHILDREN", "ChildEnded", "call", "close_idle_children", "extra_children", "start_child",
-    "starting"
-]  # fmt: skip
-
 MAX_CHILDREN = 4
 """The greatest number of children, without `extra_children`."""
 

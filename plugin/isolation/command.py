@@ -21,8 +21,6 @@ from .supervisor import Malformed, receive, send
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["CommandResult", "exit_on_signals", "run_supervised"]
-
 
 @dataclass(frozen=True)
 class CommandResult:

@@ -11,11 +11,6 @@ from dataclasses import dataclass
 from ..core.option_fields import option
 from ..errors import UsageError
 
-__all__ = [
-    "Limits", "available_cores", "machine_memory", "memory_limit", "set_time_limit",
-    "set_wall_time_limit", "time_limit"
-]  # fmt: skip
-
 _WALL_TIME_PER_CPU_TIME = 10
 
 

@@ -24,8 +24,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
-__all__ = ["Malformed", "locked_folder", "receive", "send"]
-
 _MAX_JSON_BYTES = 1 << 31
 _CHUNK_BYTES = 1 << 20
 _FOLDER_PREFIX, _FOLDER_DIGITS, _LOCK_FILE = "subquant-", 16, ".held"

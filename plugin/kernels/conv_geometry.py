@@ -16,8 +16,6 @@ import numpy as np
 from ..emit import ArrayLike
 from ..emit.vectors import quotient
 
-__all__ = ["ConvAxis", "ConvGeometry"]
-
 
 @dataclass(frozen=True)
 class ConvAxis:

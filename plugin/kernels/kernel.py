@@ -24,8 +24,6 @@ from ..emit.operation import constants_of, create, index_type, parse_attribute, 
 from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
 from ..numerics.element_types import ElementType
 
-__all__ = ["Binding", "Kernel", "define_executable"]
-
 _BINDING_ALIGNMENT_BYTES = 64
 _GPU_TRANSLATION = (
     "#iree_codegen.translation_info<pipeline = "

@@ -17,8 +17,6 @@ from ..numerics.element_types import Array
 from .kernel import Kernel, define_executable
 from .parameters import LOAD, ModuleGlobals, named_parameter
 
-__all__ = ["KernelCall", "KernelTable"]
-
 
 @dataclass(frozen=True, eq=False)
 class KernelCall:

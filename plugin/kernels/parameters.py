@@ -29,17 +29,6 @@ from ..emit.operation import all_producers
 from ..errors import InputError, quoted
 from ..numerics.element_types import Array, ElementType
 
-__all__ = [
-    "LOAD",
-    "PREPACKED_ATTRIBUTE",
-    "ModuleGlobals",
-    "Parameter",
-    "ParameterStore",
-    "is_prepacked_argument",
-    "named_parameter",
-    "parameter_of",
-]
-
 LOAD = "util.global.load"
 PREPACKED_ATTRIBUTE = "subquant.weights"
 """Function attribute: the numbers of the arguments that the caller prepacks."""

@@ -11,13 +11,6 @@ import math
 from ..emit import ArrayLike
 from ..emit.vectors import quotient
 
-__all__ = [
-    "MAX_LARGE_WORKGROUPS",
-    "items_per_workgroup",
-    "workgroup_range",
-    "workgroups_per_tile",
-]
-
 _WORKGROUPS_PER_RESERVATION = 8
 MAX_LARGE_WORKGROUPS = 2 * _WORKGROUPS_PER_RESERVATION - 1
 """Up to this count, two threads reserve workgroups one at a time.

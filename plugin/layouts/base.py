@@ -27,16 +27,6 @@ from ..numerics.block_form import BlockForm
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, StorageType
 
-__all__ = [
-    "LAYOUTS",
-    "BlockLayout",
-    "Planes",
-    "QuantizedLayout",
-    "integers_of",
-    "layout_class",
-    "packed_form",
-]
-
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
 

@@ -17,8 +17,6 @@ import numpy as np
 from ..core.requirements import require
 from ..numerics.element_types import Array
 
-__all__ = ["LEVELS", "codebook", "even_signs"]
-
 _IQ1, _IQ2 = (-1, 0, 1), (8, 25, 43)
 LEVELS: dict[str, tuple[int, ...]] = {
     "IQ1_S": _IQ1,

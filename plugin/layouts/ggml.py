@@ -37,8 +37,6 @@ from .super_blocks import (
 )
 from .tensors import InferenceTensor, PlanarQuantizedTensor, QuantizedTensor
 
-__all__ = ["BLOCK_TYPES", "PRIMITIVE_TYPES", "GgmlBlockType", "GgmlTensor"]
-
 _CHUNK_ELEMENTS = 2**20
 """Elements that are unpacked in one step: a few megabytes of temporary arrays."""
 

@@ -18,8 +18,6 @@ from .base import QuantizedLayout, integers_of
 from .scaled import BlockScaledLayout
 from .super_blocks import SuperBlockLayout
 
-__all__ = ["LookupBlockScaledLayout", "SuperBlockLookupScaled_4_6_Layout"]
-
 _LEVELS = 16
 
 

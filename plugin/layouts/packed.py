@@ -15,8 +15,6 @@ from ..numerics.parameters import StorageType
 from .base import packed_form
 from .scaled import BlockScaledLayout
 
-__all__ = ["BlockScaledPackedLayout"]
-
 _WIDTHS = (2, 3, 5, 6)
 """Bits of an integer; `BlockScaledI4Layout` has those of 4."""
 

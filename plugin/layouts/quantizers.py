@@ -30,8 +30,6 @@ from .base import QuantizedLayout, integers_of
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
 
-__all__ = ["DynamicScaledQuantizer", "StaticScaledQuantizer"]
-
 _STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
 _LEAST = 1e-6
 """The least greatest magnitude that a dynamic scale is computed from."""

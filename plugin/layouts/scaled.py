@@ -19,8 +19,6 @@ from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .base import BlockLayout, QuantizedLayout, integers_of, packed_form
 
-__all__ = ["BlockAffineLayout", "BlockScaledI4Layout", "BlockScaledLayout", "TensorScaledLayout"]
-
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

@@ -34,15 +34,6 @@ from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from .base import BlockLayout, packed_form
 
-__all__ = [
-    "SuperBlockLayout",
-    "SuperBlockOffsetScaled_2_4_Layout",
-    "SuperBlockOffsetScaled_4_6_Layout",
-    "SuperBlockOffsetScaled_5_6_Layout",
-    "SuperBlockScaled_3_6_Layout",
-    "SuperBlockScaled_6_8_Layout",
-]
-
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 

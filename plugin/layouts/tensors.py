@@ -27,16 +27,6 @@ from ..numerics.array_functions import Symbolic
 from ..numerics.element_types import AnyArray, Array
 from .base import QuantizedLayout, layout_class
 
-__all__ = [
-    "TENSORS",
-    "InferenceTensor",
-    "PlanarQuantizedTensor",
-    "PrimitiveTensor",
-    "QuantizedTensor",
-    "QuantizerTensor",
-    "tensor_from_record",
-]
-
 TENSORS: dict[str, type[InferenceTensor]] = {}
 """The tensor classes that archives hold, by type name."""
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["ARCHITECTURES", "LAYERS", "TABLE", "Activation", "Architecture", "Pairs"]
-
 Pairs = Literal["halves", "neighbors"]
 Activation = Literal["gelu", "silu"]
 

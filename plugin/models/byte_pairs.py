@@ -18,8 +18,6 @@ from ..core.requirements import require
 from ..errors import InputError, UnsupportedError, expected_name, printable, quoted
 from .vocabulary import Vocabulary
 
-__all__ = ["SPLITS", "BytePairs"]
-
 
 class _Split(NamedTuple):
     """Splitting of text: by expressions, or not at all if a text may be one piece."""

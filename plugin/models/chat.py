@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from jinja2.nodes import Node
     from jinja2.parser import Parser
 
-__all__ = ["ChatTemplate", "Message"]
-
 Message = Mapping[str, str]
 """``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
 

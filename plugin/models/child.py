@@ -15,8 +15,6 @@ from .configuration import Configuration
 from .interface import Shape
 from .module import write_module
 
-__all__ = ["program"]
-
 
 def program(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep

@@ -12,8 +12,6 @@ from ..numerics.element_types import Array
 from .sampling import Sampler, Sampling
 from .tokenizer import Tokenizer
 
-__all__ = ["Generation", "Statistics", "TokenReader"]
-
 End = Literal["", "end token", "max tokens", "context", "closed"]
 """Reason for the end of a text: the end token, or a limit; empty before the end."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from ..numerics.element_types import AnyArray
 from .configuration import Configuration
 
-__all__ = ["MOST_CONTEXT", "SCOPE", "Cache", "Shape", "empty_caches"]
-
 SCOPE = "model"
 """The scope of the parameters."""
 

@@ -12,8 +12,6 @@ from __future__ import annotations
 
 from ..core.read_record import Irrelevant
 
-__all__ = ["irrelevant_properties", "irrelevant_vocabulary"]
-
 _DESCRIBES = "describes the file to people"
 _SOURCE_FIELDS = (
     "name", "author", "version", "organization", "description", "url", "doi", "uuid", "repo_url",

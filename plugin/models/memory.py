@@ -6,8 +6,6 @@ import contextlib
 import ctypes
 import sys
 
-__all__ = ["peak_memory", "return_free_memory"]
-
 
 def peak_memory() -> int | None:
     """Return the peak resident memory of this process in bytes; None if it is unknown.

@@ -57,8 +57,6 @@ from .configuration import Configuration, expected_tensors
 from .interface import SCOPE, Cache, Shape
 from .transformer import embed, logits, run_blocks
 
-__all__ = ["write_module"]
-
 
 def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape

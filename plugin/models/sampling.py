@@ -32,8 +32,6 @@ from ..core.option_fields import option
 from ..errors import ExecutionError, UsageError
 from ..numerics.element_types import Array
 
-__all__ = ["Sampler", "Sampling"]
-
 _FIRST_SORTED = 1024
 """Tokens that are sorted first; they usually have most of the probability."""
 

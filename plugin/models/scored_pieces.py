@@ -27,8 +27,6 @@ from ..errors import InputError, printable, quoted
 from ..numerics.element_types import Array
 from .vocabulary import PieceType, Vocabulary
 
-__all__ = ["ScoredPieces"]
-
 _SPACE = "\u2581"
 _CHUNK = 1 << 13
 _TAIL = 7  # bytes of a piece after its text: score and type, with their tags

@@ -13,8 +13,6 @@ from ..runtime import DeviceArray, Executable
 from .configuration import Configuration
 from .interface import Shape, empty_caches
 
-__all__ = ["Session"]
-
 _FIRST = 2
 """The number of the first argument that is a cache."""
 

@@ -27,8 +27,6 @@ from .memory import return_free_memory
 from .scored_pieces import ScoredPieces
 from .vocabulary import PieceType, Vocabulary
 
-__all__ = ["TextStream", "Tokenizer", "check_text"]
-
 
 def check_text(text: str) -> None:
     """Check that a text has no halves of characters, which no UTF-8 has.

@@ -33,17 +33,6 @@ from .configuration import Configuration
 from .interface import Cache
 from .rotary_embedding import Rotation
 
-__all__ = [
-    "RotaryTables",
-    "Weights",
-    "embed",
-    "logits",
-    "project",
-    "rotary_tables",
-    "rotate",
-    "run_blocks",
-]
-
 Weights = Callable[[str], Any]
 """Tree of tensors, or a function from a name to a subtree: ``weights("blk.0")``."""
 

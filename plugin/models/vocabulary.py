@@ -33,8 +33,6 @@ from ..errors import InputError, UnsupportedError, expected_name, quoted
 from ..numerics.element_types import Array
 from .irrelevant_properties import irrelevant_vocabulary
 
-__all__ = ["PieceType", "Vocabulary"]
-
 KINDS = ("llama", "gpt2")
 """The kinds of vocabularies that there is a tokenizer for."""
 

@@ -16,33 +16,6 @@ import numpy as np
 
 from .element_types import F32, I32, AnyArray, ElementType
 
-__all__ = [
-    "Symbolic",
-    "beside",
-    "bits_of",
-    "both",
-    "choose",
-    "concatenate",
-    "convert",
-    "divide_truncated",
-    "erf",
-    "is_known",
-    "is_zero",
-    "lookup",
-    "over_time",
-    "put_slice",
-    "repeat_while",
-    "rounded_product",
-    "scatter",
-    "stack",
-    "take",
-    "take_slice",
-    "tanh",
-    "truncate",
-    "unpack_bits",
-    "unpack_nibbles",
-]
-
 _P = ParamSpec("_P")
 
 

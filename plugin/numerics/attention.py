@@ -10,8 +10,6 @@ import numpy as np
 from .array_functions import bits_of, dispatched
 from .element_types import F32, I32, AnyArray
 
-__all__ = ["attend", "bounded", "exponential"]
-
 
 @dispatched
 def attend(

@@ -20,8 +20,6 @@ from .casts import dequantize_blocks
 from .element_types import Array
 from .parameters import ExpressedType
 
-__all__ = ["LEAST_SCALED", "Term", "activation_scale", "contract_blocks", "round_activations"]
-
 Term = tuple[int, int]
 """A loop, and what its index is multiplied by."""
 

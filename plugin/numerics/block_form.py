@@ -21,8 +21,6 @@ from .casts import Cast
 from .element_types import AnyArray, Array
 from .parameters import ExpressedType, StorageType, check_rank, spread_blocks
 
-__all__ = ["BlockForm", "dequantize", "quantize"]
-
 
 @dataclass(frozen=True)
 class BlockForm:

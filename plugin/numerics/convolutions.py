@@ -10,8 +10,6 @@ import numpy.typing as npt
 from .array_functions import dispatched
 from .element_types import AnyArray
 
-__all__ = ["contract", "convolve", "convolve_last", "dilate", "pool"]
-
 
 @dispatched
 def contract(

@@ -17,23 +17,6 @@ import numpy.typing as npt
 
 from ..errors import UnsupportedError, UsageError
 
-__all__ = [
-    "BF16",
-    "BOOL",
-    "F16",
-    "F32",
-    "F64",
-    "I32",
-    "I64",
-    "SHARED_NAMES",
-    "U32",
-    "AnyArray",
-    "Array",
-    "DType",
-    "ElementType",
-    "Kind",
-]
-
 Array: TypeAlias = npt.NDArray[Any]
 """An array of NumPy's."""
 

@@ -22,8 +22,6 @@ import numpy as np
 from .convolutions import contract
 from .element_types import AnyArray, Array, DType
 
-__all__ = ["fourier_transform"]
-
 _MAX_DIRECT_LENGTH = 32
 """The longest transform that is one product: n**2 multiplications, and as many sums' errors."""
 

@@ -22,15 +22,6 @@ from .element_types import Array
 from .parameters import QuantizationParameters, StorageType
 from .requantization import TIE_BITS
 
-__all__ = [
-    "BINARY_FUNCTIONS",
-    "UNARY_FUNCTIONS",
-    "binary_table",
-    "fits_table",
-    "reduce_precision_table",
-    "unary_table",
-]
-
 _MOST_BITS = 16
 
 

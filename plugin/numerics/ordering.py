@@ -7,8 +7,6 @@ import numpy as np
 from .array_functions import over_time
 from .element_types import AnyArray
 
-__all__ = ["cumulative", "greatest_first", "reduce_rows"]
-
 _MOST_RANKED = 1024
 """The greatest number of elements of which all pairs are compared at once; of more elements, a loop
 takes the best one in each iteration."""

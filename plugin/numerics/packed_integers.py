@@ -24,17 +24,6 @@ import numpy as np
 from .array_functions import dispatched, is_zero, unpack_bits
 from .element_types import AnyArray, Array
 
-__all__ = [
-    "PLANE_BITS",
-    "PackedIntegers",
-    "integer_at",
-    "pack_bits",
-    "pack_planes",
-    "packed_shape",
-    "plane_shapes",
-    "unpack_planes",
-]
-
 PLANE_BITS: dict[int, tuple[int, ...]] = {2: (2,), 3: (2, 1), 4: (4,), 5: (4, 1), 6: (4, 2)}
 """The bits of an integer in each of its planes, by the bits of the integer."""
 

@@ -45,15 +45,6 @@ from .element_types import I32, I64, AnyArray, Array, ElementType
 from .fixed_point import apply_scale, multiplier_and_shift, shift_right
 from .parameters import StorageType
 
-__all__ = [
-    "EXACT",
-    "TIE_BITS",
-    "Requantization",
-    "Rounded",
-    "Term",
-    "requantize",
-]
-
 _FRACTION_BITS = 30  # of a step, beyond the bits of the integers
 TIE_BITS = 20
 """Tie tolerance: a sum within ``2**-20`` steps of the result of a tie counts as a tie."""

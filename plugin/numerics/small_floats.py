@@ -23,8 +23,6 @@ import numpy.typing as npt
 from .array_functions import bits_of, convert, lookup, truncate
 from .element_types import F32, I32, AnyArray, Array
 
-__all__ = ["SMALL_FLOATS", "PowerOfTwo", "SmallFloat"]
-
 
 @dataclass(frozen=True)
 class SmallFloat:

@@ -22,8 +22,6 @@ import numpy as np
 
 from .element_types import Array
 
-__all__ = ["Part", "View", "aligned"]
-
 Part = tuple[int, int]
 """An extent, and the stride of its positions."""
 

@@ -8,8 +8,6 @@ import numpy.typing as npt
 from ..layouts import QuantizedLayout, TensorScaledLayout
 from ..numerics.element_types import AnyArray, DType
 
-__all__ = ["accumulator", "is_affine", "offsets", "scales_along"]
-
 
 def is_affine(layout: object, axis: int | None) -> bool:
     """True for a tensor-scaled layout of integers with one scale, or scales along one axis.

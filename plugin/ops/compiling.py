@@ -16,8 +16,6 @@ from ..numerics.element_types import AnyArray, Array
 from ..runtime import Function
 from .registry import Argument, operand
 
-__all__ = ["Compiled", "compile_function", "trace_function"]
-
 
 class Compiled:
     """Function compiled for tensors of fixed shapes and layouts.

@@ -25,8 +25,6 @@ from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Op, Operand, real
 
-__all__ = ["conv2d"]
-
 conv2d = Op("conv2d")
 """``conv2d(x, w, bias=None, *, strides, padding, dilations, groups)``.
 

@@ -19,8 +19,6 @@ from .linear import linear
 from .others import embedding_lookup, multiply, rms_norm
 from .registry import Argument
 
-__all__ = ["Conv2d", "Embedding", "Linear", "RmsNorm", "ThetaLayer"]
-
 
 class ThetaLayer:
     """A layer that takes its tensors from a node of a tree.

@@ -33,8 +33,6 @@ from ..numerics.element_types import AnyArray
 from .affine import accumulator, is_affine, offsets, scales_along
 from .registry import Argument, Op, Operand, operands, real
 
-__all__ = ["linear", "matmul"]
-
 linear = Op("linear")
 """``linear(x, w, bias=None)``: ``x [..., K]``, ``w [N, K]``, ``bias [N]`` to ``[..., N]``."""
 

@@ -17,8 +17,6 @@ from ..numerics.array_functions import take
 from ..numerics.element_types import AnyArray
 from .registry import Op, Operand, real
 
-__all__ = ["add", "embedding_lookup", "multiply", "rms_norm", "silu", "subtract"]
-
 embedding_lookup = Op("embedding_lookup")
 """``embedding_lookup(ids, table)``: rows of ``table [N, K]`` for integers ``ids``, in float32."""
 

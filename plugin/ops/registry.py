@@ -22,8 +22,6 @@ from ..layouts import InferenceTensor, PrimitiveTensor, QuantizedLayout, Quantiz
 from ..numerics.array_functions import beside, is_known
 from ..numerics.element_types import AnyArray
 
-__all__ = ["Argument", "Op", "Operand", "Ran", "operand", "operands", "real", "recorded"]
-
 Argument: TypeAlias = InferenceTensor | AnyArray
 """Argument of an operation: a tensor, an array or a number."""
 

@@ -22,13 +22,6 @@ from ..numerics.element_types import I64, Array, DType, ElementType
 from ..numerics.packed_integers import pack_planes, plane_shapes, unpack_planes
 from ..signature import ValueType
 
-__all__ = [
-    "Conversion", "abi_element", "check_arguments", "check_count", "check_shape", "element_type",
-    "pack_storage", "storage_of_argument", "storage_of_arguments", "unpack_storage",
-    "user_array_of_result"
-]  # fmt: skip
-
-
 Conversion: TypeAlias = Callable[[ValueType, DType], str]
 """Returns advice on the conversion of an argument to a type and a dtype, in Python or a shell.
 """

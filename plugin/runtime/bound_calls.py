@@ -18,8 +18,6 @@ from .direct_calls import PreparedCall, unwrap_results
 if TYPE_CHECKING:
     from .function import Function
 
-__all__ = ["BoundCall"]
-
 
 class BoundCall:
     """A function with fixed arguments and memory for its results, made by `Function.bind`.

@@ -20,8 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["other_processors", "physical_cores", "yielding_to_waker"]
-
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
 

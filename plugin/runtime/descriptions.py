@@ -9,8 +9,6 @@ from ..core.files import read_input
 from ..errors import InputError
 from ..isolation.client import ChildEnded, call
 
-__all__ = ["describe_executable", "inspect_in_child"]
-
 
 def describe_executable(path: str | os.PathLike[str]) -> dict[str, dict[str, list[str]]]:
     """Return the types of ``inputs`` and ``outputs`` of an executable's functions, as text."""

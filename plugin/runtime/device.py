@@ -16,8 +16,6 @@ from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device_message
 from .worker_threads import WorkerPool
 
-__all__ = ["Device", "list_devices"]
-
 _LLVMPIPE = "llvmpipe"
 """The driver name of Mesa's software device."""
 

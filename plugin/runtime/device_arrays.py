@@ -29,8 +29,6 @@ from .arguments import (
 from .native_calls import check_process, native_call
 from .open_device import OpenDevice
 
-__all__ = ["DeviceArray", "check_device_array", "put"]
-
 
 class DeviceArray:
     """An array in a device's memory, made by `Device.put`, `Function.put` and resident calls.

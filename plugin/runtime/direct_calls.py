@@ -18,8 +18,6 @@ from .native_calls import Calls, begin_call, native_call
 from .open_device import OpenDevice, iree_runtime, is_large
 from .prepacked_arguments import PrepackedWeights
 
-__all__ = ["DirectCalls", "PreparedCall", "unwrap_results"]
-
 
 class DirectCalls:
     """Calls on a CPU with device arrays, or small NumPy arrays, that fit the arguments unchanged.

@@ -25,11 +25,6 @@ from ..iree_hooks.entry_names import (
     WORKER_PROGRAM_KEY,
 )
 
-__all__ = [
-    "EntryPoints", "async_entries", "control_block_setter", "loop_limit_setter",
-    "prepacking_functions", "sync_entries", "worker_entry", "worker_program"
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class EntryPoints:

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from ..errors import ExecutionError, printable, quoted
 from ..signature import ValueType
 
-__all__ = ["call_error", "call_message", "load_message"]
-
 _DEVICE_LOST = "VK_ERROR_DEVICE_LOST"
 _NO_PARAMETER = re.compile(r"no parameter found in index with key '(.*)'; while")
 _NO_SCOPE = re.compile(r"no provider registered that handles scopes like '(.*)'; while")

@@ -30,8 +30,6 @@ from .vm_modules import (
     vm_instance,
 )
 
-__all__ = ["Executable"]
-
 _MAX_LISTED_FEATURES = 4
 
 

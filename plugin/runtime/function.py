@@ -25,8 +25,6 @@ from .native_calls import check_process, native_call
 from .open_device import OpenDevice
 from .prepacked_arguments import PrepackedWeights
 
-__all__ = ["Function"]
-
 
 class Function:
     """A function of an executable; call it with one array for each argument."""

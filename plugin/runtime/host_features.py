@@ -7,8 +7,6 @@ import functools
 from ..core.cpu_features import cpuinfo_features, simulated_host_cpu
 from ..isolation.client import call
 
-__all__ = ["host_features", "missing_features"]
-
 
 @functools.cache
 def host_features() -> frozenset[str] | None:

@@ -15,8 +15,6 @@ from .entry_points import async_entries, control_block_setter
 from .open_device import OpenDevice
 from .worker_threads import WorkerPool
 
-__all__ = ["Invoker", "invoker_of"]
-
 _MIN_NANOSECONDS_TO_WAKE_ALL = 200_000
 """Estimated time of a call from which on all parked workers are woken; a wake-up takes 50 us."""
 

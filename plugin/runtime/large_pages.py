@@ -12,8 +12,6 @@ import numpy as np
 
 from ..numerics.element_types import Array
 
-__all__ = ["copied_to_large_pages"]
-
 _PAGE_BYTES = 1 << 21
 """The bytes of a large page of x86-64, and of AArch64 with small pages of 4 KiB."""
 _MIN_BYTES = 2 * _PAGE_BYTES

@@ -10,8 +10,6 @@ from ..core.versions import installed_versions
 from ..isolation.limits import available_cores
 from .host_features import host_features
 
-__all__ = ["describe_machine"]
-
 _INTEGER_FEATURES = (
     *("avx2", "avxvnni", "avx512f", "avx512bw", "avx512vnni", "amx-int8"),
     *("neon", "dotprod", "i8mm", "sve", "sve2"),

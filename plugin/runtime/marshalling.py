@@ -27,8 +27,6 @@ from .arguments import (
 from .device_arrays import DeviceArray, check_device_array
 from .open_device import OpenDevice, iree_runtime, is_large
 
-__all__ = ["Call", "Parameter", "Result"]
-
 _MAX_ACCEPTED_TYPES = 64
 """The number of array types that are remembered to fit an argument."""
 

@@ -20,8 +20,6 @@ from collections.abc import Callable
 
 from ..errors import ExecutionError
 
-__all__ = ["CALLS", "Calls", "begin_call", "check_process", "is_forked", "native_call"]
-
 EXIT_WAIT_SECONDS = 60.0
 """The time for which the end of Python waits for running calls."""
 _EXIT_POLL_SECONDS = 0.001

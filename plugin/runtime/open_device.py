@@ -26,8 +26,6 @@ from .cpu_affinity import physical_cores, yielding_to_waker
 from .native_calls import is_forked
 from .polling_threads import list_threads, lower_busy_threads
 
-__all__ = ["DEVICES", "OpenDevice", "iree_runtime", "is_large", "no_device_message"]
-
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names and IREE's device names; IREE's device URIs are accepted as well."""
 _ALIGNMENT = 64

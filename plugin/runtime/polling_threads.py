@@ -16,8 +16,6 @@ import contextlib
 import os
 import time
 
-__all__ = ["list_threads", "lower_busy_threads"]
-
 _NICE_STEPS = 5
 """Steps of ``nice`` for a polling thread: it gets a third of the time of a computing one.
 

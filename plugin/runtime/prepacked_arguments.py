@@ -19,8 +19,6 @@ from .device_arrays import DeviceArray
 from .entry_points import EntryPoints, prepacking_functions
 from .open_device import iree_runtime
 
-__all__ = ["PrepackedWeights"]
-
 _MAX_TENSORS = 64
 """The bound of the number of tensors that a weight is packed to."""
 

@@ -17,8 +17,6 @@ from ..errors import SubquantError, UsageError
 from ..numerics.element_types import Array
 from ..signature import Signature
 
-__all__ = ["Invocable", "stream"]
-
 
 class Invocable(Protocol):
     """A function of an executable, or of an interpreted module."""

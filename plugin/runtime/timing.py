@@ -18,8 +18,6 @@ from ..numerics.element_types import Array
 from ..signature import Signature
 from .arguments import element_type
 
-__all__ = ["Times", "check_duration", "draw_arguments", "time_calls"]
-
 _MAX_SECONDS, _MAX_CALLS = 86_400, 10_000_000
 """A day; and the calls whose times fit into memory."""
 

@@ -17,11 +17,6 @@ from .large_pages import copied_to_large_pages
 from .open_device import iree_runtime
 from .prepacked_arguments import PrepackedWeights
 
-__all__ = [
-    "PublicFunction", "description_in_child", "load_module", "parameters_module",
-    "public_functions", "read_signatures", "signatures_in_child", "vm_instance"
-]  # fmt: skip
-
 _vm_instance: Any = None
 
 

@@ -28,8 +28,6 @@ from .entry_points import worker_entry
 from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
-__all__ = ["WorkerPool"]
-
 _SPIN_NANOSECONDS = 1_000_000
 """The time for which a worker looks for work before it parks."""
 _MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8

@@ -15,28 +15,6 @@ from ..core._mlir import Operation, Value, ir, rewrite
 from ..core.option_fields import check_choices
 from ..errors import Remark
 
-__all__ = [
-    "EXECUTABLE",
-    "NAMES_ATTRIBUTES",
-    "SIGNATURE_ATTRIBUTE",
-    "UNCHANGED",
-    "ModulePass",
-    "NoMatch",
-    "Pattern",
-    "TypePredicate",
-    "apply_patterns",
-    "beside_kernels",
-    "convert_future",
-    "convert_signature",
-    "is_in_loop_body",
-    "is_public",
-    "named",
-    "producer_of",
-    "record_signature",
-    "replace_uses",
-    "walk",
-]
-
 SIGNATURE_ATTRIBUTE = "subquant.function_type"
 """Function attribute that holds the signature as the user wrote it."""
 

@@ -21,16 +21,6 @@ from ..layouts.tensors import (
 )
 from .theta import Dataset
 
-__all__ = [
-    "PlaneArray",
-    "WeightTensor",
-    "by_kind",
-    "describe",
-    "property_lines",
-    "to_json",
-    "total_of",
-]
-
 
 @dataclass(frozen=True)
 class PlaneArray:

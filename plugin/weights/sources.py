@@ -19,14 +19,6 @@ from ..formats.kinds import SUFFIXES, weights_format
 from ..layouts.tensors import InferenceTensor
 from .theta import Dataset, Theta
 
-__all__ = [
-    "ImportedKind",
-    "check_output",
-    "default_output",
-    "import_weights",
-    "open_weights",
-]
-
 
 def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str:
     """Return the name of an archive of a source, in the current folder: its own with `suffix`."""

@@ -32,8 +32,6 @@ from ..formats.irpa import Archive, Entry
 from ..formats.irpa_writer import create_archive
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor, tensor_from_record
 
-__all__ = ["Dataset", "Theta"]
-
 _PROPERTIES = "__SHARK_DATASET__"
 _TENSORS = "__SHARK_INFERENCE_TENSORS__"
 _RANKS = "__SHARK_SHARD_RANKS__"

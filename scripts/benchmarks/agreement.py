@@ -40,8 +40,6 @@ from .language import exact_logits, write_dequantized
 from .peers import Array
 from .peers.llama import Reader
 
-__all__ = ["compare"]
-
 PAGE = Path(__file__).with_name("text") / "alice.txt"
 PROMPTS = (
     "The capital of France is",

@@ -14,8 +14,6 @@ import numpy as np
 
 Array = np.ndarray[Any, Any]
 
-__all__ = ["FORMATS", "Format", "Planes", "dequantized", "drawn", "planes_of"]
-
 
 @dataclass(frozen=True)
 class Format:

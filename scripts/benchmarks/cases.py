@@ -35,8 +35,6 @@ import numpy as np
 from .blocks import dequantized, drawn
 from .peers import DOT_PRODUCTS
 
-__all__ = ["Case", "Check", "Data", "check", "make_cases", "window_sums"]
-
 Array = np.ndarray[Any, Any]
 
 MODELS_VARIABLE = "SUBQUANT_MODELS"

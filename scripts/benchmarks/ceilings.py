@@ -21,8 +21,6 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 
-__all__ = ["CEILINGS", "READ_COPIES", "Kernel", "kernel", "request_tiles"]
-
 CEILINGS = ("read", "multiply", "multiply and load", "AMX multiply", "AMX multiply and load")
 
 _BYTES = 24 * 2**20

@@ -16,8 +16,6 @@ from subquant.models.packaged import path_of
 from subquant.models.transformer import embed, logits, run_blocks
 from subquant.weights.theta import Dataset
 
-__all__ = ["exact_logits", "model_file", "write_dequantized"]
-
 Array = np.ndarray[Any, Any]
 
 

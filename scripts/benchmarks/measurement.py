@@ -23,8 +23,6 @@ from .cases import Check, Data, check
 from .ceilings import CEILINGS, READ_COPIES
 from .hidden import HIDDEN
 
-__all__ = ["OURS", "PEERS", "Measured", "PeerEnded", "PeerFailed", "Worker", "Workers", "measure"]
-
 OURS = "subquant"
 CPUID_PEERS = ("onnxruntime", "onnxruntime_exact", "litert")
 """Peers that choose their instruction set by the processor's `cpuid`."""

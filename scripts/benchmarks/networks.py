@@ -15,8 +15,6 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-__all__ = ["IMAGE_SHAPE", "mobile_network", "quantized"]
-
 Array = np.ndarray[Any, Any]
 
 IMAGE_SHAPE = (1, 3, 224, 224)

@@ -10,8 +10,6 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 
-__all__ = ["float_matmul", "plain_block_matmul", "plain_integers", "quantized_integers"]
-
 
 def _tensor(shape: Sequence[int], element: str) -> str:
     return f"tensor<{''.join(f'{n}x' for n in shape)}{element}>"

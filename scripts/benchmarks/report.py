@@ -11,8 +11,6 @@ from typing import Any
 from .ceilings import CEILINGS
 from .measurement import OURS, Measured
 
-__all__ = ["Outcome", "draw", "page", "table", "to_json"]
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -19,8 +19,6 @@ import numpy as np
 
 from . import Base, Piece, choose, unknown_name, words
 
-__all__ = ["draw"]
-
 WEIGHTS, CONFIGURATION = "d/model.safetensors", "d/config.json"
 
 

@@ -21,8 +21,6 @@ import numpy as np
 
 from . import Base, Piece, choose, unknown_name, words
 
-__all__ = ["draw"]
-
 FILE = "x.gguf"
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 _ALIGNMENT = 32

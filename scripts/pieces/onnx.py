@@ -20,8 +20,6 @@ import numpy as np
 
 from . import Base, Piece, Reference, Refused, choose, unknown_name
 
-__all__ = ["draw", "run"]
-
 FILE = "x.onnx"
 _SLOW = ("averagepool", "image_decoder", "lppool", "maxpool")
 """Node tests whose expected results take seconds to compute; `_pools` stands for them."""

@@ -9,8 +9,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Reference", "Refused"]
-
 _SECONDS = 12
 """The time that a runtime has for a file: less than the 20 seconds of `scripts/fuzz`."""
 

@@ -19,8 +19,6 @@ import numpy as np
 
 from . import Base, Piece, Reference, choose, unknown_name
 
-__all__ = ["draw", "run"]
-
 FILE = "x.tflite"
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
 _MODULES = ("", "_contraction", "_control", "_custom", "_function", "_indexing", "_position",

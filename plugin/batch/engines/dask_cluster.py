@@ -49,8 +49,6 @@ from .dask_workers import (
 )
 from .tasks import HOST_CPU, LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from
 
-__all__ = ["run_on_cluster"]
-
 _MAX_RESUBMISSIONS = 3
 """Number of times that a task is submitted again after Dask cancelled it."""
 

@@ -15,8 +15,6 @@ from distributed import Client
 
 from ...errors import EnvironmentProblem, UsageError, quoted
 
-__all__ = ["call_within", "connected", "without_dask_logs"]
-
 _CONNECT_SECONDS = 10.0
 """Time limit of the connection to the scheduler."""
 

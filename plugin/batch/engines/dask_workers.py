@@ -16,15 +16,6 @@ from . import dask_worker
 from .dask_connection import call_within
 from .dask_worker import Admission
 
-__all__ = [
-    "POLL_SECONDS",
-    "WORKER_TIMEOUT_SECONDS",
-    "ClusterWorkers",
-    "Resources",
-    "Snapshot",
-    "offers",
-]
-
 WORKER_TIMEOUT_SECONDS = 60.0
 """Time without any worker after which a run ends."""
 

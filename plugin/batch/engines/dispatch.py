@@ -10,8 +10,6 @@ from .core_count import available_cores
 from .local_threads import run_locally
 from .tasks import Done, OnStep, Task
 
-__all__ = ["run_tasks"]
-
 
 def run_tasks(
     tasks: Iterable[Task],

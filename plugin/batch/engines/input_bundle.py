@@ -24,8 +24,6 @@ from ...core.files import read_input
 from ...errors import EnvironmentProblem, SubquantError, UsageError, error_to_json, quoted
 from ...isolation.supervisor import locked_folder
 
-__all__ = ["InputBundle", "UnpackedBundle", "read_flag_files", "unpack_bundle"]
-
 _REPRODUCER = "subquant.reproducer.mlir"
 
 

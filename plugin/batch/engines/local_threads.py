@@ -11,8 +11,6 @@ from ...isolation.client import extra_children
 from .core_count import cores_of_each
 from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from, perform
 
-__all__ = ["run_locally"]
-
 
 def run_locally(
     tasks: Iterator[Task], jobs: int, on_step: OnStep | None, bugs: list[str]

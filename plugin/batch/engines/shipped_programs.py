@@ -9,8 +9,6 @@ from typing import Any
 from ...isolation.child import ReportStep
 from ...isolation.command import run_supervised
 
-__all__ = ["run_archive"]
-
 _ARCHIVE, _OUTPUT = "program.pyz", "output"
 
 

@@ -19,18 +19,6 @@ from ...isolation.cancellation import CancellableWork
 from ...isolation.child import ReportStep
 from ...isolation.client import ChildEnded
 
-__all__ = [
-    "HOST_CPU",
-    "LARGEST_WINDOW",
-    "Answer",
-    "Done",
-    "OnStep",
-    "Task",
-    "done_from",
-    "needs_of",
-    "perform",
-]
-
 HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: the worker's must equal the client's."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from ...numerics.element_types import Array
 from ..flatbuffer import Reader, Table, unread, vector
 
-__all__ = ["exported_artifact"]
-
 _ARTIFACT = re.compile(rb"ML\xefR.StableHLO_v", re.DOTALL)
 """The start of a portable artifact: MLIR bytecode, its version, and its producer."""
 

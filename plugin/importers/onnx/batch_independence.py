@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from ...errors import Place, UnsupportedError
 from .reading.model import Model, Node
 
-__all__ = ["TensorTrace", "batch_unlike_sizes", "check_batch"]
-
 _Shape = tuple[int, ...]
 
 

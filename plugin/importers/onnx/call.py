@@ -25,18 +25,6 @@ from .reading.model import ELEMENTS, Node, Subgraph
 if TYPE_CHECKING:
     from .graph import Graph
 
-__all__ = [
-    "IMPORTERS",
-    "Arithmetic",
-    "Call",
-    "Operand",
-    "OperatorImporter",
-    "ReadParts",
-    "Typed",
-    "importer",
-    "type_of_dtype",
-]
-
 _TYPES = {
     ElementType.parse(element).dtype: type_
     for type_, element in reversed(ELEMENTS.items())

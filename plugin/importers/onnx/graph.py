@@ -34,8 +34,6 @@ from .schemas.operand_types import check_operand_types
 from .schemas.opset_converter import convert_to_newest, newest_opset
 from .schemas.refused_operators import REFUSED_OPERATORS
 
-__all__ = ["Graph", "Interpreter"]
-
 _FAMILIES = (
     "attention", "classical", "contraction", "control", "dynamic_sizes", "elementwise", "images",
     "movement", "quantization", "recurrent", "reduction", "signals",

@@ -24,8 +24,6 @@ from .reading.arguments import open_dimensions
 from .reading.model import ELEMENTS, Model, Node, Tensor, element_of
 from .reading.reader import read_onnx
 
-__all__ = ["describe_model", "inspect_file"]
-
 
 def inspect_file(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep

@@ -14,8 +14,6 @@ from .call import Call, Operand
 from .quantization.expressed import Quantized, ScaledSum
 from .reading.model import Node
 
-__all__ = ["IntegerReport"]
-
 _FLOAT_TYPES = frozenset(("FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE"))
 
 

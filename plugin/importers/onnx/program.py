@@ -31,8 +31,6 @@ from .reading.arguments import Argument, arguments_of
 from .reading.constant_inputs import with_input_values
 from .reading.model import Model, Node, element_of
 
-__all__ = ["Program", "write_module"]
-
 
 def write_module(
     model: Model,

@@ -37,8 +37,6 @@ from .operator_record import OperatorRecord
 from .operators import complex_numbers, control_flow, lstm, recurrent
 from .reading.model import ELEMENTS, Model, Operator, Subgraph, Tensor
 
-__all__ = ["GraphEvaluator"]
-
 for _module in pkgutil.iter_modules(operators.__path__):  # each registers operator importers
     importlib.import_module(f"{operators.__name__}.{_module.name}")
 

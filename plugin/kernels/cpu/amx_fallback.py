@@ -12,8 +12,6 @@ from ...numerics.element_types import I8, I32, U8
 from ..isa.base import Accumulator
 from .amx_plan import AmxPlan
 
-__all__ = ["AmxFallback"]
-
 _K_PACK = 4
 
 

@@ -37,8 +37,6 @@ from .amx_fallback import AmxFallback
 from .amx_plan import TILE_ROW_BYTES, AmxPlan, UnitPosition
 from .output_tile import OutputTile
 
-__all__ = ["AmxGemm"]
-
 _MAX_UNROLL = 4
 """At most this many groups of the epilogue are unrolled."""
 

@@ -16,8 +16,6 @@ from ...emit.vectors import loop, quotient, remainder
 from ..pack.k_runs import KRuns
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
 
-__all__ = ["TILE_ROW_BYTES", "AmxPlan", "UnitPosition"]
-
 TILE_ROW_BYTES = 64
 _TILE_ROWS, _TILE_REGISTERS = 16, 8
 """A tile register has up to 16 rows; there are eight registers."""

@@ -55,8 +55,6 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 
-__all__ = ["AttentionKernel"]
-
 _KEYS_PER_BLOCK = (64, 32, 16)
 """The largest block that fits is chosen: 64 keys of 256 f16 are 32 KiB, an L1 cache."""
 _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32

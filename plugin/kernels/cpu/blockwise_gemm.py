@@ -49,8 +49,6 @@ from .blockwise_tile import (
 from .weight_panels import UnpackedPanel
 from .weight_reader import WeightReader, weight_bindings
 
-__all__ = ["BlockwiseGemm"]
-
 _INT8_MACS_PER_MAC, _INT8_MACS_PER_F32_MAC = 2, 8
 """A MAC takes about as long as this many int8 MACs, with int8 and with f32 activations."""
 _MIN_ROW_GROUPS_PER_PANEL = 4

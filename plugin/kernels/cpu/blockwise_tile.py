@@ -30,15 +30,6 @@ from .output_tile import store_with_tail
 from .weight_panels import UnpackedStep
 from .weight_reader import BlockIndex, WeightReader
 
-__all__ = [
-    "BlockwiseF32Tile",
-    "BlockwiseOperands",
-    "BlockwiseTile",
-    "TileNumber",
-    "index_plus",
-    "row_sum_factor",
-]
-
 _BITS_OF_2_23 = 0x4B000000
 """The bits of ``2**23`` as f32: its lowest bit counts units."""
 

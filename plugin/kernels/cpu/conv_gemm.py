@@ -15,8 +15,6 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
-__all__ = ["MAX_PADDED_BYTES", "ConvGemm"]
-
 MAX_PADDED_BYTES = 16 << 10
 """Padded rows in workgroup memory stay in the L1 cache beside the weight up to this size.
 

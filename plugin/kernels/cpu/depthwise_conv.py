@@ -43,8 +43,6 @@ from ..kernel import Binding, Kernel
 from ..workgroups import workgroup_range
 from .depthwise_plan import DepthwisePlan, GatherPlan
 
-__all__ = ["DepthwiseConv"]
-
 _MAX_UNROLL = 64
 """Up to this many weight vectors of a period, the rows of the filter are unrolled."""
 

@@ -12,8 +12,6 @@ from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.tap_packs import TapPacks
 
-__all__ = ["DepthwisePlan", "GatherPlan"]
-
 _CHANNELS_PER_CHUNK = 64
 """A task gathers this many channels: a pixel has them in one cache line."""
 _MAX_MR = 8

@@ -28,8 +28,6 @@ from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
 from .output_tile import store_with_tail
 
-__all__ = ["DynamicGemm"]
-
 _MAX_UNROLL = 8
 """At most this many k-packs are unrolled."""
 

@@ -35,24 +35,6 @@ from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, U32, ElementType
 from ..kernel import Binding, Kernel
 
-__all__ = [
-    "BITCAST",
-    "BITWISE_OPS",
-    "CONVERT",
-    "ELEMENT_OPS",
-    "FLOAT_OPS",
-    "REDUCTIONS",
-    "SELECT",
-    "SHIFTS",
-    "TRANSCENDENTALS",
-    "ElementwiseKernel",
-    "ExpressionBody",
-    "ExpressionStep",
-    "Node",
-    "OperandRead",
-    "StepResult",
-]
-
 _INT8_MACS_PER_OP, _INT8_MACS_PER_TRANSCENDENTAL = 8, 64
 """An operation on an element takes about as long as this many int8 MACs."""
 _PARTIAL_RESULTS = 4

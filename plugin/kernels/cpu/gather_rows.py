@@ -40,8 +40,6 @@ from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight
 from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
-__all__ = ["GatherRows"]
-
 _CAST = Cast(StorageType(8, False), ExpressedType.F32)
 _INT8_MACS_PER_ELEMENT = 8
 """Dequantizing an element takes about as long as this many int8 MACs."""

@@ -54,8 +54,6 @@ from .int8_conv_plan import Int8ConvPlan
 from .int8_conv_tile import Int8ConvTile, WeightTile
 from .output_tile import OutputTile
 
-__all__ = ["Int8Conv"]
-
 
 @dataclass(frozen=True)
 class Int8Conv(Int8ConvPlan):

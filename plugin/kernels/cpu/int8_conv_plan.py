@@ -11,8 +11,6 @@ from ..conv_geometry import ConvAxis
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
 from .weight_panels import WidenedPanels, widened_panels
 
-__all__ = ["MAX_UNROLL", "Int8ConvPlan"]
-
 MAX_UNROLL = 8
 """At most this many k-packs are unrolled."""
 _MIN_K_WITHOUT_PIPELINING = 1 << 11

@@ -24,8 +24,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
 from .int8_conv_plan import MAX_UNROLL, Int8ConvPlan
 
-__all__ = ["Int8ConvTile", "Slot", "WeightTile"]
-
 _MIN_PIPELINED_UNROLL = 4
 """At least this many k-packs are unrolled between two slots."""
 

@@ -16,8 +16,6 @@ from ...numerics.element_types import I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..pack.packed_weight import Tiles
 
-__all__ = ["OutputTile", "store_with_tail"]
-
 
 def store_with_tail(
     vector: ArrayLike, result: Value, row: Sequence[Value], n: int, column: ArrayLike, nr: int

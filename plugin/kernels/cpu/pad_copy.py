@@ -23,8 +23,6 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..workgroups import workgroup_range
 
-__all__ = ["PadCopyKernel"]
-
 _INT8_MACS_PER_BYTE = 8
 """Copying a byte takes about as long as this many int8 MACs."""
 

@@ -31,8 +31,6 @@ from ..isa.base import round_half_even
 from ..kernel import Binding, Kernel
 from ..workgroups import MAX_LARGE_WORKGROUPS
 
-__all__ = ["QuantizeRows"]
-
 _INT8_MACS_PER_ELEMENT = 32
 """Quantizing an activation takes about as long as this many int8 MACs."""
 _MAGNITUDE_MASK = 0x7FFFFFFF

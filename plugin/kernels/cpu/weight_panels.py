@@ -25,8 +25,6 @@ from ..isa.base import InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .weight_reader import BlockIndex, WeightReader, weight_bindings
 
-__all__ = ["UnpackedPanel", "UnpackedStep", "WidenedPanels", "widened_panels"]
-
 _MAX_UNPACKED_BYTES = 8 << 10
 """The integers of a panel take a quarter of the L1 cache at most; activations need room, too."""
 _MAX_WHOLE_TILE_BYTES = 18 << 10

@@ -14,8 +14,6 @@ from ...numerics.element_types import F32, I32, U8
 from ..kernel import Binding
 from ..pack.packed_weight import PackedWeight, ScaleEncoding
 
-__all__ = ["BlockIndex", "WeightReader", "weight_bindings"]
-
 
 def weight_bindings(weight: PackedWeight) -> list[Binding]:
     """Return the bindings of a packed weight: one, or those of its integers and fields."""

@@ -65,8 +65,6 @@ from .thread_weight import (
     weight_bindings,
 )
 
-__all__ = ["GpuBlockwiseGemm"]
-
 
 @dataclass(frozen=True)
 class GpuBlockwiseGemm:

@@ -36,8 +36,6 @@ from ...numerics.element_types import F32, I32
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel import Binding, Kernel
 
-__all__ = ["GpuQuantizeRows"]
-
 _K_PACK = 4
 """A word has this many activations."""
 _CAST = Cast(StorageType(32, True, -127, 127), ExpressedType.F32, division="exact")

@@ -18,17 +18,6 @@ from ...numerics.element_types import F32, I32, U8, U32, ElementType
 from ..kernel import Binding
 from ..pack.packed_weight import PackedWeight, ScaleEncoding, Tiles
 
-__all__ = [
-    "THREAD_N",
-    "BlockParameters",
-    "KPack",
-    "OuterScales",
-    "StepWords",
-    "ThreadWeight",
-    "WeightMemrefs",
-    "weight_bindings",
-]
-
 THREAD_N = 4
 """A thread has this many adjacent columns of a tile, the most lanes of a SPIR-V vector."""
 

@@ -8,8 +8,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from .base import Accumulator, InstructionSet
 
-__all__ = ["NeonDotProduct"]
-
 _I8_MAX = 2**7 - 1
 
 

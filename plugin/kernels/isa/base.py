@@ -37,8 +37,6 @@ from ...emit.vectors import (
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I16, I32, U8, ElementType
 
-__all__ = ["Accumulator", "InstructionSet", "round_half_even"]
-
 _ACTIVATION_COST_IN_VECTORS = 0.5
 """Loading activations for a tile costs about as much as half a vector of columns."""
 _ROUNDING_SHIFT = np.float32(1.5 * 2**23)

@@ -8,8 +8,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, U32
 from .base import Accumulator, InstructionSet
 
-__all__ = ["Portable"]
-
 
 class Portable(InstructionSet):
     """Generic vectors of 8 lanes, which LLVM splits as the target needs."""

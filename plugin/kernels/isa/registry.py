@@ -11,8 +11,6 @@ from .x86_amx import Amx
 from .x86_avx2 import Avx2
 from .x86_vnni import Avx512Vnni, Avx512VnniAmd, AvxVnni
 
-__all__ = ["INSTRUCTION_SETS", "fastest_instruction_set", "supported_instruction_sets"]
-
 _FASTEST_FIRST: tuple[InstructionSet, ...] = (
     *(Amx(), Avx512VnniAmd(), Avx512Vnni(), AvxVnni(), Avx2(), NeonDotProduct()),
     Portable(),

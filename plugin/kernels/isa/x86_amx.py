@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from .x86_vnni import Avx512Vnni
 
-__all__ = ["Amx"]
-
 
 class Amx(Avx512Vnni):
     """AMX tiles beside AVX512-VNNI."""

@@ -7,8 +7,6 @@ from ...emit.vectors import bitcast, intrinsic
 from ...numerics.element_types import I16, I32, U8, U16
 from .base import Accumulator, InstructionSet
 
-__all__ = ["Avx2"]
-
 _REGISTERS = 16
 _I16_MAX, _MAX_DIGIT, _MAX_SIGNED_MAGNITUDE = 2**15 - 1, 15, 128
 

@@ -17,8 +17,6 @@ from ...emit.vectors import intrinsic
 from ...numerics.element_types import F32, I16, I32, ElementType
 from .base import Accumulator, InstructionSet
 
-__all__ = ["Avx512Vnni", "Avx512VnniAmd", "AvxVnni"]
-
 _AMD = "-amd"
 _MAX_UNCLAMPED = 2.0**30
 """``vcvtps2dq`` is exact below 2**31; half of that is margin."""

@@ -26,8 +26,6 @@ from .codebook import Codebook
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
 from .prepack import array_of, bytes_of, prepacked, to_storage
 
-__all__ = ["BlockwiseWeight", "PackedOperands", "contiguous_block"]
-
 
 @dataclass(frozen=True)
 class PackedOperands:

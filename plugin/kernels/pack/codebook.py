@@ -28,8 +28,6 @@ from ..constant_values import constant_elements
 from ..parameters import ModuleGlobals
 from .prepack import bytes_of
 
-__all__ = ["Codebook"]
-
 
 @dataclass(frozen=True)
 class Codebook:

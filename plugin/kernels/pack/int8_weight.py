@@ -24,8 +24,6 @@ from ..parameters import ModuleGlobals
 from .packed_weight import Tiles
 from .prepack import array_of, prepacked
 
-__all__ = ["Int8Weight", "SkippedTaps", "bias_key", "initial_accumulators", "sums_with_bias"]
-
 
 @dataclass(frozen=True)
 class SkippedTaps:

@@ -16,8 +16,6 @@ from ...numerics.array_functions import concatenate
 from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvGeometry
 
-__all__ = ["KRuns"]
-
 _TILE_ROW_BYTES = 64
 
 

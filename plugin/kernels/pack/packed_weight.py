@@ -46,8 +46,6 @@ import numpy as np
 from ...numerics.element_types import F32, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import PLANE_BITS
 
-__all__ = ["BitField", "BlockField", "PackedWeight", "ScaleEncoding", "Tiles"]
-
 _TILES_PER_COPY = 64
 """Tiles that are packed at a time; a copy of their integers takes memory meanwhile."""
 _MAX_K_PER_STEP = 32

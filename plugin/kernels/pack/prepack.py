@@ -23,8 +23,6 @@ from ..constant_values import constant_bytes, constant_elements, is_constant
 from ..kernel_table import KernelTable
 from ..parameters import ModuleGlobals
 
-__all__ = ["array_of", "bytes_of", "materialize", "prepacked", "to_storage"]
-
 
 def array_of(value: Value, module_globals: ModuleGlobals) -> AnyArray:
     """Return the elements of a constant, or a traced array of another tensor."""

@@ -24,8 +24,6 @@ import numpy as np
 from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvAxis
 
-__all__ = ["TapPacks"]
-
 _GATHER_COST_IN_PRODUCTS = 4
 """Gathering a k-pack takes as long as this number of multiplications of one."""
 _MAX_SPACING = 8

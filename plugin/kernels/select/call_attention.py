@@ -14,8 +14,6 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..kernel_table import KernelTable
 from .match_failure import MatchFailure
 
-__all__ = ["call_attention"]
-
 _MIN_LANES = 4
 """Head dimensions that fill shorter vectors are left to IREE."""
 

@@ -17,8 +17,6 @@ from ..kernel_table import KernelTable
 from ..workgroups import items_per_workgroup
 from .match_blockwise import BlockwiseMatch
 
-__all__ = ["activation_matrix", "call_blockwise", "result_tensor"]
-
 
 def call_blockwise(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Value:
     """Emit the calls, and return the result of the contraction and its epilogue."""

@@ -17,8 +17,6 @@ from ..pack.packed_weight import Tiles
 from ..pack.prepack import array_of, prepacked
 from .match_dynamic_m import DynamicMMatch
 
-__all__ = ["call_dynamic_m"]
-
 
 def call_dynamic_m(
     match: DynamicMMatch, kernels: KernelTable, result: ir.Type, instructions: str

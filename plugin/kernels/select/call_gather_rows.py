@@ -19,8 +19,6 @@ from ..cpu.gather_rows import GatherRows
 from ..kernel_table import KernelTable
 from .match_gather_rows import GatherRowsMatch
 
-__all__ = ["replace_gather_rows"]
-
 
 def replace_gather_rows(match: GatherRowsMatch, kernels: KernelTable) -> None:
     """Replace a row gather by a call.

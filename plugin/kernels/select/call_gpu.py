@@ -19,8 +19,6 @@ from .call_blockwise import activation_matrix, result_tensor
 from .match_blockwise import BlockwiseMatch
 from .match_gpu import SPIRV, THREADS_PER_TILE
 
-__all__ = ["call_gpu"]
-
 _THREADS_PER_WORKGROUP = 32
 """A subgroup of GPUs has 16 to 64 threads; llvmpipe's has eight."""
 _MAX_TILES_PER_THREAD = 4

@@ -34,8 +34,6 @@ from ..workgroups import MAX_LARGE_WORKGROUPS, workgroups_per_tile
 from .match_failure import MatchFailure
 from .match_int8 import Int8Match
 
-__all__ = ["call_int8"]
-
 _MIN_MACS_PER_AMX_WORKGROUP = 1 << 24
 _AMX_EPILOGUE_MACS = 1 << 8
 """The epilogue of an accumulator takes AMX kernels as long as this number of MACs."""

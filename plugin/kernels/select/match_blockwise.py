@@ -23,8 +23,6 @@ from ..pack.packed_weight import Tiles
 from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, MatchFailure
 
-__all__ = ["BlockwiseMatch", "match_layout"]
-
 _MAX_FUSED_OPERATIONS = 8
 """Operations of an epilogue that is applied to each vector of accumulators in its register."""
 _MIN_MACS_PER_ROW = 1 << 14

@@ -11,8 +11,6 @@ from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .match_int8 import MIN_MACS, has_elements, matrix_axes
 
-__all__ = ["DynamicMMatch"]
-
 
 @dataclass(frozen=True)
 class DynamicMMatch:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["IS_SMALL", "NOT_INT8", "MatchFailure"]
-
 
 @dataclass(frozen=True)
 class MatchFailure:

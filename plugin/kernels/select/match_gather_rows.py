@@ -44,8 +44,6 @@ from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 
-__all__ = ["GatherRowsMatch", "match_gather_rows"]
-
 _GATHER = "stablehlo.gather"
 _ROWWISE = {
     *("stablehlo.add", "stablehlo.convert", "stablehlo.multiply", "stablehlo.reshape"),

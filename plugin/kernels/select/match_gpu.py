@@ -9,8 +9,6 @@ from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch, match_layout
 from .match_failure import MatchFailure
 
-__all__ = ["GPU_INSTRUCTIONS", "SPIRV", "SPIRV_CPU", "THREADS_PER_TILE", "match_gpu"]
-
 SPIRV, SPIRV_CPU = "spirv", "spirv-cpu"
 """Names in options of the kernels for GPUs, and for Vulkan devices that are CPUs."""
 GPU_INSTRUCTIONS = (SPIRV, SPIRV_CPU)

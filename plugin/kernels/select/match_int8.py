@@ -24,8 +24,6 @@ from ..pack.int8_weight import Int8Weight
 from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 
-__all__ = ["MIN_MACS", "MIN_MACS_FUSED", "Int8Match", "has_elements", "matrix_axes"]
-
 MIN_MACS = 1 << 12
 """A call of a kernel pays from this number of MACs on."""
 MIN_MACS_FUSED = 1 << 8

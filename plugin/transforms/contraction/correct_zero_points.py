@@ -37,8 +37,6 @@ from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import Operand, difference_of_blocks
 from ..quantization.math.zero_points import correct_zero_points
 
-__all__ = ["CorrectZeroPoints"]
-
 
 @dataclass(frozen=True)
 class CorrectZeroPoints(ModulePass):

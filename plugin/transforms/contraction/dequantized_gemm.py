@@ -18,8 +18,6 @@ from ...dialects.quant import any_type_of, expressed_mlir_type, storage_mlir_typ
 from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import is_dynamic, tensor_type
 
-__all__ = ["has_many_rows", "matrix_product"]
-
 _MIN_WEIGHT_ELEMENTS = 1 << 16
 """The smallest weight that is dequantized once for many rows."""
 

@@ -40,8 +40,6 @@ from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...signature import Work
 from ..base import UNCHANGED, ModulePass, is_public, named
 
-__all__ = ["WORK_ATTRIBUTE", "EstimateWork"]
-
 WORK_ATTRIBUTE = "subquant.work"
 
 _INT8_MACS_PER_NS = {

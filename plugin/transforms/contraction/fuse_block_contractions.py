@@ -49,8 +49,6 @@ from ..base import UNCHANGED, ModulePass, NoMatch, named
 from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
-__all__ = ["FuseBlockContractions"]
-
 _CASTS = ("quant.dcast", "subquant.dcast")
 _DEQUANTIZING = (*_CASTS, "subquant.dequantize")
 _CONVERT = "stablehlo.convert"

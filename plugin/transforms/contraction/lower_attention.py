@@ -41,8 +41,6 @@ from ...errors import Remark
 from ...numerics.element_types import F32, I32
 from ..base import UNCHANGED, ModulePass, named
 
-__all__ = ["LowerAttention"]
-
 _F32_MIN = float(np.finfo(np.float32).min)
 
 

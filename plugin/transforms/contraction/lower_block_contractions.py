@@ -50,8 +50,6 @@ from ...numerics.parameters import ExpressedType
 from ..base import ModulePass, NoMatch, Pattern, apply_patterns
 from .dequantized_gemm import has_many_rows, matrix_product
 
-__all__ = ["LowerBlockContractions"]
-
 
 @dataclass(frozen=True)
 class LowerBlockContractions(ModulePass):

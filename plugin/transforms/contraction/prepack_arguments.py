@@ -38,12 +38,6 @@ from ...iree_hooks.entry_names import PREPACKED_SUFFIX
 from ...kernels.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
 from ...signature import LAYOUTS_KEY
 
-__all__ = [
-    "PrepackedClone",
-    "clone_for_prepacking",
-    "is_computed_from_argument",
-]
-
 _PURE = (
     *("arith.", "linalg.", "quant.", "stablehlo.", "subquant.", "tensor."),
     *(linalg.APART, linalg.BARRIER),

@@ -76,8 +76,6 @@ from ..quantization.math.differences import raise_differences
 from ..quantization.math.zero_points import correct_zero_points
 from .prepack_arguments import clone_for_prepacking, is_computed_from_argument
 
-__all__ = ["SelectKernels"]
-
 _INT8 = ("stablehlo.dot_general", "stablehlo.convolution")
 _ZERO_POINT_SUBTRACTION = {
     *("arith.constant", "stablehlo.and", "stablehlo.broadcast_in_dim", "stablehlo.constant"),

@@ -23,8 +23,6 @@ from ...emit import ArrayLike, stablehlo, stablehlo_reductions
 from ...emit.operation import is_dynamic
 from ..base import NoMatch
 
-__all__ = ["expand_batch_norm_grad", "expand_batch_norm_training"]
-
 
 def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Compute the gradients of operand, scale and offset, with the specification's names."""

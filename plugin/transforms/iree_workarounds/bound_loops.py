@@ -42,8 +42,6 @@ from ...signature import MAX_LOOP_ITERATIONS
 from ..base import UNCHANGED, ModulePass, named
 from .long_loops import LOOPS, Iterations, iterations_of
 
-__all__ = ["BoundLoops"]
-
 _MAX_ITERATIONS = "__subquant_most_iterations"
 _UNLIMITED = (1 << 63) - 1
 

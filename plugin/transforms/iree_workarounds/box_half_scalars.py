@@ -32,8 +32,6 @@ from ...emit.operation import tensor_type
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, convert_signature, is_public, named, walk
 
-__all__ = ["BoxHalfScalars"]
-
 
 @dataclass(frozen=True)
 class BoxHalfScalars(ModulePass):

@@ -19,8 +19,6 @@ from ...emit import stablehlo
 from ...emit.operation import attributes_of, integers
 from ..base import NoMatch
 
-__all__ = ["order_broadcast"]
-
 
 def order_broadcast(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Transpose the operand of a broadcast whose axes are not in the order of the result's."""

@@ -50,8 +50,6 @@ from .updates_in_place import UPDATES
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["carry_buffers"]
-
 _BOUNDS = 3
 """Number of operands of a loop before its initial values."""
 _EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"

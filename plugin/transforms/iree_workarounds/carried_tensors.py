@@ -37,8 +37,6 @@ from ...emit import linalg
 from ..base import NoMatch, producer_of
 from .updates_in_place import in_own_buffer
 
-__all__ = ["CARRIES", "separate_buffers"]
-
 CARRIES = ("scf.for", "scf.if", "scf.while", "stablehlo.case", "stablehlo.if", "stablehlo.while")
 """Operations that carry tensors from one block to another."""
 

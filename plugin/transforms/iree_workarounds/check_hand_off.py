@@ -56,8 +56,6 @@ from .long_loops import LOOPS, iterations_of
 from .loop_order import is_in_order
 from .unsupported_functions import why_absent
 
-__all__ = ["REFLECTION_ATTRIBUTE", "CheckHandOff", "signature_of"]
-
 REFLECTION_ATTRIBUTE = "iree.reflection"
 
 

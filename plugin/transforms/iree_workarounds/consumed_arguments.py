@@ -26,8 +26,6 @@ from ...core._mlir import Operation, Value, ir
 from ..base import named, walk
 from .updates_in_place import UPDATES
 
-__all__ = ["consumed_values", "storing_functions"]
-
 _INSERTIONS = (
     "tensor.insert",
     "tensor.insert_slice",

@@ -39,8 +39,6 @@ from .loop_nests import dilated_size, is_static
 from .reversal import reversed_along
 from .unsigned_multiplicands import is_widening
 
-__all__ = ["expand_convolution", "split_groups"]
-
 
 def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite the forms that IREE refuses, in place."""

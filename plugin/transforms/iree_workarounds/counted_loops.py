@@ -40,8 +40,6 @@ from ...emit import linalg, stablehlo
 from ...emit.operation import create, is_used, number_of
 from ..base import NoMatch, producer_of
 
-__all__ = ["count_on_host"]
-
 
 @dataclass(frozen=True)
 class _Counter:

@@ -42,15 +42,6 @@ from ...dialects.quant import element_type
 from ...emit.operation import all_producers, is_dynamic
 from ..base import producer_of
 
-__all__ = [
-    "has_consumers_in_other_threads",
-    "is_fusible",
-    "is_row_reduction",
-    "is_separate",
-    "operands_of_other_threads",
-    "reduction_loops",
-]
-
 _BROADCASTS = ("stablehlo.broadcast_in_dim", "stablehlo.dynamic_broadcast_in_dim")
 _RESHAPES = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 _REDUCTIONS = ("linalg.reduce", "stablehlo.reduce")

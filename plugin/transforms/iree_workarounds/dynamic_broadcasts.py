@@ -25,8 +25,6 @@ from ...emit import linalg
 from ...emit.operation import INDEX
 from ..base import producer_of
 
-__all__ = ["entry_of_shape", "expand_dynamic_broadcast"]
-
 
 def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
     """Rewrite a broadcast as a loop nest."""

@@ -45,8 +45,6 @@ from ...numerics.element_types import BOOL
 from ..base import NoMatch
 from .loop_nests import dim_size, is_static, pad_and_dilate, split_axis, window_count
 
-__all__ = ["expand_dynamic_convolution", "expand_dynamic_dot"]
-
 
 def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``dot`` or ``dot_general`` of a dynamic shape as a loop nest."""

@@ -34,8 +34,6 @@ from .index_bounds import as_signed
 from .loop_nests import clamped_start, dim_size, elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
-__all__ = ["expand_gather"]
-
 
 def expand_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``gather`` of a dynamic shape as a loop nest."""

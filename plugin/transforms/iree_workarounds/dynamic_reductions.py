@@ -27,8 +27,6 @@ from ...emit.operation import dynamic_extents, integers, with_shape
 from ..base import NoMatch
 from .loop_nests import with_copied_body
 
-__all__ = ["reduce_axis_by_axis"]
-
 
 def reduce_axis_by_axis(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Reduce axis by axis where IREE would use the size of another axis."""

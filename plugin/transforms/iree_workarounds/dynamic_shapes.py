@@ -33,15 +33,6 @@ from .dynamic_broadcasts import entry_of_shape
 from .loop_nests import elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
-__all__ = [
-    "expand_dynamic_conv",
-    "expand_dynamic_gather",
-    "expand_dynamic_pad",
-    "expand_dynamic_reshape",
-    "expand_pad",
-    "is_refused_pad",
-]
-
 
 def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
     """Rewrite a ``dynamic_pad`` as a loop nest."""

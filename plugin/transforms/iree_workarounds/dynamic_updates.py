@@ -29,8 +29,6 @@ from .index_bounds import as_signed
 from .loop_nests import clamped_start, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
-__all__ = ["expand_dynamic_update"]
-
 
 def expand_dynamic_update(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``dynamic_update_slice`` of a dynamic shape as an insertion."""

@@ -39,8 +39,6 @@ from ...emit.operation import element_of, integers, with_shape
 from ..base import NoMatch, producer_of
 from .loop_nests import is_static, pad_and_dilate, window_count
 
-__all__ = ["expand_dynamic_window"]
-
 _BITCAST = "stablehlo.bitcast_convert"
 
 

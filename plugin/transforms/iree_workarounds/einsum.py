@@ -36,8 +36,6 @@ from ...errors import UnsupportedError
 from ...numerics.element_types import I32
 from ..base import NoMatch
 
-__all__ = ["EINSUMS", "expand_einsum"]
-
 EINSUMS = ("stablehlo.einsum", "stablehlo.unary_einsum")
 
 

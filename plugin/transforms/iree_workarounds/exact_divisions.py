@@ -20,8 +20,6 @@ from ...emit.scalars import scalar
 from ...numerics.casts import exact_quotient
 from ..base import named
 
-__all__ = ["divide_exactly"]
-
 
 def divide_exactly(module: Operation) -> bool:
     """Rewrite the f32 divisions in a module, of tensors and in bodies of loops.

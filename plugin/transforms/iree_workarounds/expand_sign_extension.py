@@ -36,8 +36,6 @@ from ...numerics.element_types import I32
 from ..base import ModulePass, walk
 from .explicit_loops import make_loops_explicit
 
-__all__ = ["ExpandSignExtension", "is_narrow"]
-
 
 @dataclass(frozen=True)
 class ExpandSignExtension(ModulePass):

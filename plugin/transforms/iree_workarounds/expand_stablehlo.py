@@ -72,8 +72,6 @@ from .unsigned_multiplicands import widen_multiplicands
 from .updates_in_place import UPDATES, separate_updated
 from .window_ends import cut_windows
 
-__all__ = ["ExpandStablehlo"]
-
 
 @dataclass(frozen=True)
 class ExpandStablehlo(ModulePass):

@@ -31,8 +31,6 @@ from ...errors import UnsupportedError
 from ..base import TypePredicate, convert_signature, named, producer_of, walk
 from .unsigned_integers import is_unsigned, signless
 
-__all__ = ["is_implicit_loop", "make_loops_explicit"]
-
 _TO_LOOPS = (
     "builtin.module(stablehlo-legalize-to-linalg,"
     "func.func(tosa-to-linalg-named,tosa-to-linalg,tosa-to-arith,"

@@ -32,8 +32,6 @@ from ...emit.operation import with_element
 from ..base import NoMatch
 from .loop_nests import with_copied_body
 
-__all__ = ["widen_bf16_product", "widen_product", "widen_reduction"]
-
 _COMBINES = frozenset(
     f"stablehlo.{name}"
     for name in (

@@ -43,8 +43,6 @@ from ...errors import Remark
 from ...numerics.element_types import Array, ElementType
 from ..base import UNCHANGED, ModulePass, named
 
-__all__ = ["MOST_GROWTH", "FoldConstants"]
-
 MOST_GROWTH = 1 << 20
 """Bytes. Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``."""
 

@@ -16,8 +16,6 @@ from ...core._mlir import Operation, Value
 from ...emit.operation import all_producers
 from ..base import producer_of
 
-__all__ = ["fresh_results"]
-
 _COMPUTED = ("stablehlo.convolution", "stablehlo.dot_general")
 _CALL = "flow.dispatch"
 _FOLDED = ("linalg.generic", "stablehlo.reduce", "stablehlo.reduce_window")

@@ -35,8 +35,6 @@ from ...numerics.element_types import AnyArray, Array
 from ..base import NoMatch, producer_of
 from .loop_nests import is_static
 
-__all__ = ["as_signed", "clamp_gather", "order_indices", "pad_scatter", "widen_starts"]
-
 
 def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""

@@ -30,8 +30,6 @@ from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ..base import NoMatch
 
-__all__ = ["expand_index_switch"]
-
 
 def expand_index_switch(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a switch of several cases as a chain of branches."""

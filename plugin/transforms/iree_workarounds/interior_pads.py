@@ -24,8 +24,6 @@ from ...emit import linalg
 from ..base import NoMatch, producer_of
 from .dynamic_shapes import is_refused_pad
 
-__all__ = ["separate_bytes", "separate_dilated", "separate_pad"]
-
 _BARRIER = "stablehlo.optimization_barrier"
 _NARROW = ("i8", "ui8", "i16", "ui16")
 _CONSTANTS = ("stablehlo.constant", "arith.constant", "util.global.load")

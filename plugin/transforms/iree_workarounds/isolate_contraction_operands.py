@@ -64,8 +64,6 @@ from .cross_thread_reads import (
 from .loop_order import order_loops, swap_last_axes, write_fill
 from .multi_result_dispatches import has_several_results, inserts_one_of_several
 
-__all__ = ["IsolateContractionOperands"]
-
 _LINALG_PREFIXES = (
     "linalg.batch_",
     "linalg.contract",

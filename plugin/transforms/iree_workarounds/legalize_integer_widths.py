@@ -49,8 +49,6 @@ from ..base import (
 )
 from .explicit_loops import is_implicit_loop, make_loops_explicit
 
-__all__ = ["LegalizeIntegerWidths"]
-
 _RIGHT_ON_SIGN_EXTENDED = frozenset(
     f"{dialect}.{name}"
     for dialect, names in {

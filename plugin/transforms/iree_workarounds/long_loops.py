@@ -37,8 +37,6 @@ from ..base import NoMatch
 from .cross_thread_reads import reduction_loops
 from .loop_nests import split_axis, with_copied_body
 
-__all__ = ["LOOPS", "Iterations", "iterations_of", "split_dot", "split_reduce"]
-
 _MAX_REDUCED_PER_PART = 1 << 13
 """Elements of a part; one invocation may run several loops over a part."""
 _MAX_PRODUCTS_PER_PART = 1 << 15

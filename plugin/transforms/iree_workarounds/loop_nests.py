@@ -15,19 +15,6 @@ from ...emit import ArrayLike, linalg, stablehlo
 from ...emit.operation import INDEX
 from ...numerics.element_types import Array
 
-__all__ = [
-    "clamped_start",
-    "dilated_size",
-    "dim_size",
-    "elements_nest",
-    "index_scalar",
-    "is_static",
-    "pad_and_dilate",
-    "split_axis",
-    "window_count",
-    "with_copied_body",
-]
-
 
 def is_static(*values: Value) -> bool:
     """True if all values have static shapes."""

@@ -41,8 +41,6 @@ from ...emit.operation import integer
 from ..base import walk
 from .cross_thread_reads import reduction_loops
 
-__all__ = ["is_in_order", "order_loops", "swap_last_axes", "write_fill"]
-
 _MIN_REFUSED_RANK = 4
 """Minimum rank of an operand that IREE refuses."""
 _WITH_MAPS = ("linalg.contract", "linalg.generic")

@@ -30,8 +30,6 @@ from ...emit.operation import all_producers
 from ..base import producer_of
 from .cross_thread_reads import is_fusible
 
-__all__ = ["has_several_results", "inserts_one_of_several"]
-
 _INSERTED_OPERANDS = {
     "stablehlo.dynamic_update_slice": 1,
     "stablehlo.pad": 0,

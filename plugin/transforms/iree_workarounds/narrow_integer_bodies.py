@@ -25,8 +25,6 @@ from ...numerics.element_types import I32
 from ..base import NoMatch
 from .expand_sign_extension import is_narrow
 
-__all__ = ["widen_narrow_body"]
-
 _IN_RANGE = frozenset(
     f"stablehlo.{name}"
     for name in ("and", "clamp", "maximum", "minimum", "or", "remainder", "return", "select", "xor")

@@ -36,8 +36,6 @@ from ...emit import linalg
 from ...emit.operation import is_dynamic
 from ..base import named
 
-__all__ = ["separate_partial_reads"]
-
 _LOOPS = [
     "linalg.generic",
     *(

@@ -30,8 +30,6 @@ from ...emit import linalg
 from ...emit.operation import all_producers
 from ..base import named, producer_of
 
-__all__ = ["separate_booleans"]
-
 _CONVERT, _RESHAPE, _SELECT = "stablehlo.convert", "stablehlo.reshape", "stablehlo.select"
 _ELEMENTWISE = frozenset(
     (

@@ -29,8 +29,6 @@ from ...emit import linalg, stablehlo
 from .loop_nests import dim_size, elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
-__all__ = ["expand_reverse", "reversed_along"]
-
 
 def expand_reverse(op: Operation, rewriter: Rewriter) -> None:
     """Rewrite a ``reverse`` as gathers."""

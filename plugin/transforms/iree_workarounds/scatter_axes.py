@@ -32,8 +32,6 @@ from ..base import NoMatch
 from .index_bounds import as_signed
 from .loop_nests import is_static
 
-__all__ = ["scatter_rows"]
-
 
 def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``scatter`` that IREE refuses as one of rows."""

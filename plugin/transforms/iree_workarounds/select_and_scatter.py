@@ -32,8 +32,6 @@ from ...errors import UnsupportedError
 from ...numerics.element_types import I32
 from .loop_nests import is_static
 
-__all__ = ["expand_select_and_scatter"]
-
 _PADDING = -1
 """Number of a padding element."""
 

@@ -42,8 +42,6 @@ from ...errors import Remark
 from ...numerics.element_types import BOOL
 from ..base import UNCHANGED, ModulePass, named
 
-__all__ = ["SeparateVariables"]
-
 _INITIAL = "initial_value"
 
 

@@ -39,8 +39,6 @@ from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
 from ..base import NoMatch
 
-__all__ = ["ARCTANGENTS", "SPECIAL", "expand_arctangent", "expand_special"]
-
 ARCTANGENTS = ("math.atan", "math.atan2")
 """Operations of `expand_arctangent`."""
 _ORDINARY = "ordinary_operands"

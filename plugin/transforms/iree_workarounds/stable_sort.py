@@ -23,8 +23,6 @@ from ...emit.operation import integer, mlir_type, tensor_type
 from ...numerics.element_types import I32
 from ..base import NoMatch
 
-__all__ = ["stabilize_sort", "use_all_results"]
-
 
 def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a stable ``sort`` with the positions as an operand."""

@@ -19,8 +19,6 @@ from ...dialects.quant import element_type
 from ...emit.operation import with_element
 from ..base import NoMatch, replace_uses
 
-__all__ = ["bits_as", "is_unsigned", "reduce_window_of_bits", "signless"]
-
 
 def reduce_window_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Rewrite a ``reduce_window`` of unsigned integers as one of their bits."""

@@ -38,8 +38,6 @@ from ...numerics.element_types import BOOL
 from ..base import NoMatch, producer_of
 from .unsigned_integers import bits_as, is_unsigned, signless
 
-__all__ = ["is_widening", "widen_multiplicands"]
-
 _MOVES = ("stablehlo.reshape", "stablehlo.transpose")
 
 

@@ -18,8 +18,6 @@ from ...dialects.quant import element_type
 from ...emit.linalg import depends_on_arguments
 from ...emit.operation import is_used
 
-__all__ = ["why_absent"]
-
 _F64_FUNCTIONS = {
     "stablehlo.cbrt": "cbrt", "math.cbrt": "cbrt",
     "stablehlo.cosine": "cosine", "math.cos": "cosine",

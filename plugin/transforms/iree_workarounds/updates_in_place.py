@@ -35,8 +35,6 @@ from ...emit.operation import all_producers, parse_attribute, tensor_type
 from ...numerics.element_types import BOOL
 from ..base import NoMatch, producer_of
 
-__all__ = ["UPDATES", "in_own_buffer", "separate_updated"]
-
 UPDATES = ("stablehlo.dynamic_update_slice", "stablehlo.scatter", "stablehlo.sort")
 """Operations that IREE does in place, in the operands that become results."""
 

@@ -17,8 +17,6 @@ from ...emit.operation import dense
 from ..base import NoMatch
 from .loop_nests import dilated_size
 
-__all__ = ["cut_windows"]
-
 
 def cut_windows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """Cut the elements that no window of a ``reduce_window`` reads, in place."""

@@ -54,8 +54,6 @@ from ...errors import Remark, UnsupportedError
 from ..base import ModulePass, NoMatch, Pattern, apply_patterns
 from ..iree_workarounds.select_and_scatter import expand_select_and_scatter
 
-__all__ = ["CanonicalizeReductions"]
-
 
 @dataclass(frozen=True)
 class CanonicalizeReductions(ModulePass):

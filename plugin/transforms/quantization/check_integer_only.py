@@ -27,8 +27,6 @@ from ...dialects.stablehlo import of_category
 from ...errors import UnsupportedError
 from ..base import ModulePass, TypePredicate, walk
 
-__all__ = ["CheckIntegerOnly"]
-
 _FLOATS = (ir.F16Type, ir.BF16Type, ir.F32Type, ir.F64Type)
 _CAST_SUFFIXES = (
     *(".add", ".clamp", ".compare", ".constant", ".convert", ".divide", ".multiply"),

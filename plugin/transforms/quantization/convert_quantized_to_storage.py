@@ -44,8 +44,6 @@ from ..base import (
     walk,
 )
 
-__all__ = ["ConvertQuantizedToStorage"]
-
 _SCASTS = ("quant.scast", "subquant.scast")
 
 _MOVES_DATA = frozenset(

@@ -33,8 +33,6 @@ from ..base import producer_of, replace_uses
 from .math.contraction import Contraction
 from .retyping import Retyping, why_invalid
 
-__all__ = ["split_sequences"]
-
 _CHOICES = {"stablehlo.maximum": (0, 1), "stablehlo.minimum": (0, 1), "stablehlo.clamp": (1,)}
 """Operations that select one of their operands, and the operands that may be computed."""
 _MOVES = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")

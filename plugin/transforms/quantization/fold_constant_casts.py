@@ -41,8 +41,6 @@ from ..base import UNCHANGED, ModulePass, named
 from ..iree_workarounds.fold_constants import MOST_GROWTH
 from .math.operands import check_scales
 
-__all__ = ["FoldConstantCasts"]
-
 _QUANTIZING = ("quant.qcast", "subquant.qcast", "stablehlo.uniform_quantize")
 _DEQUANTIZING = ("quant.dcast", "subquant.dcast", "stablehlo.uniform_dequantize")
 _MAX_EXPRESSED_BYTES = 1 << 14

@@ -63,8 +63,6 @@ from ..base import ModulePass, walk
 from .float_sequences import split_sequences
 from .retyping import Retyping, has_type, is_float_tensor, why_invalid
 
-__all__ = ["LegalizeQdqToQuantizedOp"]
-
 _DEQUANTIZES = frozenset((DEQUANTIZE, "quant.dcast", "subquant.dcast"))
 _QUANTIZES = frozenset((QUANTIZE, "quant.qcast", "subquant.qcast"))
 

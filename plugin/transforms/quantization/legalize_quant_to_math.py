@@ -45,8 +45,6 @@ from .math.casts import STABLEHLO_CASTS
 from .math.reduction import REDUCTIONS, legalize_reductions
 from .math.rules import QuantizedOperation, Rule, rules
 
-__all__ = ["LegalizeQuantToMath"]
-
 
 @dataclass(frozen=True)
 class LegalizeQuantToMath(ModulePass):

@@ -54,8 +54,6 @@ from ...errors import Remark
 from ..base import ModulePass, walk
 from .retyping import Retyping, has_type, owner_block
 
-__all__ = ["LegalizeQuantizedOpToQdq"]
-
 
 @dataclass(frozen=True)
 class LegalizeQuantizedOpToQdq(ModulePass):

@@ -35,8 +35,6 @@ from ...numerics.element_types import U8, ElementType
 from ...numerics.packed_integers import integer_at
 from ..base import UNCHANGED, ModulePass, named
 
-__all__ = ["LowerPackedStorage"]
-
 
 @dataclass(frozen=True)
 class LowerPackedStorage(ModulePass):

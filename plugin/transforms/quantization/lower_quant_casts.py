@@ -53,8 +53,6 @@ from .casts.run_time_checks import check_block_count, check_parameter_extents
 from .casts.unranked import RankedAroundAxes
 from .math.operands import check_scales
 
-__all__ = ["LowerQuantCasts"]
-
 
 @dataclass(frozen=True)
 class LowerQuantCasts(ModulePass):

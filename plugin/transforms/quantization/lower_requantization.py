@@ -39,8 +39,6 @@ from ...errors import Remark
 from ...numerics.requantization import Requantization, requantize
 from ..base import ModulePass, NoMatch, apply_patterns
 
-__all__ = ["LowerRequantization"]
-
 
 @dataclass(frozen=True)
 class LowerRequantization(ModulePass):

@@ -30,8 +30,6 @@ from ...errors import Remark
 from ...numerics.array_functions import convert
 from ..base import ModulePass, NoMatch, apply_patterns
 
-__all__ = ["LowerSaturation"]
-
 
 @dataclass(frozen=True)
 class LowerSaturation(ModulePass):

@@ -37,8 +37,6 @@ from ...errors import Remark, UnsupportedError
 from ...numerics.element_types import I64
 from ..base import UNCHANGED, ModulePass, TypePredicate, named, record_signature, walk
 
-__all__ = ["LowerUnrankedTensors"]
-
 
 @dataclass(frozen=True)
 class LowerUnrankedTensors(ModulePass):

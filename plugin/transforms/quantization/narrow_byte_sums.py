@@ -62,8 +62,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, I64, U8, Array, ElementType
 from ..base import UNCHANGED, ModulePass, named
 
-__all__ = ["NarrowByteSums"]
-
 _CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
 _MAX_OPERATIONS = 64

@@ -49,8 +49,6 @@ from ...numerics.requantization import TIE_BITS, Term
 from ..base import UNCHANGED, ModulePass, named, producer_of
 from .math.contraction import CONTRACTIONS, Contraction
 
-__all__ = ["NarrowRequantization"]
-
 _SUBTRACT = "subquant.subtract_zero_point"
 _CASTS = ("subquant.scast", "quant.scast")
 _MOVEMENT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")

@@ -14,8 +14,6 @@ from ...numerics.element_types import ElementType
 from ...numerics.parameters import EXPRESSED_TYPES, ExpressedType
 from .type_rules import check_type, dims, shape_of
 
-__all__ = ["OPERATION_CHECKS"]
-
 
 def _container(type_: ir.Type) -> str:
     """A type's shape in words, to compare containers: "scalar", "unranked" or "4x?"."""

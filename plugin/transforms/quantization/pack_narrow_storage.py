@@ -45,8 +45,6 @@ from ...errors import Remark
 from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, plane_shapes
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_of, record_signature
 
-__all__ = ["PackNarrowStorage"]
-
 _MIN_PACKED_ELEMENTS = 256
 """Minimum number of elements of a packed constant."""
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 
 from ...core._mlir import Operation, Value, ir
 
-__all__ = ["Retyping", "has_type", "is_float_tensor", "owner_block", "why_invalid"]
-
 
 class Retyping:
     """A list of changes; `undo` reverts them, last first."""

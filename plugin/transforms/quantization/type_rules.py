@@ -16,8 +16,6 @@ from ...errors import VerificationError
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters
 
-__all__ = ["check_type", "dims", "shape_of"]
-
 
 def check_type(type_: ir.Type, op: Operation, what: str, *, lenient: bool) -> None:
     """Check one quantized type with its container.

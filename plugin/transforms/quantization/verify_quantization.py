@@ -31,8 +31,6 @@ from ..base import UNCHANGED, ModulePass, walk
 from .operation_rules import OPERATION_CHECKS
 from .type_rules import check_type
 
-__all__ = ["VerifyQuantization"]
-
 
 @dataclass(frozen=True)
 class VerifyQuantization(ModulePass):

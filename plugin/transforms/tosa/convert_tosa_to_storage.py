@@ -46,8 +46,6 @@ from ...errors import Remark, UnsupportedError
 from ...numerics.parameters import StorageType
 from ..base import UNCHANGED, ModulePass, TypePredicate, convert_signature, producer_of, walk
 
-__all__ = ["ConvertTosaToStorage"]
-
 _CASTS = ("builtin.unrealized_conversion_cast",)
 _MOVES = frozenset(
     f"tosa.{name}"

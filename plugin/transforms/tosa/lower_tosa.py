@@ -28,8 +28,6 @@ from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, apply_patterns, named, walk
 from .transposed_convolution import lower_transpose_conv2d
 
-__all__ = ["LowerTosa"]
-
 _PASSES = (
     "builtin.module(func.func("
     "tosa-make-broadcastable,tosa-to-linalg-named,tosa-to-linalg,"

@@ -43,8 +43,6 @@ from ...numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ...numerics.parameters import StorageType
 from ..base import ModulePass, NoMatch, apply_patterns
 
-__all__ = ["LowerTosaRescale"]
-
 _CONSTANTS = ("tosa.const", "arith.constant")
 _FLAGS = ("scale32", "per_channel", "input_unsigned", "output_unsigned")
 

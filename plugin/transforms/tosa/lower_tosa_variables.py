@@ -34,8 +34,6 @@ from ...emit.operation import splat, tensor_type
 from ...errors import Remark, UnsupportedError
 from ..base import UNCHANGED, ModulePass, walk
 
-__all__ = ["LowerTosaVariables"]
-
 
 @dataclass(frozen=True)
 class LowerTosaVariables(ModulePass):

@@ -82,8 +82,6 @@ from ..base import ModulePass, NoMatch, walk
 from ..quantization.math.operands import Operand, difference_of_blocks
 from .rescale_plan import I32_MAX, RescalePlan, RescalePlanner
 
-__all__ = ["QuantLegalizeToTosaRescale"]
-
 _MODES = {"single": "SINGLE_ROUND", "double": "DOUBLE_ROUND", "inexact": "INEXACT_ROUND"}
 _MIN_REPORTED_BOUND = Fraction(3, 2)
 """Steps; below it an integer is at most one step from the rounded exact one."""

@@ -18,8 +18,6 @@ from ...numerics.parameters import QuantizationParameters
 from ..base import NoMatch
 from ..quantization.math.operands import Operand
 
-__all__ = ["I32_MAX", "RescalePlan", "RescalePlanner"]
-
 I32_MAX = (1 << 31) - 1
 _HEADROOM_BITS = {31: 20, 15: 12}
 """Headroom of operands, by the bits of multipliers."""

@@ -54,8 +54,6 @@ from ...numerics.array_functions import convert
 from ...numerics.element_types import I64, AnyArray, Array
 from ..base import ModulePass, producer_of, walk
 
-__all__ = ["TosaRescaleLegalizeToStablehlo"]
-
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 
 

@@ -26,8 +26,6 @@ from ...emit import linalg, tosa
 from ...emit.operation import integers, is_dynamic, with_shape
 from ...errors import UnsupportedError
 
-__all__ = ["lower_transpose_conv2d"]
-
 
 def lower_transpose_conv2d(op: Operation, rewriter: Rewriter) -> None:
     """Rewrite a transposed convolution as a convolution, in operations of TOSA.

@@ -6,8 +6,6 @@ import subprocess
 from collections.abc import Collection
 from pathlib import Path
 
-__all__ = ["HIDDEN", "build"]
-
 HIDDEN = "SUBQUANT_HIDDEN"
 """The environment variable of a process whose `cpuid` reports no more than AVX2."""
 

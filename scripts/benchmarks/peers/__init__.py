@@ -13,17 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = [
-    "DOT_PRODUCTS",
-    "HOST",
-    "Array",
-    "Case",
-    "Prepared",
-    "Unsupported",
-    "features_of",
-    "target_cpu",
-]
-
 Array = np.ndarray[Any, Any]
 Case = dict[str, Any]
 HOST = "host"

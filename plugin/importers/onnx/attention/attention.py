@@ -19,17 +19,6 @@ from ....numerics.element_types import F32, F64, I32, AnyArray, ElementType
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, computing_type, float_input
 
-__all__ = [
-    "Attended",
-    "attend",
-    "bias_beside_scores",
-    "positions",
-    "split_heads",
-    "sum_of_biases",
-    "window_bias",
-    "with_past",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Attended:

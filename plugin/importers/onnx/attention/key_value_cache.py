@@ -21,8 +21,6 @@ from ..call import Call
 from ..elementwise.float_operands import element_type, float_input
 from .attention import positions
 
-__all__ = ["CacheFormat", "present"]
-
 
 @dataclass(frozen=True, eq=False)
 class CacheFormat:

@@ -13,8 +13,6 @@ from ....numerics.element_types import I32, AnyArray
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, float_input
 
-__all__ = ["rotated", "rows_of"]
-
 
 def rows_of(call: Call, table: AnyArray, indices: AnyArray, name: str) -> AnyArray:
     """Return the rows of a table ``[rows, width]`` for indices of any shape.

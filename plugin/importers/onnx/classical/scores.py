@@ -11,9 +11,6 @@ from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call
 
-__all__ = ["feature_rows", "first_greatest", "floats", "integer_labels", "logistic",
-           "post_transformed", "texts"]  # fmt: skip
-
 _NEARLY_ZERO = 1e-7
 """SOFTMAX_ZERO treats scores up to this magnitude as 0."""
 

@@ -18,8 +18,6 @@ from ..quantization.expressed import (
     scale_product,
 )
 
-__all__ = ["accumulator", "add_bias", "product_factor", "reason_for_floats"]
-
 
 def accumulator(
     weights: AnyArray, weight_bound: int, input_bound: int, axes: tuple[int, ...]

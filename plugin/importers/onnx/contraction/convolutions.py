@@ -23,8 +23,6 @@ from ..quantization.expressed import Quantized, ScaledSum, accumulator_type
 from ..quantization.quantize_linear import grid, quantized, stored
 from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
 
-__all__ = ["bias_of", "convolution", "padding"]
-
 
 def _geometry(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple[
     list[tuple[int, int]], tuple[int, ...], tuple[int, ...], int

@@ -30,8 +30,6 @@ from ..quantization.expressed import (
 from ..quantization.quantize_linear import dynamically_quantized, grid, quantized, stored
 from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
 
-__all__ = ["integer_matmul", "matmul", "per_row", "required_integer_matmul"]
-
 
 def matmul(call: Call, left: AnyArray, right: AnyArray, dtype: DType) -> AnyArray:
     """Multiply as ``np.matmul``, accumulating in a dtype; a right matrix is not repeated."""

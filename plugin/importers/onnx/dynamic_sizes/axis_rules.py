@@ -16,8 +16,6 @@ from typing import TypeAlias
 
 from .bounded_node import BoundedNode
 
-__all__ = ["RULES", "elementwise"]
-
 _Rule: TypeAlias = Callable[[BoundedNode], "int | None"]
 
 

@@ -13,8 +13,6 @@ from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, Typed
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
 
-__all__ = ["HANDLERS", "BoundedNode", "Compute", "handles"]
-
 Compute: TypeAlias = Callable[[Call], list[Operand]]
 """The function computes a node whose inputs are no bounded tensors."""
 

@@ -19,8 +19,6 @@ from .axis_rules import RULES
 from .bounded_node import HANDLERS, BoundedNode, Compute
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
 
-__all__ = ["SIZE_PRODUCERS", "compute_bounded", "has_bounded_inputs", "value_objects"]
-
 SIZE_PRODUCERS = frozenset(("Compress", "NonMaxSuppression", "NonZero", "Unique"))
 """Operators that compute a dimension size: those of the same inputs have the same one.
 

@@ -24,17 +24,6 @@ from ....numerics.array_functions import Symbolic, convert, is_known, take
 from ....numerics.element_types import I32, AnyArray, Array, DType, ElementType
 from ....numerics.ordering import cumulative
 
-__all__ = [
-    "BOUNDED_REFUSAL",
-    "COUNT_CODE_LIMIT",
-    "DYNAMIC_SIZE_ADVICE",
-    "BoundedTensor",
-    "ShapeValue",
-    "bounded",
-    "is_valid_row",
-    "true_positions",
-]
-
 DYNAMIC_SIZE_ADVICE = (
     "the number of its rows is known only when the program runs; make the tensor a result of the "
     "model and compute this after the call, or use a mask in place of NonZero"

@@ -30,8 +30,6 @@ from ..call import Call, Typed, importer
 from ..movement.shapes import moved
 from .bounded_tensor import bounded, true_positions
 
-__all__ = ["compressed", "coordinates_of", "is_non_zero"]
-
 
 @importer("NonZero")
 def non_zero(call: Call) -> Typed:

@@ -26,8 +26,6 @@ from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Operand
 from .bounded_tensor import COUNT_CODE_LIMIT, BoundedTensor, ShapeValue
 
-__all__ = ["compute_shape_values", "has_shape_values"]
-
 _MOVING: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(
         ("Cast", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Unsqueeze"), (0,)

@@ -13,8 +13,6 @@ import numpy as np
 from ..call import Call
 from ..reading.model import Node
 
-__all__ = ["upper_bound"]
-
 _MAX_NODES = 64
 """The greatest length of a chain of nodes that is followed."""
 _ELEMENTS_OF_FIRST_INPUT = (

@@ -20,8 +20,6 @@ from ..call import Call, Typed, importer
 from .arithmetic import broadcast_shapes
 from .float_operands import along_axis, as_input_type, float_input, number_like
 
-__all__ = ["clipped", "hard_sigmoid", "leaky", "rectified", "sigmoid", "softplus"]
-
 
 def sigmoid(x: AnyArray) -> AnyArray:
     """``1 / (1 + exp(-x))``."""

@@ -20,8 +20,6 @@ from ..call import Call, Typed, importer
 from ..reading.model import ELEMENTS
 from .float_operands import in_f32
 
-__all__ = ["added", "broadcast_shapes", "multiplied", "negated", "subtracted"]
-
 
 def broadcast_shapes(call: Call, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Return the shape that shapes broadcast to, as NumPy does."""

@@ -14,19 +14,6 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, F64, AnyArray, DType, ElementType
 from ..call import Call
 
-__all__ = [
-    "along_axis",
-    "as_input_type",
-    "computing_dtype",
-    "computing_type",
-    "element_type",
-    "float_input",
-    "in_f32",
-    "number_like",
-    "optional_float",
-    "refuse_inputs",
-]
-
 
 def element_type(call: Call, index: int) -> ElementType:
     """Return the element type of an input."""

@@ -19,8 +19,6 @@ from ..call import Call, importer
 from .activations import hard_sigmoid, sigmoid
 from .float_operands import as_input_type, float_input, optional_float
 
-__all__ = ["activated"]
-
 
 def _gelu(x: AnyArray) -> AnyArray:
     """``x / 2 * (1 + erf(x / sqrt(2)))``."""

@@ -17,8 +17,6 @@ from ....numerics.element_types import AnyArray
 from ..call import Call
 from ..contraction.convolutions import padding
 
-__all__ = ["PoolGeometry", "pad_images", "pool_geometry", "pool_windows", "window_elements"]
-
 
 @dataclass(frozen=True)
 class PoolGeometry:

@@ -21,8 +21,6 @@ from ..quantization.expressed import Quantized
 from ..reading.model import element_of
 from .shapes import moved
 
-__all__ = ["pad_constant", "take_constant"]
-
 _MAX_RUNS = 8
 """The greatest number of slices whose concatenation replaces a gather."""
 

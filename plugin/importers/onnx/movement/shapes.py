@@ -17,8 +17,6 @@ from ..call import Call, Typed, importer, type_of_dtype
 from ..quantization.expressed import Quantized
 from ..reading.model import Tensor
 
-__all__ = ["moved"]
-
 
 def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
     """Move the elements of the first input; a quantized one stays integers if it has one scale."""

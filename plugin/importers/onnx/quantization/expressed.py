@@ -24,20 +24,6 @@ from ....numerics.parameters import ExpressedType, StorageType
 from ....numerics.requantization import Term, requantize
 from ..reading.model import element_of
 
-__all__ = [
-    "ExpressedValue",
-    "Lift",
-    "Quantized",
-    "ScaledSum",
-    "ScaledTerm",
-    "accumulator_type",
-    "add_zero_points",
-    "requantize_sum",
-    "round_to_steps",
-    "scale_factor",
-    "scale_product",
-]
-
 Lift: TypeAlias = Callable[[Array, ElementType], AnyArray]
 """The function makes an array a value of the program, if one is written."""
 

@@ -31,8 +31,6 @@ from .expressed import (
     round_to_steps,
 )
 
-__all__ = ["dynamically_quantized", "grid", "parameters", "quantized", "stored"]
-
 _STORAGE = frozenset(
     ("INT2", "UINT2", "INT4", "UINT4", "INT8", "UINT8", "INT16", "UINT16", "INT32")
 )

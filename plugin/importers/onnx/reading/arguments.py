@@ -14,8 +14,6 @@ from ....errors import Place, SubquantError, UnsupportedError, UsageError, expec
 from ...options import ImportOptions
 from .model import Model, TensorType, is_too_large
 
-__all__ = ["Argument", "arguments_of", "open_dimensions"]
-
 
 @dataclass(frozen=True)
 class Argument:

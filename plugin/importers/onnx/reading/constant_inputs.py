@@ -9,8 +9,6 @@ from ....errors import Place
 from ...input_values import InputType, input_constants
 from .model import Model, Tensor, element_of
 
-__all__ = ["with_input_values"]
-
 
 def with_input_values(model: Model, values: Sequence[str]) -> Model:
     """Replace inputs of a model by constants.

@@ -15,9 +15,6 @@ from typing import Any
 from ....errors import printable, quoted
 from ....numerics.element_types import SHARED_NAMES, Array, ElementType
 
-__all__ = ["ELEMENTS", "Model", "Node", "Subgraph", "Tensor", "TensorType", "element_of",
-           "is_too_large"]  # fmt: skip
-
 ELEMENTS = {
     "FLOAT": "f32",
     "DOUBLE": "f64",

@@ -15,8 +15,6 @@ from typing import Any
 from ....core.read_record import Irrelevant, ReadRecord
 from ....errors import Place
 
-__all__ = ["check_fields"]
-
 _DESCRIPTION = (
     Irrelevant("doc_string", "is documentation"),
     Irrelevant("metadata_props", "describes; no operator reads it"),

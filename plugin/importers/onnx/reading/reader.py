@@ -21,8 +21,6 @@ from .model import Model, Node, Subgraph, Tensor, TensorType
 from .protobuf_fields import check_fields
 from .tensor_reader import TensorReader, first_line
 
-__all__ = ["external_files", "read_onnx", "with_external_data"]
-
 _DEPRECATED_GROUPS = range(18, 21)
 """GroupNormalization is deprecated in these operator sets: it had parameters of each group, and has
 the same inputs and attributes since."""

@@ -19,8 +19,6 @@ from ....numerics.element_types import AnyArray
 from ..call import Call
 from ..elementwise.activations import hard_sigmoid, sigmoid, softplus
 
-__all__ = ["Function", "functions_of"]
-
 Function: TypeAlias = Callable[[AnyArray], AnyArray]
 """An activation function."""
 

@@ -26,8 +26,6 @@ from ....numerics.element_types import F32, I32, AnyArray, ElementType
 from ..call import Call
 from .activations import Function, functions_of
 
-__all__ = ["FloatProducts", "Layer", "Products", "Step", "element_of_layer"]
-
 Step = Callable[..., Sequence[AnyArray]]
 """The function takes the gates' products of an input and the states, and returns the states."""
 

@@ -13,8 +13,6 @@ from ....numerics.element_types import AnyArray
 from ..call import Call, importer
 from .layer import FloatProducts, Layer, Step, element_of_layer
 
-__all__ = ["LSTM_FUNCTIONS", "lstm_of"]
-
 LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 """The default activation functions f, g and h of an LSTM."""
 

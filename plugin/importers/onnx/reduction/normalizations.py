@@ -27,8 +27,6 @@ from ..elementwise.float_operands import (
     optional_float,
 )
 
-__all__ = ["normalized"]
-
 
 def normalized(
     x: AnyArray, axes: Sequence[int], epsilon: float, *, is_centered: bool = True

@@ -18,8 +18,6 @@ from ....numerics.ordering import cumulative, greatest_first
 from ..call import Call, Typed, importer
 from ..elementwise.float_operands import along_axis
 
-__all__ = ["ordered_keys"]
-
 
 def ordered_keys(value: AnyArray) -> AnyArray:
     """Return elements as f32, f64, i32 or i64, in the same order."""

@@ -17,8 +17,6 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
 from ..call import Call, Typed, importer
 
-__all__ = ["greatest", "least", "reduced", "reduction_axes"]
-
 
 def reduction_axes(call: Call, rank: int) -> list[int] | None:
     """Return the axes that a node reduces, from 0; None where it reduces nothing."""

@@ -17,8 +17,6 @@ from typing import Any
 
 from ....errors import quoted
 
-__all__ = ["problem_of_attribute"]
-
 
 @dataclass(frozen=True)
 class _Range:

@@ -14,8 +14,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CONTRIBUTED", "ContributedSchema", "SchemaInput", "problem_of"]
-
 _DOMAIN = "com.microsoft."
 _IN_ONNX_DOMAIN = frozenset(("SimplifiedLayerNormalization",))
 """The operators that ONNX Runtime has in ONNX's own domain, and ONNX lacks."""

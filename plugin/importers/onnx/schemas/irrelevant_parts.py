@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from ....core.read_record import Irrelevant
 
-__all__ = ["irrelevant_parts"]
-
 _CHUNK_SIZE = Irrelevant("chunk_size", "tunes an algorithm with the same results")
 _SATURATE = Irrelevant("saturate", "holds for floats of 8 bits only")
 _HITRATES = Irrelevant("nodes_hitrates*", "says how often training visited a node")

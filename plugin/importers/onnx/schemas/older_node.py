@@ -12,8 +12,6 @@ from ....errors import SubquantError, UnsupportedError
 from ....numerics.element_types import Array
 from ..call import Call, Operand, Typed, type_of_dtype
 
-__all__ = ["RULES", "OlderNode", "Results", "Rule", "before"]
-
 
 @dataclass(frozen=True)
 class OlderNode:

@@ -21,8 +21,6 @@ from ..call import Operand
 from ..reading.model import Model, Node, Subgraph, Tensor
 from ..reading.reader import read_onnx
 
-__all__ = ["evaluated", "function_body"]
-
 _LARGEST_CONSTANT = 64
 """The number of elements up to which a constant operand is written into a model: shapes, axes."""
 

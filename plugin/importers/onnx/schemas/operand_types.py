@@ -17,8 +17,6 @@ from typing import Any
 from ..call import Call
 from .contributed_schemas import CONTRIBUTED, SchemaInput
 
-__all__ = ["check_operand_types"]
-
 _CONTAINERS = (("SEQUENCE", "SEQ("), ("OPTIONAL", "OPTIONAL("))
 """The types of values that are known while a program is written, and their names in schemas."""
 _MAX_TYPES = 4

@@ -23,8 +23,6 @@ from ..reading.model import Node
 from . import opset_rules  # noqa: F401  (it registers rules)
 from .older_node import RULES, OlderNode, Results
 
-__all__ = ["OLDEST_OPSET", "convert_to_newest", "newest_opset"]
-
 OLDEST_OPSET = 7
 """The first operator set that is accepted."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["REFUSED_OPERATORS"]
-
 _RANDOM = (
     "it makes random numbers, which differ at each call; make its result an input of the model"
 )

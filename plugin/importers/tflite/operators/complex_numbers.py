@@ -19,8 +19,6 @@ from ..call import Call, importer
 from ..data_movement import MOVED_INPUTS
 from ..operand import ComplexValue, Operand
 
-__all__ = ["compute_by_component", "has_complex_operands"]
-
 _COMPLEX_TO_REAL = frozenset(("COMPLEX_ABS", "IMAG", "REAL"))
 
 

@@ -18,8 +18,6 @@ from . import dynamic_range
 from .integer_contraction import IntegerContraction, add_float_bias, bias_operand
 from .padding import pad_or_crop, spread
 
-__all__ = ["spread_images"]
-
 
 @importer("CONV_2D")
 def conv_2d(call: Call) -> AnyArray:

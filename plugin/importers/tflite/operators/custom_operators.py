@@ -20,8 +20,6 @@ from ..call import Call, custom_importer
 from ..reading.flexbuffer import read_map
 from .convolutions import spread_images
 
-__all__ = ["CustomOptions"]
-
 
 class CustomOptions:
     """The options of a custom operator; an option that is neither read nor irrelevant is an error.

@@ -13,8 +13,6 @@ from ....numerics.element_types import I32, AnyArray
 from ....numerics.ordering import reduce_rows
 from ..call import Call, importer
 
-__all__ = ["suppress"]
-
 _REMOVED = np.float32(-np.inf)
 
 

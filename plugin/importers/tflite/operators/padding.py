@@ -10,8 +10,6 @@ import numpy as np
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
 
-__all__ = ["pad_or_crop", "spread"]
-
 
 @importer("PAD", "PADV2")
 def pad(call: Call) -> AnyArray:

@@ -19,9 +19,6 @@ from ..arithmetic.requantization import rescale, saturating_cast
 from ..call import Call, importer
 from . import dynamic_range
 
-__all__ = ["from_time_major", "merge_directions", "multiply_weights", "to_time_major"]
-
-
 # -- layouts and products of all recurrent operators ----------------------------------------------
 
 

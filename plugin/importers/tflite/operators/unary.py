@@ -20,8 +20,6 @@ from ..arithmetic.lookup_tables import in_f64, interpolate, interpolation_table,
 from ..arithmetic.requantization import multiplier_and_exponent, rescale, rescale_by
 from ..call import Call, importer
 
-__all__ = ["apply_by_table", "tabulate_storage"]
-
 _ONE = np.float32(1)
 
 

@@ -15,8 +15,6 @@ from ....numerics.element_types import Array
 from ...flatbuffer import Table, scalar, string, table, tables, union, unread, vector
 from .operator_options import OPTIONS, OPTIONS_2
 
-__all__ = ["ACTIVATIONS", "MAGIC", "OPERATORS", "PADDINGS", "TENSOR_TYPES", "ModelTable"]
-
 MAGIC = b"TFL3"
 """Bytes 4 to 7 of a model."""
 

@@ -13,8 +13,6 @@ from typing import Literal
 from ....core._mlir import ir
 from ....emit.operation import is_dynamic
 
-__all__ = ["AxisKind", "BlockAxes"]
-
 AxisKind = Literal["whole", "unit", "split", "ragged"]
 
 

@@ -14,8 +14,6 @@ from ....emit import linalg
 from ....emit.operation import is_dynamic, tensor_type
 from .block_axes import BlockAxes
 
-__all__ = ["map_by_block", "without_whole_axes"]
-
 
 def map_by_block(
     source: Value,

@@ -8,8 +8,6 @@ from .... import emit
 from ....core._mlir import Operation, Value, place_of
 from ....emit import linalg
 
-__all__ = ["check_block_count", "check_parameter_extents", "name_and_place"]
-
 
 def name_and_place(op: Operation) -> str:
     """An operation's name and location, for messages at run time."""

@@ -17,8 +17,6 @@ from ....errors import UnsupportedError
 from ....numerics.parameters import QuantizationParameters
 from .run_time_checks import check_block_count, name_and_place
 
-__all__ = ["RankedAroundAxes"]
-
 
 @dataclass(frozen=True)
 class RankedAroundAxes:

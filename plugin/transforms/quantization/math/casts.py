@@ -11,8 +11,6 @@ from ....emit import as_quantized, linalg, stored, tensor
 from .operands import dequantize_blocks, quantize_blocks, split_blocks
 from .rules import QuantizedOperation, lowers
 
-__all__ = ["STABLEHLO_CASTS"]
-
 
 @lowers("stablehlo.uniform_quantize")
 def uniform_quantize(op: QuantizedOperation) -> Value:

@@ -42,8 +42,6 @@ from ....numerics.parameters import ExpressedType
 from .operands import Operand
 from .rules import QuantizedOperation, element_names, lowers
 
-__all__ = ["CONTRACTIONS", "MOST_AT_ONCE", "Contraction", "Side"]
-
 CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
 _WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
 MOST_AT_ONCE = 1 << 17

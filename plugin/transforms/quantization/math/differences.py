@@ -31,8 +31,6 @@ from ....numerics.element_types import I8, I16, I32, Array
 from ...base import producer_of
 from .contraction import Contraction
 
-__all__ = ["raise_differences"]
-
 _LOW, _HIGH = -128, 127
 
 

@@ -24,19 +24,6 @@ from ....numerics.casts import Cast, Division
 from ....numerics.element_types import I32, I64, Array, ElementType
 from ....numerics.parameters import ExpressedType, QuantizationParameters
 
-__all__ = [
-    "Operand",
-    "check_scales",
-    "dequantize",
-    "dequantize_blocks",
-    "difference_of_blocks",
-    "float_type",
-    "quantize",
-    "quantize_blocks",
-    "same_values",
-    "split_blocks",
-]
-
 
 def same_values(left: QuantizationParameters, right: QuantizationParameters) -> bool:
     """True if equal storage values express equal values, whatever axis is quantized."""

@@ -33,8 +33,6 @@ from ....numerics.parameters import QuantizationParameters
 from ...base import producer_of, replace_uses
 from .operands import Operand
 
-__all__ = ["REDUCTIONS", "legalize_reductions"]
-
 REDUCTIONS = frozenset(of_category("reduction"))
 _WITH_ONE_BODY = ("stablehlo.all_reduce", "stablehlo.collective_reduce", "stablehlo.reduce_scatter")
 

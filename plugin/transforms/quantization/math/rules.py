@@ -26,8 +26,6 @@ from ....numerics.casts import Division
 from ....numerics.parameters import QuantizationParameters
 from .operands import Operand, dequantize, quantize
 
-__all__ = ["NO_RULE", "QuantizedOperation", "Results", "Rule", "lowers", "rules"]
-
 Results: TypeAlias = Value | Sequence[Value] | None
 """A value, several, or None if the operation stays."""
 

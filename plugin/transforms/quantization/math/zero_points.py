@@ -37,8 +37,6 @@ from ...base import producer_of
 from .contraction import MOST_AT_ONCE, Contraction, Side
 from .operands import Operand, difference_of_blocks
 
-__all__ = ["correct_zero_points"]
-
 
 def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
     """Write a contraction of two ``subquant.subtract_zero_point`` on the storage values.
