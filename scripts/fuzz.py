@@ -592,7 +592,7 @@ UPSTREAM = (
 @kind(12)
 def pipelines(rng: random.Random, corpus: Corpus) -> Case:
     """Passes in any order on modules, changed or not."""
-    from subquant.core.option_fields import choices_of
+    from subquant.core.option_fields import choices_of, spelling_of
     from subquant.transforms import PASSES, load_pass
 
     steps = []
@@ -605,7 +605,8 @@ def pipelines(rng: random.Random, corpus: Corpus) -> Case:
         for option in dataclasses.fields(load_pass(name)):
             if rng.random() < 0.3:
                 choices = choices_of(load_pass(name), option.name) or ("true", "false", "7")
-                options.append(f"{option.name}={rng.choice([*choices, 'x'])}".replace("_", "-"))
+                value = rng.choice([*choices, "x"])
+                options.append(f"{spelling_of(option)}={value}".replace("_", "-"))
         steps.append(name + (f"{{{' '.join(options)}}}" if options else ""))
     passes = ",".join(steps)
     if rng.random() < 0.15:

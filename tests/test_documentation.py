@@ -19,6 +19,7 @@ import pytest
 
 from documentation import LANGUAGES, Session, blocks_of, commands_of, is_as_shown, rewrite
 from programs import LONG
+from subquant.core.option_fields import spelling_of
 from subquant.importers.onnx.call import IMPORTERS as ONNX_IMPORTERS
 from subquant.importers.tflite.call import IMPORTERS as TFLITE_IMPORTERS
 from subquant.layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES
@@ -143,7 +144,7 @@ def test_the_table_of_passes_is_that_of_the_code() -> None:
     rows = dict(re.findall(r"^\| \[`([a-z0-9-]+)`\]\(#\1\) \| (.*) \|$", page, re.MULTILINE))
     assert list(rows) == list(PASSES)
     for name, text in rows.items():
-        options = {field.name: field.type for field in fields(load_pass(name))}
+        options = [spelling_of(field) for field in fields(load_pass(name))]
         written = text.partition("option")[2]
         for option in re.findall(r"`([a-z0-9-]+)(?:=[^`]*)?`", written):
             assert option.replace("-", "_") in options, f"{name}: {option}"

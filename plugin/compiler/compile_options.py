@@ -43,13 +43,13 @@ class CompileOptions:
         zero_points: as `subquant.core.option_fields.ZeroPoints`; ``auto`` is the fastest one in
             measurements: ``mixed`` for llvm-cpu, ``after`` for vulkan.
         kernels: as `subquant.core.option_fields.KernelChoice`.
-        joined_products: consecutive kernel calls with at most this number of int8
+        fuse_below_macs: consecutive kernel calls with at most this number of int8
             multiply-accumulates each become one dispatch
             (`subquant.kernels.fusion.dispatch_fusion`); 0 for none.
         semantics: as `subquant.core.option_fields.Semantics`.
         batch: the first dimension of the inputs of a TensorFlow Lite model: a number, ``dynamic``,
             or "" for that of the file.
-        extents: ``name=N`` for each other dynamic dimension of a model.
+        dims: ``name=N`` for each other dynamic dimension of a model.
         input_values: ``name=number`` or ``name=number,number,...`` for each input of a model that
             becomes a constant; storage values for a quantized input.
         every_tensor: return all results of the operators of a TensorFlow Lite model.

@@ -19,7 +19,7 @@ from ..core._mlir import (
     register_upstream_passes,
     translate_errors,
 )
-from ..core.option_fields import parse_option
+from ..core.option_fields import parse_option, spelling_of
 from ..emit.operation import types_cached
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
@@ -76,7 +76,7 @@ def text_of_pass(step: ModulePass) -> str:
     if isinstance(step, UpstreamPass):
         return step.text
     options_with_defaults = [
-        (each.name, getattr(step, each.name), each.default) for each in fields(step)
+        (spelling_of(each), getattr(step, each.name), each.default) for each in fields(step)
     ]
     options = [
         f"{name.replace('_', '-')}={str(value).lower() if isinstance(value, bool) else value}"
@@ -167,7 +167,7 @@ def _create(name: str, options: str) -> ModulePass:
     if name not in PASSES:
         return UpstreamPass(text=name + options)
     pass_class = load_pass(name)
-    known = {field.name: field for field in fields(pass_class)}
+    known = {spelling_of(field): field for field in fields(pass_class)}
     values: dict[str, Any] = {}
     for item in re.split(r"[\s,]+", options.strip("{}").strip()) if options else ():
         if not item:
@@ -179,7 +179,7 @@ def _create(name: str, options: str) -> ModulePass:
             wrong = key if field is None else ""  # or only its value is missing
             advice = expected_name(wrong, names, "name=value with a name among")
             raise UsageError(f"pass '{name}' has no option {quoted(item)}; {advice}")
-        values[field.name] = parse_option(pass_class, field.name, value, name)
+        values[field.name] = parse_option(pass_class, field.name, value, name, spelling_of(field))
     return pass_class(**values)
 
 
@@ -286,7 +286,7 @@ def compile_pipeline(
                     {
                         "instructions": instructions,
                         "integer_only": options.integer_only,
-                        "joined_products": options.fuse_below_macs,
+                        "fuse_below_macs": options.fuse_below_macs,
                         "explain": options.explain,
                         "parameters": parameters,
                         **requantization,
@@ -299,7 +299,7 @@ def compile_pipeline(
         ("correct-zero-points", {"style": zero_points}),
         ("lower-requantization", requantization),
         ("lower-saturation", {}),
-        ("lower-block-contractions", {"division": division, "rows": 4}),
+        ("lower-block-contractions", {"division": division, "min_gemm_rows": 4}),
         ("lower-attention", {}),
         ("lower-packed-storage", {"containers": options.containers}),
         ("lower-quant-casts", {"rounding": options.rounding, "division": division}),

@@ -11,7 +11,7 @@ import functools
 import operator
 import re
 from collections.abc import Callable
-from dataclasses import field, fields
+from dataclasses import Field, field, fields
 from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_type_hints
 
 from ..errors import UsageError, quoted
@@ -92,6 +92,16 @@ def option(default: Any, help: str, metavar: str | None = None, old_name: str = 
     return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})
 
 
+def pass_option(default: Any, spelling: str) -> Any:
+    """Declare a field of a pass whose name in the text of a pipeline is `spelling`, with ``_``."""
+    return field(default=default, metadata={"spelling": spelling})
+
+
+def spelling_of(declared: Field[Any]) -> str:
+    """Return the name of a field of a pass in the text of a pipeline, with ``_``."""
+    return str(declared.metadata.get("spelling", declared.name))
+
+
 def accept_old_names(options: type[Any]) -> type[Any]:
     """Decorate a dataclass: it accepts fields by their ``old_name``, and has them as properties."""
     names = {
@@ -133,8 +143,18 @@ def check_choices(options: Options, owner: str = "") -> None:
             raise _wrong_choice(name, choices, value, owner)
 
 
-def parse_option(options: type[Options], name: str, text: str, owner: str = "") -> object:
-    """Return the value of a field from text, by the type of the field; else UsageError."""
+def parse_option(
+    options: type[Options], name: str, text: str, owner: str = "", spelling: str = ""
+) -> object:
+    """Return the value of a field from text, by the type of the field; else UsageError.
+
+    Args:
+        options: the class.
+        name: the name of the field.
+        text: the text of the value.
+        owner: the pass, for the message.
+        spelling: the name of the option in the message, if it is not that of the field.
+    """
     choices = choices_of(options, name)
     if choices is not None:
         matching = [choice for choice in choices if str(choice) == text]
@@ -142,7 +162,7 @@ def parse_option(options: type[Options], name: str, text: str, owner: str = "") 
             raise _wrong_choice(name, choices, text, owner)
         return matching[0]
     annotation = annotations_of(options)[name]
-    named = _named(name, owner)
+    named = _named(spelling or name, owner)
     if annotation is int:
         if not re.fullmatch(r"-?\d{1,18}", text):
             raise UsageError(f"{named} must be an integer of 64 bits, got {quoted(text)}")

@@ -32,10 +32,11 @@ from ..kernel_table import KernelCall, KernelTable
 from ..parameters import ModuleGlobals
 from .fused_kernel import FusedCall, FusedKernel, Location, aligned
 
-DEFAULT_FUSED_MACS = 1 << 19
-"""One thread computes this many int8 MACs in 1 to 5 us with AVX512-VNNI.
+DEFAULT_FUSE_BELOW_MACS = 1 << 19
+"""Calls of at most this many int8 MACs are fused (``--fuse-below-macs``, 0 for none).
 
-Limits 4 and 16 times higher make no measurable difference for the networks of MLPerf Tiny.
+One thread computes them in 1 to 5 us with AVX512-VNNI; a dispatch costs 0.25 to 0.5 us. Limits 4
+and 16 times higher make no measurable difference for the networks of MLPerf Tiny.
 """
 _MAX_BINDINGS = 32
 """IREE 3.13 loads no dispatch with more; constants take one, and intermediate results another."""
@@ -47,12 +48,12 @@ _IMMOVABLE = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stable
 """Operations of movable dialects that may have side effects."""
 
 
-def fuse_dispatches(kernels: KernelTable, max_macs: int) -> dict[KernelCall, int]:
+def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCall, int]:
     """Fuse consecutive calls of a kernel table.
 
     Args:
         kernels: the table.
-        max_macs: the int8 multiply-accumulates of a fused call at most.
+        fuse_below_macs: the int8 multiply-accumulates of a fused call at most.
 
     Returns:
         The fused calls, each with the number of other calls in its dispatch.
@@ -60,7 +61,7 @@ def fuse_dispatches(kernels: KernelTable, max_macs: int) -> dict[KernelCall, int
     small = {
         call.operation: call
         for call in kernels.calls
-        if call.kernel.macs is not None and call.kernel.macs <= max_macs
+        if call.kernel.macs is not None and call.kernel.macs <= fuse_below_macs
     }
     fused: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):

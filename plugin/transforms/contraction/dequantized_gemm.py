@@ -1,4 +1,4 @@
-"""A block contraction as a dequantization and a product of matrices: for many rows.
+"""Block contraction as one dequantization and a GEMM: for M >= 4 and 65,536 weights or more.
 
 The loop nest of a block contraction computes a weight's real for each product. That reads few
 bytes, which is what counts where each weight is multiplied once; with several rows of activations
@@ -19,11 +19,11 @@ from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import is_dynamic, tensor_type
 
 _MIN_WEIGHT_ELEMENTS = 1 << 16
-"""The smallest weight that is dequantized once for many rows."""
+"""The number of elements from which on a weight is dequantized once: 256 x 256."""
 
 
-def has_many_rows(contraction: BlockContraction, rows: int) -> bool:
-    """Return True for a GEMM of `rows` static rows or more with a large weight, without windows."""
+def is_gemm(contraction: BlockContraction, min_rows: int) -> bool:
+    """Return True for a GEMM of `min_rows` static rows or more with a large weight, no windows."""
     activations, storage, _ = contraction.indices
     stored = {loop for [(loop, _)] in storage}
     if contraction.activation_type != "float" or any(len(terms) > 1 for terms in activations):
@@ -35,7 +35,7 @@ def has_many_rows(contraction: BlockContraction, rows: int) -> bool:
         extent for extent, [(loop, _)] in zip(shape, activations, strict=True) if loop not in stored
     )
     is_large = math.prod(contraction.storage_shape) >= _MIN_WEIGHT_ELEMENTS
-    return is_large and count >= rows and not any(is_dynamic(extent) for extent in shape)
+    return is_large and count >= min_rows and not any(is_dynamic(extent) for extent in shape)
 
 
 def matrix_product(contraction: BlockContraction, result: ir.Type) -> Value:

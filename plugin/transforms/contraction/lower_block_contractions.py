@@ -33,6 +33,7 @@ from typing import ClassVar
 import numpy as np
 
 from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core.option_fields import pass_option
 from ...dialects.block_contraction import BlockContraction, Term, sum_type
 from ...dialects.dense import array_of_dense, dense_of_array
 from ...dialects.subquant import BLOCK_CONTRACTION
@@ -48,7 +49,7 @@ from ...numerics.element_types import I8, U8
 from ...numerics.packed_integers import integer_at
 from ...numerics.parameters import ExpressedType
 from ..base import ModulePass, NoMatch, Pattern, apply_patterns
-from .dequantized_gemm import has_many_rows, matrix_product
+from .dequantized_gemm import is_gemm, matrix_product
 
 
 @dataclass(frozen=True)
@@ -57,21 +58,21 @@ class LowerBlockContractions(ModulePass):
 
     Options:
         division: see ``lower-quant-casts``, for the rounding of activations to int8.
-        rows: the number of rows from which on a large weight is dequantized into a tensor for a
-            GEMM (`dequantized_gemm`); 0 for never.
+        min_gemm_rows: ``rows`` in a pipeline: the M from which on a large weight is dequantized to
+            a tensor, once, for a GEMM (`dequantized_gemm`); 0 for never. Compilations set 4.
     """
 
     name: ClassVar[str] = "lower-block-contractions"
 
     division: Division = "native"
-    rows: int = 0
+    min_gemm_rows: int = pass_option(0, "rows")
 
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`."""
 
         def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             contraction = _in_order_of_result(BlockContraction.of(op))
-            if self.rows and has_many_rows(contraction, self.rows):
+            if self.min_gemm_rows and is_gemm(contraction, self.min_gemm_rows):
                 rewriter.replace_op(op, [matrix_product(contraction, op.results[0].type)])
                 return None
             nest = _Nest.of(contraction, op.results[0].type, self.division)

@@ -44,7 +44,7 @@ from dataclasses import InitVar, dataclass, replace
 from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, stablehlo
-from ...core.option_fields import FixedPointRounding, RequantizationForm
+from ...core.option_fields import FixedPointRounding, RequantizationForm, pass_option
 from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
@@ -52,7 +52,7 @@ from ...emit import ArrayLike, operation, tensor
 from ...errors import Remark, UsageError, expected_name
 from ...kernels.constant_values import erase_unused
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
-from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSED_MACS, fuse_dispatches
+from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel_table import KernelCall, KernelTable
@@ -98,8 +98,8 @@ class SelectKernels(ModulePass):
         requantization: form of the requantization in fused epilogues, see ``lower-requantization``.
         fixed_point_rounding: see ``lower-requantization``.
         integer_only: requantize without the faster f32 estimates.
-        joined_products: consecutive calls below this number of int8 multiply-accumulates become one
-            dispatch; 0 for none.
+        fuse_below_macs: ``joined-products`` in a pipeline: consecutive calls of at most this number
+            of int8 multiply-accumulates each become one dispatch; 0 for none.
         explain: report for each contraction whether a kernel computes it, or why not.
     """
 
@@ -109,7 +109,7 @@ class SelectKernels(ModulePass):
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
     integer_only: bool = False
-    joined_products: int = DEFAULT_FUSED_MACS
+    fuse_below_macs: int = pass_option(DEFAULT_FUSE_BELOW_MACS, "joined_products")
     explain: bool = False
     parameters: InitVar[ParameterStore | None] = None
 
@@ -152,7 +152,7 @@ class _Selection:
         """Select kernels, merge and fuse their calls, and return the remarks."""
         options, module, kernels = self._options, self._module, self._kernels
         int8 = [] if self._is_gpu else named(module, _INT8)
-        if options.joined_products and not all(
+        if options.fuse_below_macs and not all(
             isinstance(Int8Match.of_shape(op), MatchFailure) for op in int8
         ):
             self._min_macs = MIN_MACS_FUSED
@@ -173,9 +173,9 @@ class _Selection:
         for op in reversed(candidates):
             self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
-        if not self._is_gpu and options.joined_products:
+        if not self._is_gpu and options.fuse_below_macs:
             fuse_elementwise(kernels, INSTRUCTION_SETS[self._instructions].lanes)
-        fused = fuse_dispatches(kernels, options.joined_products)
+        fused = fuse_dispatches(kernels, options.fuse_below_macs)
         for clone in clones:
             clone.finish()
         return [_with_fusion(remark, calls, fused) for remark, calls in reversed(self._remarks)]
