@@ -150,8 +150,8 @@ class Signature:
 
 
 @dataclass(frozen=True)
-class Work:
-    """The estimated cost of a call.
+class WorkEstimate:
+    """Cost estimate of a call, which decides between one thread and several.
 
     Args:
         nanoseconds: the time of one thread.
@@ -165,31 +165,31 @@ class Work:
         return f"{self.nanoseconds} {self.dispatches}"
 
     @classmethod
-    def from_text(cls, text: str) -> Work | None:
+    def from_text(cls, text: str) -> WorkEstimate | None:
         """Return the work of `str`; None for other text, and for no estimate."""
         match = re.fullmatch(r"(\d{1,18}) (\d{1,18})", text)
         return cls(int(match.group(1)), int(match.group(2))) if match else None
 
-    def is_worth(self, threads: int, *, pool: bool) -> bool:
-        """True if several threads take less time than one.
+    def gains_from_threads(self, threads: int, *, pool: bool) -> bool:
+        """True if several threads save more nanoseconds than they cost: to start, and per dispatch.
 
         Args:
             threads: the number of threads.
             pool: the threads are those of a worker pool (`subquant.iree_hooks`), not IREE's.
         """
-        start, each_dispatch = _WORKER_POOL_NANOSECONDS if pool else _IREE_THREADS_NANOSECONDS
+        start, each_dispatch = _WORKER_POOL_OVERHEAD_NS if pool else _IREE_THREADS_OVERHEAD_NS
         saved = self.nanoseconds - self.nanoseconds // threads
         return saved > start + each_dispatch * self.dispatches
 
 
-_WORKER_POOL_NANOSECONDS = (2_000, 500)
-"""The nanoseconds of a worker pool to start, and for each dispatch.
+_WORKER_POOL_OVERHEAD_NS = (2_000, 500)
+"""Overhead of a worker pool in ns: to start, and for each dispatch. A call must save more.
 
 IREE 3.13 on two cores of a Zen 4: a convolution of 20 us on one thread takes a pool of two 12 us,
 and one of 78 us 45.
 """
-_IREE_THREADS_NANOSECONDS = (45_000, 5_000)
-"""The same for IREE's threads, which are woken: 15 us on Emerald Rapids, 50 us on a Zen 4."""
+_IREE_THREADS_OVERHEAD_NS = (45_000, 5_000)
+"""Overhead of IREE's threads in ns, which are woken: 15 us on Emerald Rapids, 50 us on a Zen 4."""
 
 
 _INVALID_JSON_ERRORS = (

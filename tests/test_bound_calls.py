@@ -206,7 +206,7 @@ func.func @main(%x: tensor<64x256xi8>, %w: tensor<256x128xi8>) -> tensor<64x128x
 
 def test_a_worker_pool_and_prepacked_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("subquant.runtime.worker_threads.available_cores", lambda: 2)
-    monkeypatch.setattr("subquant.signature.Work.is_worth", lambda *a, **k: True)
+    monkeypatch.setattr("subquant.signature.WorkEstimate.gains_from_threads", lambda *a, **k: True)
     rng = np.random.default_rng(3)
     x, other = rng.integers(-128, 128, (2, 64, 256)).astype(np.int8)
     weights, more = rng.integers(-128, 128, (2, 256, 128)).astype(np.int8)

@@ -16,7 +16,7 @@ from subquant.errors import UsageError
 from subquant.formats.irpa_writer import create_archive
 from subquant.isolation.limits import available_cores
 from subquant.runtime import Device
-from subquant.signature import Work
+from subquant.signature import WorkEstimate
 
 # -- threads --------------------------------------------------------------------------------------
 
@@ -173,24 +173,24 @@ def test_programs_share_arrays_and_threads(cpu: Device, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("text", ["", "1", "1 2 3", "-1 2", "x 2", "1 2\n"])
 def test_an_invalid_estimate_is_ignored(text: str) -> None:
-    assert Work.from_text(text) is None
+    assert WorkEstimate.from_text(text) is None
 
 
 def test_work_that_gains_by_threads() -> None:
     """IREE's threads are woken for each dispatch; workers of a pool spin."""
     for work, threads, by_iree, by_team in (
-        (Work(5_000, 1), 2, False, False),
-        (Work(5_002, 1), 2, False, True),
-        (Work(5_002, 2), 2, False, False),
-        (Work(100_000, 1), 2, False, True),
-        (Work(100_002, 1), 2, True, True),
-        (Work(100_002, 2), 2, False, True),
-        (Work(80_000, 1), 8, True, True),
-        (Work(10**9, 1), 1, False, False),
+        (WorkEstimate(5_000, 1), 2, False, False),
+        (WorkEstimate(5_002, 1), 2, False, True),
+        (WorkEstimate(5_002, 2), 2, False, False),
+        (WorkEstimate(100_000, 1), 2, False, True),
+        (WorkEstimate(100_002, 1), 2, True, True),
+        (WorkEstimate(100_002, 2), 2, False, True),
+        (WorkEstimate(80_000, 1), 8, True, True),
+        (WorkEstimate(10**9, 1), 1, False, False),
     ):
-        assert work.is_worth(threads, pool=False) == by_iree, work
-        assert work.is_worth(threads, pool=True) == by_team, work
-    assert Work.from_text(str(Work(12, 3))) == Work(12, 3)
+        assert work.gains_from_threads(threads, pool=False) == by_iree, work
+        assert work.gains_from_threads(threads, pool=True) == by_team, work
+    assert WorkEstimate.from_text(str(WorkEstimate(12, 3))) == WorkEstimate(12, 3)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from subquant.runtime.cpu_affinity import other_processors
 from subquant.runtime.entry_points import worker_program
 from subquant.runtime.vm_modules import load_module
 from subquant.runtime.worker_threads import WorkerPool
-from subquant.signature import Work
+from subquant.signature import WorkEstimate
 
 # A product and its update in place, in workgroups of three dimensions and of one.
 PROGRAM = """
@@ -430,8 +430,8 @@ def test_long_calls_wake_workers_without_the_policy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The policy decides for short calls whether workers would wake in time."""
-    work = Work(nanoseconds, 1)
-    monkeypatch.setattr("subquant.signature.Work.from_text", lambda text: work)
+    work = WorkEstimate(nanoseconds, 1)
+    monkeypatch.setattr("subquant.signature.WorkEstimate.from_text", lambda text: work)
     woken: list[str] = []
     for name in ("wake", "wake_all"):
         monkeypatch.setattr(pool, name, lambda name=name: woken.append(name))

@@ -133,7 +133,7 @@ class _Compilation:
     def run_iree(self, lowered: LoweredModule, cache: Cache | None = None) -> bytes:
         self.notify("iree-compile")
         is_for_cpu = self.options.target == "llvm-cpu"
-        with_workers = is_for_cpu and lowered.gains_by_threads and uses_session(self.options)
+        with_workers = is_for_cpu and lowered.gains_from_threads and uses_session(self.options)
         program = self._worker_program(cache) if with_workers and cache is not None else b""
         try:
             return run_iree(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from ..core._mlir import Operation, in_context_of, ir
 from ..errors import Remark
 from ..kernels.parameters import ParameterStore
-from ..signature import CPU_FEATURES_KEY, MAX_CPU_THREADS, REFLECTION_KEY, WORK_KEY, Work
+from ..signature import CPU_FEATURES_KEY, MAX_CPU_THREADS, REFLECTION_KEY, WORK_KEY, WorkEstimate
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE
 from .compile_options import CompileOptions
@@ -64,12 +64,14 @@ def recorded_signatures(module: ir.Module) -> dict[str, str]:
     }
 
 
-def gains_by_threads(module: ir.Module) -> bool:
+def gains_from_threads(module: ir.Module) -> bool:
     """True if several threads may run a public function in less time than one."""
     works = [entries.get(WORK_KEY) for _, entries in _reflections(module)]
-    texts = [None if work is None else Work.from_text(work.value) for work in works]
+    texts = [None if work is None else WorkEstimate.from_text(work.value) for work in works]
     # A program that does not gain by the most threads does not by fewer.
-    return any(work is None or work.is_worth(MAX_CPU_THREADS, pool=True) for work in texts)
+    return any(
+        work is None or work.gains_from_threads(MAX_CPU_THREADS, pool=True) for work in texts
+    )
 
 
 def peels_loops(module: ir.Module, features: str) -> bool:

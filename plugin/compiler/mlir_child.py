@@ -38,7 +38,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
     """
     from .lowering import (
         bytecode_of,
-        gains_by_threads,
+        gains_from_threads,
         has_public_function,
         lower,
         peels_loops,
@@ -70,7 +70,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
         described |= {
             "has_public_function": has_public_function(module),
             "signatures": recorded_signatures(module),
-            "gains_by_threads": gains_by_threads(module),
+            "gains_by_threads": gains_from_threads(module),
             "peels_loops": peels_loops(module, arguments["cpu_features"]),
         }
         return described, [bytecode_of(module)]

@@ -66,7 +66,7 @@ class LoweredModule:
     signature_texts: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[Remark] = ()
     parameter_bytes: int = 0
-    gains_by_threads: bool = False
+    gains_from_threads: bool = False
     peels_loops: bool = False
 
 

@@ -84,7 +84,7 @@ def _parameters(element: Quantized, shape: Sequence[int]) -> tuple[Array, Array]
 
 
 def dequantize(
-    stored: Array, element: Quantized, rounded: bool = False, *, at_once: bool = False
+    stored: Array, element: Quantized, rounded: bool = False, *, rounds_only_product: bool = False
 ) -> Array:
     """Return ``(q - z) * s`` in float64.
 
@@ -92,13 +92,15 @@ def dequantize(
         stored: ``q``.
         element: the quantized type.
         rounded: True to round difference and product to the expressed type.
-        at_once: True to round only the product.
+        at_once: True to round the product only, not the difference.
     """
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
     if not rounded:
         return np.asarray(difference.astype(np.float64) * scales)
-    factor = difference.astype(np.float64) if at_once else _in_expressed(difference, element)
+    factor = (
+        difference.astype(np.float64) if rounds_only_product else _in_expressed(difference, element)
+    )
     return _in_expressed(factor * scales, element)
 
 
@@ -168,8 +170,8 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
     if program.oracle in _STORED:
         return [Golden(value) for value in _STORED[program.oracle](inputs, program.attributes)]
     exact, letter, once = (
-        compute(program, inputs, rounded, at_once=at_once)
-        for rounded, at_once in ((False, False), (True, False), (True, True))
+        compute(program, inputs, rounded, rounds_only_product=rounds_only_product)
+        for rounded, rounds_only_product in ((False, False), (True, False), (True, True))
     )
     return [
         _golden(program, inputs, tensor, *reals)
@@ -178,7 +180,11 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
 
 
 def real_inputs(
-    program: Program, inputs: list[Array], rounded: bool = False, *, at_once: bool = False
+    program: Program,
+    inputs: list[Array],
+    rounded: bool = False,
+    *,
+    rounds_only_product: bool = False,
 ) -> list[Array]:
     """Return the operands of the operation: float64 for quantized and float inputs.
 
@@ -190,19 +196,28 @@ def real_inputs(
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):
         if isinstance(tensor.element, Quantized):
-            reals.append(dequantize(array, tensor.element, rounded, at_once=at_once))
+            reals.append(
+                dequantize(array, tensor.element, rounded, rounds_only_product=rounds_only_product)
+            )
         else:
             reals.append(array.astype(np.float64) if _is_float(array) else array)
     return reals
 
 
 def compute(
-    program: Program, inputs: list[Array], rounded: bool = False, *, at_once: bool = False
+    program: Program,
+    inputs: list[Array],
+    rounded: bool = False,
+    *,
+    rounds_only_product: bool = False,
 ) -> list[Array]:
     """Return each result of a program as real numbers, before it is quantized."""
     operation = OPERATIONS[program.oracle]
     with np.errstate(all="ignore"):
-        return operation(real_inputs(program, inputs, rounded, at_once=at_once), program.attributes)
+        return operation(
+            real_inputs(program, inputs, rounded, rounds_only_product=rounds_only_product),
+            program.attributes,
+        )
 
 
 def _is_float(array: Array) -> bool:

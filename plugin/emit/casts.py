@@ -73,8 +73,10 @@ class Scaled:
         return Scaled(self.value, self.bound, (*self.factors, np.array(float(factor))))
 
 
-_MOST_AT_ONCE = 1 << 17  # integers of more bits are split before they are multiplied
-_PART = 16  # bits of the lower part
+_MAX_UNSPLIT_BOUND = 1 << 17
+"""Integers of this magnitude or more are split in two before they are multiplied in i64."""
+_LOWER_BITS = 16
+"""The number of bits of the lower of the two parts."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class ScaledSum:
         """The products of terms, those of more than 17 bits in two parts: i64 holds all."""
         products = []
         for left in self.terms:
-            for right in [part for term in other.terms for part in split(term, at_once=True)]:
+            for right in [part for term in other.terms for part in split(term, keeps_narrow=True)]:
                 bound = left.bound * right.bound
                 word = I64 if bound >= 1 << 31 else I32
                 number = convert(left.value, word) * convert(right.value, word)
@@ -110,18 +112,18 @@ class ScaledSum:
         return ScaledSum((Scaled(magnitude, term.bound, term.factors),))
 
 
-def split(term: Scaled, *, at_once: bool = False) -> list[Scaled]:
+def split(term: Scaled, *, keeps_narrow: bool = False) -> list[Scaled]:
     """A term as two, of its upper bits and its lower 16.
 
     Args:
         term: the term.
         at_once: leave a term of up to 17 bits as it is.
     """
-    if at_once and term.bound < _MOST_AT_ONCE:
+    if keeps_narrow and term.bound < _MAX_UNSPLIT_BOUND:
         return [term]
-    lower = (1 << _PART) - 1
-    upper = Scaled(term.value >> _PART, (term.bound >> _PART) + 1, term.factors)
-    return [upper.times(1 << _PART), Scaled(term.value & lower, lower, term.factors)]
+    lower = (1 << _LOWER_BITS) - 1
+    upper = Scaled(term.value >> _LOWER_BITS, (term.bound >> _LOWER_BITS) + 1, term.factors)
+    return [upper.times(1 << _LOWER_BITS), Scaled(term.value & lower, lower, term.factors)]
 
 
 def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy.typing as npt
 
 from ..errors import EnvironmentProblem, UsageError, quoted
-from ..signature import MAX_CPU_THREADS, ValueType, Work
+from ..signature import MAX_CPU_THREADS, ValueType, WorkEstimate
 from .device_arrays import DeviceArray, put
 from .native_calls import native_call
 from .open_device import DEVICES, OpenDevice, iree_runtime, no_device_message
@@ -93,14 +93,16 @@ class Device:
             return "generic-32bit"
         return "generic-cpu" if self.driver == _LLVMPIPE else "generic"
 
-    def open(self, work: Sequence[Work | None] = (None,)) -> OpenDevice:
+    def open(self, work: Sequence[WorkEstimate | None] = (None,)) -> OpenDevice:
         """Return an open device for functions of estimated work: an executable's or a new one."""
         threads = self._most_threads
-        if any(each is None or each.is_worth(threads, pool=False) for each in work):
+        if any(each is None or each.gains_from_threads(threads, pool=False) for each in work):
             return self._open(self._uri)
         return self._open(self._caller_uri)
 
-    def worker_pool(self, work: Sequence[Work | None], program: bytes | None) -> WorkerPool | None:
+    def worker_pool(
+        self, work: Sequence[WorkEstimate | None], program: bytes | None
+    ) -> WorkerPool | None:
         """Return the worker pool for functions of estimated work; the device is `open` of no work.
 
         None if the caller's thread or IREE's threads run them, or there is no worker program.
@@ -108,7 +110,7 @@ class Device:
         if program is None or self.name != "llvm-cpu":
             return None
         threads = self._most_threads
-        if any(each is None or each.is_worth(threads, pool=True) for each in work):
+        if any(each is None or each.gains_from_threads(threads, pool=True) for each in work):
             return WorkerPool.of(threads, program)
         return None
 

@@ -12,7 +12,7 @@ from ..signature import (
     MAX_LOOP_ITERATIONS,
     TARGET_KEY,
     WORK_KEY,
-    Work,
+    WorkEstimate,
 )
 from .device import Device
 from .entry_points import EntryPoints, loop_limit_setter, sync_entries, worker_program
@@ -76,7 +76,7 @@ class Executable:
         name = "the executable" if isinstance(source, bytes) else quoted(name)
         _check_target(functions, name, self.device)
         _check_cpu(functions, name)
-        work = [Work.from_text(each.reflection.get(WORK_KEY, "")) for each in functions]
+        work = [WorkEstimate.from_text(each.reflection.get(WORK_KEY, "")) for each in functions]
         pool = self.device.worker_pool(work, worker_program(self._module))
         device = self.device.open(work) if pool is None else self.device.open(())
         self.threads = pool.threads if pool is not None else self.device.threads_of(device)

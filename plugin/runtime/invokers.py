@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ..signature import Work
+from ..signature import WorkEstimate
 from .cpu_affinity import yielding_to_waker
 from .entry_points import async_entries, control_block_setter
 from .open_device import OpenDevice
@@ -99,7 +99,7 @@ def invoker_of(
     module: Any,
     device: OpenDevice,
     pool: WorkerPool | None,
-    work: Sequence[Work | None],
+    work: Sequence[WorkEstimate | None],
 ) -> Invoker:
     """Return the invoker of an executable on a device, with a worker pool or without."""
     if pool is not None:

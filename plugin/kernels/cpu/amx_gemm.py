@@ -34,7 +34,7 @@ from ...numerics.element_types import I8, I64
 from ..epilogue.fused_epilogue import epilogue_bindings
 from ..kernel import Binding, Kernel
 from .amx_fallback import AmxFallback
-from .amx_plan import TILE_ROW_BYTES, AmxPlan, UnitPosition
+from .amx_plan import TILE_ROW_BYTES, AmxPlan, AmxUnit
 from .output_tile import OutputTile
 
 _MAX_UNROLL = 4
@@ -117,8 +117,8 @@ class _Workgroup:
     def emit(self, unit: ArrayLike, first: ArrayLike, end: ArrayLike) -> None:
         """Multiply a unit if it is before ``end``, and write the one before if it is there."""
         gemm = self.gemm
-        position = gemm.unit_position(unit)
-        previous = gemm.unit_position(np.maximum(unit, first + 1) - 1)
+        position = gemm.unit_at(unit)
+        previous = gemm.unit_at(np.maximum(unit, first + 1) - 1)
         is_inside, has_previous = unit < end, unit > first
         uses_amx = is_inside & self.has_amx
         if gemm.pad_copy is not None:
@@ -157,7 +157,7 @@ class _Workgroup:
         gemm.for_pieces(emit_piece)
         when(uses_amx, lambda: self._store(buffer))
 
-    def _write_group(self, group: ArrayLike, position: UnitPosition, buffer: ArrayLike) -> None:
+    def _write_group(self, group: ArrayLike, position: AmxUnit, buffer: ArrayLike) -> None:
         """Write a group of the pixels of a unit whose accumulators are in memory."""
         gemm, pixels = self.gemm, self.gemm.pixels_per_tile
         tile_groups = self.output.groups(pixels)
@@ -170,7 +170,7 @@ class _Workgroup:
             first = np.where(is_in_tile, buffer + number * pixels, first)
         self.output.write_group(own, pixels, first, row, pixel, position.tile)
 
-    def _copy_padded(self, position: UnitPosition) -> None:
+    def _copy_padded(self, position: AmxUnit) -> None:
         """Copy the padded rows of a block to workgroup memory."""
         gemm, pad_copy = self.gemm, self.gemm.pad_copy
         assert pad_copy is not None
@@ -192,7 +192,7 @@ class _Workgroup:
             assembly.clear(tile)
         assembly.emit()
 
-    def _multiply(self, position: UnitPosition, piece: ArrayLike, offset: ArrayLike) -> None:
+    def _multiply(self, position: AmxUnit, piece: ArrayLike, offset: ArrayLike) -> None:
         """Add the products of a piece of K to the accumulators."""
         gemm, tiles, size = self.gemm, self.gemm.tiles, self.gemm.runs.piece
         vectors, nr, cache_lines = tiles.vectors, tiles.nr, gemm.prefetched_lines

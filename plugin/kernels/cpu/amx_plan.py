@@ -32,8 +32,8 @@ _MAX_PREFETCHED_LINES = 8
 
 
 @dataclass(frozen=True)
-class UnitPosition:
-    """The position of a unit.
+class AmxUnit:
+    """One unit of an AMX kernel: activation tiles times one weight tile, and where they are read.
 
     Attributes:
         image: the image of the block.
@@ -189,8 +189,8 @@ class AmxPlan(ConvGemm):
         zero = scalar(constant_index(0))
         emit_level(0, zero, zero)
 
-    def unit_position(self, unit: ArrayLike) -> UnitPosition:
-        """The position of a unit, by its number among those of all blocks."""
+    def unit_at(self, unit: ArrayLike) -> AmxUnit:
+        """Return a unit, by its number among those of all blocks."""
         if self.streams_weight:  # there is one block
             group, tile = quotient(unit, self.tiles.count), remainder(unit, self.tiles.count)
             first = group * self.tiles_per_unit
@@ -210,7 +210,7 @@ class AmxPlan(ConvGemm):
                 first_row = np.minimum(first_row, rows - self.rows_per_block)
         rows_before = [image * self.geometry.output_rows + first_row + row for row, _ in positions]
         pixels = [pixel for _, pixel in positions]
-        return UnitPosition(image, first_row, tile, rows_before, pixels, starts, unit)
+        return AmxUnit(image, first_row, tile, rows_before, pixels, starts, unit)
 
     def _tile_position(self, tile: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
         """The row in its block and the first pixel of an activation tile; the last may overlap."""

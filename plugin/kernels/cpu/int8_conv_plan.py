@@ -49,7 +49,7 @@ class Int8ConvPlan(ConvGemm):
         skipped_padding: the vertical axis, whose padding taps are skipped; None to multiply them.
     """
 
-    slices: int = 1
+    channel_slices: int = 1
     converts_activations: bool = False
     skipped_padding: ConvAxis | None = None
 
@@ -60,7 +60,9 @@ class Int8ConvPlan(ConvGemm):
         (taps, distance), *_ = (*self.geometry.taps, (0, 0))
         if taps != vertical.taps or distance == 0 or vertical.min_taps_inside == 0:
             return False
-        k_packs_per_row = self.geometry.tap_count // taps * self.k_packs_per_pixel // self.slices
+        k_packs_per_row = (
+            self.geometry.tap_count // taps * self.k_packs_per_pixel // self.channel_slices
+        )
         return vertical.padding_share >= _MIN_SKIPPED_SHARE and k_packs_per_row >= MAX_UNROLL
 
     @property
@@ -189,7 +191,7 @@ class Int8ConvPlan(ConvGemm):
         """
         pixels = self.geometry.output_pixels // self.workgroups
         limit = _MAX_PANEL_SCRATCH_BYTES - self.padded_bytes(self.rows_per_block)
-        can_split = self.geometry.tap_count == self.slices == 1
+        can_split = self.geometry.tap_count == self.channel_slices == 1
         return widened_panels(self.tiles, self.target, pixels, limit, can_split=can_split)
 
     @property

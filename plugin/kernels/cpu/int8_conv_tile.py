@@ -86,14 +86,14 @@ class Int8ConvTile:
             accumulators: those of the panels before; by default the initial ones.
         """
         plan = self.plan
-        k_packs, own = plan.k_packs_per_pixel, plan.k_packs_per_pass // plan.slices
+        k_packs, own = plan.k_packs_per_pixel, plan.k_packs_per_pass // plan.channel_slices
         loops = [(count, distance * k_packs) for count, distance in plan.geometry.taps]
         loops.append((own, 1))
         total = math.prod(count for count, _ in loops)
         zero, initial_tile = scalar(constant_index(0)), self.tile
         number, position, rows = zero, self.start, scalar(constant_index(loops[0][0]))
-        if plan.slices > 1:
-            position = position + quotient(self.tile, plan.tiles.count // plan.slices) * own
+        if plan.channel_slices > 1:
+            position = position + quotient(self.tile, plan.tiles.count // plan.channel_slices) * own
         if plan.skipped_padding is not None:
             axis = plan.skipped_padding
             taps, (_, max_high) = axis.taps, axis.max_padding_taps

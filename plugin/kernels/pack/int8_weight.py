@@ -68,7 +68,7 @@ class Int8Weight:
         return prepacked(kernels, [self.value], "i8", layout, pack, element)
 
     def matrix(
-        self, module_globals: ModuleGlobals, channel_padding: int = 0, slices: int = 1
+        self, module_globals: ModuleGlobals, channel_padding: int = 0, channel_slices: int = 1
     ) -> AnyArray:
         """Return the weight as ``N x K``, with zeros for further channels.
 
@@ -84,15 +84,15 @@ class Int8Weight:
             low = np.clip(weight, -128, 127)
             weight = np.stack([low, weight - low], axis=1).astype(np.int8)
         if self.groups > 1:
-            weight = self._dense(weight, slices)
+            weight = self._dense(weight, channel_slices)
         if channel_padding:
             weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, channel_padding)])
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
 
-    def _dense(self, weight: AnyArray, slices: int) -> AnyArray:
+    def _dense(self, weight: AnyArray, channel_slices: int) -> AnyArray:
         """Return the weight of all groups in terms of the channels of their slices."""
         n, channels = weight.shape[0] // self.groups, weight.shape[-1]
-        groups_per_slice = self.groups // slices
+        groups_per_slice = self.groups // channel_slices
         blocks = []
         for group in range(self.groups):
             block = weight[group * n : (group + 1) * n]

@@ -96,8 +96,8 @@ class _Int8Call:
         match, kernels, target = self.match, self.kernels, self.target
         n, channels = match.weight_shape[0], match.activation_shape[-1]
         geometry, channel_padding = match.geometry(), -channels % target.k_pack
-        vectors, slices = match.vectors_and_slices(self.instructions)
-        k = geometry.tap_count * (channels + channel_padding) // slices
+        vectors, channel_slices = match.vectors_and_channel_slices(self.instructions)
+        k = geometry.tap_count * (channels + channel_padding) // channel_slices
         tiles = Tiles(8, target.k_pack, n, k, target.lanes, vectors, target.k_pack)
         m = geometry.output_pixels
         kernel = Int8Conv(
@@ -107,7 +107,7 @@ class _Int8Call:
             channels + channel_padding,
             min(m, workgroups_per_tile(m * k * n, tiles.count)),
             self.epilogue,
-            slices=slices,
+            channel_slices=channel_slices,
             converts_activations=self._converts_in_kernel(tiles.count, channel_padding),
         )
         if not kernel.can_convert_activations:
@@ -120,7 +120,7 @@ class _Int8Call:
             kernel = replace(kernel, skipped_padding=vertical)
             skipped = SkippedTaps(vertical, kernel.skipped_taps, match.padding_value)
         weight = match.packed_source()
-        matrix = weight.matrix(kernels.module_globals, channel_padding, slices)
+        matrix = weight.matrix(kernels.module_globals, channel_padding, channel_slices)
         skipped_key = [] if skipped is None else [skipped.axis, skipped.padding]
         initial_key = (
             *(tiles, channel_padding, target.sign_offset),

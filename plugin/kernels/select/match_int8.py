@@ -282,9 +282,11 @@ class Int8Match:
         if not INSTRUCTION_SETS[instructions].has_amx_tiles or self.is_depthwise:
             return False
         m = self.geometry().output_pixels
-        return m >= _MIN_AMX_ROWS and self.vectors_and_slices(instructions)[1] <= _AMX_SPEEDUP
+        return (
+            m >= _MIN_AMX_ROWS and self.vectors_and_channel_slices(instructions)[1] <= _AMX_SPEEDUP
+        )
 
-    def vectors_and_slices(self, instructions: str) -> tuple[int, int]:
+    def vectors_and_channel_slices(self, instructions: str) -> tuple[int, int]:
         """Return NR in vectors, and the number of slices of the channels.
 
         An output channel multiplies the channels of one slice.
@@ -324,7 +326,9 @@ class Int8Match:
         # Depthwise and AMX kernels write the vectors of a tile alike.
         if self.is_depthwise or uses_amx:
             return FusedEpilogue.of(match, instructions)
-        return FusedEpilogue.of(match, instructions, self.vectors_and_slices(instructions)[0])
+        return FusedEpilogue.of(
+            match, instructions, self.vectors_and_channel_slices(instructions)[0]
+        )
 
     def _max_accumulators(self, module_globals: ModuleGlobals) -> Array:
         """Return the bound ``128 * sum_k |w|`` of each output channel's accumulators."""

@@ -1,8 +1,8 @@
 """``estimate-work``: estimate the single-threaded time of each function (llvm-cpu).
 
 A worker pool costs time for each call and dispatch, more than a small program gains: the runtime
-runs it on the caller's thread (`subquant.signature.Work.is_worth`). This pass estimates the time of
-a function in nanoseconds, and its number of dispatches, from shapes::
+runs it on the caller's thread (`subquant.signature.WorkEstimate.gains_from_threads`). This pass
+estimates the time of a function in nanoseconds, and its number of dispatches, from shapes::
 
     func.func @main(%x: tensor<128x4096xi8>) -> tensor<128x4096xi32> {
       %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0] : ...
@@ -37,7 +37,7 @@ from ...dialects.subquant import BLOCK_CONTRACTION
 from ...dialects.windows import dot_axes
 from ...errors import Remark
 from ...kernels.isa.registry import INSTRUCTION_SETS
-from ...signature import Work
+from ...signature import WorkEstimate
 from ..base import UNCHANGED, ModulePass, is_public, named
 
 WORK_ATTRIBUTE = "subquant.work"
@@ -134,7 +134,7 @@ class _Estimate:
     instructions: str
     functions: Mapping[str, Operation]
 
-    def of_function(self, function: Operation) -> Work | None:
+    def of_function(self, function: Operation) -> WorkEstimate | None:
         """Return the work of a function, or None."""
         try:
             nanoseconds, dispatches = self._of_body(function, frozenset())
@@ -143,7 +143,7 @@ class _Estimate:
             nanoseconds += sum(map(_elements, values)) * _NS_PER_ARGUMENT_ELEMENT
         except _NoEstimate:
             return None
-        return Work(math.ceil(nanoseconds), max(1, dispatches))
+        return WorkEstimate(math.ceil(nanoseconds), max(1, dispatches))
 
     def _of_body(self, function: Operation, callers: frozenset[str]) -> tuple[float, int]:
         nanoseconds, dispatches = 0.0, 0

@@ -44,8 +44,8 @@ from .rules import QuantizedOperation, element_names, lowers
 
 CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
 _WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
-MOST_AT_ONCE = 1 << 17
-"""Bound of differences from which on they are contracted in parts."""
+MAX_UNSPLIT_BOUND = 1 << 17
+"""Differences of this magnitude or more are contracted in two parts, whose products i64 holds."""
 _UNKNOWN_PRODUCTS = 1 << 24  # assumed bound for a dynamic number of products
 
 
@@ -191,7 +191,7 @@ def _accumulated(contraction: Contraction, left: Operand, right: Operand) -> Sca
         grid = axis_grid(parameters, parameters.scales, rank, side.to_result)
         scales.append(grid.astype(np.float64))
     count = _UNKNOWN_PRODUCTS if contraction.products is None else contraction.products
-    if max(left.bound, right.bound) >= MOST_AT_ONCE:
+    if max(left.bound, right.bound) >= MAX_UNSPLIT_BOUND:
         return ScaledSum(
             tuple(
                 _product(contraction, x, y, count, I64, scales)

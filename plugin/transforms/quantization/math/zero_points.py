@@ -34,7 +34,7 @@ from ....emit.operation import dense, element_of, integers, is_dynamic, mlir_typ
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, AnyArray, Array, ElementType
 from ...base import producer_of
-from .contraction import MOST_AT_ONCE, Contraction, Side
+from .contraction import MAX_UNSPLIT_BOUND, Contraction, Side
 from .operands import Operand, difference_of_blocks
 
 
@@ -55,7 +55,7 @@ def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
     if any(_has_blocks(value) for value in quantized):
         return None
     left, right = (_Multiplicand(Operand.of(value, op)) for value in quantized)
-    if max(left.operand.bound, right.operand.bound) >= MOST_AT_ONCE:
+    if max(left.operand.bound, right.operand.bound) >= MAX_UNSPLIT_BOUND:
         return None
     correction = _Correction(Contraction.of(op), left, right, element_of(op.results[0].type))
     inside = style == "inside" or (style == "mixed" and not right.zero_points.any())
