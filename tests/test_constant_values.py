@@ -15,10 +15,10 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
+from subquant.emit.constant_values import constant_elements, erase_unused, is_constant
+from subquant.emit.parameters import ModuleGlobals
 from subquant.errors import Remark
-from subquant.kernels.constant_values import constant_elements, erase_unused, is_constant
 from subquant.kernels.pack.codebook import Codebook
-from subquant.kernels.parameters import ModuleGlobals
 from subquant.layouts import BlockAffineLayout, GgmlTensor, InferenceTensor, PlanarQuantizedTensor
 from subquant.layouts.ggml import BLOCK_TYPES
 from subquant.numerics.parameters import StorageType

@@ -6,8 +6,8 @@ import io
 from collections.abc import Callable, Iterator
 
 from ..core._mlir import Operation, in_context_of, ir
+from ..emit.parameters import ParameterStore
 from ..errors import Remark
-from ..kernels.parameters import ParameterStore
 from ..signature import CPU_FEATURES_KEY, MAX_CPU_THREADS, REFLECTION_KEY, WORK_KEY, WorkEstimate
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, named, walk
 from ..transforms.iree_workarounds.check_hand_off import REFLECTION_ATTRIBUTE

@@ -13,7 +13,7 @@ After::
 The name is that of the constant's location, the node for a node of a model; equal constants share
 an entry. Splats, and constants smaller than 1 KiB, are not moved.
 
-The passes prepack parameters of files of weights for kernels (`subquant.kernels.parameters`),
+The passes prepack parameters of files of weights for kernels (`subquant.emit.parameters`),
 and write them to the archive one by one. Parameters that the program also reads unpacked, such as
 an embedding table that no kernel multiplies with, are copied.
 """
@@ -31,10 +31,10 @@ import numpy as np
 from ..core._mlir import Operation, in_context_of, ir
 from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit.operation import create, is_used, value
+from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_of
 from ..errors import InputError
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
-from ..kernels.parameters import LOAD, ParameterStore, named_parameter, parameter_of
 from ..numerics.element_types import Array
 from ..transforms.base import named
 from ..weights.sources import open_weights

@@ -21,9 +21,9 @@ from ..core._mlir import (
 )
 from ..core.option_fields import parse_option, spelling_of
 from ..emit.operation import types_cached
+from ..emit.parameters import ParameterStore
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
-from ..kernels.parameters import ParameterStore
 from ..kernels.select.match_gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels

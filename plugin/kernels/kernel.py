@@ -1,4 +1,4 @@
-"""Kernels as IREE executables whose code is emitted here.
+"""Kernels as IREE executables whose code is emitted here, and the calls of a module's kernels.
 
 A kernel is a function of *bindings*, which it reads and writes as memrefs, and of a dimension that
 may be dynamic. It runs once for each *workgroup*, in any order::
@@ -9,6 +9,13 @@ may be dynamic. It runs once for each *workgroup*, in any order::
         func.func @block_product(%0: !stream.binding, %1: !stream.binding) { ... }
       }
     }
+
+A call is a ``flow.dispatch`` of an executable::
+
+    %y = flow.dispatch @block_product::@block_product(%x) : (tensor<4xf32>) -> tensor<4xf32>
+
+IREE 3.13 reserves workgroups for a thread one at a time, or eight at a time where there are eight
+for each thread (``iree_hal_cmd_dispatch_tiles_per_reservation``): see `items_per_workgroup`.
 """
 
 from __future__ import annotations
@@ -18,11 +25,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
-from ..emit import scalar
+from ..emit import ArrayLike, scalar
+from ..emit.constant_values import is_constant, materialize, to_storage
 from ..emit.linalg import Extent, constant_index
-from ..emit.operation import constants_of, create, index_type, parse_attribute, value
+from ..emit.operation import (
+    constants_of,
+    create,
+    index_type,
+    mlir_type,
+    parse_attribute,
+    tensor_type,
+    value,
+)
+from ..emit.parameters import LOAD, ModuleGlobals, named_parameter
 from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
-from ..numerics.element_types import ElementType
+from ..numerics.element_types import AnyArray, ElementType
 
 _BINDING_ALIGNMENT_BYTES = 64
 _GPU_TRANSLATION = (
@@ -31,6 +48,25 @@ _GPU_TRANSLATION = (
     "workgroup_size = [{}, 1, 1]>"
 )
 """IREE's pipeline of GPU kernels: it only distributes the loop over a workgroup's threads."""
+_WORKGROUPS_PER_RESERVATION = 8
+MAX_LARGE_WORKGROUPS = 2 * _WORKGROUPS_PER_RESERVATION - 1
+"""Up to this count, two threads reserve workgroups one at a time.
+
+Of 16 workgroups each of two threads would reserve half, and the thread that wakes up first would
+wait for the other.
+"""
+_MIN_SMALL_WORKGROUPS = 16 * _WORKGROUPS_PER_RESERVATION
+"""With this count or more, workgroups are reserved eight at a time, in 16 reservations."""
+_MIN_MACS_PER_SMALL_WORKGROUP = 1 << 16
+"""A small workgroup has at least this many int8 MACs; reserving it takes 0.1 us."""
+_MIN_MACS_TO_SHARE = 1 << 19
+"""A kernel with fewer int8 MACs has one workgroup for each tile."""
+_MACS_PER_WORKGROUP_START = 1 << 15
+"""Starting a workgroup takes as long as this many int8 MACs: 0.1 us with two threads (Zen 4)."""
+_HALO_WEIGHT = 4
+"""Halo recomputation counts this many times as much as threads that wait."""
+_WORKGROUP_MULTIPLE = 4
+"""Counts of this size or more are rounded down to a multiple, which 2 or 4 threads share evenly."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +142,11 @@ def define_executable(module: Operation, name: str, kernel: Kernel) -> Operation
         grid = [constant_index(kernel.workgroups), one, one]
         if kernel.threads is not None:
             rows = grid_block.arguments[0] if workload else kernel.m
-            grid = [_row_groups(rows, kernel.mr), grid[0], one]
+            if isinstance(rows, int):
+                groups = constant_index(-(-rows // kernel.mr))
+            else:
+                groups = quotient(scalar(rows) + (kernel.mr - 1), kernel.mr).value
+            grid = [groups, grid[0], one]
         create("stream.return", grid)
     with ir.InsertionPoint(inner.regions[0].blocks.append()):
         binding_type = ir.Type.parse("!stream.binding")
@@ -147,8 +187,242 @@ def _emit_function(kernel: Kernel, arguments: list[Value]) -> None:
     create("func.return")
 
 
-def _row_groups(rows: Extent, mr: int) -> Value:
-    """The number of groups of ``mr`` rows."""
-    if isinstance(rows, int):
-        return constant_index(-(-rows // mr))
-    return quotient(scalar(rows) + (mr - 1), mr).value
+# -- workgroups of CPU kernels ---------------------------------------------------------------------
+
+
+def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
+    """Return the number of a kernel's items that a workgroup has.
+
+    There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
+
+    Args:
+        items: the number of independent items.
+        macs: the int8 MACs that take about as long as an item.
+        calls: the workgroups are multiplied by this number.
+    """
+    small = items * calls // _MIN_SMALL_WORKGROUPS
+    if small * macs >= _MIN_MACS_PER_SMALL_WORKGROUP:
+        return small
+    return -(-items // max(1, MAX_LARGE_WORKGROUPS // calls))
+
+
+def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
+    """Return the number of workgroups that share the output pixels of each weight tile.
+
+    With ``n`` workgroups that each cost a time ``c``, threads wait for the last one for up to
+    ``1 / n`` of the whole time ``t``: ``n * c + t / n`` is least for ``n = sqrt(t / c)``.
+
+    Args:
+        macs: the int8 MACs of all tiles.
+        tiles: the number of weight tiles.
+        halo_macs: the int8 MACs that take as long as the halo that each workgroup recomputes.
+    """
+    if macs < _MIN_MACS_TO_SHARE:
+        return 1
+    workgroups = math.isqrt(macs // (_MACS_PER_WORKGROUP_START + _HALO_WEIGHT * halo_macs))
+    share = max(1, workgroups // tiles)
+    multiple = _WORKGROUP_MULTIPLE // math.gcd(tiles, _WORKGROUP_MULTIPLE)
+    while multiple > share:
+        multiple //= 2
+    return share // multiple * multiple
+
+
+def workgroup_range(
+    workgroup: ArrayLike, workgroups: int, items: int
+) -> tuple[ArrayLike, ArrayLike]:
+    """Return the range ``[first, end)`` of a workgroup's items, which differ in size by 1 at most.
+
+    Args:
+        workgroup: the number of the workgroup.
+        workgroups: the number of workgroups.
+        items: the number of items.
+    """
+    first, end = (quotient(number * items, workgroups) for number in (workgroup, workgroup + 1))
+    return first, end
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A call of a kernel.
+
+    Attributes:
+        operation: the ``flow.dispatch``.
+        key: equal for equal kernels.
+        kernel: the kernel.
+        executable: the ``stream.executable``.
+    """
+
+    operation: Operation
+    key: object
+    kernel: Kernel
+    executable: Operation
+
+    @property
+    def operands(self) -> list[Value]:
+        """The tensors of the bindings before the results."""
+        count = len(self.kernel.bindings) - len(self.operation.results)
+        return list(self.operation.operands)[:count]
+
+    @property
+    def function(self) -> Operation:
+        """The ``func.func`` of a workgroup."""
+        [inner] = [
+            each.operation
+            for each in self.executable.regions[0].blocks[0].operations
+            if each.operation.name == "builtin.module"
+        ]
+        return inner.regions[0].blocks[0].operations[0].operation
+
+
+class KernelTable:
+    """The kernels of a module; equal kernels share an executable.
+
+    Args:
+        module: an operation with one block, to which executables are added.
+        module_globals: its globals.
+
+    Attributes:
+        calls: the calls that were emitted.
+    """
+
+    def __init__(self, module: Operation, module_globals: ModuleGlobals) -> None:
+        self._module, self.module_globals = module, module_globals
+        self._executables: dict[object, Operation] = {}
+        self.calls: list[KernelCall] = []
+        block = module.regions[0].blocks[0]
+        self._symbols = {
+            op.attributes["sym_name"].value
+            for op in block.operations
+            if "sym_name" in op.attributes
+        }
+
+    def call(
+        self,
+        key: object,
+        kernel: Kernel,
+        operands: Sequence[Value],
+        results: Sequence[ir.Type],
+        rows: Extent,
+    ) -> list[Value]:
+        """Emit a call of a kernel.
+
+        Args:
+            key: equal for equal kernels.
+            kernel: the kernel, whose last bindings are results.
+            operands: tensors, for the bindings before the results.
+            results: the types of the results.
+            rows: the size of the dimension that is None in shapes.
+        """
+        if key not in self._executables:
+            symbol = self._unique_symbol(kernel.name)
+            self._executables[key] = define_executable(self._module, symbol, kernel)
+        executable = self._executables[key]
+        symbol = executable.attributes["sym_name"].value
+        dynamic = [] if isinstance(rows, int) else [rows]
+        operand_dims, result_dims = (
+            [rows]
+            * sum(type_.is_dynamic_dim(axis) for type_ in types for axis in range(type_.rank))
+            for types in ([operand.type for operand in operands], results)
+        )
+        arguments = [*operands, *dynamic]
+        workload = dynamic if kernel.threads is not None else []
+        counts = [len(workload), len(arguments), len(operand_dims), len(result_dims)]
+        attributes = {
+            "entry_points": ir.Attribute.parse(f"[@{symbol}::@{symbol}]"),
+            "operandSegmentSizes": parse_attribute(f"array<i32: {', '.join(map(str, counts))}>"),
+        }
+        operation = create(
+            "flow.dispatch",
+            [*workload, *arguments, *operand_dims, *result_dims],
+            results,
+            attributes,
+        )
+        self.calls.append(KernelCall(operation, key, kernel, executable))
+        return list(operation.results)
+
+    def prepacked(
+        self,
+        sources: Sequence[Value],
+        label: str,
+        layout: object,
+        pack: Callable[[], AnyArray],
+        element: ElementType,
+    ) -> Value:
+        """Return a prepacked operand: a constant, a parameter that is written, or a traced result.
+
+        A constant operand is packed by the compiler. Where it is computed from parameters that the
+        compiler reads (`subquant.emit.parameters`), the result is a parameter of another archive,
+        written and loaded once for all its readers. All other operands are traced: the pack
+        functions emit operations that the program executes.
+
+        Args:
+            sources: tensors that it is computed from.
+            label: legible summary of the layout, for the name of a parameter.
+            layout: all else that it depends on, see `ModuleGlobals.packed_name`.
+            pack: returns the elements.
+            element: their type.
+        """
+        parameters, name = self.module_globals.parameters, None
+        if parameters and all(is_constant(source, self.module_globals) for source in sources):
+            name = self.module_globals.packed_name(sources, label, layout)
+        if parameters is None or name is None:
+            return materialize(pack(), element)
+        if name not in parameters.written:
+            array = to_storage(pack(), element)
+            parameters.write(name, array)
+            symbol = self._unique_symbol("parameter")
+            type_ = tensor_type(array.shape, mlir_type(element))
+            parameters.written[name] = symbol, type_
+            with ir.InsertionPoint.at_block_begin(self._module.regions[0].blocks[0]):
+                create(
+                    "util.global",
+                    attributes={
+                        "sym_name": ir.StringAttr.get(symbol),
+                        "sym_visibility": ir.StringAttr.get("private"),
+                        "type": ir.TypeAttr.get(type_),
+                        "initial_value": named_parameter(parameters.scope, name, type_),
+                    },
+                )
+        symbol, type_ = parameters.written[name]
+        return value(LOAD, [], type_, {"global": ir.FlatSymbolRefAttr.get(symbol)})
+
+    def merge_equal_calls(self) -> None:
+        """Merge calls of one kernel with the same operands.
+
+        So activations that several GEMMs read are quantized once.
+        """
+        calls = {call.operation: call for call in self.calls}
+        merged: list[KernelCall] = []
+        for block in dict.fromkeys(operation.block for operation in calls):
+            first_calls: dict[object, Operation] = {}
+            for operation in [each.operation for each in block.operations]:
+                if operation not in calls:
+                    continue
+                key = calls[operation].key, tuple(operation.operands)
+                first = first_calls.setdefault(key, operation)
+                if first is not operation:
+                    for old, new in zip(operation.results, first.results, strict=True):
+                        old.replace_all_uses_with(new)
+                    merged.append(calls[operation])
+                    operation.erase()
+        self.erase_calls(merged)
+
+    def erase_calls(self, calls: Sequence[KernelCall]) -> None:
+        """Forget calls, and erase the executables that no other call has."""
+        erased = dict.fromkeys(calls)
+        self.calls = [call for call in self.calls if call not in erased]
+        used = {call.executable for call in self.calls}
+        keys = {each.executable: each.key for each in erased if each.executable not in used}
+        for key in keys.values():
+            self._executables.pop(key).erase()
+
+    def _unique_symbol(self, name: str) -> str:
+        symbol, number = name, 0
+        while symbol in self._symbols:
+            number += 1
+            symbol = f"{name}_{number}"
+        self._symbols.add(symbol)
+        return symbol

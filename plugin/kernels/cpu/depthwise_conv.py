@@ -39,8 +39,7 @@ from ...emit.vectors import (
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
-from ..kernel import Binding, Kernel
-from ..workgroups import workgroup_range
+from ..kernel import Binding, Kernel, workgroup_range
 from .depthwise_plan import DepthwisePlan, GatherPlan
 
 _MAX_UNROLL = 64

@@ -20,8 +20,7 @@ from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, whe
 from ...numerics.element_types import I8
 from ..conv_geometry import ConvAxis
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel import Binding, Kernel
-from ..workgroups import workgroup_range
+from ..kernel import Binding, Kernel, workgroup_range
 
 _INT8_MACS_PER_BYTE = 8
 """Copying a byte takes about as long as this many int8 MACs."""

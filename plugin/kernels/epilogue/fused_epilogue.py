@@ -13,13 +13,13 @@ import numpy as np
 
 from ...core._mlir import Value, ir
 from ...emit import ArrayLike
+from ...emit.constant_values import materialize
 from ...emit.operation import constants_of, create, element_of
 from ...emit.vectors import load, vector, vector_type
 from ...numerics.element_types import I32, Array, ElementType
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding
-from ..pack.prepack import materialize
 from .f32_estimate import F32Epilogue, FastPathCheck
 from .matcher import EpilogueMatch
 from .tables import ChannelVectors, NotEmitted, Table

@@ -24,13 +24,13 @@ from ...dialects.grids import zero_point_grid
 from ...dialects.quant import parameters_of
 from ...dialects.subquant import REQUANTIZE
 from ...emit import ArrayLike
+from ...emit.constant_values import constant_elements
 from ...emit.operation import element_of, tensor_type
+from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import EVALUATED, storage_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL, F32, Array
 from ...numerics.requantization import Requantization
-from ..constant_values import constant_elements
-from ..parameters import ModuleGlobals
 
 _MAX_OPERATIONS = 64
 _CASTS = ("quant.scast", "subquant.scast")

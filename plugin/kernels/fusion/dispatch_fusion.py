@@ -24,12 +24,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from ...core._mlir import Operation, Value, ir
+from ...emit.constant_values import is_invariant
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
+from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.element_types import I8
-from ..constant_values import is_invariant
-from ..kernel_table import KernelCall, KernelTable
-from ..parameters import ModuleGlobals
+from ..kernel import KernelCall, KernelTable
 from .fused_kernel import FusedCall, FusedKernel, Location, aligned
 
 DEFAULT_FUSE_BELOW_MACS = 1 << 19

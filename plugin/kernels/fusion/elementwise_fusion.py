@@ -33,11 +33,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ...core._mlir import Operation, Value, ir
+from ...emit.constant_values import is_invariant
 from ...emit.operation import erase_unused, values_read
+from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F16, F32, ElementType
-from ..constant_values import is_invariant
-from ..kernel_table import KernelCall, KernelTable
-from ..parameters import ModuleGlobals
+from ..kernel import KernelCall, KernelTable
 from .elementwise_match import (
     CONSTANT,
     FUSED_OPERATIONS,

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import constant_attribute
+from ...emit.constant_values import is_invariant
 from ...emit.operation import element_of, is_dynamic
+from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import comparison_direction, reshape_source
 from ...numerics.element_types import BOOL, F16, F32, I8, I16, I32, I64, ElementType
-from ..constant_values import is_invariant
 from ..cpu.elementwise import (
     BITCAST,
     BITWISE_OPS,
@@ -34,7 +35,6 @@ from ..cpu.elementwise import (
     OperandRead,
     StepResult,
 )
-from ..parameters import ModuleGlobals
 
 _MAX_ELEMENTS = 1 << 13
 """Results with more elements are worth IREE's threads."""

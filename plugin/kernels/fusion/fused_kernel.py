@@ -16,8 +16,7 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size
 from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
-from ..kernel import Binding, Kernel
-from ..kernel_table import KernelCall
+from ..kernel import Binding, Kernel, KernelCall
 
 _MAX_STACK_BYTES = 4 << 10
 """Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""

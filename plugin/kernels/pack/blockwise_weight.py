@@ -16,15 +16,14 @@ from ...core._mlir import Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, operands_of
+from ...emit.constant_values import array_of, bytes_of, constant_elements, is_constant, to_storage
+from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F16, F32, I8, U8, AnyArray, Array, ElementType
 from ...numerics.packed_integers import unpack_planes
 from ...numerics.parameters import ExpressedType
-from ..constant_values import constant_elements, is_constant
-from ..kernel_table import KernelTable
-from ..parameters import ModuleGlobals
+from ..kernel import KernelTable
 from .codebook import Codebook
 from .packed_weight import PackedWeight, ScaleEncoding, Tiles
-from .prepack import array_of, bytes_of, prepacked, to_storage
 
 
 @dataclass(frozen=True)
@@ -177,8 +176,7 @@ class _Packer:
             [weight.loops.index(loop) for loop in loops]
             for loops in (weight.batch, weight.columns, weight.inner)
         ]
-        return prepacked(
-            self.kernels,
+        return self.kernels.prepacked(
             tensor.sources,
             str(weight.tiles),
             (Tiles.VERSION, weight.tiles, axes, self.contraction.block_sizes, *tensor.key),

@@ -19,14 +19,13 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import UNPACK
+from ...emit.constant_values import bytes_of, constant_elements
 from ...emit.gathers import AxisGather
+from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
 from ...numerics.array_functions import lookup
 from ...numerics.element_types import U8, AnyArray
 from ...numerics.packed_integers import unpack_planes
-from ..constant_values import constant_elements
-from ..parameters import ModuleGlobals
-from .prepack import bytes_of
 
 
 @dataclass(frozen=True)

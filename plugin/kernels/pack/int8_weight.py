@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...core._mlir import Value
+from ...emit.constant_values import array_of
+from ...emit.parameters import ModuleGlobals
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I32, AnyArray, Array, ElementType
 from ..conv_geometry import ConvAxis
 from ..isa.base import InstructionSet
-from ..kernel_table import KernelTable
-from ..parameters import ModuleGlobals
+from ..kernel import KernelTable
 from .packed_weight import Tiles
-from .prepack import array_of, prepacked
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Int8Weight:
     ) -> Value:
         """Return a prepacked operand that is computed from the weight."""
         layout = (self.axes, self.groups, *layout)
-        return prepacked(kernels, [self.value], "i8", layout, pack, element)
+        return kernels.prepacked([self.value], "i8", layout, pack, element)
 
     def matrix(
         self, module_globals: ModuleGlobals, channel_padding: int = 0, channel_slices: int = 1

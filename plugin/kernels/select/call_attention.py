@@ -11,7 +11,7 @@ from ...emit.linalg import Extent
 from ...emit.operation import element_of
 from ..cpu.attention import AttentionKernel
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import KernelTable
+from ..kernel import KernelTable
 from .match_failure import MatchFailure
 
 _MIN_LANES = 4

@@ -13,8 +13,7 @@ from ...emit.operation import is_dynamic, mlir_type, tensor_type
 from ...numerics.element_types import F32, I8, I32
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
-from ..kernel_table import KernelTable
-from ..workgroups import items_per_workgroup
+from ..kernel import KernelTable, items_per_workgroup
 from .match_blockwise import BlockwiseMatch
 
 

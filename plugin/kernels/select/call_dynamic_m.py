@@ -7,14 +7,14 @@ import numpy as np
 from ...core._mlir import Value, ir
 from ...emit import linalg, tensor
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.constant_values import array_of
 from ...emit.operation import mlir_type, tensor_type
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..cpu.dynamic_gemm import DynamicGemm
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import KernelTable
+from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
-from ..pack.prepack import array_of, prepacked
 from .match_dynamic_m import DynamicMMatch
 
 
@@ -44,8 +44,8 @@ def call_dynamic_m(
         activations = emit_stablehlo.pad(activations, [0, 0], [0, k_padding])
     label, key = str(tiles), (tiles, match.weight_axes, target.sign_offset)
     operands = [
-        prepacked(kernels, [match.weight], label, key, lambda: tiles.pack(matrix()), I8),
-        prepacked(kernels, [match.weight], label, (*key, "first"), initial_accumulators, I32),
+        kernels.prepacked([match.weight], label, key, lambda: tiles.pack(matrix()), I8),
+        kernels.prepacked([match.weight], label, (*key, "first"), initial_accumulators, I32),
         activations,
     ]
     kernel = DynamicGemm(tiles, instructions)

@@ -16,7 +16,7 @@ from ...emit.operation import (
 )
 from ...numerics.element_types import F32
 from ..cpu.gather_rows import GatherRows
-from ..kernel_table import KernelTable
+from ..kernel import KernelTable
 from .match_gather_rows import GatherRowsMatch
 
 

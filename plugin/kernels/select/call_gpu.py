@@ -13,7 +13,7 @@ from ...numerics.element_types import F32, I32
 from ...numerics.parameters import StorageType
 from ..gpu.blockwise_gemm import GpuBlockwiseGemm
 from ..gpu.quantize_rows import GpuQuantizeRows
-from ..kernel_table import KernelTable
+from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
 from .call_blockwise import activation_matrix, result_tensor
 from .match_blockwise import BlockwiseMatch

@@ -14,11 +14,11 @@ import numpy as np
 from ...core._mlir import Value, ir
 from ...emit import ArrayLike, tensor
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.constant_values import is_invariant
 from ...emit.operation import mlir_type, tensor_type
 from ...emit.trace import traced
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, Array
-from ..constant_values import is_invariant
 from ..cpu.amx_gemm import AmxGemm
 from ..cpu.depthwise_conv import DepthwiseConv
 from ..cpu.int8_conv import Int8Conv
@@ -26,11 +26,10 @@ from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
-from ..kernel_table import KernelTable
+from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.int8_weight import SkippedTaps, bias_key, initial_accumulators, sums_with_bias
 from ..pack.k_runs import KRuns
 from ..pack.packed_weight import Tiles
-from ..workgroups import MAX_LARGE_WORKGROUPS, workgroups_per_tile
 from .match_failure import MatchFailure
 from .match_int8 import Int8Match
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from ...core._mlir import Value
 from ...dialects.block_contraction import BlockContraction
+from ...emit.constant_values import constant_elements, is_invariant
 from ...emit.operation import element_of, is_dynamic
+from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
 from ...numerics.requantization import EXACT
-from ..constant_values import constant_elements, is_invariant
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
@@ -20,7 +21,6 @@ from ..isa.registry import INSTRUCTION_SETS
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import Tiles
-from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, MatchFailure
 
 _MAX_FUSED_OPERATIONS = 8

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from ...core._mlir import Operation, Value, ir
-from ..constant_values import is_invariant
-from ..parameters import ModuleGlobals
+from ...emit.constant_values import is_invariant
+from ...emit.parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 from .match_int8 import MIN_MACS, has_elements, matrix_axes
 

@@ -35,12 +35,12 @@ from ...dialects.block_contraction import BlockContraction
 from ...dialects.dense import CONSTANTS
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
+from ...emit.constant_values import is_invariant
 from ...emit.gathers import AxisGather
 from ...emit.operation import attributes_of, element_of
+from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
-from ..constant_values import is_invariant
-from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...dialects.block_contraction import BlockContraction
+from ...emit.parameters import ModuleGlobals
 from ...signature import MAX_LOOP_ITERATIONS
 from ..gpu.thread_weight import THREAD_N
-from ..parameters import ModuleGlobals
 from .match_blockwise import BlockwiseMatch, match_layout
 from .match_failure import MatchFailure
 

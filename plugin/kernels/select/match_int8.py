@@ -13,15 +13,15 @@ import numpy as np
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.windows import dot_axes, window_padding, window_steps
+from ...emit.constant_values import constant_elements, is_invariant
+from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import Array
 from ...numerics.requantization import Requantization
-from ..constant_values import constant_elements, is_invariant
 from ..conv_geometry import ConvAxis, ConvGeometry
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.registry import INSTRUCTION_SETS
 from ..pack.int8_weight import Int8Weight
-from ..parameters import ModuleGlobals
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 
 MIN_MACS = 1 << 12

@@ -34,8 +34,8 @@ from ...emit.operation import (
     parse_attribute,
     values_read,
 )
+from ...emit.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
 from ...iree_hooks.entry_names import PREPACKED_SUFFIX
-from ...kernels.parameters import LOAD, PREPACKED_ATTRIBUTE, ModuleGlobals
 from ...signature import LAYOUTS_KEY
 
 _PURE = (

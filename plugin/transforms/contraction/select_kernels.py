@@ -32,7 +32,7 @@ quantized once. Elementwise operations between the contractions of a token becom
 (`subquant.kernels.fusion.dispatch_fusion`).
 
 A constant weight is packed here, and so is a parameter that the compilation reads
-(`subquant.kernels.parameters`). Other weights are packed by operations of the program; if they
+(`subquant.emit.parameters`). Other weights are packed by operations of the program; if they
 are arguments, a clone of the function takes them prepacked
 (`subquant.transforms.contraction.prepack_arguments`).
 """
@@ -49,14 +49,14 @@ from ...dialects.attention import Attention
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.subquant import ATTENTION, BLOCK_CONTRACTION, DEQUANTIZE
 from ...emit import ArrayLike, operation, tensor
+from ...emit.constant_values import erase_unused
+from ...emit.parameters import ModuleGlobals, ParameterStore
 from ...errors import Remark, UsageError, expected_name
-from ...kernels.constant_values import erase_unused
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.registry import INSTRUCTION_SETS
-from ...kernels.kernel_table import KernelCall, KernelTable
-from ...kernels.parameters import ModuleGlobals, ParameterStore
+from ...kernels.kernel import KernelCall, KernelTable
 from ...kernels.select.call_attention import call_attention
 from ...kernels.select.call_blockwise import call_blockwise
 from ...kernels.select.call_dynamic_m import call_dynamic_m

@@ -30,10 +30,10 @@ from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import dense_of_array
 from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type
 from ...emit import as_quantized, linalg, stablehlo
+from ...emit.constant_values import constant_elements, is_constant
 from ...emit.operation import erase_unused
+from ...emit.parameters import ModuleGlobals
 from ...errors import Remark
-from ...kernels.constant_values import constant_elements, is_constant
-from ...kernels.parameters import ModuleGlobals
 from ...numerics.casts import dequantize, quantize
 from ...numerics.element_types import Array
 from ...numerics.parameters import QuantizationParameters

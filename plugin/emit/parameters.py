@@ -25,9 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 
 from ..core._mlir import Operation, Value, ir
-from ..emit.operation import all_producers
 from ..errors import InputError, quoted
 from ..numerics.element_types import Array, ElementType
+from .operation import all_producers
 
 LOAD = "util.global.load"
 PREPACKED_ATTRIBUTE = "subquant.weights"

@@ -7,7 +7,8 @@ perhaps operations that sort its bytes, change its zero point, or multiply scale
     %d = "subquant.dequantize"(%scales, %super) {...} : (...) -> tensor<512x16xf32>
 
 They are evaluated by the reference arithmetic, which defines them. A parameter that the compiler
-reads is a constant too (`kernels.parameters`).
+reads is a constant too (`emit.parameters`). One function computes with constants and with other
+tensors: arrays of the former are NumPy's, those of the latter are traced (`array_of`).
 """
 
 from __future__ import annotations
@@ -20,16 +21,20 @@ from collections.abc import Callable
 import numpy as np
 
 from ..core._mlir import Operation, Value, ir
-from ..dialects.dense import CONSTANTS, array_of_dense
+from ..dialects.dense import CONSTANTS, array_of_dense, dense_of_array
 from ..dialects.quant import described_type
 from ..dialects.subquant import UNPACK, operands_of
-from ..emit import linalg, operation
-from ..emit.gathers import AxisGather
-from ..emit.stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
+from ..numerics.array_functions import convert, is_known
 from ..numerics.casts import dequantize_blocks
-from ..numerics.element_types import Array, ElementType
+from ..numerics.element_types import I8, U8, AnyArray, Array, ElementType
 from ..numerics.packed_integers import unpack_planes
+from . import linalg, operation, scalar
+from . import stablehlo as emit_stablehlo
+from .gathers import AxisGather
+from .operation import mlir_type
 from .parameters import LOAD, ModuleGlobals, is_prepacked_argument
+from .stablehlo_semantics import ELEMENTWISE, EVALUATED, MOVEMENT, wrapped
+from .trace import traced
 
 
 def is_constant(value: Value, module_globals: ModuleGlobals) -> bool:
@@ -124,6 +129,50 @@ def _evaluate(op: Operation, module_globals: ModuleGlobals) -> Array:
         else:
             arrays[each] = _EVALUATED[each.name](each, *operands)
     return arrays[op]
+
+
+def array_of(value: Value, module_globals: ModuleGlobals) -> AnyArray:
+    """Return the elements of a constant, or a traced array of another tensor."""
+    elements = constant_elements(value, module_globals)
+    return traced(value) if elements is None else elements
+
+
+def bytes_of(value: Value, module_globals: ModuleGlobals) -> AnyArray:
+    """Return integers of at most 8 bits as sign-extended bytes."""
+    constant = constant_bytes(value, module_globals)
+    if constant is not None:
+        return constant
+    if value.type.element_type.width == 8:
+        return convert(traced(value), U8)
+    # StableHLO converts no integers of 3, 5 or 6 bits.
+    identity = linalg.identity_map(value.type.rank)
+    output = linalg.empty([int(n) for n in value.type.shape], mlir_type(I8))
+    extended = linalg.generic(
+        [value], output, [identity] * 2, lambda each, _: scalar(each).convert(I8).value
+    )
+    return traced(extended, U8)
+
+
+def materialize(array: AnyArray, element: ElementType) -> Value:
+    """Return the value of an array: a constant, or the result that was traced."""
+    type_ = mlir_type(element)
+    if not is_known(array):
+        return emit_stablehlo.convert(array.value, type_)
+    elements = to_storage(array, element)
+    attribute = dense_of_array(elements, type_)
+    if attribute.is_splat:
+        # IREE keeps no splat in an executable: each call allocates memory and fills it before the
+        # first kernel starts, which takes 1 us (IREE 3.13, one thread). It keeps a resource.
+        data = np.ascontiguousarray(elements)
+        attribute = ir.DenseResourceElementsAttr.get_from_buffer(data, "splat", attribute.type)
+    return linalg.constant(attribute)
+
+
+def to_storage(array: Array, element: ElementType) -> Array:
+    """Convert an array to the dtype of its element type, 8-bit integers to signless int8."""
+    signless = array.view(np.int8) if array.dtype == np.uint8 else array
+    dtype = np.int8 if element.bits == 8 else element.dtype
+    return np.ascontiguousarray(signless.astype(dtype, copy=False))
 
 
 def erase_unused(value: Value) -> None:
