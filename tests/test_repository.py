@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import fnmatch
 import importlib.metadata
 import json
 import os
@@ -107,6 +108,29 @@ def test_every_pass_is_a_file_with_its_name() -> None:
         stem = name.replace("-", "_")
         assert re.fullmatch(rf"subquant\.transforms\.\w+\.{stem}", pass_class.__module__)
         assert f"``{name}``" in str(sys.modules[pass_class.__module__].__doc__)
+
+
+def test_every_file_has_a_row_in_the_readme_of_its_folder() -> None:
+    missing = []
+    for readme in (ROOT / "plugin").rglob("README.md"):
+        patterns = re.findall(r"`([\w*./]+)`", readme.read_text())
+        for path in readme.parent.glob("*.py"):
+            names = (path.name, path.stem)
+            if path.name != "__init__.py" and not any(
+                fnmatch.fnmatch(name, pattern) for name in names for pattern in patterns
+            ):
+                missing.append(str(path.relative_to(ROOT)))
+    assert missing == []
+
+
+def test_every_file_in_a_readme_is_there() -> None:
+    gone = []
+    for readme in (ROOT / "plugin").rglob("README.md"):
+        for row in re.findall(r"^\| (`[^|]+) \|", readme.read_text(), re.MULTILINE):
+            for name in re.findall(r"`(\w+\*?\w*\.py)`", row):
+                if not any(readme.parent.glob(name)):
+                    gone.append(f"{readme.relative_to(ROOT)}: {name}")
+    assert gone == []
 
 
 def test_the_oracle_shares_no_arithmetic_with_what_it_checks() -> None:

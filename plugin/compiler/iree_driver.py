@@ -76,13 +76,14 @@ def run_iree(
     with_workers: bool = False,
     worker_program: bytes = b"",
 ) -> bytes:
-    """Compile a module to an executable.
+    """Compile a module: with peeled remainder loops first, then as IREE does by default.
 
     IREE 3.13 refuses a CPU dispatch that needs more than 32 KiB of stack. It allocates rows of
     intermediate tensors there if it fuses a reduction with an operation whose result is returned,
     or read by another dispatch, too: a residual sum and its layer norm, for 128x384 and more. It
     also refuses some dispatches with several results, for example if a model returns all tensors. A
-    module that is refused for either reason is compiled again without these fusions.
+    module that is refused for either reason is compiled again without these fusions
+    (`_MULTI_USE_FUSION_FLAG`).
 
     Args:
         bytecode: the module.

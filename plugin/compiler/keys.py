@@ -1,4 +1,4 @@
-"""Cache keys: a digest of everything that a compilation depends on, without a parse of the module.
+"""Cache keys: BLAKE3 of source, options, versions, code and CPU, without a parse of the module.
 
 `key_of_source` has the bytes of the source and of all further files that it is read from, the
 options, the versions, and the CPU if code is made for this machine. `key_of_bytecode` identifies a

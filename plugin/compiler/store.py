@@ -58,13 +58,20 @@ from .store_files import (
 )
 
 _CHECKS_PER_LIMIT = 32
+"""The average number of checks of the total size while as many bytes as the limit are written.
+
+With fewer, the store exceeds its limit by more: on average by 1/32 of it.
+"""
 _SIZE_AFTER_EVICTION = 7 / 8
+"""The fraction of the limit that an eviction leaves, so that the next one is not due at once."""
 _BLOCK_BYTES = 4096
+"""The bytes that a smaller file counts as: a block of a file system."""
 _STALE_SECONDS = 3600.0
 """The age of a file in ``writing`` that no process writes any more."""
 _MAX_WAIT_SECONDS = 600.0
 """The time for which a process waits for a lock: a lost machine may have left it."""
 _MAX_POLL_SECONDS = 0.25
+"""The greatest time between two tries to take a lock."""
 _FILE_NAMES = {
     "records": re.compile("[0-9a-f]{64}"),
     "blobs": re.compile("[0-9a-f]{64}"),
@@ -293,7 +300,7 @@ class Store:
                         yield StoredFile(status.st_mtime, size, Path(entry.path))
 
     def evict(self, written: int, spared: Collection[Digest]) -> None:
-        """Evict the least recently used files if the store is too large, checked at random.
+        """Evict the least recently used files of a full store; 32 checks per limit written.
 
         Args:
             written: the bytes written since the last call.

@@ -1,4 +1,4 @@
-"""Activations as integers of 8 bits, with a scale for each block: the loops that compute them.
+"""Dynamic quantization of activations to int8, a scale for each block (not rounding modes).
 
 `subquant.numerics.block_contraction` has the formulas.
 """

@@ -125,7 +125,7 @@ def store_element(operand: ArrayLike, memory: Value, indices: Sequence[Index]) -
 
 
 def scratch(shape: Sequence[int], element: ElementType) -> Value:
-    """``memref.alloca``: memory of a workgroup that is released when the workgroup ends."""
+    """``memref.alloca``: memory of a workgroup, of which IREE gives 32 KiB, until it ends."""
     attributes = {
         "alignment": ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64),
         "operandSegmentSizes": operation.parse_attribute("array<i32: 0, 0>"),

@@ -1,1 +1,1 @@
-"""Models of other tools, read as MLIR."""
+"""Readers of weight files, and the writer of parameter archives."""

@@ -1,7 +1,7 @@
-"""Writer of IREE parameter archives (``.irpa``), in one pass: see `irpa` for the format.
+"""Writer of IREE parameter archives (``.irpa``), in one pass: storage, then tables and header.
 
-The writer puts the storage first and the tables after it, which the format allows, so that tensors
-can be written while they are made. It pads storage to 64 bytes an entry and the file to 4096.
+The format (`irpa`) allows this order, so that tensors can be written while they are made. Entries
+are aligned to 64 bytes, and the file is padded to 4096. The element type is in an entry's metadata.
 """
 
 from __future__ import annotations

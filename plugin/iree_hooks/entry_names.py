@@ -1,4 +1,6 @@
-"""Names of entry points in executables, which `subquant.runtime.entry_points` looks up.
+"""Entry points: ``@f$unfenced``, ``$memory``, ``$bound``, ``$record``, ``$replay``, ``$fenced``.
+
+`subquant.runtime.entry_points` looks these names and ``@f$laid_out`` up in executables.
 
 A public function ``@f`` of a program has variants with a suffix, which IREE's tools do not list
 because of the ``$``. Executables of all versions have these strings: a new meaning needs a new

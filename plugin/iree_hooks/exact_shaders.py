@@ -26,7 +26,10 @@ _PRESERVES_NAN = "SignedZeroInfNanPreserve"
 
 
 def forbid_inexact_floats(ir: Any, module: Any) -> None:
-    """Decorate the floats of all dispatches in the SPIR-V dialect; `ir` is IREE's bindings."""
+    """Decorate float operations with ``NoContraction``, and entry points to preserve NaN.
+
+    The module is in the SPIR-V dialect; `ir` is IREE's bindings.
+    """
     with module.context:
         for op in descendants(module):
             if op.name in _ROUNDING_OPERATIONS:

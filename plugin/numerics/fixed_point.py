@@ -169,10 +169,10 @@ def _gemmlowp(v: AnyArray, m: AnyArray, s: AnyArray) -> AnyArray:
 
 
 def high_product(values: AnyArray, multiplier: AnyArray, bits: int = 31) -> AnyArray:
-    """``values * multiplier / 2**bits``, half up: gemmlowp's doubling high product.
+    """``values * multiplier / 2**bits``, half up: ``SaturatingRoundingDoublingHighMul``.
 
     It adds ``2**(bits - 1)``, or ``1 - 2**(bits - 1)`` to negative products, and divides towards
-    zero: for those that is the floor of one less than ``2**bits`` more.
+    zero: for those that is the floor of one less than ``2**bits`` more. It does not saturate.
 
     Args:
         values, multiplier: integers of 32 bits in 64 (of 16 in 32), not both the least.

@@ -45,10 +45,15 @@ from .element_types import I32, I64, AnyArray, Array, ElementType
 from .fixed_point import apply_scale, multiplier_and_shift, shift_right
 from .parameters import StorageType
 
-_FRACTION_BITS = 30  # of a step, beyond the bits of the integers
+_FRACTION_BITS = 30
+"""The bits of a fraction of a step that are computed, beyond those of the integers."""
 TIE_BITS = 20
-"""Tie tolerance: a sum within ``2**-20`` steps of the result of a tie counts as a tie."""
-_WORST_NARROW_DIGITS = 3  # i32 digits that are still cheaper than one of i64
+"""Tie tolerance: a sum within ``2**-20`` steps of the result of a tie counts as a tie, to even.
+
+Scales such as 0.1 are no floats: an exact tie of the intended scales is a near tie of the stored.
+"""
+_WORST_NARROW_DIGITS = 3
+"""Up to this number, digits of i32 are cheaper than one of i64."""
 
 
 @dataclass(frozen=True)

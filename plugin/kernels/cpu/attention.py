@@ -1,4 +1,4 @@
-"""Attention kernel: blockwise softmax over a KV cache (as in FlashAttention).
+"""Attention kernel: online (blockwise) softmax over a KV cache, as in FlashAttention.
 
 A workgroup has some queries of the query heads that share a KV head: its *rows*, a query of a head
 each. It goes through the attended keys, a block of them at a time, with a running maximum and a

@@ -1,4 +1,4 @@
-"""Pad-copy kernel: images with their padding materialized, as convolution kernels read them.
+"""Pad-copy kernel: images with their padding (halo) materialized, as convolution kernels read them.
 
 The result is NHWC, flattened, as i8 or as multiplicands (`InstructionSet.multiplicands`). IREE
 takes three passes over memory for this: it fills the result, copies each image row, and widens it.

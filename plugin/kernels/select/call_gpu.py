@@ -109,7 +109,7 @@ def _tiles_per_thread(tiles: Tiles, row_blocks: int) -> int:
 
 
 def _split_k(tiles: Tiles, m: int, workgroups: int) -> int:
-    """Return the number of workgroups that share an accumulation over K.
+    """Return split-K: at most 32, 1024 workgroups in all, K / 2M, and 4 steps of K in each.
 
     Partial sums are written and read once more; the weight has at least twice as many integers.
 

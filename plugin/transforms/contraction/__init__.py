@@ -1,1 +1,1 @@
-"""Fusing casts with the operations between them, and taking them apart: helpers of the passes."""
+"""Passes of contractions with quantized weights."""
