@@ -191,7 +191,7 @@ def _emit_function(kernel: Kernel, arguments: list[Value]) -> None:
 
 
 def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
-    """Return the number of a kernel's items that a workgroup has.
+    """Return a workgroup's items: there are at most 15 workgroups, or 128 and more.
 
     There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
 
