@@ -46,8 +46,7 @@ from .blockwise_tile import (
     index_plus,
     row_sum_factor,
 )
-from .weight_panels import UnpackedPanel
-from .weight_reader import WeightReader, weight_bindings
+from .weight_reader import UnpackedPanel, WeightReader, weight_bindings
 
 _INT8_MACS_PER_MAC, _INT8_MACS_PER_F32_MAC = 2, 8
 """A MAC takes about as long as this many int8 MACs, with int8 and with f32 activations."""

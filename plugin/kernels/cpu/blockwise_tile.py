@@ -27,8 +27,7 @@ from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
 from .output_tile import store_with_tail
-from .weight_panels import UnpackedStep
-from .weight_reader import BlockIndex, WeightReader
+from .weight_reader import BlockIndex, UnpackedStep, WeightReader
 
 _BITS_OF_2_23 = 0x4B000000
 """The bits of ``2**23`` as f32: its lowest bit counts units."""

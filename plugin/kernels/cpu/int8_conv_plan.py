@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from ...numerics.element_types import I8, I32
+from ...core._mlir import Value
+from ...emit import ArrayLike, scalar
+from ...emit.vectors import load, loop, scratch, store
+from ...numerics.array_functions import convert
+from ...numerics.element_types import I8, I16, I32
 from ..conv_geometry import ConvAxis
+from ..isa.base import InstructionSet
+from ..pack.packed_weight import Tiles
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
-from .weight_panels import WidenedPanels, widened_panels
 
 MAX_UNROLL = 8
 """At most this many k-packs are unrolled."""
@@ -35,6 +41,57 @@ _MAX_WAITING_BYTES = 8 << 10
 """Accumulators that wait for the next panel take at most this much memory."""
 _MIN_TILES_FOR_PIPELINED_COPY = 4
 """Padded rows are copied ahead of their reads if an output row has this many register tiles."""
+
+_MAX_WHOLE_TILE_BYTES = 18 << 10
+"""A widened tile up to this size is one panel: 3x3 taps, 64 channels, 16 columns."""
+_MAX_SPLIT_PANEL_BYTES = 10 << 10
+"""A widened panel of a split tile leaves room for accumulators that wait in memory."""
+_MIN_SPLIT_K_PACKS = 32
+"""A panel of a split tile has at least this many k-packs for each reload of an accumulator."""
+_MIN_PIXELS_PER_PANEL = 32
+"""Fewer output pixels save less time than writing the panel takes."""
+
+
+@dataclass(frozen=True)
+class WidenedPanels:
+    """Panels of an int8 weight tile, widened to i16 multiplicands.
+
+    Widening takes as long as multiplying. So a panel, part of K of a tile, is widened to workgroup
+    memory once for all output pixels of a workgroup; it fits the L1 cache.
+
+    Attributes:
+        tiles: the layout of the weight; a step has one k-pack.
+        target: the instruction set.
+        k_packs: the k-packs of a panel.
+    """
+
+    tiles: Tiles
+    target: InstructionSet
+    k_packs: int
+
+    @property
+    def count(self) -> int:
+        """The number of panels of a tile."""
+        return self.tiles.steps // self.k_packs
+
+    def allocate(self) -> Value:
+        """Allocate a panel, which has the shape of a weight of one tile."""
+        return scratch([1, self.k_packs, self.tiles.step_bytes], self.target.multiplicand_type)
+
+    def write(self, weight: Value, tile: ArrayLike, panel: ArrayLike, memory: Value) -> None:
+        """Emit the widening of a panel of a tile."""
+        length = self.tiles.lanes * self.target.k_pack
+        first = panel * self.k_packs
+
+        def widen(number: Value) -> None:
+            k_pack = first + scalar(number)
+            for vector in range(self.tiles.vectors):
+                offset = vector * length
+                bytes_ = load(weight, [tile.value, k_pack.value, offset], length, I8)
+                widened = convert(bytes_, self.target.multiplicand_type)
+                store(widened, memory, [0, number, offset])
+
+        loop(0, self.k_packs, 1, widen)
 
 
 @dataclass(frozen=True)
@@ -189,10 +246,21 @@ class Int8ConvPlan(ConvGemm):
 
         Only a tile of a 1x1 filter is split, whose k-packs are consecutive in a pixel.
         """
+        tiles, target = self.tiles, self.target
+        k_pack_bytes = tiles.step_bytes * target.multiplicand_type.bits // I8.bits
         pixels = self.geometry.output_pixels // self.workgroups
-        limit = _MAX_PANEL_SCRATCH_BYTES - self.padded_bytes(self.rows_per_block)
-        can_split = self.geometry.tap_count == self.channel_slices == 1
-        return widened_panels(self.tiles, self.target, pixels, limit, can_split=can_split)
+        if target.multiplicand_type != I16 or pixels < _MIN_PIXELS_PER_PANEL:
+            return None
+        max_bytes = _MAX_PANEL_SCRATCH_BYTES - self.padded_bytes(self.rows_per_block)
+        if tiles.steps * k_pack_bytes <= min(max_bytes, _MAX_WHOLE_TILE_BYTES):
+            return WidenedPanels(tiles, target, tiles.steps)
+        if self.geometry.tap_count > 1 or self.channel_slices > 1:
+            return None
+        limit = min(max_bytes, _MAX_SPLIT_PANEL_BYTES) // k_pack_bytes
+        choices = [n for n in range(_MIN_SPLIT_K_PACKS, limit + 1) if tiles.steps % n == 0]
+        # The K loop unrolls up to 8 k-packs: prefer multiples.
+        k_packs = max(choices, key=lambda n: (math.gcd(n, 8), n), default=None)
+        return None if k_packs is None else WidenedPanels(tiles, target, k_packs)
 
     @property
     def splits_panels(self) -> bool:
