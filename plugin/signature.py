@@ -39,7 +39,9 @@ MAX_LOOP_ITERATIONS = 65535
 MAX_CPU_THREADS = 256
 """The greatest number of threads of a CPU: IREE starts no more, without an error."""
 _VERSION = 1
+"""The version of recorded signatures; an executable with another one is compiled again."""
 _MAX_LIST_LENGTH = 64
+"""Arrays of up to this number of elements are lists in JSON; longer ones are base64."""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ..errors import InputError, SubquantError
 
 NAME = ".subquant-manifest.jsonl"
 _VERSION = 1
+"""The version of the records; files of other versions are not read."""
 _MAX_STALE_LINES = 16
 """Replaced lines that may stay in the file."""
 

@@ -18,10 +18,13 @@ from ..signature import ValueType
 
 _NPY_MAGIC = b"\x93NUMPY"
 _LITERAL = re.compile(r"((?:\d+x)*)([a-z]+\d+)(?:=(.*))?", re.DOTALL)
-_MAX_RANK = 64  # of NumPy arrays
-_MAX_SIZE_DIGITS = 60  # Python neither parses nor prints integers of thousands of digits quickly
+_MAX_RANK = 64
+"""The greatest number of axes of a NumPy array."""
+_MAX_SIZE_DIGITS = 60
+"""The number of digits of a size: Python takes long to parse and print integers of thousands."""
 _ELEMENTS = ("f32", "f16", "bf16", "f64", "i1", "i4", "i8", "i16", "i32", "i64", "ui8", "ui16")
 _LITERAL_EXAMPLE = "2x2xf32=1,2,3,4"
+"""The literal that an error shows."""
 
 
 def split_name(text: str) -> tuple[str, str]:

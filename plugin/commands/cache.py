@@ -207,6 +207,7 @@ def _entries(cache: Cache) -> Iterator[_Entry]:
 
 _TITLES = ("kind", "name", "options", "size", "last used", "hits")
 _NUMBERS = (3, 4, 5)
+"""The columns of numbers."""
 
 
 def _cells(entry: _Entry) -> list[str]:

@@ -40,7 +40,9 @@ _UNDATED: dict[str, dict[str, object]] = {
 
 _BLUE = "#0072b2"
 _DPI = 150
-_MAX_PIXELS = 30_000  # of a side; matplotlib renders PNG up to 65,535
+"""The resolution of a PNG file, in pixels an inch."""
+_MAX_PIXELS = 30_000
+"""The greatest number of pixels of a side; matplotlib renders PNG up to 65,535."""
 
 
 # -- bar charts -----------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ _VIRIDIS = [
 """Matplotlib's color map viridis at each eighth, distinct for the color-blind and in gray."""
 _UNKNOWN = "#bbbbbb"
 _MAX_CELLS = (256, 512)
+"""The greatest numbers of rows and columns of a heat map; larger grids of scales are reduced."""
 
 
 @dataclass(frozen=True)

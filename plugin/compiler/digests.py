@@ -21,10 +21,13 @@ from ..core.files import open_input
 from ..errors import SubquantError
 
 _CHUNK_BYTES = 1 << 22
+"""The bytes of a file that are read and hashed at a time, 4 MiB."""
 _MIN_BYTES_FOR_THREADS = 1 << 20
+"""The size of a file, 1 MiB, from which on several threads hash it."""
 _MIN_BYTES_FOR_MEMO = 1 << 24
 """The size from which on the digest of a file is remembered; 16 MiB are hashed in 5 ms."""
 _SETTLED_SECONDS = 60.0
+"""The time since the last change of a file after which its identity tells its content."""
 
 Digest: TypeAlias = str
 """BLAKE3 of 256 bits, in hexadecimal digits."""

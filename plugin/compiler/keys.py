@@ -186,6 +186,7 @@ def _files_of_flags(
 
 _LOCATION = re.compile(rb"\n\x08location\x12([\x01-\x7f]|[\x80-\xff][\x01-\x7f])")
 _HEAD_BYTES = 16
+"""The bytes of a file that tell its format."""
 
 
 def _is_onnx(module: Input) -> bool:

@@ -15,6 +15,7 @@ from .compile_options import CompileOptions
 from .pipeline import compile_pipeline, run_pipeline
 
 _VERSION_WITH_NAMED_PROPERTIES = 4
+"""The bytecode version that writes properties of operations by name."""
 _CONVOLUTIONS = ("stablehlo.convolution", "linalg.conv_", "linalg.depthwise_conv_")
 
 

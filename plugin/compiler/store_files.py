@@ -16,6 +16,7 @@ from .digests import Digest, digest_of, digest_of_file
 from .file_locks import lock_file
 
 _CHUNK_BYTES = 1 << 20
+"""The bytes that are copied at a time, 1 MiB."""
 USE_MARK = b"\n"
 """The byte that a use appends to a record."""
 

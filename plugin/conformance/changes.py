@@ -23,7 +23,9 @@ both passing or neither; ``other numbers``: other results, counts or messages wi
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _TIMES = 3.0
+"""The ratio of times from which on a case is slower, or faster."""
 _SECONDS = 2.0
+"""The difference of times below which a case is neither slower nor faster."""
 
 
 @dataclass(frozen=True)

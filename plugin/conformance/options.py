@@ -12,8 +12,10 @@ MOST_RANDOM = 10_000
 """Maximum number of random programs; their names have four digits."""
 
 MOST_JOBS = 1024
+"""The greatest number of processes, for `--jobs`."""
 
 MOST_SHARDS = 10_000
+"""The greatest number of shards, for `--shard`."""
 
 
 @dataclass(frozen=True)

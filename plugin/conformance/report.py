@@ -20,6 +20,7 @@ from .options import Shard
 Expected = dict[str, dict[str, str]]
 EXPECTED_FILE = Path(__file__).parent / "expected.json"
 _VERSION = 1
+"""The version of the list of expected results."""
 
 
 @dataclass(frozen=True)

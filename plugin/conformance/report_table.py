@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SHOWN = 40
+"""The number of rows of the table; a JSON report has all."""
 
 
 def show_report(report: Report) -> None:

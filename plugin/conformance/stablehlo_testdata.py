@@ -57,6 +57,7 @@ _COMPLEX_CHECK = re.compile(
 )
 _CHECKS = ("check.expect_eq_const", "check.expect_almost_eq_const")
 _TOLERANCE = 1e-4
+"""The absolute error that ``check.expect_almost_eq_const`` accepts."""
 
 
 def stablehlo_file_cases(file: Path) -> Iterator[Case]:

@@ -41,7 +41,9 @@ _PASSES = (
     "interpreter"
 )
 _NEAR = 2.0**-19
-_TOLERANCE = 1e-4  # of StableHLO's checks
+"""Comparisons may differ for reals that are closer than this number of steps."""
+_TOLERANCE = 1e-4
+"""The absolute error of floats: that of StableHLO's checks."""
 
 _Reference = Callable[[list[Array]], Golden]
 

@@ -25,6 +25,7 @@ LARGEST_STREAM = 1 << 32
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 _CHUNK_BYTES = 1 << 20
+"""The bytes of a pipe that are read at a time, 1 MiB."""
 _DESCRIPTORS_FOLDER = "/proc/self/fd"
 _TEMPORARY = ".subquant-"
 

@@ -34,6 +34,7 @@ from ..errors import InputError, Place, UsageError, printable, quoted
 from .files import write_atomically
 
 VERSION = 1
+"""The version of JSON reports; reports of other versions are refused."""
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 """Surrogates, which stand for bytes that are no UTF-8."""

@@ -19,6 +19,7 @@ from .dense import array_of_dense, dense_of_array
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 
 _SIGNED_FLAG = 1
+"""The flag of a ``quant`` type with signed storage."""
 _MAX_RANK = 32
 """The largest rank of a dense attribute that the bindings return as an array."""
 

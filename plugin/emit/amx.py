@@ -26,6 +26,7 @@ from .values import ArrayLike
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 _CACHE_LINE_BYTES = 64
+"""The bytes of a cache line, which one prefetch loads."""
 
 
 @dataclass(frozen=True)

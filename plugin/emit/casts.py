@@ -26,6 +26,7 @@ from .values import ArrayLike
 
 _SCASTS = ("quant.scast", "subquant.scast")
 _GREATEST = (1 << 63) - 1
+"""The greatest bound that the attribute holds: i64."""
 
 
 # -- storage --------------------------------------------------------------------------------------

@@ -56,7 +56,8 @@ _ORDERED = {
     "not_equal": 13,
 }  # fmt: skip
 """Predicates of ``arith.cmpf``, false for NaN except ``not_equal``."""
-_UNORDERED = 14  # true for NaN only
+_UNORDERED = 14
+"""The predicate ``uno`` of ``arith.cmpf``: true if an operand is NaN."""
 
 
 class Scalars(ByBlock):

@@ -44,12 +44,19 @@ MAGIC = b"GGUF"
 """The first bytes of a GGUF file."""
 
 _VERSIONS = (2, 3)
-_LARGEST_HEADER = 2**28  # bytes before the data
+"""The versions of the format that are read."""
+_LARGEST_HEADER = 2**28
+"""The greatest number of bytes before the data, 256 MiB."""
 _MOST_PROPERTIES = _MOST_TENSORS = 2**16
-_MOST_ELEMENTS = 2**22  # of all arrays among the properties
+"""The greatest numbers of properties, and of tensors."""
+_MOST_ELEMENTS = 2**22
+"""The greatest number of elements of all arrays among the properties."""
 _MOST_AXES = 4
+"""The greatest rank of a tensor: ``GGML_MAX_DIMS``."""
 _LONGEST_NAME = 2**16 - 1
+"""The greatest number of bytes of a name."""
 _DEFAULT_ALIGNMENT = 32
+"""The alignment of tensors in bytes, without ``general.alignment``."""
 _VOCABULARY = "tokenizer."
 """The beginning of the keys of the vocabulary's properties."""
 

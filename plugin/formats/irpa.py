@@ -44,7 +44,9 @@ from ..numerics.element_types import Array, DType
 
 MAGIC = b"IRPA"
 DATA_ALIGNMENT = 64
+"""The alignment of an entry's storage in bytes."""
 FILE_ALIGNMENT = 4096
+"""The multiple of bytes that a file is padded to."""
 
 HEADER = struct.Struct("<4sHHQQQQ6Q")
 ENTRY = struct.Struct("<QIQ5Q")
@@ -53,6 +55,7 @@ SPLAT = struct.Struct("<Q16sB")
 _SKIPPED_TYPE, SPLAT_TYPE, DATA_TYPE, _EXTERNAL_TYPE = range(4)
 TENSOR_PREFIX = b"PYTORCH:"
 MAX_NAME_BYTES = 1 << 16
+"""The greatest number of bytes of a name in an archive that is read or written."""
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),

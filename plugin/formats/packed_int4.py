@@ -58,6 +58,7 @@ _SYMMETRIC = 8
 """The zero point of symmetric integers of 4 bits."""
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ONES = 0x11111111
+"""One in each of the eight integers of a word."""
 
 
 def read_packed_int4(

@@ -38,6 +38,7 @@ MAX_CHILDREN = 4
 """The greatest number of children, without `extra_children`."""
 
 _MAX_OUTPUT_TAIL = 1 << 16
+"""The bytes of a child's last output that an error quotes, 64 KiB."""
 
 
 @dataclass(eq=False)

@@ -12,6 +12,7 @@ from ..core.option_fields import option
 from ..errors import UsageError
 
 _WALL_TIME_PER_CPU_TIME = 10
+"""A child may take this many times its limit of CPU time, for one that waits forever."""
 
 
 @dataclass(frozen=True)

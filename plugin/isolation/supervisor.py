@@ -25,7 +25,9 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 _MAX_JSON_BYTES = 1 << 31
+"""The greatest size of the JSON of a frame in bytes, 2 GiB, and number of its blobs."""
 _CHUNK_BYTES = 1 << 20
+"""The bytes that are read at a time, 1 MiB."""
 _FOLDER_PREFIX, _FOLDER_DIGITS, _LOCK_FILE = "subquant-", 16, ".held"
 
 

@@ -19,6 +19,7 @@ from .scaled import BlockScaledLayout
 from .super_blocks import SuperBlockLayout
 
 _LEVELS = 16
+"""The entries of a codebook: indices have 4 bits."""
 
 
 def _check_table(layout: QuantizedLayout) -> None:

@@ -36,9 +36,13 @@ Message = Mapping[str, str]
 """``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
 
 _SECONDS = 2.0
+"""The CPU time in which a template is rendered."""
 _MEMORY_GIB = 1.0
-_LONGEST = 1 << 22  # characters
+"""The memory limit of the child that renders a template, in GiB."""
+_LONGEST = 1 << 22
+"""The greatest number of characters of a rendered text."""
 _LONGEST_TEMPLATE = 1 << 20
+"""The greatest number of characters of a template."""
 
 _GEMMA = """\
 {{ bos_token }}

@@ -29,7 +29,9 @@ from .vocabulary import PieceType, Vocabulary
 
 _SPACE = "\u2581"
 _CHUNK = 1 << 13
-_TAIL = 7  # bytes of a piece after its text: score and type, with their tags
+"""Pieces that are encoded at a time: Python objects of all at once would take 30 MB."""
+_TAIL = 7
+"""The bytes of a piece after its text: score and type, with their tags."""
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 

@@ -54,6 +54,7 @@ def attend(
 
 
 _LOG2_E = 1.4426950408889634
+"""The binary logarithm of e."""
 _LN_2_HIGH, _LN_2_LOW = 0.693359375, -2.12194440e-4
 """Their sum is ln 2; products of the first with integers of few bits are exact in f32."""
 _F32_ROUNDER = 1.5 * 2**23

@@ -38,6 +38,7 @@ _FLOATS: dict[str, npt.DTypeLike] = {
 }
 _FLOAT_NAMES = {np.dtype(dtype): name for name, dtype in _FLOATS.items()}
 _MOST_BITS = 64
+"""The greatest width of an integer type."""
 
 
 @dataclass(frozen=True, eq=False)

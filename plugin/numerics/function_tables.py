@@ -23,6 +23,7 @@ from .parameters import QuantizationParameters, StorageType
 from .requantization import TIE_BITS
 
 _MOST_BITS = 16
+"""The bits of all operands up to which a function is tabulated: 65,536 entries."""
 
 
 def _round_away_from_zero(x: Array) -> Array:

@@ -31,6 +31,7 @@ from .vm_modules import (
 )
 
 _MAX_LISTED_FEATURES = 4
+"""The number of missing CPU features that an error lists."""
 
 
 class Executable:

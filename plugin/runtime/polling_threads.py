@@ -17,10 +17,9 @@ import os
 import time
 
 _NICE_STEPS = 5
-"""Steps of ``nice`` for a polling thread: it gets a third of the time of a computing one.
-
-"""
+"""Steps of ``nice`` for a polling thread: it gets a third of the time of a computing one."""
 _LOOKS = 3
+"""A thread polls if it runs at each of this many looks."""
 _LOOK_INTERVAL_SECONDS = 0.001
 """The seconds between looks."""
 

@@ -33,6 +33,7 @@ _SPIN_NANOSECONDS = 1_000_000
 _MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8
 """This time after long parking."""
 _LONG_PARKING_NANOSECONDS = 10 * _SPIN_NANOSECONDS
+"""Longer parking halves the spin time, as calls come rarely."""
 _MIN_PAUSE_NANOSECONDS = 2 * _SPIN_NANOSECONDS
 """The time for which calls wake no workers after workers were woken in vain."""
 _MAX_PAUSE_NANOSECONDS = 100 * _SPIN_NANOSECONDS
@@ -44,6 +45,7 @@ _SECONDS_BEFORE_PARKING = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)
 _START_SECONDS = 10.0
 """The time within which a worker has started."""
 _ALIGNMENT = 128
+"""The alignment of the control block in bytes: two cache lines."""
 _ParkedWorker: TypeAlias = "tuple[int, queue.SimpleQueue[None]]"
 _CONTEXTS: list[tuple[Any, ...]] = []
 """Loaded worker programs, which are never freed: callers use their functions after the workers."""

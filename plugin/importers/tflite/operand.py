@@ -12,6 +12,7 @@ from ...numerics.parameters import ExpressedType, QuantizationParameters, Storag
 from .reading.tensors import Tensor
 
 _MAX_STORAGE_BITS = 32
+"""The greatest number of bits of a storage value."""
 
 
 @dataclass(frozen=True)

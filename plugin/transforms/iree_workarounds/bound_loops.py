@@ -44,6 +44,7 @@ from .long_loops import LOOPS, Iterations, iterations_of
 
 _MAX_ITERATIONS = "__subquant_most_iterations"
 _UNLIMITED = (1 << 63) - 1
+"""The loop limit of a device that has none."""
 
 
 @dataclass(frozen=True)

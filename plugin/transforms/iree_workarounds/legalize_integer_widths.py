@@ -80,7 +80,8 @@ _UNSIGNED = frozenset(
     }.items()
     for name in names.split()
 )
-_FIRST_UNSIGNED_PREDICATE = 6  # arith.cmpi ult, ule, ugt, uge
+_FIRST_UNSIGNED_PREDICATE = 6
+"""The first of the predicates of ``arith.cmpi`` for unsigned integers: ult, ule, ugt, uge."""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,7 @@ _MAX_PRODUCTS_PER_PART = 1 << 15
 _MAX_PRODUCTS_WITHOUT_VECTORS = 1 << 12
 """Products of a part if an invocation has several elements, as rows fill no vectors."""
 _VECTOR = 4
+"""The lanes of a SPIR-V vector, which a row has to fill."""
 _PRODUCTS = (
     "linalg.batch_matmul",
     "linalg.batch_matvec",

@@ -65,10 +65,13 @@ from ..base import UNCHANGED, ModulePass, named
 _CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
 _MAX_OPERATIONS = 64
+"""The greatest number of operations of a function of two bytes."""
 _EMITTED_OPERATIONS = 8
 """Operations of the replacement, without constants and conversions of the bytes."""
 _HALF = 128
+"""Half of the values of a byte: the sign offset."""
 _FACTOR_BITS = 31
+"""The bits of a factor in i64: products of 32 bits take half the time."""
 _NEIGHBORS = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda n: (max(map(abs, n)), n))
 """Offsets of the slopes that are tried, from the nearest integers."""
 

@@ -53,6 +53,7 @@ _SUBTRACT = "subquant.subtract_zero_point"
 _CASTS = ("subquant.scast", "quant.scast")
 _MOVEMENT = ("stablehlo.broadcast_in_dim", "stablehlo.reshape", "stablehlo.transpose")
 _I32_BOUND = 1 << 31
+"""Integers of a smaller magnitude fit i32."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ...numerics.parameters import StorageType
 from ...numerics.views import Part, View, aligned
 
 _WORDS = (8, 16, 32)
+"""Widths of words that hold fields."""
 _PACKED = (2, 4, 8)
 """Widths of fields that fill bytes."""
 

@@ -19,7 +19,9 @@ VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim
 _ARITHMETIC = ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
 """Operations that are evaluated on constants of integers."""
 _MAX_DEPTH = 4
+"""The greatest number of nested operations on constants that are evaluated."""
 _MAX_CONSTANT_ELEMENTS = 1 << 16
+"""The number of elements up to which a constant's values are read."""
 
 
 @dataclass(frozen=True)

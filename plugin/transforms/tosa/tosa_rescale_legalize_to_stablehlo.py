@@ -55,6 +55,7 @@ from ...numerics.element_types import I64, AnyArray, Array
 from ..base import ModulePass, producer_of, walk
 
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
+"""Storage bits that ``stablehlo.constant`` supports."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from ..elementwise.float_operands import along_axis, computing_dtype
 _LIMIT = np.float32(1 << 30)
 """Coordinates are clamped to this magnitude, so that they fit integers of 32 bits."""
 _CUBIC_SLOPE = -0.75
+"""The parameter ``a`` of GridSample's cubic convolution, as in the specification."""
 _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic": "cubic",
           "bicubic": "cubic"}  # fmt: skip
 

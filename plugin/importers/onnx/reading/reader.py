@@ -27,6 +27,7 @@ the same inputs and attributes since."""
 _MAX_GRAPH_DEPTH = 16
 """The greatest number of levels of graphs in nodes."""
 _MAX_PROTOBUF_BYTES = 1 << 31
+"""Protobuf serializes messages of fewer bytes only, 2 GiB."""
 
 
 def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:

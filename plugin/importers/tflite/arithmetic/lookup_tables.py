@@ -46,6 +46,7 @@ def lookup_table(
 # -- 16 bits --------------------------------------------------------------------------------------
 
 _INTERVALS = 512
+"""Intervals of an interpolated table, each of 128 storage values of 16 bits."""
 
 
 def interpolation_table(
@@ -88,6 +89,7 @@ def interpolate(table: Array, values: AnyArray) -> AnyArray:
 
 
 _SIGMOID_ENTRIES_PER_UNIT = 24
+"""Entries of LiteRT's table of the sigmoid for each unit of its argument."""
 
 
 def _sigmoids() -> Array:

@@ -15,8 +15,11 @@ from .fixed_point_functions import leading_zeros
 from .requantization import round_half_away
 
 _PRODUCT_BITS = 62
-_LOWER_WORD_BITS = 27  # of a factor's 53 bits
+"""The bits of a product that i64 holds, with room for the half that rounds it."""
+_LOWER_WORD_BITS = 27
+"""The bits of the lower of two words of a factor, which has 53."""
 _MAX_CHECKED_STEPS = 1 << 20
+"""With more steps between results, over all factors, the check at every step is left out."""
 
 
 def rescale_once(

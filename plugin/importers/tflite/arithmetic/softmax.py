@@ -29,6 +29,7 @@ from .requantization import (
 )
 
 _SUM_INTEGER_BITS = 12
+"""The integer bits of the fixed-point sum of exponentials: ``kAccumulationIntegerBits``."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ..reading.model import Tensor
 from ..reading.schema import TENSOR_TYPES
 
 _INT32_BOUND = 1 << 31
+"""Accumulators of a smaller magnitude fit i32."""
 _MAX_BIAS_SCALE_ERROR = np.float32(0.02)
 """LiteRT accepts a bias scale that differs by 2 % of the output scale from that of the products."""
 

@@ -14,7 +14,8 @@ from ....numerics.element_types import F32, I32, I64, AnyArray, Array
 from ..arithmetic.requantization import round_half_away, rounding_right_shift, saturating_cast
 from ..call import Call, importer
 
-_WEIGHT_BITS = 10  # fractional bits of integer weights along each axis
+_WEIGHT_BITS = 10
+"""The fractional bits of integer weights along each axis."""
 
 
 def _result_sizes(call: Call) -> list[int]:

@@ -27,6 +27,7 @@ _FORMATS = {
     _BOOL: {1: "B", 2: "H", 4: "I", 8: "Q"},
 }
 _MAX_ENTRIES = 1 << 12
+"""The greatest number of entries of a map or vector."""
 
 
 def read_map(data: bytes) -> dict[str, Any]:

@@ -25,7 +25,9 @@ ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
 """The element types of programs (`subquant.numerics.element_types`), by tensor type."""
 
 _MAX_ELEMENTS = (1 << 31) - 1
+"""The greatest number of elements of a tensor."""
 _MAX_RANK = 8
+"""The greatest rank of a tensor in a model."""
 _NO_SHAPE = np.zeros(0, np.int32)
 
 _IRRELEVANT = (Irrelevant("has_rank", "distinguishes scalars from tensors of unknown rank"),)

@@ -30,9 +30,11 @@ from .rules import QuantizedOperation, Results, lowers
 
 __all__: list[str] = []
 
-_F16_OVERFLOW = 65520.0  # the least f32 that rounds to infinity in f16
+_F16_OVERFLOW = 65520.0
+"""The least f32 that rounds to infinity in f16."""
 _HALVES = (ExpressedType.F16, ExpressedType.BF16)
 _LARGEST_ANGLE = 1000.0
+"""Radians below which a device's sine is accurate, without a reduction of whole turns."""
 _PI = Fraction(
     "3.14159265358979323846264338327950288419716939937510582097494459230781640628620899862803482534"
 )
