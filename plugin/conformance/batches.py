@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from .cases import Case
 
 BATCH = 12
-"""Cases of one module."""
+"""The number of cases that are compiled in one module."""
 
 
 def applies(case: Case, device: str) -> bool:

@@ -9,7 +9,7 @@ from ..core.option_fields import option
 from ..errors import UsageError, quoted
 
 MOST_RANDOM = 10_000
-"""Maximum number of random programs; their names have four digits."""
+"""The greatest number of random programs; their names have four digits."""
 
 MOST_JOBS = 1024
 """The greatest number of processes, for `--jobs`."""

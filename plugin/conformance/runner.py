@@ -39,7 +39,7 @@ DEVICES = ("llvm-cpu", "vulkan", "interpreter")
 form of the suite's programs and so checks the oracle."""
 
 BATCH_SECONDS = 900
-"""After this long a process is ended, and its cases are tried one by one."""
+"""The wall time in seconds after which a process is ended; its cases are tried one by one."""
 
 Progress = Callable[[Outcome], None]
 

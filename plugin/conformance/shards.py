@@ -60,7 +60,7 @@ def plan_run(cases: Sequence[Case], devices: Sequence[str], shard: Shard | None)
 
 
 _MODULE_SECONDS = 0.8
-"""CPU seconds of starting a compiler."""
+"""CPU seconds of starting a compiler, for one module."""
 
 _CASE_SECONDS = {
     "convolution": 0.2, "dot_general": 0.2, "reduce": 0.15, "reduce_window": 0.15,

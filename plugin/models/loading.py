@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 """Called with a line about each step."""
 
 DEFAULT_CONTEXT = 2048
-"""Tokens that there is room for, of a model that was made for more."""
+"""The context length in tokens, if the model's own is longer."""
 
 
 class Model:

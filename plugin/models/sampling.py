@@ -33,7 +33,7 @@ from ..errors import ExecutionError, UsageError
 from ..numerics.element_types import Array
 
 _FIRST_SORTED = 1024
-"""Tokens that are sorted first; they usually have most of the probability."""
+"""The number of tokens that are sorted first; they usually have most of the probability."""
 
 
 @dataclass(frozen=True)

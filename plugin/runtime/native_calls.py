@@ -23,7 +23,7 @@ from ..errors import ExecutionError
 EXIT_WAIT_SECONDS = 60.0
 """The time for which the end of Python waits for running calls."""
 _EXIT_POLL_SECONDS = 0.001
-"""The time between two polls of it."""
+"""The time between two checks for running calls at the end of Python."""
 _nothing: Callable[[], object] = tuple
 """The end of a call that is not counted: the cheapest callable without an effect."""
 

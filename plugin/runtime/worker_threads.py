@@ -29,15 +29,15 @@ from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
 _SPIN_NANOSECONDS = 1_000_000
-"""The time for which a worker looks for work before it parks."""
+"""The greatest time for which a worker looks for work (spins) before it parks, 1 ms."""
 _MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8
-"""This time after long parking."""
+"""The least such time, to which long parking halves it step by step."""
 _LONG_PARKING_NANOSECONDS = 10 * _SPIN_NANOSECONDS
 """Longer parking halves the spin time, as calls come rarely."""
 _MIN_PAUSE_NANOSECONDS = 2 * _SPIN_NANOSECONDS
-"""The time for which calls wake no workers after workers were woken in vain."""
+"""The time for which calls wake no workers after workers were woken in vain; it doubles."""
 _MAX_PAUSE_NANOSECONDS = 100 * _SPIN_NANOSECONDS
-"""This time after workers were woken in vain several times."""
+"""The greatest time for which calls wake no workers, after several wake-ups in vain."""
 _TRIAL_LOOKS, _TRIALS = 10_000, 3
 """Looks for work in a measurement of the time that a look takes, and measurements."""
 _SECONDS_BEFORE_PARKING = (0.0, 0.0001, 0.0002, 0.0004, 0.0008, 0.0016)

@@ -50,10 +50,10 @@ from .dask_workers import (
 from .tasks import HOST_CPU, LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from
 
 _MAX_RESUBMISSIONS = 3
-"""Number of times that a task is submitted again after Dask cancelled it."""
+"""The number of times that a task is submitted again after Dask cancelled it."""
 
 _LARGE_BLOB = 1 << 20
-"""Bytes from which on a blob is a Dask task of its own."""
+"""The size in bytes from which on a blob is a Dask task of its own, 1 MiB."""
 
 _Future: TypeAlias = "Future[tuple[str, Answer]]"
 

@@ -60,10 +60,10 @@ STEPS = f"{PREFIX}steps"
 """Topic of the events that report the steps of tasks."""
 
 _UNBOUNDED = 1e9
-"""Amount of a resource that limits nothing."""
+"""The amount of a resource that limits nothing."""
 
 _IDLE_SECONDS = 10
-"""Time without a task after which the idle children of a worker end."""
+"""The seconds without a task after which the idle children of a worker end."""
 
 Versions = Mapping[str, "str | None"]
 

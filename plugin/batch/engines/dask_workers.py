@@ -17,7 +17,7 @@ from .dask_connection import call_within
 from .dask_worker import Admission
 
 WORKER_TIMEOUT_SECONDS = 60.0
-"""Time without any worker after which a run ends."""
+"""The seconds without any worker after which a run ends."""
 
 POLL_SECONDS = 1.0
 """Time between two queries of the workers."""

@@ -23,7 +23,7 @@ HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: the worker's must equal the client's."""
 
 LARGEST_WINDOW = 1 << 30
-"""Maximum bytes of the blobs of prefetched tasks."""
+"""The greatest number of bytes of the blobs of prefetched tasks, 1 GiB."""
 
 _ON_CPU = ("llvm-cpu", "interpreter", "local-task", "local-sync")
 

@@ -52,15 +52,15 @@ _INT8_MACS_PER_NS = {
 }
 """int8 multiply-accumulates a nanosecond of kernels for an instruction set."""
 _MAX_DEPTHWISE_MACS_PER_NS = 40.0
-"""Upper bound of depthwise convolutions."""
+"""Upper bound of the int8 multiply-accumulates a nanosecond of depthwise convolutions."""
 _MAX_BLOCKWISE_MACS_PER_NS = {"int8": 200.0, "float": 30.0}
-"""Upper bound of blockwise GEMMs by the type of activations."""
+"""Upper bound of the multiply-accumulates a nanosecond of blockwise GEMMs, by activations."""
 _IREE_MACS_PER_NS = 10.0
 """Multiply-accumulates a nanosecond of IREE's loops."""
 _WEIGHT_BYTES_PER_NS = 25.0
-"""Memory bandwidth of a core, which limits a GEMV."""
+"""Memory bandwidth of a core in bytes a nanosecond (GB/s), which limits a GEMV."""
 _NS_PER_OUTPUT, _NS_PER_ELEMENT, _NS_PER_ARGUMENT_ELEMENT = 0.05, 0.01, 0.02
-"""Time for each output of a contraction, element of another operation, element of an argument.
+"""Nanoseconds for each output of a contraction, element of another operation and of an argument.
 
 A chain of elementwise operations is one loop, or the epilogue of a kernel.
 """

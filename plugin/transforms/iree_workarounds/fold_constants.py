@@ -44,10 +44,16 @@ from ...numerics.element_types import Array, ElementType
 from ..base import UNCHANGED, ModulePass, named
 
 MOST_GROWTH = 1 << 20
-"""Bytes. Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``."""
+"""Bytes by which folding may enlarge a constant.
+
+Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``.
+"""
 
 _MOST_COPIED = 1 << 8
-"""Bytes. Source: IREE's ``--iree-flow-inline-constants-max-byte-length``."""
+"""The greatest size in bytes of a constant that IREE copies into dispatches.
+
+Source: IREE's ``--iree-flow-inline-constants-max-byte-length``.
+"""
 
 _CONSTANT = "stablehlo.constant"
 _CONSTANTS = (_CONSTANT, "arith.constant")

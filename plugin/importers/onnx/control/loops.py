@@ -25,7 +25,7 @@ from ..dynamic_sizes.upper_bounds import upper_bound
 from ..reading.model import Subgraph, is_too_large
 
 _MAX_ITERATIONS = (1 << 31) - 1
-"""Iterations are counted in 32 bits."""
+"""The greatest number of iterations: they are counted in 32 bits."""
 _MAX_TRIED = 64
 """A loop whose body is refused is unrolled up to this number of iterations."""
 _MAX_UNROLLED = 1024
