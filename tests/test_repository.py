@@ -123,6 +123,16 @@ def test_every_file_has_a_row_in_the_readme_of_its_folder() -> None:
     assert missing == []
 
 
+def test_constants_in_readmes_are_there() -> None:
+    files = [*(ROOT / "plugin").rglob("*.py")]
+    defined = {
+        name for path in files for name in re.findall(r"\b(_?[A-Z][A-Z0-9_]+)\b", path.read_text())
+    }
+    for readme in (ROOT / "plugin").rglob("README.md"):
+        written = re.findall(r"`(?:\w+\.)?(_?[A-Z][A-Z0-9]*_[A-Z0-9_]+)`", readme.read_text())
+        assert defined.issuperset(written), (readme, written)
+
+
 def test_every_file_in_a_readme_is_there() -> None:
     gone = []
     for readme in (ROOT / "plugin").rglob("README.md"):
