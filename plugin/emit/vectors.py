@@ -354,3 +354,32 @@ def when(
             with ir.InsertionPoint(region.blocks.append()):
                 emit()
                 create("scf.yield")
+
+
+def store_with_tail(
+    operand: ArrayLike, memory: Value, row: Sequence[Value], n: int, column: ArrayLike, nr: int
+) -> None:
+    """Store a vector to a row of ``M x N`` memory, without the lanes at N or beyond.
+
+    Args:
+        operand: the vector.
+        memory: the memref, whose last axis has size N.
+        row: the indices along the axes before.
+        n: N.
+        column: the column of lane 0, a multiple of the lanes.
+        nr: columns are computed in tiles of this size.
+    """
+    lanes = operand.form.lanes
+    if n % nr == 0:
+        store(operand, memory, [*row, column.value])
+        return
+    when(column + lanes <= n, lambda: store(operand, memory, [*row, column.value]))
+    whole, tail = divmod(n, lanes)
+    if not tail:
+        return
+
+    def store_tail() -> None:
+        for lane in range(tail):
+            store_element(element_at(operand, lane), memory, [*row, (column + lane).value])
+
+    when(column == whole * lanes, store_tail)

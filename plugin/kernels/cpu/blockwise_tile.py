@@ -20,13 +20,12 @@ from typing import TypeAlias
 
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
-from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop
+from ...emit.vectors import Vectors, bitcast, broadcast, load_element, loop, store_with_tail
 from ...numerics.array_functions import bits_of, convert
 from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
-from .output_tile import store_with_tail
 from .weight_reader import BlockIndex, UnpackedStep, WeightReader
 
 _BITS_OF_2_23 = 0x4B000000

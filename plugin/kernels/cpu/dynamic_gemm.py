@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import Extent
-from ...emit.vectors import load, load_element, loop, quotient
+from ...emit.vectors import load, load_element, loop, quotient, store_with_tail
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
 from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
-from .output_tile import store_with_tail
 
 _MAX_UNROLL = 8
 """At most this many k-packs are unrolled."""

@@ -1,4 +1,4 @@
-"""Output tiles of CPU kernels: fused epilogue, exact fallback, and stores with the N tail."""
+"""Output tiles of CPU kernels: fused epilogue, exact fallback, and stores."""
 
 from __future__ import annotations
 
@@ -11,39 +11,10 @@ import numpy as np
 from ...core._mlir import Value
 from ...emit import ArrayLike, scalar
 from ...emit.linalg import constant_index
-from ...emit.vectors import element_at, load, loop, scratch, slice_lanes, store, store_element, when
+from ...emit.vectors import load, loop, scratch, slice_lanes, store, store_with_tail, when
 from ...numerics.element_types import I32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..pack.packed_weight import Tiles
-
-
-def store_with_tail(
-    vector: ArrayLike, result: Value, row: Sequence[Value], n: int, column: ArrayLike, nr: int
-) -> None:
-    """Store a vector to a row of the result, without the lanes at N or beyond.
-
-    Args:
-        vector: the vector.
-        result: the memref, whose last axis has size N.
-        row: the indices along the axes before.
-        n: N.
-        column: the column of lane 0, a multiple of the lanes.
-        nr: columns are computed in tiles of this size.
-    """
-    lanes = vector.form.lanes
-    if n % nr == 0:
-        store(vector, result, [*row, column.value])
-        return
-    when(column + lanes <= n, lambda: store(vector, result, [*row, column.value]))
-    whole, tail = divmod(n, lanes)
-    if not tail:
-        return
-
-    def store_tail() -> None:
-        for lane in range(tail):
-            store_element(element_at(vector, lane), result, [*row, (column + lane).value])
-
-    when(column == whole * lanes, store_tail)
 
 
 class OutputTile:

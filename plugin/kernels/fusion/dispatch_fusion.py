@@ -20,17 +20,20 @@ dispatch, so a dispatch that depends on them is not fused.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 from ...core._mlir import Operation, Value, ir
 from ...emit.constant_values import is_invariant
+from ...emit.linalg import Extent, constant_index
 from ...emit.operation import byte_size, is_used, mlir_type, tensor_type, values_read
 from ...emit.parameters import ModuleGlobals
 from ...emit.stablehlo_semantics import reshape_source
+from ...emit.vectors import loop, memref_type, scratch, view
 from ...numerics.element_types import I8
-from ..kernel import KernelCall, KernelTable
-from .fused_kernel import FusedCall, FusedKernel, Location, aligned
+from ..kernel import Binding, Kernel, KernelCall, KernelTable
 
 DEFAULT_FUSE_BELOW_MACS = 1 << 19
 """Calls of at most this many int8 MACs are fused (``--fuse-below-macs``, 0 for none).
@@ -46,6 +49,12 @@ _RESHAPE = "stablehlo.reshape"
 _MOVABLE = ("arith.", "flow.", "linalg.", "math.", "quant.", "stablehlo.", "subquant.", "tensor.")
 _IMMOVABLE = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stablehlo.while")
 """Operations of movable dialects that may have side effects."""
+_MAX_STACK_BYTES = 4 << 10
+"""Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""
+_ALIGNMENT_BYTES = 64
+
+_Location: TypeAlias = tuple[Literal["operand", "result", "intermediate"], int]
+"""The number of an operand or of a result, or a byte offset among intermediate results."""
 
 
 def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCall, int]:
@@ -65,7 +74,16 @@ def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCa
     }
     fused: dict[KernelCall, int] = {}
     for block in dict.fromkeys(ir.InsertionPoint(operation).block for operation in small):
-        for group in _groups(block, small, kernels.module_globals):
+        groups = [_Group(kernels.module_globals)]
+        for operation in [each.operation for each in block.operations]:
+            if operation in small:
+                call = small[operation]
+                if not groups[-1].accepts(call, small):
+                    groups.append(_Group(kernels.module_globals))
+                groups[-1].add(call, small)
+            elif groups[-1].calls and not groups[-1].skip(operation):
+                groups.append(_Group(kernels.module_globals))
+        for group in groups:
             if len(group.calls) > 1 and _fuse(kernels, group):
                 fused |= dict.fromkeys(group.calls, len(group.calls) - 1)
     return fused
@@ -132,22 +150,6 @@ class _Group:
         return operation.name.startswith(_MOVABLE) and operation.name not in _IMMOVABLE
 
 
-def _groups(
-    block: ir.Block, small: dict[Operation, KernelCall], module_globals: ModuleGlobals
-) -> list[_Group]:
-    groups = [_Group(module_globals)]
-    for each in block.operations:
-        operation = each.operation
-        if operation in small:
-            call = small[operation]
-            if not groups[-1].accepts(call, small):
-                groups.append(_Group(module_globals))
-            groups[-1].add(call, small)
-        elif groups[-1].calls and not groups[-1].skip(operation):
-            groups.append(_Group(module_globals))
-    return groups
-
-
 def _outputs(call: KernelCall, small: Collection[Operation]) -> list[Value]:
     """The results of a call that operations other than small calls read, also through reshapes."""
     outputs = []
@@ -188,22 +190,22 @@ def _fuse(kernels: KernelTable, group: _Group) -> bool:
     inputs = _inputs(group.calls, group.module_globals) - set(all_results)
     if not results or len(inputs) + len(results) > _MAX_BINDINGS - 2:
         return False
-    locations: dict[Value, Location] = {each: ("result", n) for n, each in enumerate(results)}
+    locations: dict[Value, _Location] = {each: ("result", n) for n, each in enumerate(results)}
     offsets, size = _packed([each for each in all_results if each not in read], group)
     locations |= {each: ("intermediate", offset) for each, offset in offsets.items()}
     operands: list[Value] = []
     fused_calls = []
     for call in group.calls:
-        own: list[Location] = []
+        own: list[_Location] = []
         for each in (*call.operands, *call.operation.results):
             if each in result_of:
                 own.append(locations[result_of[each]])
             else:
                 own.append(("operand", len(operands)))
                 operands.append(each)
-        fused_calls.append(FusedCall(call, tuple(own)))
+        fused_calls.append(_FusedCall(call, tuple(own)))
     types = [each.type for each in results]
-    kernel = FusedKernel(tuple(fused_calls), tuple(map(byte_size, types)), size)
+    kernel = _FusedKernel(tuple(fused_calls), tuple(map(byte_size, types)), size)
     if not kernel.is_on_stack:
         types.append(tensor_type([size], mlir_type(I8)))
     with ir.InsertionPoint(calls[-1]), calls[-1].location:
@@ -235,9 +237,9 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
         live_ranges[value] = users[0], users[-1]
     offsets: dict[Value, int] = {}
     for value, (first, last) in live_ranges.items():
-        size, offset = aligned(byte_size(value.type)), 0
+        size, offset = _aligned(byte_size(value.type)), 0
         occupied = sorted(
-            (start, start + aligned(byte_size(other.type)))
+            (start, start + _aligned(byte_size(other.type)))
             for other, start in offsets.items()
             if live_ranges[other][0] <= last and first <= live_ranges[other][1]
         )
@@ -246,5 +248,147 @@ def _packed(values: Sequence[Value], group: _Group) -> tuple[dict[Value, int], i
                 break
             offset = max(offset, end)
         offsets[value] = offset
-    ends = (offset + aligned(byte_size(value.type)) for value, offset in offsets.items())
+    ends = (offset + _aligned(byte_size(value.type)) for value, offset in offsets.items())
     return offsets, max(ends, default=0)
+
+
+def _aligned(size: int) -> int:
+    """A size in bytes, rounded up to whole cache lines."""
+    return -(-size // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
+
+
+# -- the kernel ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _FusedCall:
+    """A call that a fused kernel runs.
+
+    Attributes:
+        call: the call.
+        locations: the locations of its bindings.
+    """
+
+    call: KernelCall
+    locations: tuple[_Location, ...]
+
+    @property
+    def bindings(self) -> list[Binding]:
+        """The bindings of the kernel, with static shapes."""
+        m = self.call.kernel.m
+        return [
+            replace(each, shape=tuple(m if n is None else n for n in each.shape))
+            for each in self.call.kernel.bindings
+        ]
+
+
+@dataclass(frozen=True)
+class _FusedKernel:
+    """A kernel that runs the kernels of several calls.
+
+    Attributes:
+        calls: the calls, in order.
+        result_bytes: the sizes of results.
+        intermediate_bytes: the size of the intermediate results together.
+    """
+
+    calls: tuple[_FusedCall, ...]
+    result_bytes: tuple[int, ...]
+    intermediate_bytes: int
+
+    @property
+    def key(self) -> object:
+        """A key that is equal for equal kernels."""
+        calls = tuple((each.call.key, each.locations) for each in self.calls)
+        return "joined", calls, self.result_bytes
+
+    @property
+    def is_on_stack(self) -> bool:
+        """True if intermediate results are on the stack; else they are one more result."""
+        return self.intermediate_bytes <= _MAX_STACK_BYTES
+
+    def kernel(self) -> Kernel:
+        """The kernel; its bindings are the operands of all calls, then the results."""
+        operands = [
+            binding
+            for each in self.calls
+            for (kind, _), binding in zip(each.locations, each.bindings, strict=True)
+            if kind == "operand"
+        ]
+        sizes = [*self.result_bytes, *([] if self.is_on_stack else [self.intermediate_bytes])]
+        results = [Binding((size,), I8) for size in sizes]
+        return Kernel("joined", [*operands, *results], 1, self._body, 0)
+
+    def _body(self, memories: Sequence[Value], workgroup: Value, _: Extent) -> None:
+        block = ir.InsertionPoint.current.block
+        operands, intermediates = iter(memories), memories[-1]
+        if self.is_on_stack and self.intermediate_bytes:
+            intermediates = scratch([self.intermediate_bytes], I8)
+        results = memories[len(memories) - len(self.result_bytes) - (not self.is_on_stack) :]
+        operations_by_call = []
+        for each in self.calls:
+            buffers = []
+            for (kind, index), binding in zip(each.locations, each.bindings, strict=True):
+                type_ = memref_type(binding.shape, binding.element)
+                if kind == "operand":
+                    buffers.append(next(operands))
+                elif kind == "result":
+                    buffers.append(view(results[index], 0, type_))
+                else:
+                    buffers.append(view(intermediates, index, type_))
+            inlined: list[Operation] = []
+            operations_by_call.append(inlined)
+            inline = functools.partial(_inline, each.call.function, buffers, inlined)
+            if each.call.kernel.workgroups == 1:
+                inline(constant_index(0))
+            else:
+                loop(0, each.call.kernel.workgroups, 1, inline)
+        _overlap_scratch(block, operations_by_call)
+
+
+def _inline(
+    function: Operation, buffers: Sequence[Value], inlined: list[Operation], workgroup: Value
+) -> None:
+    """Inline the body of a kernel for one workgroup, and append its operations to a list."""
+    clone, remaining = function.clone(ip=False), iter(buffers)
+    for each in list(clone.regions[0].blocks[0].operations):
+        operation = each.operation
+        if operation.name == "stream.binding.subspan":
+            operation.results[0].replace_all_uses_with(next(remaining))
+        elif operation.name == "stream.dispatch.workgroup.id":
+            operation.results[0].replace_all_uses_with(workgroup)
+        elif operation.name != "func.return":
+            operation.detach_from_parent()
+            ir.InsertionPoint.current.insert(operation)
+            inlined.append(operation)
+    clone.erase()
+
+
+def _overlap_scratch(block: ir.Block, operations_by_call: Sequence[Sequence[Operation]]) -> None:
+    """Allocate the scratch of all kernels at the same addresses."""
+    allocations: list[tuple[Operation, int]] = []
+    greatest = 0
+    for operations in operations_by_call:
+        size = 0
+        for operation in operations:
+            for each in (operation, *_nested_operations(operation)):
+                if each.name == "memref.alloca":
+                    allocations.append((each, size))
+                    size += _aligned(byte_size(each.results[0].type))
+        greatest = max(greatest, size)
+    if not allocations:
+        return
+    with ir.InsertionPoint.at_block_begin(block):
+        memory = scratch([greatest], I8)
+    for each, offset in allocations:
+        with ir.InsertionPoint(each):
+            each.results[0].replace_all_uses_with(view(memory, offset, each.results[0].type))
+        each.erase()
+
+
+def _nested_operations(operation: Operation) -> Iterator[Operation]:
+    for region in operation.regions:
+        for block in region.blocks:
+            for each in block.operations:
+                yield each.operation
+                yield from _nested_operations(each.operation)
