@@ -69,6 +69,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
         assert text_of(actual) == text_of(report)
 
 
+def test_options_of_an_earlier_version_have_their_old_names(tmp_path: Path) -> None:
+    options = CompileOptions(dims=("n=3",), fuse_below_macs=5)
+    values = json.loads(text_of(replace(FIRST, options=options)))
+    values["options"]["extents"] = values["options"].pop("dims")
+    values["options"]["joined_products"] = values["options"].pop("fuse_below_macs")
+    (tmp_path / "old.json").write_text(json.dumps(values))
+    assert read_compilations(tmp_path / "old.json").options == options
+
+
 def test_names_that_are_no_text(tmp_path: Path) -> None:
     """Files may have bytes in their names that are no UTF-8, and readers of JSON take no halves."""
     name = os.fsdecode(b"m/\xff\xc3\xb6.mlir")

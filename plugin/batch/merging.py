@@ -67,9 +67,10 @@ def _options_of(values: reports.Fields) -> CompileOptions:
     options: dict[str, Any] = {}
     for declared in fields(CompileOptions):
         old_name = declared.metadata.get("old_name", "")  # in reports of earlier versions
-        value = values.values.get(declared.name, values.values.get(old_name, declared.default))
+        name = declared.name if declared.name in values.values else old_name
+        value = values.values.get(name, declared.default)
         if isinstance(declared.default, tuple) and isinstance(value, list):
-            value = values.texts(declared.name)
+            value = values.texts(name)
         if declared.default is not None and type(value) is not type(declared.default):
             values.fail(f"has no '{declared.name}' of the right kind")
         options[declared.name] = value
