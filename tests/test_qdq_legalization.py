@@ -170,13 +170,13 @@ WHERE_THEY_DIFFER = {
 
 def combinations(name: str, count: int) -> list[tuple[str, ...]]:
     """Element types of the quantized types of a program: all equal, and some mixed."""
-    count = quantized_places(PROGRAMS[name])
+    positions = quantized_places(PROGRAMS[name])
     choose = random.Random(name)
-    actual = [*((type_,) * count for type_ in TYPES), *WHERE_THEY_DIFFER.get(name, ())]
+    actual = [*((type_,) * positions for type_ in TYPES), *WHERE_THEY_DIFFER.get(name, ())]
     for _ in range(count - len(actual)):
-        mixed = [choose.choice(TYPES)] * count
+        mixed = [choose.choice(TYPES)] * positions
         for _ in range(choose.randint(1, 2)):
-            mixed[choose.randrange(count)] = choose.choice(TYPES)
+            mixed[choose.randrange(positions)] = choose.choice(TYPES)
         actual.append(tuple(mixed))
     return [types for types in dict.fromkeys(actual) if any("quant" in type_ for type_ in types)]
 
