@@ -178,7 +178,7 @@ def render_model(model: Mapping[str, Any]) -> RenderableType:
     """Return a table of the operators of an imported model, by graph.
 
     Args:
-        model: the description of `subquant.importers.tflite.inspection`.
+        model: the result of `subquant.importers.tflite.inspection.describe_model`.
     """
     table = _table(_OPERATOR_COLUMNS, wrapped=1)
     several = len(model["graphs"]) > 1

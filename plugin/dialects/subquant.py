@@ -62,8 +62,8 @@ Operations (generic form; each is pure):
 ``subquant.requantize``, ``subquant.requantize_2`` to ``subquant.requantize_4``
     The storage values of ``quantized_type`` that are nearest to the real ``sum_i scales[i] *
     operand_i``, saturated. Operands are integers of one type (i32 or i64) whose magnitudes are at
-    most ``bounds[i]``; ``scales[i]`` has rank 0, or for each axis 1, the extent, or a number of
-    blocks that divides it, or is an array of several such attributes, whose product counts::
+    most ``bounds[i]``; ``scales[i]`` has rank 0, or along each axis size 1, the axis' size, or a
+    number of blocks that divides it; or it is an array of several attributes, multiplied::
 
         %s = "subquant.requantize"(%acc) {scales = [dense<0.125> : tensor<f64>],
                bounds = array<i64: 65024>, quantized_type = !quant.uniform<i8:f32, 0.5:3>}
@@ -83,7 +83,7 @@ Operations (generic form; each is pure):
     of the approved RFC "StableHLO quantization for reduction ops": the body (of the last,
     ``scatter``) may compute in another element type of the same kind, wider or narrower, and the
     results have the element type of the inputs again, quantized ones with parameters of their own.
-    StableHLO's verifier wants the body's type for the results, and none narrower than the inputs'::
+    StableHLO's verifier requires the body's type for the results, no narrower than the inputs'::
 
         %sum = "subquant.reduce"(%x, %zero) ({
         ^bb0(%a: tensor<i32>, %b: tensor<i32>):
@@ -108,12 +108,12 @@ from typing import Any, Optional, TypeAlias
 
 from ..core._mlir import Operation, Value, ext, ir
 
-Given: TypeAlias = ext.Operand[Any]
+AnyOperand: TypeAlias = ext.Operand[Any]
 """An operand of any type, in the definition of an operation."""
-Made: TypeAlias = ext.Result[Any]
-"""A result of any type."""
-Said: TypeAlias = Any
-"""An attribute."""
+AnyResult: TypeAlias = ext.Result[Any]
+"""A result of any type, in the definition of an operation."""
+AnyAttribute: TypeAlias = Any
+"""An attribute, in the definition of an operation."""
 
 
 class SubquantDialect(ext.Dialect, name="subquant"):
@@ -123,104 +123,104 @@ class SubquantDialect(ext.Dialect, name="subquant"):
 class QuantizeCast(SubquantDialect.Operation, name="qcast", traits=[ext.Pure]):
     """Real to quantized."""
 
-    input: Given
-    result: Made
+    input: AnyOperand
+    result: AnyResult
 
 
 class DequantizeCast(SubquantDialect.Operation, name="dcast", traits=[ext.Pure]):
     """Quantized to real."""
 
-    input: Given
-    result: Made
+    input: AnyOperand
+    result: AnyResult
 
 
 class StorageCast(SubquantDialect.Operation, name="scast", traits=[ext.Pure]):
     """Storage to quantized, or back: a change of type, not of bits."""
 
-    input: Given
-    result: Made
+    input: AnyOperand
+    result: AnyResult
 
 
 class QuantizeOp(SubquantDialect.Operation, name="quantize", traits=[ext.Pure]):
     """Real to storage, with scales and zero points as operands."""
 
-    input: Given
-    scales: Given
-    block_sizes: Said
-    quantized_type: Said
-    result: Made
-    zero_points: Optional[Given] = None  # noqa: UP045  (the wheel looks for Optional)
+    input: AnyOperand
+    scales: AnyOperand
+    block_sizes: AnyAttribute
+    quantized_type: AnyAttribute
+    result: AnyResult
+    zero_points: Optional[AnyOperand] = None  # noqa: UP045  (the wheel looks for Optional)
 
 
 class DequantizeOp(SubquantDialect.Operation, name="dequantize", traits=[ext.Pure]):
     """Storage to real, with scales, zero points and offsets as operands."""
 
-    input: Given
-    scales: Given
-    block_sizes: Said
-    quantized_type: Said
-    result: Made
-    zero_points: Optional[Given] = None  # noqa: UP045  (the wheel looks for Optional)
-    offsets: Optional[Given] = None  # noqa: UP045
+    input: AnyOperand
+    scales: AnyOperand
+    block_sizes: AnyAttribute
+    quantized_type: AnyAttribute
+    result: AnyResult
+    zero_points: Optional[AnyOperand] = None  # noqa: UP045  (the wheel looks for Optional)
+    offsets: Optional[AnyOperand] = None  # noqa: UP045
 
 
 class UnpackOp(SubquantDialect.Operation, name="unpack", traits=[ext.Pure]):
     """Integers from planes of bytes."""
 
-    low: Given
-    bits: Said
-    result: Made
-    high: Optional[Given] = None  # noqa: UP045
+    low: AnyOperand
+    bits: AnyAttribute
+    result: AnyResult
+    high: Optional[AnyOperand] = None  # noqa: UP045
 
 
 class BlockContractionOp(SubquantDialect.Operation, name="block_contraction", traits=[ext.Pure]):
-    """Sums of products with a weight in blocks."""
+    """Contraction with a block-quantized weight."""
 
-    activations: Given
-    storage: Given
-    scales: Given
-    indexing_maps: Said
-    block_sizes: Said
-    quantized_type: Said
-    result: Made
-    zero_points: Optional[Given] = None  # noqa: UP045
-    offsets: Optional[Given] = None  # noqa: UP045
-    storage_high: Optional[Given] = None  # noqa: UP045
+    activations: AnyOperand
+    storage: AnyOperand
+    scales: AnyOperand
+    indexing_maps: AnyAttribute
+    block_sizes: AnyAttribute
+    quantized_type: AnyAttribute
+    result: AnyResult
+    zero_points: Optional[AnyOperand] = None  # noqa: UP045
+    offsets: Optional[AnyOperand] = None  # noqa: UP045
+    storage_high: Optional[AnyOperand] = None  # noqa: UP045
 
 
 class AttentionOp(SubquantDialect.Operation, name="attention", traits=[ext.Pure]):
-    """Weighted sums of the values of a cache, by how its keys agree with queries."""
+    """Attention of queries to the keys and values of a cache."""
 
-    query: Given
-    keys: Given
-    values: Given
-    position: Given
-    scale: Said
-    window: Said
-    softcap: Said
-    result: Made
+    query: AnyOperand
+    keys: AnyOperand
+    values: AnyOperand
+    position: AnyOperand
+    scale: AnyAttribute
+    window: AnyAttribute
+    softcap: AnyAttribute
+    result: AnyResult
 
 
 class SubtractZeroPointOp(SubquantDialect.Operation, name="subtract_zero_point", traits=[ext.Pure]):
     """Quantized to the integer that its scale multiplies."""
 
-    input: Given
-    result: Made
+    input: AnyOperand
+    result: AnyResult
 
 
 class SaturateOp(SubquantDialect.Operation, name="saturate", traits=[ext.Pure]):
     """A wide integer to storage."""
 
-    input: Given
-    range: Said
-    result: Made
+    input: AnyOperand
+    range: AnyAttribute
+    result: AnyResult
 
 
 def _requantize(count: int) -> Any:
     """Define the requantization of a sum of `count` terms."""
-    annotations: dict[str, object] = {f"term_{n}": Given for n in range(count)}
-    annotations |= {"scales": Said, "bounds": Said, "quantized_type": Said}
-    annotations |= {"result": Made}
+    annotations: dict[str, object] = {f"term_{n}": AnyOperand for n in range(count)}
+    annotations |= {"scales": AnyAttribute, "bounds": AnyAttribute, "quantized_type": AnyAttribute}
+    annotations |= {"result": AnyResult}
     suffix = f"_{count}" if count > 1 else ""
     return type(SubquantDialect.Operation)(
         f"RequantizeOp{suffix}",
@@ -234,10 +234,10 @@ def _requantize(count: int) -> Any:
 def _reduction(name: str, attribute: str, count: int) -> Any:
     """Define a reduction of `count` tensors: the tensors, then their init values."""
     numbers = range(count)
-    annotations: dict[str, object] = {f"input_{n}": Given for n in numbers}
-    annotations |= {f"init_value_{n}": Given for n in numbers}
-    annotations |= {attribute: Said}
-    annotations |= {f"output_{n}": Made for n in numbers}
+    annotations: dict[str, object] = {f"input_{n}": AnyOperand for n in numbers}
+    annotations |= {f"init_value_{n}": AnyOperand for n in numbers}
+    annotations |= {attribute: AnyAttribute}
+    annotations |= {f"output_{n}": AnyResult for n in numbers}
     annotations |= {"body": ext.Region}
     namespace = {"__annotations__": annotations, "__doc__": f"StableHLO's {name}.", **_HERE}
     suffix = f"_{count}" if count > 1 else ""
@@ -267,10 +267,10 @@ _REDUCE_WINDOW = [
 class SelectAndScatterOp(SubquantDialect.Operation, name="select_and_scatter", traits=[ext.Pure]):
     """StableHLO's select_and_scatter."""
 
-    operand: Given
-    source: Given
-    init_value: Given
-    output: Made
+    operand: AnyOperand
+    source: AnyOperand
+    init_value: AnyOperand
+    output: AnyResult
     select: ext.Region
     scatter: ext.Region
 
