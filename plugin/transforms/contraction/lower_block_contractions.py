@@ -39,9 +39,9 @@ from ...dialects.dense import array_of_dense, dense_of_array
 from ...dialects.subquant import BLOCK_CONTRACTION
 from ...emit import ArrayLike, Scalars, linalg, scalar
 from ...emit import stablehlo as emit_stablehlo
+from ...emit.dynamic_quantization import rounded
 from ...emit.linalg import Extent
 from ...emit.operation import element_of, is_dynamic
-from ...emit.rounding import rounded
 from ...errors import Remark
 from ...numerics.array_functions import convert
 from ...numerics.casts import Cast, Division

@@ -1,4 +1,4 @@
-"""Dynamic quantization of activations to int8, a scale for each block (not rounding modes).
+"""Dynamic quantization of activations to int8, a scale for each block.
 
 `subquant.numerics.block_contraction` has the formulas.
 """
