@@ -195,10 +195,18 @@ class AmxPlan(ConvGemm):
             group, tile = quotient(unit, self.tiles.count), remainder(unit, self.tiles.count)
             first = group * self.tiles_per_unit
         else:
-            number = quotient(unit, self.units_per_block)
+            pair = quotient(unit, self.units_per_block)
             first = remainder(unit, self.units_per_block) * self.tiles_per_unit
-            block, tile = quotient(number, self.tiles.count), remainder(number, self.tiles.count)
-        positions = [self._tile_position(first + n) for n in range(self.tiles_per_unit)]
+            block, tile = quotient(pair, self.tiles.count), remainder(pair, self.tiles.count)
+        positions = []  # of each activation tile, the row in its block and the first pixel
+        for number in range(self.tiles_per_unit):
+            activation_tile = first + number
+            if self.tiles_per_block % self.tiles_per_unit:  # the last may overlap
+                activation_tile = np.minimum(activation_tile, self.tiles_per_block - 1)
+            pixel = remainder(activation_tile, self.tiles_per_row) * self.pixels_per_tile
+            if self.tiles_per_row * self.pixels_per_tile > self.geometry.output_columns:
+                pixel = np.minimum(pixel, self.geometry.output_columns - self.pixels_per_tile)
+            positions.append((quotient(activation_tile, self.tiles_per_row), pixel))
         starts = [self.geometry.first_tap(*each) * self.channels for each in positions]
         image, first_row = scalar(constant_index(0)), scalar(constant_index(0))
         if self.pad_copy is not None:
@@ -211,12 +219,3 @@ class AmxPlan(ConvGemm):
         rows_before = [image * self.geometry.output_rows + first_row + row for row, _ in positions]
         pixels = [pixel for _, pixel in positions]
         return AmxUnit(image, first_row, tile, rows_before, pixels, starts, unit)
-
-    def _tile_position(self, tile: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
-        """The row in its block and the first pixel of an activation tile; the last may overlap."""
-        if self.tiles_per_block % self.tiles_per_unit:
-            tile = np.minimum(tile, self.tiles_per_block - 1)
-        pixel = remainder(tile, self.tiles_per_row) * self.pixels_per_tile
-        if self.tiles_per_row * self.pixels_per_tile > self.geometry.output_columns:
-            pixel = np.minimum(pixel, self.geometry.output_columns - self.pixels_per_tile)
-        return quotient(tile, self.tiles_per_row), pixel

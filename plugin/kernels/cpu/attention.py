@@ -161,7 +161,7 @@ class AttentionKernel:
     def _body(self, memories: Sequence[Value], workgroup: Value, queries: Extent) -> None:
         query, keys, values, position, result = memories
         kv_head = remainder(scalar(workgroup), self.kv_heads)
-        count = _index(queries)
+        count = scalar(linalg.constant_index(queries) if isinstance(queries, int) else queries)
         first = convert(load_element(position, []), INDEX)
         first = np.maximum(np.minimum(first, self.context - count), 0)
         rows = self.rows_per_workgroup
@@ -432,7 +432,3 @@ def _keys_per_block(rows: int, lanes: int) -> int | None:
         if rows * (keys + lanes + 2) * F32.bits // 8 <= _MAX_SCRATCH_BYTES:
             return keys
     return None
-
-
-def _index(extent: Extent) -> ArrayLike:
-    return scalar(linalg.constant_index(extent) if isinstance(extent, int) else extent)

@@ -44,7 +44,6 @@ from .blockwise_tile import (
     BlockwiseTile,
     TileNumber,
     index_plus,
-    row_sum_factor,
 )
 from .weight_reader import UnpackedPanel, WeightReader, weight_bindings
 
@@ -90,11 +89,6 @@ class BlockwiseGemm:
     def target(self) -> InstructionSet:
         """The instruction set."""
         return INSTRUCTION_SETS[self.instructions]
-
-    @property
-    def row_sum_factor(self) -> int:
-        """The factor of the row sums that this kernel reads."""
-        return row_sum_factor(self.weight)
 
     @property
     def tiles_per_iteration(self) -> int:

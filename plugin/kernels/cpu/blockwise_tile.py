@@ -37,16 +37,6 @@ _Position: TypeAlias = tuple[Value, int]
 """The row and the vector of columns of an accumulator."""
 
 
-def row_sum_factor(weight: PackedWeight) -> int:
-    """The factor of row sums that makes them initial accumulators: minus the common zero point.
-
-    It is -1 where zero points differ, and 1 where there is none: offsets are multiplied by the sums
-    too.
-    """
-    zero_point = weight.zero_point
-    return -1 if zero_point is None else -zero_point or 1
-
-
 @dataclass(frozen=True)
 class BlockwiseOperands:
     """The memrefs of a blockwise GEMM.
@@ -187,7 +177,7 @@ class BlockwiseTile:
         lanes, (tile, _, column) = self.tiles.lanes, self._columns(vector)
         if self.weight.zero_point == 0:
             return Vectors(lanes).known(0, I32)
-        row_sum = broadcast(self._row_sum(row, block_number), lanes)
+        row_sum = broadcast(self._activation_word(row, block_number, 1), lanes)
         zero_points = self.operands.weight.zero_point(tile, block, column, lanes)
         return row_sum if zero_points is None else convert(zero_points, I32) * row_sum
 
@@ -248,20 +238,19 @@ class BlockwiseTile:
             return totals
         scaled_row_sums = {}
         for row, scale in row_scales.items():
-            row_sum = convert(self._row_sum(row, block_number), F32)
-            row_sum = row_sum * (1 / row_sum_factor(self.weight)) * scale
+            row_sum = convert(self._activation_word(row, block_number, 1), F32)
+            row_sum = row_sum * (1 / self.weight.row_sum_factor) * scale
             scaled_row_sums[row] = broadcast(row_sum, lanes)
         return [
             self.target.fma(offsets[vector], scaled_row_sums[row], accumulator)
             for (row, vector), accumulator in zip(self.positions, totals, strict=True)
         ]
 
-    def _row_sum(self, row: Value, block_number: Value) -> ArrayLike:
-        """The sum of a block of a row of activations, times `row_sum_factor`."""
-        return self._activation_word(row, block_number, 1)
-
     def _activation_word(self, row: Value, block_number: Value, word: int) -> ArrayLike:
-        """The scale (0) or the sum (1) of a block of a row, as `QuantizeRows` stores them."""
+        """The scale (0), or the sum times `row_sum_factor` (1), of a block of a row.
+
+        `QuantizeRows` stores them.
+        """
         memory = self.operands.activation_blocks
         assert memory is not None  # int8 activations have them
         return load_element(memory, [row, index_plus(_times(block_number, 2), word)])

@@ -64,23 +64,20 @@ class Int8Conv(Int8ConvPlan):
         Bindings: weight, initial accumulators, activations, tables of the epilogue, result.
         """
         tiles, pixels = self.tiles, self.geometry.output_pixels
+        # i8 where the kernel converts activations in memory, else k-packs of 32 bits.
+        activations = Binding((self.geometry.input_pixels * self.k_packs_per_pixel,), I32)
+        if self.pad_copy is not None:
+            activations = Binding((self.pad_copy.input_size,), I8)
+        elif self.converts_to_scratch:
+            activations = Binding((self.geometry.input_pixels * self.channels,), I8)
         bindings = [
             Binding((tiles.count, tiles.steps, tiles.step_bytes), I8),
             Binding((len(self.skipped_taps) * tiles.count, tiles.nr), I32),
-            self._activation_binding,
+            activations,
             *epilogue_bindings(self.epilogue, tiles.count * tiles.nr, self.result_shape),
         ]
         workgroups, macs = tiles.count * self.workgroups, pixels * tiles.k * tiles.n
         return Kernel("integer_product", bindings, workgroups, self._body, pixels, macs=macs)
-
-    @property
-    def _activation_binding(self) -> Binding:
-        """Activations: i8 where the kernel converts them in memory, else k-packs of 32 bits."""
-        if self.pad_copy is not None:
-            return Binding((self.pad_copy.input_size,), I8)
-        if self.converts_to_scratch:
-            return Binding((self.geometry.input_pixels * self.channels,), I8)
-        return Binding((self.geometry.input_pixels * self.k_packs_per_pixel,), I32)
 
     def _body(self, memories: Sequence[Value], number: Value, _: Extent) -> None:
         workgroup = _Workgroup(self, memories, scalar(number))

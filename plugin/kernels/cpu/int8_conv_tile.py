@@ -104,15 +104,13 @@ class Int8ConvTile:
             rows = end - low
             total = total // taps * axis.min_taps_inside
         if not accumulators:
-            accumulators = self._initial(initial_tile) * plan.mr
+            offsets = range(0, plan.tiles.nr, plan.tiles.lanes)
+            index = initial_tile.value
+            pixel = [load(self.initial, [index, n], plan.tiles.lanes, I32) for n in offsets]
+            accumulators = pixel * plan.mr
         unroll = max(_MIN_PIPELINED_UNROLL, min(MAX_UNROLL, total // min_slots))
         nest = _KLoopNest(self, loops, rows, unroll, total, slot)
         return list(nest.emit(0, zero, number, position, accumulators))
-
-    def _initial(self, tile: ArrayLike) -> list[ArrayLike]:
-        """The initial accumulators of a pixel."""
-        lanes, vectors = self.plan.tiles.lanes, self.plan.tiles.vectors
-        return [load(self.initial, [tile.value, n * lanes], lanes, I32) for n in range(vectors)]
 
     def add_k_pack(
         self, number: ArrayLike, position: ArrayLike, accumulators: Sequence[ArrayLike]

@@ -130,9 +130,11 @@ class ExactEpilogue:
             if op.name in REQUANTIZE:
                 vectors = emit_requantize(op, read)
             else:
+                count = max(len(each) for each in read if isinstance(each, list))
+                by_operand = [each if isinstance(each, list) else [each] * count for each in read]
                 vectors = [
                     _as_vector(OPERATIONS[op.name](op, *each), element, each)
-                    for each in zip(*_aligned(read), strict=True)
+                    for each in zip(*by_operand, strict=True)
                 ]
             results[value] = [
                 each if element == BOOL else convert(each, element) for each in vectors
@@ -153,12 +155,6 @@ class ExactEpilogue:
 def no_requantization(op: Operation, operands: Sequence[Operand]) -> Operand:
     """Refuse an operation: monotone requantizations consist of others."""
     raise NotEmitted
-
-
-def _aligned(operands: Sequence[Operand]) -> list[list[ArrayLike]]:
-    """Operands with one entry for each vector; constants are repeated."""
-    count = max(len(each) for each in operands if isinstance(each, list))
-    return [each if isinstance(each, list) else [each] * count for each in operands]
 
 
 def _as_vector(result: ArrayLike, element: ElementType, operands: Sequence[ArrayLike]) -> ArrayLike:

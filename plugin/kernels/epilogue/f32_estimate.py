@@ -309,7 +309,12 @@ class F32Epilogue:
             return None
         clamp, added = (monotone.low, monotone.high), monotone.added.astype(np.int64)
         x_range = added - monotone.bounds, added + monotone.bounds
-        tolerance = _monotone_error(monotone.offset, *clamp) + monotone.tie_tolerance
+        # As in the module's text, ``3 R + S`` parts in ``2**24``; the offset is rounded too, and a
+        # sign offset rounds the sum once more.
+        reach = 1 + max(float(np.abs(limit - monotone.offset).max()) for limit in clamp)
+        greatest = 1 + max(map(abs, clamp))
+        parts = 3 * reach + 2 * greatest + float(np.abs(monotone.offset).max())
+        tolerance = parts * 2.0**-24 + 2.0**-20 + monotone.tie_tolerance
         sign_offset = monotone.sign_offset if monotone.sign_offset.any() else None
         requant = F32Requant.of(
             monotone.slope, monotone.offset, sign_offset, clamp, x_range, tolerance
@@ -330,17 +335,6 @@ class F32Epilogue:
 
             self._requants[None] = requant.proved(evaluate)
         return self._requants[None]
-
-
-def _monotone_error(offset: Array, low: int, high: int) -> float:
-    """The error of the estimate of a monotone requantization, where it is not clamped.
-
-    As in the module's text, ``3 R + S`` parts in ``2**24``; the offset is rounded too, and a sign
-    offset rounds the sum once more.
-    """
-    reach = 1 + max(float(np.abs(limit - offset).max()) for limit in (low, high))
-    greatest = 1 + max(abs(low), abs(high))
-    return (3 * reach + 2 * greatest + float(np.abs(offset).max())) * 2.0**-24 + 2.0**-20
 
 
 def _no_tables(table: Table) -> ArrayLike:

@@ -133,10 +133,9 @@ class F32Requant:
         if x.size > _MAX_LISTED_INTEGERS:
             return self
         expected = np.asarray(evaluate(x.reshape(grid))).astype(np.int64).reshape(x.shape)
-        nearest = [
-            _flat(each, shape)
-            for each in (self.f32_slope, self.f32_offset, self._f32_sign_offset_or_0)
-        ]
+        sign_offset = self.f32_sign_offset
+        sign_offset = np.zeros((), np.float32) if sign_offset is None else sign_offset
+        nearest = [_flat(each, shape) for each in (self.f32_slope, self.f32_offset, sign_offset)]
         proved = [each.copy() for each in nearest]
         left = np.arange(n)
         for attempt in range(2 * _SLOPES_PER_SIDE + 1):
@@ -179,10 +178,6 @@ class F32Requant:
             f32_sign_offset=None if self.f32_sign_offset is None else sign_offsets,
             is_exact=is_exact,
         )
-
-    @property
-    def _f32_sign_offset_or_0(self) -> Array:
-        return np.zeros((), np.float32) if self.f32_sign_offset is None else self.f32_sign_offset
 
     def _shifted(self, start: Sequence[Array], negative: Array, positive: Array) -> list[Array]:
         """Offsets and sign offsets that shift the reals of negative and of other ``x``.
@@ -242,7 +237,14 @@ class F32Requant:
                 x = first + index
                 integers.append(np.clip(x, min_x, max_x).astype(np.int64))
                 are_near.append(x <= (ties - half) / slope + radius)
-        return shape, _compacted(np.concatenate(integers), np.concatenate(are_near))
+        numbers, mask = np.concatenate(integers), np.concatenate(are_near)
+        counts = mask.sum(0)
+        # Shorter lists are filled with the N's first number.
+        compacted = np.repeat(numbers[:1], max(1, int(counts.max(initial=0))), axis=0)
+        columns, rows = np.nonzero(mask.T)
+        positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+        compacted[positions, columns] = numbers[rows, columns]
+        return shape, compacted
 
     def _are_exact(
         self, x: Array, expected: Array, slopes: Array, offsets: Array, sign_offsets: Array
@@ -269,16 +271,6 @@ def _next_floats(floats: Array, steps: int) -> Array:
 def _flat(grid: Array, shape: tuple[int, ...]) -> Array:
     """One number for each N."""
     return np.broadcast_to(grid, shape).reshape(-1)
-
-
-def _compacted(numbers: Array, mask: Array) -> Array:
-    """The masked numbers of each N; shorter lists are filled with the N's first number."""
-    counts = mask.sum(0)
-    compacted = np.repeat(numbers[:1], max(1, int(counts.max(initial=0))), axis=0)
-    n, rows = np.nonzero(mask.T)
-    positions = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    compacted[positions, n] = numbers[rows, n]
-    return compacted
 
 
 def _collapsed(numbers: Array) -> Array:

@@ -206,17 +206,6 @@ def _follows_line(
     line: MonotoneRequant, tolerance: float, steps_of: Callable[[Array], Array]
 ) -> bool:
     """True if accumulators farther than the tolerance from a tie round as the line does."""
-    steps = np.arange(line.low + 1, line.high + 1).reshape(-1, *(1,) * line.slope.ndim)
-    count = max(1, _MAX_ACCUMULATORS_PER_EVALUATION // line.slope.size)
-    return all(
-        _follows_line_at(line, steps[first : first + count], tolerance, steps_of)
-        for first in range(0, len(steps), count)
-    )
-
-
-def _follows_line_at(
-    line: MonotoneRequant, steps: Array, tolerance: float, steps_of: Callable[[Array], Array]
-) -> bool:
     bounds = line.bounds
 
     def least_accumulator(limit: Array, margin: float) -> Array:
@@ -227,10 +216,16 @@ def _follows_line_at(
         accumulators: Array = x - line.added.astype(np.float64)
         return accumulators
 
-    above = least_accumulator(steps - 0.5 + tolerance, -_F64_ERROR)
-    below = least_accumulator(steps - 0.5 - tolerance, _F64_ERROR) - 1
-    inside = [np.clip(each, -bounds, bounds).astype(np.int64) for each in (above, below)]
-    up, down = (steps_of(each) for each in inside)
-    is_up = (up >= steps) | (above > bounds)
-    is_down = (down < steps) | (below < -bounds)
-    return bool(is_up.all() and is_down.all())
+    all_steps = np.arange(line.low + 1, line.high + 1).reshape(-1, *(1,) * line.slope.ndim)
+    count = max(1, _MAX_ACCUMULATORS_PER_EVALUATION // line.slope.size)
+    for first in range(0, len(all_steps), count):
+        steps = all_steps[first : first + count]
+        above = least_accumulator(steps - 0.5 + tolerance, -_F64_ERROR)
+        below = least_accumulator(steps - 0.5 - tolerance, _F64_ERROR) - 1
+        inside = [np.clip(each, -bounds, bounds).astype(np.int64) for each in (above, below)]
+        up, down = (steps_of(each) for each in inside)
+        is_up = (up >= steps) | (above > bounds)
+        is_down = (down < steps) | (below < -bounds)
+        if not (is_up.all() and is_down.all()):
+            return False
+    return True

@@ -172,8 +172,13 @@ class Analysis:
                 continue
             ends = np.array([result.low, result.high])
             if element != BOOL:
-                is_last = index + 1 == len(self._operations)
-                _check_range(ends, element, may_be_unsigned=is_last)
+                # No value may wrap, except unsigned bytes that are stored as i8 at the end.
+                limit = 1 << (element.bits - (element.kind == "int"))
+                least = -limit if element.kind == "int" else 0
+                may_be_unsigned = index + 1 == len(self._operations) and element == I8
+                is_stored_byte = may_be_unsigned and ((ends >= 0) & (ends <= 255)).all()
+                if not is_stored_byte and ((ends < least).any() or (ends >= limit).any()):
+                    raise NotMonotone
             if element == BOOL or (is_shift and ((ends == -1) | (ends == 0)).all()):
                 # one number up to some accumulator, and another one from there on
                 if (result.low != result.high).any():
@@ -205,14 +210,23 @@ class Analysis:
         if len(pieces) < len(operands) or op.name == "stablehlo.and":
             return self._apply_to_remainder(op, operands, values)
         if op.name == "stablehlo.compare":
-            return _compare(op, *pieces)
+            (left, right), direction = pieces, comparison_direction(op)
+            if direction not in _ORDERINGS:
+                raise NotMonotone
+            sum_direction(left, -right)  # the difference is monotone
+            low, high = (
+                np.asarray(COMPARISONS[direction](*pair)).astype(np.int64)
+                for pair in ((left.low, right.low), (left.high, right.high))
+            )
+            rises = (low != high).astype(int)
+            return replace(Piece.constant(low), high=high, direction=rises, error=None)
         if op.name == "stablehlo.select":
             condition, yes, no = pieces
             return yes.select(condition.low.astype(bool), no)
         if op.name == "subquant.saturate":
             [value] = pieces
-            low, high = (Piece.constant(np.asarray(int(n))) for n in op.attributes["range"])
-            return value.maximum(low).minimum(high)
+            least, most = (Piece.constant(np.asarray(int(n))) for n in op.attributes["range"])
+            return value.maximum(least).minimum(most)
         if op.name not in _FUNCTIONS:
             raise NotMonotone
         return _FUNCTIONS[op.name](*pieces)
@@ -253,15 +267,6 @@ class Analysis:
             lambda parity, remainder: function(*(side(parity, remainder) for side in sides)),
             thresholds,
         )
-
-
-def _check_range(ends: Array, element: ElementType, *, may_be_unsigned: bool) -> None:
-    """Refuse values that wrap, except unsigned bytes that are stored as i8."""
-    limit = 1 << (element.bits - (element.kind == "int"))
-    least = -limit if element.kind == "int" else 0
-    is_stored_byte = element == I8 and may_be_unsigned and ((ends >= 0) & (ends <= 255)).all()
-    if not is_stored_byte and ((ends < least).any() or (ends >= limit).any()):
-        raise NotMonotone
 
 
 def _masked(
@@ -305,18 +310,6 @@ def _shifted_value(value: Value, values: _Values) -> tuple[Value, Array] | None:
     if not isinstance(count, Piece) or not count.is_constant or not (count.low > 0).all():
         return None
     return op.operands[0], count.low
-
-
-def _compare(op: Operation, left: Piece, right: Piece) -> Piece:
-    direction = comparison_direction(op)
-    if direction not in _ORDERINGS:
-        raise NotMonotone
-    sum_direction(left, -right)  # the difference is monotone
-    low, high = (
-        np.asarray(COMPARISONS[direction](*pair)).astype(np.int64)
-        for pair in ((left.low, right.low), (left.high, right.high))
-    )
-    return replace(Piece.constant(low), high=high, direction=(low != high).astype(int), error=None)
 
 
 def _power_of_two(exponent: Array) -> Array:

@@ -157,7 +157,9 @@ def is_elementwise(op: Operation) -> bool:
     if op.name == BITCAST:
         return {operands[0], result} <= {F32, I32}
     if op.name == _COMPARE:
-        return operands[0] in LOADED_ELEMENTS and _is_signed_or_float(op)
+        kind = str(op.attributes["compare_type"]) if "compare_type" in op.attributes else "SIGNED"
+        is_signed_or_float = kind.split()[-1].rstrip(">") in ("FLOAT", "SIGNED")
+        return operands[0] in LOADED_ELEMENTS and is_signed_or_float
     if op.name == SELECT:
         return result in LOADED_ELEMENTS
     if op.name in BITWISE_OPS:
@@ -166,13 +168,6 @@ def is_elementwise(op: Operation) -> bool:
         count = _uniform_number(_viewed(op.operands[1])[0])
         return result in _INTEGERS and count is not None and 0 <= int(count.text) < result.bits
     return result == F32 if op.name in FLOAT_OPS else result in LOADED_ELEMENTS
-
-
-def _is_signed_or_float(op: Operation) -> bool:
-    """True for a comparison of floats, or of signed integers."""
-    if "compare_type" not in op.attributes:
-        return True
-    return str(op.attributes["compare_type"]).split()[-1].rstrip(">") in ("FLOAT", "SIGNED")
 
 
 def fold_of(op: Operation) -> str | None:
@@ -208,19 +203,6 @@ def _uniform_number(value: Value) -> ConstantNode | None:
         return None
     element, number = element_of(value.type), attribute.get_splat_value().value
     return ConstantNode(float(number).hex() if element.is_float else str(int(number)), element)
-
-
-def _reads(value: Value) -> int:
-    """The number of reads of a value, also through views."""
-    count, pending = 0, [value]
-    while pending:
-        for use in pending.pop().uses:
-            op = use.owner.operation
-            if op.name in VIEWS:
-                pending.append(op.results[0])
-            else:
-                count += 1
-    return count
 
 
 def buffer_of(value: Value) -> Value:
@@ -333,8 +315,14 @@ class ExpressionBuilder:
         if small_element(result) == BOOL:  # kernels store no booleans
             return True
         is_read_once = math.prod(_shape(result)) == math.prod(self._shape)
-        is_cheap = is_read_once or op.name not in _EXPENSIVE
-        return is_cheap and _reads(result) == len(accesses)
+        if not is_read_once and op.name in _EXPENSIVE:
+            return False
+        reads, pending = 0, [result]  # reads through views count too
+        while pending:
+            for user in [use.owner.operation for use in pending.pop().uses]:
+                pending += [user.results[0]] if user.name in VIEWS else []
+                reads += user.name not in VIEWS
+        return reads == len(accesses)
 
     def _step(self, op: Operation, indices: Mapping[Operation, int]) -> ExpressionStep:
         nodes = tuple(self._node(operand, self._accesses[op], indices) for operand in op.operands)

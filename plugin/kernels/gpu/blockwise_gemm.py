@@ -320,13 +320,10 @@ class _Thread:
             load_element(self.memory.activations, [(row * (tiles.k // 4) + position).value])
             for row in self.rows
         ]
-        return [[self._activation(each, member) for member in range(4)] for each in loaded]
-
-    def _activation(self, k_pack: ArrayLike, member: int) -> ArrayLike:
-        """A lane of a vector of f32, or a byte of a word, as f32."""
-        if not self.gemm.has_int8_activations:
-            return element_at(k_pack, member)
-        return convert((k_pack << (24 - 8 * member)) >> 24, F32)
+        if not self.gemm.has_int8_activations:  # lanes of a vector
+            return [[element_at(each, member) for member in range(4)] for each in loaded]
+        shifts = (24, 16, 8, 0)  # bytes of a word
+        return [[convert((each << shift) >> 24, F32) for shift in shifts] for each in loaded]
 
     def _weight(
         self, words: StepWords, k_pack: KPack, member: int, parameters: BlockParameters, tile: int

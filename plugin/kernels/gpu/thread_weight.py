@@ -201,7 +201,11 @@ class StepWords:
         for plane, number, bits, byte_shift, integer_shift in tiles.bit_fields(
             k_pack.word, k_pack.field, self._divided
         ):
-            piece = _shifted(self._word(plane, number, tile), byte_shift + member * 8)
+            piece, shift = self._word(plane, number, tile), byte_shift + member * 8
+            if not isinstance(shift, int):
+                piece = piece >> broadcast(convert(shift, U32), THREAD_N)
+            elif shift:
+                piece = piece >> shift
             if bits < 8 or member < 3:
                 piece = piece & ((1 << bits) - 1)
             piece = piece.form.emitted(piece.value, I32)
@@ -228,10 +232,3 @@ class StepWords:
             words = load_element(columns.memrefs.integers, [index.value])
             self.loaded[key] = words.form.emitted(words.value, U32)
         return self.loaded[key]
-
-
-def _shifted(words: ArrayLike, count: ArrayLike | int) -> ArrayLike:
-    """Words, shifted to the right."""
-    if isinstance(count, int):
-        return words >> count if count else words
-    return words >> broadcast(convert(count, U32), THREAD_N)

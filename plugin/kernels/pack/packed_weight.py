@@ -289,6 +289,15 @@ class PackedWeight:
             return self.integer_bound
         return 2**self.tiles.bits - 1 if self.codebook is None else max(self.codebook)
 
+    @property
+    def row_sum_factor(self) -> int:
+        """The factor of row sums that makes them initial accumulators: minus the common zero point.
+
+        It is -1 where zero points differ, and 1 where there is none: offsets are multiplied by the
+        sums too.
+        """
+        return -1 if self.zero_point is None else -self.zero_point or 1
+
     def unpacked(self, tiles: int, k: int) -> PackedWeight:
         """Return the layout of a panel of some tiles and part of K, as bytes and f32."""
         layout = replace(self.tiles, bits=8, n=tiles * self.tiles.nr, k=k)

@@ -42,26 +42,18 @@ def call_blockwise(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type)
     m: Extent = match.m if match.m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
-        operands = _quantized_rows(match, kernels, activations, kernel.row_sum_factor, m)
+        lanes, factor = match.target.lanes, weight.layout.row_sum_factor
+        quantize = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, factor)
+        types = [  # int8, and for each block the scale and the sum times `row_sum_factor`
+            tensor_type([match.m, tiles.k], mlir_type(I8)),
+            tensor_type([match.m, 2 * (tiles.k // tiles.block_size)], mlir_type(I32)),
+        ]
+        operands = kernels.call(quantize, quantize.kernel(), [activations], types, m)
     tables = epilogue.operands(tiles.count * tiles.nr) if epilogue else []
     operands = [*weight.operands, *operands, *tables]
     type_ = tensor_type([match.m, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], m)
     return result_tensor(match, value, extents, result)
-
-
-def _quantized_rows(
-    match: BlockwiseMatch, kernels: KernelTable, activations: Value, sum_factor: int, m: Extent
-) -> list[Value]:
-    """Return int8 activations, and of each block the scale and the sum times `sum_factor`."""
-    tiles = match.tiles
-    lanes, blocks = match.target.lanes, tiles.k // tiles.block_size
-    kernel = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, sum_factor)
-    types = [
-        tensor_type([match.m, tiles.k], mlir_type(I8)),
-        tensor_type([match.m, 2 * blocks], mlir_type(I32)),
-    ]
-    return kernels.call(kernel, kernel.kernel(), [activations], types, m)
 
 
 def activation_matrix(match: BlockwiseMatch) -> tuple[Value, list[Extent]]:

@@ -48,7 +48,9 @@ def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Va
     """Emit the calls, and return the result of the contraction."""
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
-    mr = _mr(m, tiles)
+    mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
+    if m is not None:  # M is divided evenly
+        mr = -(-m // -(-m // max(_MIN_MAX_MR, _MAX_UNROLLED_MACS // k_packs_per_word)))
     kernel = GpuBlockwiseGemm(
         weight.layout,
         _tiles_per_thread(tiles, -(-(m or 1) // mr)),
@@ -67,34 +69,19 @@ def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Va
     rows: Extent = m if m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
-        operands = _quantized_rows(match, kernels, activations, rows)
+        k, block_size = tiles.k, tiles.block_size
+        quantize = GpuQuantizeRows(m, k, block_size, _THREADS_PER_WORKGROUP)
+        types = [  # int8, four in a word, and the scales of blocks
+            tensor_type([m, k // 4], mlir_type(I32)),
+            tensor_type([m, k // block_size], mlir_type(F32)),
+        ]
+        operands = kernels.call(quantize, quantize.kernel(), [activations], types, rows)
     split = [kernel.split_k] if kernel.split_k > 1 else []
     type_ = tensor_type([m, *split, tiles.n], mlir_type(F32))
     [value] = kernels.call(kernel, kernel.kernel(), [*weight.operands, *operands], [type_], rows)
     if split:
         value = stablehlo_reductions.reduce(value, [1])
     return result_tensor(match, value, extents, result)
-
-
-def _quantized_rows(
-    match: BlockwiseMatch, kernels: KernelTable, activations: Value, rows: Extent
-) -> list[Value]:
-    """Return int8 activations, four in a word, and the scales of their blocks."""
-    k, block_size = match.tiles.k, match.tiles.block_size
-    kernel = GpuQuantizeRows(match.m, k, block_size, _THREADS_PER_WORKGROUP)
-    types = [
-        tensor_type([match.m, k // 4], mlir_type(I32)),
-        tensor_type([match.m, k // block_size], mlir_type(F32)),
-    ]
-    return kernels.call(kernel, kernel.kernel(), [activations], types, rows)
-
-
-def _mr(m: int | None, tiles: Tiles) -> int:
-    """Return MR, the rows of a thread: M is divided evenly."""
-    if m is None:
-        return _MIN_MAX_MR
-    k_packs = 8 // tiles.plane_bits[0]
-    return -(-m // -(-m // max(_MIN_MAX_MR, _MAX_UNROLLED_MACS // k_packs)))
 
 
 def _tiles_per_thread(tiles: Tiles, row_blocks: int) -> int:

@@ -189,7 +189,10 @@ class _GatheredRows:
             return False
         table_op = table.owner.operation
         if op.name in CONSTANTS and table_op.name in CONSTANTS:
-            return _is_same_splat(op.attributes["value"], table_op.attributes["value"])
+            splats = [each.attributes["value"] for each in (op, table_op)]
+            if not all(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in splats):
+                return False
+            return bool(splats[0].get_splat_value() == splats[1].get_splat_value())
         if op.name != table_op.name or op.name not in _ROWWISE:
             return False
         attributes, table_attributes = attributes_of(op), attributes_of(table_op)
@@ -248,9 +251,3 @@ def _is_same(left: Value, right: Value) -> bool:
         pending += pairs
         seen |= pairs
     return True
-
-
-def _is_same_splat(left: ir.Attribute, right: ir.Attribute) -> bool:
-    if not all(isinstance(each, ir.DenseElementsAttr) and each.is_splat for each in (left, right)):
-        return False
-    return bool(left.get_splat_value() == right.get_splat_value())

@@ -123,18 +123,16 @@ class Int8Match:
             isinstance(type_, ir.RankedTensorType) and type_.has_static_shape for type_ in types
         ):
             return MatchFailure("it has a dynamic shape")
-        match = cls._of_convolution(op) if "convolution" in op.name else cls._of_dot(op)
+        if "convolution" in op.name:
+            match = cls._of_convolution(op)
+        elif isinstance(axes := matrix_axes(op), MatchFailure):
+            return axes
+        else:
+            match = cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
         if isinstance(match, MatchFailure):
             return match
         macs = math.prod(types[2].shape) * math.prod(match.weight_shape[1:])
         return match if macs >= min_macs else IS_SMALL
-
-    @classmethod
-    def _of_dot(cls, op: Operation) -> Int8Match | MatchFailure:
-        axes = matrix_axes(op)
-        if isinstance(axes, MatchFailure):
-            return axes
-        return cls(op.operands[0], op.operands[1], *axes, [], [], [], [0, 1])
 
     @classmethod
     def _of_convolution(cls, op: Operation) -> Int8Match | MatchFailure:
