@@ -46,7 +46,6 @@ class Attention:
     """A ``subquant.attention`` as it is read.
 
     Attributes:
-        query, keys, values, position: the operands.
         scale: what scores are multiplied by.
         window: how many keys a query attends at most, less than the context; 0 for all.
         softcap: what scores are bounded by, or 0.

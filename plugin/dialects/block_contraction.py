@@ -69,11 +69,7 @@ class BlockContraction:
     """A ``subquant.block_contraction`` as it is read.
 
     Attributes:
-        activations, storage, scales: operands.
-        zero_points, offsets: operands, or None.
         indices: for activations, storage and result, the terms that index each axis.
-        loops: how many there are.
-        block_sizes: for each axis of the storage.
         storage_type, expressed: of ``quantized_type``.
         storage_high: the second plane, or None.
         plane_bits: the bits of an integer in each plane, or None where storage is not packed.

@@ -109,7 +109,6 @@ def constant_attribute(
     """Return the dense attribute of a constant; None for other values.
 
     Args:
-        value: the value.
         operations: the operations that count as constants, also ``tosa.const``.
     """
     owner = value.owner

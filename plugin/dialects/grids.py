@@ -49,7 +49,6 @@ def scale_grid(
     """The exact scales: an object array of shape (), or with one dimension for each axis.
 
     Args:
-        parameters: per-tensor or per-axis.
         rank: of the tensor that the grid is for.
         axes: the axis of that tensor for each axis of the quantized tensor; by default the same.
     """
@@ -81,9 +80,7 @@ def axis_grid(
 def grids_of(parameters: QuantizationParameters, shape: Sequence[int]) -> tuple[Array, Array]:
     """Exact scales and zero points for a tensor, of any granularity with whole blocks.
 
-    Args:
-        parameters: of the tensor.
-        shape: of the tensor; extents count only where there are blocks.
+    Extents of `shape` count only where there are blocks.
     """
     rank = len(shape)
     if parameters.granularity != "sub-channel":

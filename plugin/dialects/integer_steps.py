@@ -31,7 +31,6 @@ class RequantizedSum:
     Attributes:
         terms: the terms, in steps of the result.
         zero_points: the result's zero points, as a grid.
-        storage: the result's storage type.
     """
 
     terms: list[Term]

@@ -84,7 +84,6 @@ def why_illegal(
     """Say why the specification forbids an operation with these types, as far as quantization goes.
 
     Args:
-        name: the operation's name, ``stablehlo.dot_general``.
         operands, results: their types; any may be quantized.
         attributes: the operation's attributes, for those that number dimensions.
 

@@ -114,12 +114,7 @@ class ScaledSum:
 
 
 def split(term: Scaled, *, keeps_narrow: bool = False) -> list[Scaled]:
-    """A term as two, of its upper bits and its lower 16.
-
-    Args:
-        term: the term.
-        at_once: leave a term of up to 17 bits as it is.
-    """
+    """A term as two, of its upper bits and its lower 16; or as it is, of up to 17 bits."""
     if keeps_narrow and term.bound < _MAX_UNSPLIT_BOUND:
         return [term]
     lower = (1 << _LOWER_BITS) - 1
@@ -128,12 +123,7 @@ def split(term: Scaled, *, keeps_narrow: bool = False) -> list[Scaled]:
 
 
 def requantize(total: ScaledSum, target: QuantizationParameters) -> Value:
-    """Write ``subquant.requantize``: the storage values that are nearest to a sum.
-
-    Args:
-        total: at most four terms.
-        target: the result's parameters.
-    """
+    """Write ``subquant.requantize``: the storage values nearest to a sum of up to four terms."""
     terms = total.terms
     assert len(terms) <= MAX_TERMS  # two operands in two parts each
     word = I64 if any(term.value.element.bits == 64 for term in terms) else I32
@@ -175,7 +165,6 @@ def saturate(number: ArrayLike, storage: StorageType, bound: int | None = None) 
 
     Args:
         number: a tensor of signed integers, wider than the storage type.
-        storage: the storage type.
         bound: the greatest magnitude of `number`, if it is known.
     """
     type_ = storage_mlir_type(storage)

@@ -32,11 +32,9 @@ def rounded(
     """Quantize a tensor of floats to int8 with dynamic scales.
 
     Args:
-        tensor: floats.
         extents: the sizes of its axes: ints, or values of type ``index``.
         reduced: True for each axis along which one scale is shared.
         total: the type of the arithmetic, f32 or f64.
-        division: the division of `Cast`.
 
     Returns:
         The integers, and the scales, which have the axes that are not reduced.

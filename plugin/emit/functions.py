@@ -15,14 +15,7 @@ def write_function(
     *,
     is_public: bool = True,
 ) -> Operation:
-    """Write a ``func.func`` at the insertion point.
-
-    Args:
-        name: of its symbol.
-        types: of the arguments.
-        body: called with the arguments, writes operations and returns the results.
-        is_public: it can be called from outside the module.
-    """
+    """Write a ``func.func`` at the insertion point."""
     attributes: dict[str, ir.Attribute] = {
         "sym_name": ir.StringAttr.get(name),
         "function_type": ir.TypeAttr.get(ir.FunctionType.get(list(types), [])),

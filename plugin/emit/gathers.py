@@ -15,10 +15,7 @@ class AxisGather:
     """A gather of whole slices along one axis.
 
     Attributes:
-        axis: which one.
         offsets: where the other axes are in the result.
-        shape: of the result.
-        indices: the operand.
         index_axis: the axis of the indices that has components; their rank where none has.
     """
 

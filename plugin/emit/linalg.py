@@ -78,13 +78,7 @@ def cast(tensor: Value, type_: ir.Type) -> Value:
 def empty(
     extents: Sequence[Extent], element: ir.Type, encoding: ir.Attribute | None = None
 ) -> Value:
-    """A tensor to write to.
-
-    Args:
-        extents: ints, or values of type ``index``.
-        element: the element type.
-        encoding: of the tensor type.
-    """
+    """A tensor to write to."""
     sizes = [extent for extent in extents if not isinstance(extent, int)]
     return value("tensor.empty", sizes, tensor_type(_static(extents), element, encoding))
 
@@ -194,7 +188,6 @@ def expand(tensor: Value, groups: Sequence[Sequence[int]], extents: Sequence[Ext
     """Split axes.
 
     Args:
-        tensor: the tensor.
         groups: for each of its axes the axes of the result that it becomes, in order.
         extents: of the result: ints, or values of type ``index``.
     """
@@ -218,7 +211,6 @@ def collapse(
     """Join axes.
 
     Args:
-        tensor: the tensor.
         groups: for each axis of the result the axes of `tensor` that it joins.
         shape: the result's shape, None for a dynamic size; by default computed from `tensor`.
     """
@@ -277,11 +269,8 @@ def generic(
     """Create a ``linalg.generic`` with one output, and return its result.
 
     Args:
-        inputs: tensors and scalars.
         output: the initial value of the output.
         maps: the indexing maps of the inputs and the output.
-        body: returns the output's element from an element of each input and of the output.
-        iterators: the iterator types of the loops; by default all are parallel.
     """
     loops = ["parallel"] * maps[-1].n_dims if iterators is None else list(iterators)
     kinds = {kind: ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in set(loops)}

@@ -36,15 +36,7 @@ def create(
     """Create an operation.
 
     Args:
-        name: with its dialect, ``stablehlo.add``.
-        operands: the values that it takes.
-        results: the types of its results.
-        attributes: by name.
-        regions: how many empty regions it has.
         detached: leave it outside of every block; the caller keeps it.
-
-    Returns:
-        The operation.
     """
     created = ir.Operation.create(
         name,
@@ -151,13 +143,8 @@ def like(
     """Create a copy of an operation with some properties replaced.
 
     Args:
-        op: the other operation; it is not changed.
         operands, results, name: replacements; None copies those of `op`.
-        attributes: attributes that are added or replaced.
         take_bodies: move the blocks of `op`'s regions into the new operation.
-
-    Returns:
-        The operation.
     """
     created = create(
         op.name if name is None else name,
@@ -201,12 +188,7 @@ def is_used(value: Value) -> bool:
 
 
 def erase_unused(op: Operation, also: Callable[[Operation], bool] = lambda _: True) -> None:
-    """Erase an operation without uses, and its producers that lose their last use.
-
-    Args:
-        op: the operation.
-        also: True for a producer that may be erased.
-    """
+    """Erase an operation without uses, and its producers that lose their last use."""
     pending = [op]
     while pending:
         op = pending.pop()
@@ -221,7 +203,6 @@ def all_producers(value: Value, accepts: Callable[[Value], bool | None]) -> bool
     """Return True if a value and the values that it is computed from are accepted.
 
     Args:
-        value: the value.
         accepts: True or False for a value, None if its producer's operands decide. It is called
             once for each value.
     """
@@ -241,12 +222,7 @@ def all_producers(value: Value, accepts: Callable[[Value], bool | None]) -> bool
 def backward_slice(
     op: Operation, includes: Callable[[Operation], bool] = lambda _: True
 ) -> list[Operation]:
-    """List an operation and the producers of its operands, each after its own producers.
-
-    Args:
-        op: the operation.
-        includes: True for the producers that are listed; operands may come from blocks else.
-    """
+    """List an operation and the producers of its operands, each after its own producers."""
     order: dict[Operation, None] = {}
     pending = [op]
     while pending:
@@ -265,7 +241,6 @@ def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:
 
     Args:
         value: a result of operations of one result each; their arguments are in `clones`.
-        clones: replacements of values; cloned results are added.
     """
     if value not in clones:
         op = value.owner.operation

@@ -60,8 +60,6 @@ def compare(direction: str, kind: str, left: Value, right: Value, result: ir.Typ
     Args:
         direction: ``EQ``, ``NE``, ``LT``, ``LE``, ``GT`` or ``GE``.
         kind: ``SIGNED``, ``UNSIGNED`` or ``FLOAT``.
-        left, right: the operands.
-        result: the type of the result.
     """
     attributes = {
         "comparison_direction": parse_attribute(f"#stablehlo<comparison_direction {direction}>"),
@@ -100,8 +98,6 @@ def broadcast(
     """Broadcast a tensor.
 
     Args:
-        operand: the tensor.
-        type_: the type of the result.
         axes: where each of its dimensions is in the result. One of dynamic extent is not repeated.
         shape: the shape of the result as a tensor, where `type_` is dynamic.
     """
@@ -150,12 +146,7 @@ def slice_(
 
 
 def slice_at(operand: Value, index: Value) -> Value:
-    """One element along the first axis, which stays, at a position that is computed.
-
-    Args:
-        operand: the tensor.
-        index: a signed integer without axes, in range.
-    """
+    """Slice of one element along the first axis, at a signed scalar index, in range."""
     type_ = operand.type
     sizes = [1, *(int(extent) for extent in type_.shape[1:])]
     return value(
@@ -170,9 +161,7 @@ def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> 
     """Extract a slice at a computed offset.
 
     Args:
-        operand: the tensor.
         starts: the offset along each axis, scalar signed integers, in range.
-        sizes: the sizes of the slice.
     """
     type_ = tensor_type(list(sizes), operand.type.element_type)
     attributes = {"slice_sizes": integers(sizes)}
@@ -183,7 +172,6 @@ def put_slice(operand: Value, part: Value, index: Value) -> Value:
     """Replace a slice along the first axis at a computed offset.
 
     Args:
-        operand: the tensor.
         part: the new slice, with all of the other axes.
         index: the offset, a scalar signed integer, in range.
     """
@@ -196,8 +184,6 @@ def put_part(operand: Value, part: Value, starts: Sequence[Value]) -> Value:
     """Replace a slice at a computed offset.
 
     Args:
-        operand: the tensor.
-        part: the new slice.
         starts: the offset along each axis, scalar signed integers, in range.
     """
     return value("stablehlo.dynamic_update_slice", [operand, part, *starts], operand.type)
@@ -221,13 +207,12 @@ def pad(
     interior: Sequence[int] | None = None,
     fill: Value | None = None,
 ) -> Value:
-    """Add elements before, after and between those of a tensor.
+    """Add elements, by default zeros, before, after and between those of a tensor.
 
     Args:
-        operand: the tensor; dynamic sizes must not change.
-        low, high: elements before and after, along each axis; negative numbers crop.
+        low, high: elements before and after, along each axis; negative numbers crop. Dynamic
+            sizes must not change.
         interior: elements between each two.
-        fill: the new elements, a scalar tensor; zero by default.
     """
     type_ = operand.type
     between = [0] * len(low) if interior is None else interior
@@ -268,8 +253,6 @@ def gather(
     """Take slices at positions along one axis.
 
     Args:
-        operand, indices: the tensors.
-        result: the type of the result.
         sizes: the extents of a slice, 1 along `axis`.
         offsets: where the other axes of a slice are in the result.
         axis: the axis that indices are of.
@@ -304,7 +287,6 @@ def scatter(operand: Value, indices: Value, updates: Value, function: str) -> Va
     """Combine updates into rows with one operation on one element type.
 
     Args:
-        operand: a tensor.
         indices: the row of each update, one axis.
         updates: rows, along the first axis.
         function: the operation of StableHLO, or ``set`` to replace the row.

@@ -24,8 +24,6 @@ def reduce(
     """Reduce a tensor over axes with one operation.
 
     Args:
-        operand: the tensor.
-        axes: the axes to reduce, in order.
         function: the operation of StableHLO that combines two elements.
         start: the initial value, a scalar tensor; zero by default.
         result: the type of the result, if it has an encoding.
@@ -58,9 +56,6 @@ def reduce_window(
     """Reduce windows of a tensor, without padding.
 
     Args:
-        operand: the tensor.
-        shape: of the result.
-        sizes, strides: of the windows, along each axis.
         function: the operation of StableHLO that combines two elements.
         start: where to start, without axes.
     """

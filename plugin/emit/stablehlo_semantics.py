@@ -165,12 +165,7 @@ MOVEMENT: dict[str, Callable[[Operation, Array], Array]] = {
 
 
 def reshape_source(value: Value, *, through_whole_slices: bool = False) -> Value:
-    """Return the value with the same elements in the same order, before all reshapes.
-
-    Args:
-        value: the value.
-        through_whole_slices: also look through slices that take every element.
-    """
+    """Return the value with the same elements in the same order, before all reshapes."""
     while not isinstance(value.owner, ir.Block):
         op = value.owner.operation
         is_whole_slice = (

@@ -17,12 +17,7 @@ _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 
 
 def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:
-    """Return ``ceil``; a positive subnormal, detected by its bits, gives 1.
-
-    Args:
-        x: floats.
-        ordinary: the device's own.
-    """
+    """Return ``ceil``; a positive subnormal, detected by its bits, gives 1."""
     bits = bits_of(x, ElementType.parse(f"i{x.element.bits}"))
     is_subnormal = (bits > 0) & (bits < _least_normal(x))
     return np.where(is_subnormal, 1.0, ordinary(x))

@@ -21,10 +21,8 @@ def dequantize(
     """Reals of storage values.
 
     Args:
-        storage: a ranked tensor.
         scales, zero_points, offsets: one for each block; the last two may be None.
         block_sizes: one for each axis.
-        quantized_type: the attribute, ``!quant.any<...>``.
         expressed: the element type of the result.
     """
     operands = [storage, scales, zero_points, offsets]
@@ -47,15 +45,7 @@ def quantize(
     quantized_type: ir.TypeAttr,
     storage: ir.Type,
 ) -> Value:
-    """Storage values of reals, with zero points of 0; see `dequantize`.
-
-    Args:
-        reals: a ranked tensor.
-        scales: one for each block.
-        block_sizes: one for each axis.
-        quantized_type: the attribute, ``!quant.any<...>``.
-        storage: the element type of the result.
-    """
+    """Storage values of reals, with zero points of 0; see `dequantize`."""
     attributes = {"block_sizes": integers(block_sizes), "quantized_type": quantized_type}
     result = with_element(reals.type, storage)
     return value("subquant.quantize", [reals, scales], result, attributes)
@@ -65,7 +55,6 @@ def unpack(planes: Sequence[Value], bits: Sequence[int], element: ir.Type | None
     """Unpack integers of few bits.
 
     Args:
-        planes: one or two tensors of bytes.
         bits: the bits of an integer in each plane.
         element: the element type of the result; bytes by default.
     """

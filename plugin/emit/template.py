@@ -35,12 +35,8 @@ class Template:
         """Copy the operations to the insertion point.
 
         Args:
-            source: the source value of the copy.
             constants: replacements for the values of the first ``arith.constant`` operations.
             type_: the type of the result; None for the same.
-
-        Returns:
-            A template of the copy.
         """
         location, advance = ir.Location.current, ir.WalkResult.ADVANCE
 

@@ -26,8 +26,6 @@ def create_rescale(
     """Create a ``tosa.rescale`` and its constants; return its result.
 
     Args:
-        tensor: the tensor to rescale.
-        result_type: the type of the result, of the same shape.
         scale: multipliers and shifts: of shape (), or (n,) for the n channels of the last axis.
         zero_points: of the input and of the output.
         mode: a key of `subquant.dialects.tosa.ROUNDING_MODES`.
@@ -57,13 +55,7 @@ def create_rescale(
 
 
 def pad(tensor: Value, ends: Sequence[tuple[int, int]], fill: Value) -> Value:
-    """Pad each axis by a number of elements before and after.
-
-    Args:
-        tensor: the tensor.
-        ends: for each axis, not negative.
-        fill: their value, a tensor of one element.
-    """
+    """Pad each axis before and after by copies of `fill`, a tensor of one element."""
     if not any(map(any, ends)):
         return tensor
     shape = [

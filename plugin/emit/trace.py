@@ -36,11 +36,6 @@ def trace(
 ) -> ir.Module:
     """Write a function of arrays as an MLIR module, in a context of its own.
 
-    Args:
-        function: takes arrays, and returns one or a sequence of them.
-        arguments: shape and dtype of each.
-        name: of the function in the module.
-
     Returns:
         The module. Unsigned arguments and results are signless there.
 

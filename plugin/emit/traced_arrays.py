@@ -61,7 +61,6 @@ def traced(value: Value, element: ElementType | None = None) -> TracedArray:
     """A ranked tensor of static shape for functions of arrays.
 
     Args:
-        value: the tensor.
         element: how its elements are read; signed integers by default.
     """
     return ArrayForm(value).emitted(value, element)

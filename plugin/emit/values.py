@@ -168,8 +168,6 @@ class TracedValue(Symbolic, NDArrayOperatorsMixin):
     """Value of a program in a formula.
 
     Args:
-        form: the choice of operations.
-        value: the value of the program.
         element: its element type, with the sign.
         like: for a boolean, the element type of the compared values, which numbers selected by the
             boolean get.

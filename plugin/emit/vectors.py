@@ -31,11 +31,7 @@ Index: TypeAlias = int | Value
 
 
 class Vectors(Scalars):
-    """Elementwise ``arith`` and ``math`` operations on vectors.
-
-    Args:
-        lanes: the number of elements of a vector.
-    """
+    """Elementwise ``arith`` and ``math`` operations on vectors."""
 
     def __init__(self, lanes: int) -> None:
         super().__init__()
@@ -267,7 +263,6 @@ def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:
     """Pin a vector: LLVM's scheduler moves neither its definition nor its uses across this point.
 
     Args:
-        operand: the vector.
         register: the inline assembly constraint of a vector register.
     """
     attributes = {
@@ -319,13 +314,8 @@ def loop(
     """``scf.for`` with loop-carried values.
 
     Args:
-        start, stop, step: the bounds and the step.
         body: maps the induction variable (of type ``index``) and the carried values to the next
             carried values.
-        carried: the initial values.
-
-    Returns:
-        The carried values after the last iteration.
     """
     initial = [formula.value for formula in carried]
     types = [each.type for each in initial]
@@ -362,9 +352,7 @@ def store_with_tail(
     """Store a vector to a row of ``M x N`` memory, without the lanes at N or beyond.
 
     Args:
-        operand: the vector.
         memory: the memref, whose last axis has size N.
-        row: the indices along the axes before.
         n: N.
         column: the column of lane 0, a multiple of the lanes.
         nr: columns are computed in tiles of this size.

@@ -58,11 +58,6 @@ def read_brevitas(
 ) -> tuple[JsonObject, dict[str, InferenceTensor]]:
     """Read a model, and quantize its weights.
 
-    Args:
-        config: the model's ``config.json``.
-        params: its ``params.safetensors``.
-        quant_params: the ``quant_params.json``.
-
     Returns:
         Properties, split as `subquant.formats.huggingface.read_huggingface` does, and tensors by
         name.

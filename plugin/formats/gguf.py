@@ -135,13 +135,7 @@ class _Info(NamedTuple):
 
 
 class _Reader:
-    """A place in the header of a file.
-
-    Args:
-        data: of the file.
-        file: its name.
-        lists: whether the lists of the vocabulary are read.
-    """
+    """A place in the header of a file."""
 
     def __init__(self, data: mmap.mmap, file: str, lists: bool = True) -> None:
         self.data = data

@@ -31,11 +31,7 @@ _OF_A_FILE = ("general.alignment",)
 
 
 def part_files(path: str | os.PathLike[str]) -> list[str]:
-    """Return the files of a model by their names, in order: the parts that exist, or the file.
-
-    Args:
-        path: of a file, or of one part.
-    """
+    """Return the files of a model, given it or one part: the parts that exist, in order, or it."""
     name = os.fspath(path)
     match = _NAME.fullmatch(name)
     if match is None:
@@ -53,11 +49,7 @@ def without_part_number(name: str) -> str:
 
 
 def read_parts(path: str | os.PathLike[str], read: Callable[[str], Contents]) -> Contents:
-    """Read a model from its file, or from all of its parts.
-
-    Args:
-        path: of the file, or of any part.
-        read: reads one file.
+    """Read a model from its file, or from all parts, given any.
 
     Returns:
         The properties of the model, without ``split.*``, and its tensors.

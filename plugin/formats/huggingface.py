@@ -47,9 +47,6 @@ def read_huggingface(
         path: a folder, an index, or a ``.safetensors`` file. The ``config.json`` beside a file is
             read if it is there; a folder must have one.
 
-    Returns:
-        Properties, and tensors by name.
-
     Raises:
         InputError: a file is missing, cannot be read, or does not fit the others.
         UnsupportedError: the weights are quantized in a way that is not supported.

@@ -76,8 +76,6 @@ class Entry:
     """A named byte range of an archive.
 
     Args:
-        name: unique in the archive.
-        length: in bytes.
         metadata: the entry's metadata, undecoded.
         data: its bytes, as a view of the file; None for a splat.
         pattern: the bytes that a splat repeats.
@@ -163,9 +161,6 @@ class Entry:
 
 class Archive(Mapping[str, Entry]):
     """The entries of an archive by name, in the order of the file, which stays mapped.
-
-    Args:
-        path: the file.
 
     Raises:
         InputError: it cannot be read, or is not a valid archive.

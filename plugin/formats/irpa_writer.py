@@ -37,11 +37,7 @@ from .irpa import (
 
 
 class ArchiveWriter:
-    """Writes entries one after the other; made by `create_archive`.
-
-    Args:
-        file: a file that can seek, at its start.
-    """
+    """Writes entries one after the other; made by `create_archive`."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

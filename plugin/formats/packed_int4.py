@@ -66,11 +66,6 @@ def read_packed_int4(
 ) -> dict[str, InferenceTensor]:
     """Make one tensor ``NAME.weight`` of each ``NAME.qweight`` and what belongs to it.
 
-    Args:
-        arrays: of the checkpoint, by name.
-        form: how they are packed.
-        file: where they are from, for errors.
-
     Returns:
         The tensors by name, other arrays as they are.
 
@@ -122,8 +117,6 @@ class PackedInt4Tensor(QuantizedTensor):
         qweight, qzeros, scales: the arrays, of shapes that fit.
         groups: the group of each block of inputs, None for ascending ones.
         block_size: the number of inputs that share a scale.
-        form: how they are packed.
-        name: of the tensor.
     """
 
     def __init__(

@@ -87,7 +87,6 @@ def packed_int4_form(config: Mapping[str, Any], file: str) -> PackedInt4Form:
 
     Args:
         config: of ``config.json``, or the whole of ``quantize_config.json``.
-        file: where it is from, for errors.
 
     Raises:
         InputError: a value is missing or of the wrong type.

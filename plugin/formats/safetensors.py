@@ -68,8 +68,6 @@ class SafetensorsFile:
     """The contents of a file.
 
     Attributes:
-        path: of the file.
-        metadata: of the file.
         tensors: read-only arrays by name, in the order of the header. They are views of the mapped
             file, which must not change while they are used; some may be unaligned.
     """

@@ -87,18 +87,10 @@ class QuantizedLayout(ABC):
 
     @abstractmethod
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
-        """The values, of the layout's shape.
-
-        Args:
-            dtype: the type of the result.
-        """
+        """The values, of the layout's shape."""
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
-        """The values with the block structure of the planes as axes of their own.
-
-        Args:
-            dtype: the type of the result.
-        """
+        """The values with the block structure of the planes as axes of their own."""
         return self.dequant(dtype)
 
     def expect(self, plane: str, shape: tuple[int, ...], *dtypes: str) -> None:
@@ -169,13 +161,6 @@ def packed_form(
     """The form of integers that lie in planes, in blocks of the last axis.
 
     What signed integers are more in the planes is a zero point: the planes are read as they lie.
-
-    Args:
-        integers: how they lie.
-        planes: by name.
-        shape: of the tensor.
-        block_size: along the last axis.
-        scales, offsets: see `BlockForm`.
     """
     stored = integers.packed(planes, shape)
     grid = (*shape[:-1], shape[-1] // block_size)

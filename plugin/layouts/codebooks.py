@@ -34,9 +34,6 @@ LEVELS: dict[str, tuple[int, ...]] = {
 def codebook(name: str) -> Array:
     """Rows of indices into `LEVELS` (uint8): ``[2**bits, 4]``, or 8 elements in a row.
 
-    Args:
-        name: of the type.
-
     Raises:
         EnvironmentProblem: the package ``gguf`` is not installed.
     """

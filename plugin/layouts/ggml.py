@@ -104,7 +104,6 @@ class GgmlTensor(QuantizedTensor):
         raw: the bytes of its blocks, in order.
         ggml_type: a name of `BLOCK_TYPES`.
         shape: logical, the last axis a multiple of the block's size.
-        name: of the tensor.
 
     Raises:
         InputError: the type is unknown, or bytes, shape and type do not fit.

@@ -43,11 +43,9 @@ class StaticScaledQuantizer(QuantizerTensor):
             an array ``[..., K / block_size]``. May be None if `reciprocal_scale` is given.
         reciprocal_scale: ``d``; by default ``1 / scale`` in float32.
         offset: integers ``m`` of the shape of the scale; none if left out.
-        axis: the axis along which scales differ.
         block_size: the number of elements of the last axis that share a scale.
         dtype: of the storage: int8, uint8, int16, uint16 or int32.
         disable_saturate: raise for values beyond the storage type instead of clamping them.
-        name: of the tensor.
 
     Raises:
         UsageError: arguments that do not fit together.
@@ -213,7 +211,6 @@ class DynamicScaledQuantizer(QuantizerTensor):
         axis: give each index of this axis a scale of its own.
         block_size: give each block of the last axis one.
         dtype: of the storage: int8 or int16 or int32.
-        name: of the tensor.
 
     Raises:
         UsageError: arguments that do not fit together.

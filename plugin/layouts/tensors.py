@@ -194,11 +194,6 @@ def tensor_from_record(
 ) -> InferenceTensor:
     """Make the tensor that a record of an archive describes.
 
-    Args:
-        name: of the tensor.
-        record: as `InferenceTensor.record`.
-        arrays: by global name.
-
     Raises:
         InputError: the record is of an unknown type, names arrays that are not there, or does not
             fit them.

@@ -51,10 +51,7 @@ SPLITS = {
 
 
 class BytePairs:
-    """Text to tokens by pairs, and tokens to bytes.
-
-    Args:
-        vocabulary: of the kind ``gpt2``.
+    """Text to tokens by pairs, and tokens to bytes, of a vocabulary of the kind ``gpt2``.
 
     Raises:
         InputError: pairs are of pieces that the vocabulary does not have.

@@ -72,10 +72,6 @@ _BY_ARCHITECTURE = dict.fromkeys(("gemma", "gemma2", "gemma3"), _GEMMA)
 class ChatTemplate:
     """Chat template of a model.
 
-    Args:
-        properties: the properties of its GGUF file.
-        tokenizer: of it.
-
     Raises:
         UnsupportedError: the file has no template, and its architecture no format of its own.
         InputError: the template is no text, or too long.
@@ -106,7 +102,6 @@ class ChatTemplate:
         """Return a conversation as text.
 
         Args:
-            messages: in order.
             answer: whether the text ends where the model's answer begins.
 
         Raises:

@@ -92,11 +92,6 @@ class Configuration:
 
         The vocabulary's properties (``tokenizer.*``) are left to `subquant.models.vocabulary`.
 
-        Args:
-            properties: the properties by GGUF's keys.
-            tensors: the file's tensors by name, which tell the optional ones.
-            place: of the file, for errors.
-
         Raises:
             UnsupportedError: the architecture is none of `ARCHITECTURES`, or the file has a tensor
                 or a property that is not computed with: experts, or another scaling of rotary
@@ -213,12 +208,6 @@ def _attention_scale(architecture: str, blocks: int, share: int, size: int) -> f
     of a head for all of Google's models but 27B, where it is the width divided by the heads.
     llama.cpp's converter does not write it, and its loader knows 27B by the 62 blocks that no other
     model has. Source: llama.cpp, ``llm_type`` and ``f_attention_scale`` of LLM_ARCH_GEMMA3.
-
-    Args:
-        architecture: its name.
-        blocks: of the model.
-        share: the width divided by the heads.
-        size: of a head.
     """
     return 1 / math.sqrt(max(share, 1) if (architecture, blocks) == ("gemma3", 62) else size)
 
@@ -295,11 +284,6 @@ def _check_rows(rows: int, values: Properties, tokens: Any) -> None:
     """Compare the table of embeddings with the vocabulary.
 
     Rows without a token have logits that count in no text, and llama.cpp refuses them too.
-
-    Args:
-        rows: of the table.
-        values: the properties of the architecture.
-        tokens: of the vocabulary, if that was read.
 
     Raises:
         InputError: the table has another number of rows.

@@ -39,11 +39,8 @@ class Statistics:
     """Counts and times of a generation.
 
     Attributes:
-        prompt_tokens: tokens of the prompt.
-        prompt_seconds: seconds of the prompt's evaluation.
         tokens: generated tokens, the end token included.
         seconds: seconds from the first generated token to the last.
-        end: the reason for the end of the text.
     """
 
     prompt_tokens: int = 0
@@ -71,9 +68,7 @@ class Generation(Iterator[str]):
 
     Args:
         session: the session; it continues after its tokens.
-        tokenizer: the tokenizer of its model.
         tokens: the prompt.
-        sampling: how tokens are chosen.
         max_tokens: how many at most; None for as many as the context has room for.
 
     Raises:

@@ -110,11 +110,7 @@ _OF_KIND = {
 
 
 def irrelevant_properties(architecture: str) -> list[Irrelevant]:
-    """Return the properties that cannot change the logits of a model.
-
-    Args:
-        architecture: the prefix of its keys.
-    """
+    """Return the properties that cannot change the logits of a model."""
     return [*_GENERAL, *(Irrelevant(f"{architecture}.{k}", *r) for k, *r in _OF_ARCHITECTURE)]
 
 

@@ -46,7 +46,6 @@ class Model:
     """A model that is loaded; made by `load`.
 
     Attributes:
-        configuration: its sizes.
         properties: of its file, by GGUF's keys.
     """
 
@@ -128,10 +127,6 @@ class Model:
         Args:
             prompt: a text, or messages of a conversation, whose answer is written; as `encode`.
             max_tokens: how many at most; None for as many as the context has room for.
-            sampling: how tokens are chosen.
-
-        Returns:
-            An iterator over pieces of text.
 
         Raises:
             SubquantError: as `Generation` and `encode`; and while it is iterated over, as
@@ -167,13 +162,10 @@ def load(
 
     Args:
         path: a ``.gguf`` file, or an archive that ``subquant import`` made of one.
-        device: a `Device` or its name.
-        threads: the number of CPU threads, as for a `Device`.
         context: the maximum number of tokens of a session; by default the model's, at most
             `DEFAULT_CONTEXT`.
         activations: the type of activations in blockwise GEMMs; ``int8`` is the fastest.
         cache: the folder of the cache; by default `subquant.compiler.cache.default_cache`.
-        progress: called with one line for each step.
         check: called with the model before it is compiled, when it has a tokenizer and no sessions;
             its exceptions end the call.
 

@@ -64,9 +64,7 @@ def write_module(
     """Write the program of a model, in a context of its own.
 
     Args:
-        configuration: the model's hyperparameters.
         tensors: its tensors by name; their values are not used.
-        shape: context and batch sizes.
 
     Raises:
         UnsupportedError: a tensor has an unsupported type.
@@ -86,13 +84,7 @@ def write_module(
 
 
 class _Functions:
-    """Writer of the program's functions, at the insertion point.
-
-    Args:
-        configuration: the model's hyperparameters.
-        weights: its tensors.
-        shape: context and batch sizes.
-    """
+    """Writer of the program's functions, at the insertion point."""
 
     def __init__(self, configuration: Configuration, weights: _Parameters, shape: Shape) -> None:
         self.configuration = configuration
@@ -236,11 +228,7 @@ def _converted(number: Value, type_: ir.Type) -> Value:
 
 
 class _Parameters:
-    """Tensors whose arrays are parameters; a part of the tree is loaded where it is asked for.
-
-    Args:
-        tensors: by name.
-    """
+    """Tensors whose arrays are parameters; a part of the tree is loaded where it is asked for."""
 
     def __init__(self, tensors: Mapping[str, InferenceTensor]) -> None:
         self._tensors = {name: _planar(tensor) for name, tensor in tensors.items()}

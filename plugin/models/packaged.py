@@ -30,8 +30,6 @@ def path_of(
 
     Args:
         model: a path, or a name of `PACKAGED` if no file is named so.
-        folder: where it is kept.
-        progress: called with a line before it is put together.
 
     Raises:
         EnvironmentProblem: its package is not installed.

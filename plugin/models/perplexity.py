@@ -61,9 +61,7 @@ class Perplexity:
     """Result of a perplexity measurement.
 
     Attributes:
-        value: the perplexity.
         error: one standard deviation of the value.
-        chunks: the number of chunks.
         chunk: the tokens of a chunk.
         scored: the number of scored tokens.
     """
@@ -135,17 +133,15 @@ def _scored(session: LogitReader, tokens: Sequence[int], first: int) -> list[flo
     for start in range(first, len(tokens) - 1, _BATCH_TOKENS):
         piece = tokens[start : min(start + _BATCH_TOKENS, len(tokens) - 1)]
         for index, logits in enumerate(session.all_logits(piece), start + 1):
-            surprises.append(_surprise(logits, tokens[index]))
+            greatest = float(logits.max())
+            if not math.isfinite(greatest):
+                raise ExecutionError(
+                    f"the greatest of the model's logits is {greatest}, expected a number"
+                )
+            total = float(np.exp(logits.astype(np.float64) - greatest).sum())
+            # -log softmax(logits)[token]
+            surprises.append(math.log(total) + greatest - float(logits[tokens[index]]))
     return surprises
-
-
-def _surprise(logits: Array, token: int) -> float:
-    """``-log softmax(logits)[token]``."""
-    greatest = float(logits.max())
-    if not math.isfinite(greatest):
-        raise ExecutionError(f"the greatest of the model's logits is {greatest}, expected a number")
-    total = float(np.exp(logits.astype(np.float64) - greatest).sum())
-    return math.log(total) + greatest - float(logits[token])
 
 
 def _exp(value: float) -> float:

@@ -16,10 +16,6 @@ _LEAST_FACTOR = 1e-6
 def architecture_of(properties: Mapping[str, Any], known: Sequence[str]) -> str:
     """Return the name of a model's architecture.
 
-    Args:
-        properties: of the file.
-        known: the architectures that are computed.
-
     Raises:
         UnsupportedError: the name is missing, or another one.
     """
@@ -40,11 +36,7 @@ def architecture_of(properties: Mapping[str, Any], known: Sequence[str]) -> str:
 
 
 class Properties:
-    """The properties whose keys begin with an architecture.
-
-    Args:
-        properties: of the file, among them the architecture.
-    """
+    """The properties whose keys begin with an architecture."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._properties = properties
@@ -104,12 +96,7 @@ class Properties:
         return kind
 
     def yarn(self, context: int, base: float) -> Yarn | None:
-        """Return the scaling by YaRN, if the file says so.
-
-        Args:
-            context: the tokens that the model was made for.
-            base: of the frequencies.
-        """
+        """Return the scaling by YaRN, if the file says so."""
         if self._scaling() != "yarn":
             return None
         if base == 1.0:

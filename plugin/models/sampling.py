@@ -86,21 +86,14 @@ class Sampling:
 
 
 class Sampler:
-    """Chooses tokens, one after the other.
-
-    Args:
-        sampling: how.
-    """
+    """Chooses tokens, one after the other."""
 
     def __init__(self, sampling: Sampling) -> None:
         self._sampling = sampling
         self._random = np.random.default_rng(sampling.seed)
 
     def choose(self, logits: Array) -> int:
-        """Return the next token.
-
-        Args:
-            logits: of all tokens, ``[vocabulary]``.
+        """Return the next token from the logits of all tokens, ``[vocabulary]``.
 
         Raises:
             ExecutionError: the greatest is infinite, or there are NaN.
@@ -118,9 +111,6 @@ class Sampler:
         """Return the tokens that may be drawn, and the probability of each.
 
         The likeliest comes first, but where no option leaves a token out.
-
-        Args:
-            logits: see `choose`.
 
         Raises:
             ExecutionError: see `choose`.

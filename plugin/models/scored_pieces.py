@@ -42,10 +42,7 @@ are normal, as in llama.cpp."""
 
 
 class ScoredPieces:
-    """Text to tokens by scores, and tokens to bytes.
-
-    Args:
-        vocabulary: of the kind ``llama``.
+    """Text to tokens by scores, and tokens to bytes, of a vocabulary of the kind ``llama``.
 
     Raises:
         InputError: it makes no model.

@@ -22,8 +22,6 @@ class Session:
 
     Args:
         executable: of `subquant.models.module.write_module`.
-        configuration: the model's hyperparameters.
-        shape: context and batch sizes of the program.
     """
 
     def __init__(self, executable: Executable, configuration: Configuration, shape: Shape) -> None:
@@ -61,10 +59,7 @@ class Session:
         return self._shape.context
 
     def prompt(self, tokens: Iterable[int]) -> Array:
-        """Append tokens.
-
-        Args:
-            tokens: at least one.
+        """Append tokens, at least one.
 
         Returns:
             The logits after the last token, float32 ``[vocabulary]``.

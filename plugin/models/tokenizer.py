@@ -60,9 +60,6 @@ class _Engine(Protocol):
 class Tokenizer:
     """Turns text into tokens and back.
 
-    Args:
-        vocabulary: of a model.
-
     Raises:
         InputError: the vocabulary is wrong.
         UnsupportedError: it is of a kind that there is no tokenizer for, or has a property that no
@@ -102,7 +99,6 @@ class Tokenizer:
         """Return the tokens of a text.
 
         Args:
-            text: the text, which may be empty.
             start: True for the start token in front, if the file asks for it.
             special: whether the names of control tokens in the text mean these.
 
@@ -125,7 +121,6 @@ class Tokenizer:
         """Return the bytes of a token.
 
         Args:
-            token: its number.
             special: whether control tokens stand for their names, in place of nothing.
 
         Raises:
@@ -146,10 +141,6 @@ class Tokenizer:
         """Return the text of tokens; invalid UTF-8 becomes U+FFFD.
 
         A space that `encode` put in front is left out.
-
-        Args:
-            tokens: their numbers.
-            special: True to show control tokens by name.
 
         Raises:
             InputError: there is no such token.

@@ -61,13 +61,9 @@ def logits(configuration: Configuration, weights: Weights, x: AnyArray) -> AnyAr
 
 
 def project(theta: Any, x: AnyArray) -> AnyArray:
-    """Return ``scale * (x @ weight.T) + bias``, with the scale and bias that the layer has.
+    """Return ``scale * (x @ weight.T) + bias`` of ``x [T, K]``, with the layer's scale and bias.
 
     A scale is a number for the whole weight, beside the block scales of NVFP4.
-
-    Args:
-        theta: the tensors of the layer.
-        x: ``[T, K]``.
     """
     scale, bias = theta.optional_tensor("scale"), theta.optional_tensor("bias")
     if scale is None:
@@ -86,8 +82,6 @@ def run_blocks(
     """Run all blocks.
 
     Args:
-        configuration: the model's hyperparameters.
-        weights: its tensors.
         x: the result of `embed`.
         position: the position of the first token, a scalar integer.
         caches: the cache of each block; the tokens must fit.
@@ -115,8 +109,6 @@ class _Block:
     """Transformer block.
 
     Args:
-        configuration: the model's hyperparameters.
-        theta: the tensors of the block.
         has_window: True if it attends to a window of tokens.
     """
 
@@ -183,9 +175,6 @@ def rotary_tables(
     where the product of floats is wrong by 1e-3), and small where its cosine is computed.
 
     Args:
-        rotation: the frequencies.
-        position: the position of the first token.
-        count: the number of tokens.
         factors: divisors of the frequencies, ``[size / 2]``, or None.
     """
     steps: AnyArray = rotation.frequencies() * (2**32 / (2 * np.pi))
@@ -212,7 +201,6 @@ def rotate(x: AnyArray, tables: RotaryTables, rotation: Rotation) -> AnyArray:
 
     Args:
         x: ``[T, heads, size]``.
-        turns: of the tokens.
         rotation: says which elements are pairs.
     """
     size, half, signs = rotation.size, rotation.size // 2, np.array([-1, 1], np.float32)

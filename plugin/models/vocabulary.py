@@ -64,9 +64,6 @@ class PieceType(enum.IntEnum):
 class Vocabulary:
     """Checked vocabulary.
 
-    Args:
-        properties: the properties of a GGUF file.
-
     Raises:
         InputError: properties are missing or contradict each other.
         UnsupportedError: the vocabulary is of a kind that there is no tokenizer for.

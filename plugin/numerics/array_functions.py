@@ -82,9 +82,7 @@ def is_zero(value: AnyArray) -> bool:
 def convert(value: AnyArray, element: ElementType) -> AnyArray:
     """Convert elements: integers are extended or cut, floats rounded to nearest even.
 
-    Args:
-        value: numbers, an array, or a value of a program.
-        element: the new element type. Floats become integers as `truncate` says.
+    Floats become integers as `truncate` says.
     """
     if isinstance(value, Symbolic):
         return value.convert(element)
@@ -192,7 +190,6 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyAr
     """Return a copy of an array with a slice replaced.
 
     Args:
-        array, part: arrays of one rank.
         starts: the offset of the slice along each axis, in range.
     """
     result = array.copy()
@@ -207,9 +204,7 @@ def take_slice(
     """Return a slice of an array.
 
     Args:
-        array: an array of any rank.
         starts: the offset of the slice along each axis, in range.
-        sizes: the sizes of the slice.
     """
     return array[tuple(slice(int(s), int(s) + n) for s, n in zip(starts, sizes, strict=True))]
 
@@ -240,8 +235,6 @@ def beside(value: AnyArray, array: AnyArray, element: ElementType | None = None)
     """Return an array as a constant of the program of `value`, or the array if `value` is one.
 
     Args:
-        value: an array, or a value of a program.
-        array: the array.
         element: the element type in a program; by default the dtype's.
     """
     return array
@@ -259,7 +252,6 @@ def choose(
     """Return the results of one of two functions; the other one is not computed.
 
     Args:
-        condition: a scalar boolean.
         yes, no: functions with the same number, shapes and dtypes of results.
     """
     return list(yes() if condition else no())
@@ -273,11 +265,6 @@ def repeat_while(
     """Replace values by the results of `body`, while `condition` of the values is true.
 
     In a program, `values` keep their shapes and dtypes.
-
-    Args:
-        condition: a function from the values to a scalar boolean.
-        body: a function from the values to the next values.
-        values: the initial values.
     """
     for value in values:
         if isinstance(value, Symbolic):
@@ -300,7 +287,6 @@ def over_time(
     Args:
         step: a function from the loop-carried values and one slice of each array to the next
             loop-carried values, of the same shapes and dtypes.
-        carried: the initial loop-carried values.
         sequences: arrays with one length, at least 1, of the first axis.
 
     Returns:

@@ -44,7 +44,6 @@ def round_activations(
     """Round activations to integers from -127 to 127 times the scale of their block.
 
     Args:
-        activations: reals.
         blocks: the block size along each axis, which divides it; None for the whole axis.
         dtype: the type of the arithmetic.
     """
@@ -76,11 +75,8 @@ def contract_blocks(
     """Sum products of activations with a weight in blocks.
 
     Args:
-        activations: reals.
-        storage: integers.
         scales, zero_points, offsets: of the shape ``storage.shape / block_sizes``.
         indices: for activations, storage and result the terms whose sum indexes each axis.
-        extents: of each loop.
         block_sizes: for each axis of the storage.
         expressed: the type of the weight's reals.
         activation_blocks: of activations of 8 bits, along each axis; None for activations as they

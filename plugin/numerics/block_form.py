@@ -66,8 +66,6 @@ def dequantize(storage: AnyArray, form: BlockForm, expressed: ExpressedType) -> 
 
     Args:
         storage: that of the form, which answers where it is a value of a program.
-        form: with scales and offsets as floats.
-        expressed: the type of the result.
     """
     shape, cast = storage.shape, Cast(form.storage_type, expressed)
     check_rank(len(shape))
@@ -103,11 +101,7 @@ def quantize(
     """Quantize with zero points of 0; in a program a ``subquant.quantize``.
 
     Args:
-        values: reals of the expressed type.
         scales: reals of the shape ``ceil(shape / block_sizes)``.
-        block_sizes: for each axis.
-        storage: the type of the result.
-        expressed: the type that is computed in.
     """
     with np.errstate(all="ignore"):
         spread = spread_blocks(scales, values.shape, block_sizes)

@@ -155,13 +155,7 @@ class Cast:
         zero_point: AnyArray = 0,
         offset: AnyArray | None = None,
     ) -> AnyArray:
-        """Return expressed values.
-
-        Args:
-            stored: storage values.
-            scale, zero_point: see `quantize`.
-            offset: shaped like `scale`; None for none.
-        """
+        """Return expressed values."""
         if self.rounding == "toward-zero":
             real = self._real_of_integer(stored)
             if not is_zero(zero_point):
@@ -286,8 +280,6 @@ def quantize_blocks(
         values: reals, any shape; converted to the expressed type.
         scales, zero_points: shape ``ceil(values.shape / block_shape)``. Scales may be of a narrower
             floating-point type: they are widened to the expressed type, which is exact.
-        block_shape: elements in a block along each axis.
-        storage, expressed: the types.
         rounding: ``"nearest-even"``, or ``"toward-zero"`` for the arithmetic of upstream's
             ``lower-quant-ops``. Values that leave the storage type are undefined there; here they
             saturate.
@@ -317,8 +309,6 @@ def dequantize_blocks(
     Args:
         stored: storage values, any integer dtype and shape.
         scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
-        block_shape: elements in a block along each axis.
-        expressed: the type of the result.
         offsets: of the shape of `scales`, and like them not wider than `expressed`; None for none.
 
     Returns:
@@ -356,7 +346,6 @@ def quantize(
 
     Args:
         values: reals of a shape whose block grid is the scales' shape.
-        parameters: the quantization parameters.
         rounding: as in `quantize_blocks`.
 
     Returns:
@@ -383,7 +372,6 @@ def dequantize(stored: npt.ArrayLike, parameters: QuantizationParameters) -> Arr
 
     Args:
         stored: storage values, integers of a shape whose block grid is the scales' shape.
-        parameters: the quantization parameters.
 
     Returns:
         Reals of the expressed type, shape of `stored`.

@@ -105,7 +105,6 @@ def convolve_last(
     Args:
         images: ``[N, H, W, C]``; integers if `dtype` is.
         kernels: ``[KH, KW, C / groups, F]``.
-        strides, dilations, groups, dtype: see `convolve`.
 
     Returns:
         ``[N, OH, OW, F]``.
@@ -129,7 +128,6 @@ def pool(
 
     Args:
         images: floats or signed integers.
-        sizes, strides: of the windows, one for each of `axes`.
         function: ``add`` or ``maximum``.
         axes: the spatial dimensions; by default those of ``[N, H, W, C]``.
 

@@ -48,12 +48,7 @@ class ElementType:
     Args:
         name: ``i1``, ``i4``, ``u8``, ``f32``, ``bf16`` and so on.
         kind: truth value, signed or unsigned integer, or float.
-        bits: the width.
         dtype: the NumPy dtype that holds it.
-
-    Attributes:
-        is_integer: True for signed and unsigned integers, not for truth values.
-        is_float: True for floats.
     """
 
     name: str

@@ -133,10 +133,14 @@ def apply_scale(
         raise UsageError(f"expected a rounding among {', '.join(ROUNDINGS)}, got '{rounding}'")
     v, m, s = (convert(number, I64) for number in (values, multiplier, shift))
     if rounding == "gemmlowp":
-        return _gemmlowp(v, m, s)
+        # LiteRT's: `shift` counts from the product, its own from the high half: 31 less.
+        left, right = np.maximum(31 - s, 0), np.maximum(s - 31, 0)
+        shifted = np.clip(v << np.minimum(left, 31), -(1 << 31), (1 << 31) - 1)
+        return divide_by_power(high_product(shifted, m), right)
     product = v * m
     if rounding == "tosa-double-round":
-        product = product + _first_half(v, s)
+        # Half of the first of TOSA's two roundings, with the sign of the value, where there is one.
+        product = product + np.where(s > 31, np.where(v >= 0, 1 << 30, -(1 << 30)), 0)
     return shift_right(product, s, rounding)
 
 
@@ -156,18 +160,6 @@ def shift_right(products: AnyArray, shift: AnyArray, rounding: FixedPointRoundin
     return np.where(negative, -magnitude, magnitude)
 
 
-def _first_half(v: AnyArray, s: AnyArray) -> AnyArray:
-    """Half of the first of TOSA's two roundings, with the sign of the value, where there is one."""
-    return np.where(s > 31, np.where(v >= 0, 1 << 30, -(1 << 30)), 0)
-
-
-def _gemmlowp(v: AnyArray, m: AnyArray, s: AnyArray) -> AnyArray:
-    """LiteRT's: ``shift`` counts from the product, its own from the high half: 31 less."""
-    left, right = np.maximum(31 - s, 0), np.maximum(s - 31, 0)
-    shifted = np.clip(v << np.minimum(left, 31), -(1 << 31), (1 << 31) - 1)
-    return divide_by_power(high_product(shifted, m), right)
-
-
 def high_product(values: AnyArray, multiplier: AnyArray, bits: int = 31) -> AnyArray:
     """``values * multiplier / 2**bits``, half up: ``SaturatingRoundingDoublingHighMul``.
 
@@ -182,10 +174,9 @@ def high_product(values: AnyArray, multiplier: AnyArray, bits: int = 31) -> AnyA
 
 
 def divide_by_power(values: AnyArray, exponent: AnyArray) -> AnyArray:
-    """``values / 2**exponent``, half away from zero: gemmlowp's ``RoundingDivideByPOT``.
+    """``values / 2**exponent``, ties away from zero: gemmlowp's ``RoundingDivideByPOT``.
 
-    Args:
-        values, exponent: 64-bit integers; exponents of 0 to 31.
+    Exponents are 0 to 31.
     """
     mask = (1 << exponent) - 1
     threshold = (mask >> 1) + (values < 0)
@@ -197,7 +188,6 @@ def saturate(values: AnyArray, storage: StorageType, bound: int | None = None) -
 
     Args:
         values: signed integers, wider than the storage type.
-        storage: the storage type.
         bound: the greatest magnitude of `values`; a clamp that cannot act is left out.
     """
     if bound is None or bound > storage.maximum:
@@ -220,7 +210,6 @@ def rescale(
         values: integers of up to 32 bits, or 48 with multipliers of 15 bits.
         multiplier, shift: numbers, arrays, or values of a program, of up to 64 bits.
         zero_points: of the input and of the output, in the same forms.
-        rounding: one of `ROUNDINGS`.
 
     Returns:
         64-bit integers.
@@ -246,8 +235,6 @@ def requantize_fixed_point(
         accumulators: integers of up to 32 bits.
         factor: positive real factors, which broadcast with `accumulators`.
         zero_point: integers in the storage range, which broadcast too.
-        storage: the storage type.
-        rounding: one of `ROUNDINGS`.
 
     Returns:
         Storage values, at most one step from those of the exact real factor.

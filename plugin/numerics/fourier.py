@@ -37,7 +37,8 @@ def fourier_transform(
         sign: of the exponent: -1, or 1 for the inverse transform without its factor ``1 / n``.
     """
     length = real.shape[-1]
-    factor = _factor(length)
+    # The greatest factor of a length that is not above its root.
+    factor = next(n for n in range(math.isqrt(max(length, 1)), 0, -1) if length % n == 0)
     if length <= _MAX_DIRECT_LENGTH or factor == 1:
         return _product(real, imaginary, length, sign)
     first, second = length // factor, factor
@@ -57,11 +58,6 @@ def fourier_transform(
     outer = fourier_transform(rotated[0].transpose(*order), rotated[1].transpose(*order), sign)
     shape = real.shape
     return outer[0].transpose(*order).reshape(shape), outer[1].transpose(*order).reshape(shape)
-
-
-def _factor(length: int) -> int:
-    """The greatest factor of a length that is not above its root."""
-    return next(n for n in range(math.isqrt(max(length, 1)), 0, -1) if length % n == 0)
 
 
 def _rotations(exponents: Array, length: int, sign: int, dtype: DType) -> tuple[Array, Array]:

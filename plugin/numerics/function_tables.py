@@ -19,7 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 from .element_types import Array
-from .parameters import QuantizationParameters, StorageType
+from .parameters import QuantizationParameters
 from .requantization import TIE_BITS
 
 _MOST_BITS = 16
@@ -114,14 +114,11 @@ def _reduce_precision(x: Array, exponent_bits: int, mantissa_bits: int) -> Array
     return np.where(np.abs(rounded) > greatest, np.copysign(np.inf, x), rounded)
 
 
-def _integers(storage: StorageType) -> Array:
-    low, high = storage.type_range
-    return np.arange(low, high + 1, dtype=np.int64)
-
-
 def _reals(parameters: QuantizationParameters, name: str) -> Array:
     scale, zero_point = float(parameters.scales), int(parameters.zero_points)
-    reals = (_integers(parameters.storage) - zero_point).astype(np.float64) * scale
+    storage = parameters.storage
+    low, high = storage.type_range
+    reals = (np.arange(low, high + 1, dtype=np.int64) - zero_point).astype(np.float64) * scale
     if name in _NOT_CONTINUOUS:
         with np.errstate(over="ignore"):
             reals = reals.astype(parameters.expressed.dtype).astype(np.float64)

@@ -24,7 +24,6 @@ def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
 
     Args:
         rows: int32, int64 or floats without NaN, ``[rows, n]``.
-        function: the reduction.
     """
     count, extent = rows.shape
     if extent > 4 * _BLOCK:
@@ -52,7 +51,13 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     extent = keys.shape[1]
     indices = np.arange(extent, dtype=np.int32)
     if extent <= _MOST_RANKED:
-        return _by_rank(keys, count, indices)
+        # Each position at the place that is the number of better ones.
+        own, other = keys[:, :, None], keys[:, None, :]
+        is_before = indices[None, :] < indices[:, None]
+        is_better = (other > own) | ((other == own) & is_before)
+        ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
+        is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
+        return np.where(is_there, indices, np.int32(0)).sum(axis=2, dtype=np.int32)
     least = keys.dtype.type(-np.inf if keys.dtype.kind == "f" else np.iinfo(keys.dtype).min)
 
     def best_of(is_left: AnyArray | None) -> list[AnyArray]:
@@ -73,16 +78,6 @@ def greatest_first(keys: AnyArray, count: int) -> AnyArray:
     return np.minimum(ordered, extent - 1).transpose(1, 0)
 
 
-def _by_rank(keys: AnyArray, count: int, indices: AnyArray) -> AnyArray:
-    """Each position at the place that is the number of better ones."""
-    own, other = keys[:, :, None], keys[:, None, :]
-    is_before = indices[None, :] < indices[:, None]
-    is_better = (other > own) | ((other == own) & is_before)
-    ranks = is_better.astype(np.int32).sum(axis=2, dtype=np.int32)
-    is_there = ranks[:, None, :] == np.arange(count, dtype=np.int32)[:, None]
-    return np.where(is_there, indices, np.int32(0)).sum(axis=2, dtype=np.int32)
-
-
 def cumulative(
     value: AnyArray, axis: int, function: str, *, is_exclusive: bool, is_reversed: bool
 ) -> AnyArray:
@@ -90,10 +85,8 @@ def cumulative(
 
     Args:
         value: integers, which wrap, or floats.
-        axis: from 0.
         function: ``add`` or ``multiply``.
         is_exclusive: an element is not part of its own result.
-        is_reversed: from the end.
     """
     extent, one = value.shape[axis], np.ones((), value.dtype)
     along = np.arange(extent).reshape([-1 if a == axis else 1 for a in range(value.ndim)])

@@ -131,7 +131,6 @@ class PackedIntegers:
         """Return the packed values, `zero` more than the integers: uint8, or int8 if not packed.
 
         Args:
-            planes: the planes by name.
             shape: the shape of the integers; by default the planes' with a longer last axis.
         """
         arrays = [planes[name] for name in self.bits]

@@ -369,7 +369,6 @@ def spread_blocks(grid: Array, shape: Sequence[int], block_shape: Sequence[int])
 
     Args:
         grid: one number a block, an axis for each axis of the tensor; or one number for all.
-        shape: of the tensor.
         block_shape: elements in a block along each axis; the last block may be shorter.
 
     Returns:

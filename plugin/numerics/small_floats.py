@@ -33,8 +33,6 @@ class SmallFloat:
         mantissa, bias: mantissa bits and exponent bias.
         greatest: the code of the greatest magnitude.
         nan: the code of NaN; None if there is none.
-        infinity: the code of infinity; None if there is none.
-        sign: the highest bit.
     """
 
     dtype: npt.DTypeLike

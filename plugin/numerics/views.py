@@ -28,11 +28,7 @@ Part = tuple[int, int]
 
 @dataclass(frozen=True)
 class View:
-    """Elements of a flat tensor in a shape.
-
-    Attributes:
-        axes: the parts of each axis, the slowest first.
-    """
+    """Elements of a flat tensor in a shape, whose axes have parts, the slowest first."""
 
     axes: tuple[tuple[Part, ...], ...]
 

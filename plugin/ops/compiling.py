@@ -18,12 +18,7 @@ from .registry import Argument, operand
 
 
 class Compiled:
-    """Function compiled for tensors of fixed shapes and layouts.
-
-    Args:
-        function: the compiled function of one array for each plane.
-        write: writes the module that was compiled.
-    """
+    """Function compiled for tensors of fixed shapes and layouts."""
 
     def __init__(self, function: Function, write: Callable[[], ir.Module]) -> None:
         self._function = function
@@ -43,12 +38,9 @@ class Compiled:
 def compile_function(
     function: Callable[..., AnyArray], *examples: Argument, **options: Any
 ) -> Compiled:
-    """Compile a function of arrays and tensors.
+    """Compile a function of arrays and tensors, with the arguments of `trace_function`.
 
-    Args:
-        function: as for `trace_function`.
-        *examples: as for `trace_function`.
-        **options: of `subquant.compile`.
+    The options are those of `subquant.compile`.
 
     Raises:
         UnsupportedError: an operation of the function cannot be traced.

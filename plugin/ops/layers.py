@@ -21,11 +21,7 @@ from .registry import Argument
 
 
 class ThetaLayer:
-    """A layer that takes its tensors from a node of a tree.
-
-    Args:
-        theta: the node.
-    """
+    """A layer that takes its tensors from a node of a tree."""
 
     def __init__(self, theta: Theta) -> None:
         self.theta = theta
@@ -74,7 +70,6 @@ class Conv2d(ThetaLayer):
     """``conv2d`` with the tensors of `Linear`.
 
     Args:
-        theta: the node.
         **options: of ``conv2d``: strides, padding, dilations, groups.
     """
 
@@ -97,12 +92,7 @@ class Embedding(ThetaLayer):
 
 
 class RmsNorm(ThetaLayer):
-    """``rms_norm`` with ``weight``.
-
-    Args:
-        theta: the node.
-        epsilon: the number added to the mean square.
-    """
+    """``rms_norm`` with ``weight``."""
 
     def __init__(self, theta: Theta, epsilon: float = 1e-6) -> None:
         super().__init__(theta)

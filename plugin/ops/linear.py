@@ -41,10 +41,6 @@ def _shape(value: Operand) -> tuple[int, ...]:
     return tuple(value.shape)
 
 
-def _is_real(value: Operand) -> bool:
-    return value is not None and not isinstance(value, QuantizedLayout)
-
-
 def _fits(x: Operand, w: Operand, bias: Operand = None) -> bool:
     shapes = _shape(x), _shape(w)
     if len(shapes[1]) != 2 or not shapes[0] or shapes[0][-1] != shapes[1][1]:
@@ -83,7 +79,11 @@ def _affine(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
 
 def _takes_blocks(x: Operand, w: Operand, bias: Operand = None) -> bool:
     return (
-        _fits(x, w, bias) and _is_real(x) and isinstance(w, BlockLayout) and w.row_block is not None
+        _fits(x, w, bias)
+        and x is not None
+        and not isinstance(x, QuantizedLayout)
+        and isinstance(w, BlockLayout)
+        and w.row_block is not None
     )
 
 
@@ -117,13 +117,7 @@ def _dequantized(x: Operand, w: Operand, bias: Operand = None) -> AnyArray:
 
 
 def matmul(x: Argument, w: Argument, *, transpose_rhs: bool = False) -> AnyArray:
-    """``x @ w``, or ``x @ w.T``: by `linear` for ``w`` in blocks of its last axis.
-
-    Args:
-        x: ``[..., K]``.
-        w: ``[K, N]``, or with `transpose_rhs` ``[N, K]``.
-        transpose_rhs: whether ``w`` is transposed.
-    """
+    """``x [..., K] @ w [K, N]``, or with `transpose_rhs` `linear`: ``x @ w.T`` of ``w [N, K]``."""
     if transpose_rhs:
         return linear(x, w)
     left, right = map(real, operands(x, w))

@@ -31,12 +31,7 @@ Operand: TypeAlias = Any
 
 @dataclass(frozen=True)
 class Ran:
-    """An implementation that ran.
-
-    Attributes:
-        op: the operation's name.
-        implementation: the implementation's.
-    """
+    """An implementation that ran."""
 
     op: str
     implementation: str
@@ -107,11 +102,7 @@ class _Implementation:
 
 
 class Op:
-    """An operation; call it as a function.
-
-    Args:
-        name: for messages and records.
-    """
+    """An operation; call it as a function."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -123,8 +114,6 @@ class Op:
         """Register a function as an implementation.
 
         Args:
-            name: unique in the operation.
-            accepts: called with the same arguments; True if the function can take them.
             first: try it before those that are registered (a kernel for a special case).
 
         Raises:

@@ -132,7 +132,6 @@ def quantize_weights(
 
     Args:
         dataset: the model; other tensors are copied, quantized ones included.
-        how: storage, granularity and search.
         select: a regular expression; only tensors whose name has a match are quantized.
         on_tensor: called before each tensor with its number, from 0, their count, and its name.
 
@@ -197,11 +196,7 @@ def _is_weight(tensor: InferenceTensor) -> bool:
 
 
 def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
-    """Quantize one array.
-
-    Args:
-        array: floats, of one axis or more.
-        how: storage, granularity and search.
+    """Quantize one array of floats, of one axis or more.
 
     Returns:
         Blocks of 4 symmetric bits as `BlockScaledI4Layout`, of 2, 3, 5 or 6 in multiples of 8

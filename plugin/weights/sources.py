@@ -101,8 +101,6 @@ def import_weights(
     """Read weights of any format and write them as an archive, whole or not at all.
 
     Args:
-        source: see `open_weights`.
-        output: the ``.irpa`` file.
         on_tensor: called before a tensor is written with its number, from 0, the number of
             tensors, and its name.
 

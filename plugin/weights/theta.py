@@ -179,10 +179,6 @@ def _leaves(tree: Tree, prefix: str) -> Iterator[tuple[str, InferenceTensor]]:
 class Dataset:
     """Properties and tensors of a model.
 
-    Args:
-        properties: hyper-parameters, of types that JSON has.
-        theta: the tensors.
-
     Raises:
         InputError: the properties nest more than 100 levels.
     """
@@ -202,7 +198,6 @@ class Dataset:
         """Write an archive, whole or not at all.
 
         Args:
-            path: the ``.irpa`` file.
             on_tensor: called before a tensor is written with its number, from 0, the number of
                 tensors, and the tensor as it is written.
 
