@@ -52,7 +52,6 @@ from ...numerics.array_functions import convert
 from ...numerics.attention import bounded, exponential
 from ...numerics.element_types import F32, I32, ElementType
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 
 _KEYS_PER_BLOCK = (64, 32, 16)
@@ -75,7 +74,7 @@ class AttentionKernel:
     """Attention to a KV cache.
 
     Args:
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
         queries: the number of queries; None where it is dynamic.
         heads, kv_heads: the number of query heads, and of KV heads.
         head_size: elements of a query, key or value.
@@ -84,7 +83,7 @@ class AttentionKernel:
         scale, window, softcap: as in `subquant.dialects.attention.Attention`.
     """
 
-    instructions: str
+    target: InstructionSet
     queries: int | None
     heads: int
     kv_heads: int
@@ -99,11 +98,6 @@ class AttentionKernel:
     def fits_scratch(rows: int, lanes: int) -> bool:
         """True if the smallest block of keys fits the workgroup memory."""
         return _keys_per_block(rows, lanes) is not None
-
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set."""
-        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def lanes(self) -> int:

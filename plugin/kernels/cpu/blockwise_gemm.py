@@ -35,7 +35,6 @@ from ...emit.vectors import Vectors, load, loop, quotient, remainder, scratch, s
 from ...numerics.element_types import F32, I32
 from ..epilogue.fused_epilogue import FusedEpilogue, epilogue_bindings
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight, Tiles
 from .blockwise_tile import (
@@ -61,7 +60,7 @@ class BlockwiseGemm:
 
     Args:
         weight: the layout of the weight.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
         m: M, of all batches; None where it is dynamic.
         mr: MR, the rows of a register tile.
         tiles_per_workgroup: the weight tiles of a workgroup.
@@ -72,7 +71,7 @@ class BlockwiseGemm:
     """
 
     weight: PackedWeight
-    instructions: str
+    target: InstructionSet
     m: int | None
     mr: int
     tiles_per_workgroup: int
@@ -84,11 +83,6 @@ class BlockwiseGemm:
     def tiles(self) -> Tiles:
         """The layout of the integers."""
         return self.weight.tiles
-
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set."""
-        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def tiles_per_iteration(self) -> int:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from ..conv_geometry import ConvGeometry
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
@@ -28,7 +27,7 @@ class ConvGemm:
 
     Args:
         tiles: the layout of the packed weight; its K is that of an output pixel.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set; AMX kernels use its vectors where a process has no AMX tiles.
         geometry: output pixels, and the input pixels that they read.
         channels: C, a multiple of the k-pack.
         workgroups: the number of workgroups.
@@ -38,17 +37,12 @@ class ConvGemm:
     """
 
     tiles: Tiles
-    instructions: str
+    target: InstructionSet
     geometry: ConvGeometry
     channels: int
     workgroups: int
     epilogue: FusedEpilogue | None = None
     pad_copy: PadCopyKernel | None = None
-
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set; of AMX kernels, the one where the process has no AMX tiles."""
-        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def result_shape(self) -> tuple[int, int, int]:

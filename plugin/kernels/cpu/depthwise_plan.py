@@ -9,7 +9,6 @@ from functools import cached_property
 from ..conv_geometry import ConvAxis
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..pack.tap_packs import TapPacks
 
 _CHANNELS_PER_CHUNK = 64
@@ -31,7 +30,7 @@ class DepthwisePlan:
         vertical, horizontal: the spatial axes.
         channels: C, at least the lanes of a vector.
         padding_value: i8.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
         workgroups: the number of workgroups.
         epilogue: the fused epilogue, or None.
     """
@@ -41,14 +40,9 @@ class DepthwisePlan:
     horizontal: ConvAxis
     channels: int
     padding_value: int
-    instructions: str
+    target: InstructionSet
     workgroups: int
     epilogue: FusedEpilogue | None = None
-
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set."""
-        return INSTRUCTION_SETS[self.instructions]
 
     @cached_property
     def tap_packs(self) -> TapPacks:

@@ -23,7 +23,6 @@ from ...emit.vectors import load, load_element, loop, quotient, store_with_tail
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
 
@@ -37,16 +36,11 @@ class DynamicGemm:
 
     Args:
         tiles: the layout of the packed weight.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
     """
 
     tiles: Tiles
-    instructions: str
-
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set."""
-        return INSTRUCTION_SETS[self.instructions]
+    target: InstructionSet
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are weight, initial accumulators, multiplicands, result."""

@@ -19,7 +19,7 @@ from ...emit.linalg import Extent, constant_index
 from ...emit.vectors import Vectors, load, loop, quotient, remainder, store, when
 from ...numerics.element_types import I8
 from ..conv_geometry import ConvAxis
-from ..isa.registry import INSTRUCTION_SETS
+from ..isa.base import InstructionSet
 from ..kernel import Binding, Kernel, workgroup_range
 
 _INT8_MACS_PER_BYTE = 8
@@ -36,7 +36,7 @@ class PadCopyKernel:
         channels: C of the input.
         extra_channels: channels that are added, filled with padding.
         padding_value: i8.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
         writes_multiplicands: the result has multiplicands, and not i8.
         workgroups: the number of workgroups, which share the rows.
     """
@@ -47,7 +47,7 @@ class PadCopyKernel:
     channels: int
     extra_channels: int
     padding_value: int
-    instructions: str
+    target: InstructionSet
     writes_multiplicands: bool
     workgroups: int
 
@@ -65,8 +65,7 @@ class PadCopyKernel:
 
     def kernel(self) -> Kernel:
         """Build the kernel: bindings are the images and the result."""
-        target = INSTRUCTION_SETS[self.instructions]
-        element = target.multiplicand_type if self.writes_multiplicands else I8
+        element = self.target.multiplicand_type if self.writes_multiplicands else I8
         size = math.prod(self.padded_shape)
         bindings = [Binding((self.input_size,), I8), Binding((size,), element)]
         macs = _INT8_MACS_PER_BYTE * size
@@ -154,8 +153,7 @@ class PadCopyKernel:
             offset: the index of the vector in the row, without padding.
         """
         first = start + self.horizontal.pad_low * self.padded_shape[-1] + offset
-        target = INSTRUCTION_SETS[self.instructions]
-        lanes = target.lanes * target.k_pack
+        lanes = self.target.lanes * self.target.k_pack
         self._if_inside(
             image,
             row,
@@ -205,14 +203,11 @@ class PadCopyKernel:
         self._for_vectors(length, fill)
 
     def _converted(self, vector: ArrayLike) -> ArrayLike:
-        if not self.writes_multiplicands:
-            return vector
-        return INSTRUCTION_SETS[self.instructions].multiplicands(vector)
+        return self.target.multiplicands(vector) if self.writes_multiplicands else vector
 
     def _for_vectors(self, length: int, body: Callable[[ArrayLike, int], None]) -> None:
         """Call a body with the offset and the lanes of vectors; the last two may overlap."""
-        target = INSTRUCTION_SETS[self.instructions]
-        lanes = target.lanes * target.k_pack
+        lanes = self.target.lanes * self.target.k_pack
         while lanes > length > 0:
             lanes //= 2
         if not length:

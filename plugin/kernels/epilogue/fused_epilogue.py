@@ -18,7 +18,6 @@ from ...emit.operation import constants_of, create, element_of
 from ...emit.vectors import load, vector, vector_type
 from ...numerics.element_types import I32, Array, ElementType
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import Binding
 from .f32_estimate import F32Epilogue, FastPathCheck
 from .matcher import EpilogueMatch
@@ -34,7 +33,7 @@ class FusedEpilogue:
         emitter: emits the operations.
         tables: the constants that they read.
         element: the element type of the results.
-        instructions: a name in `INSTRUCTION_SETS`.
+        target: the instruction set.
         vectors_per_estimate: vectors that are estimated together; 0 without estimates.
         fallback_by_vector: for each of the vectors that are computed together, True if its
             estimates are not all proved exact.
@@ -46,7 +45,7 @@ class FusedEpilogue:
     emitter: F32Epilogue = field(compare=False)
     tables: tuple[Table, ...] = field(compare=False)
     element: ElementType
-    instructions: str
+    target: InstructionSet
     vectors_per_estimate: int
     fallback_by_vector: tuple[bool, ...]
     table_kinds: tuple[tuple[ElementType, bool], ...] = field(init=False)
@@ -56,20 +55,19 @@ class FusedEpilogue:
         object.__setattr__(self, "table_kinds", kinds)
 
     @classmethod
-    def of(cls, match: EpilogueMatch, instructions: str, vectors: int = 1) -> FusedEpilogue | None:
+    def of(
+        cls, match: EpilogueMatch, target: InstructionSet, vectors: int = 1
+    ) -> FusedEpilogue | None:
         """Emit the code of matched operations; None if they have no vector code.
 
         Args:
             match: the operations.
-            instructions: a name in `INSTRUCTION_SETS`.
+            target: the instruction set.
             vectors: vectors of N that the kernel computes together.
         """
-        isa, preview = (
-            INSTRUCTION_SETS[instructions],
-            _Preview(match, INSTRUCTION_SETS[instructions]),
-        )
-        estimate, check, vectors_per_estimate = None, FastPathCheck(isa), 0
-        for vectors_per_estimate in (isa.vectors_per_narrowing, 1):
+        preview = _Preview(match, target)
+        estimate, check, vectors_per_estimate = None, FastPathCheck(target), 0
+        for vectors_per_estimate in (target.vectors_per_narrowing, 1):
             estimate, check = preview.estimate(vectors_per_estimate)
             if estimate:
                 break
@@ -87,7 +85,7 @@ class FusedEpilogue:
             preview.emitter,
             tuple(preview.tables),
             element_of(match.result.type),
-            instructions,
+            target,
             vectors_per_estimate if estimate else 0,
             tuple(fallback),
         )
@@ -122,7 +120,7 @@ class FusedEpilogue:
         Args:
             width: N, padded to whole vectors.
         """
-        lanes = INSTRUCTION_SETS[self.instructions].lanes
+        lanes = self.target.lanes
         return [
             Binding((len(tables), lanes if tables[0].is_uniform else width), tables[0].element)
             for tables in self._tables_by_binding()
@@ -173,9 +171,8 @@ class FusedEpilogue:
         vectors_ = [form.emitted(v.value, I32) for form, v in zip(forms, accumulators, strict=True)]
         by_vector = self.fallback_by_vector
         fallback = [by_vector[vector_ % len(by_vector)] for vector_ in vectors]
-        isa = INSTRUCTION_SETS[self.instructions]
         result, check = self.emitter.estimate(
-            forms, vectors_, isa, fallback or [self.needs_fallback] * len(vectors_)
+            forms, vectors_, self.target, fallback or [self.needs_fallback] * len(vectors_)
         )
         return result, check.is_near_tie(forms[0])
 
@@ -188,7 +185,7 @@ class FusedEpilogue:
             for memory, tables in zip(memories, self._tables_by_binding(), strict=True)
             for row, table in enumerate(tables)
         }
-        lanes = INSTRUCTION_SETS[self.instructions].lanes
+        lanes = self.target.lanes
 
         def read(table: Table) -> ArrayLike:
             memory, row = rows[table]

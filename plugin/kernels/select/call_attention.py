@@ -10,7 +10,7 @@ from ...emit import linalg
 from ...emit.linalg import Extent
 from ...emit.operation import element_of
 from ..cpu.attention import AttentionKernel
-from ..isa.registry import INSTRUCTION_SETS
+from ..isa.base import InstructionSet
 from ..kernel import KernelTable
 from .match_failure import MatchFailure
 
@@ -19,10 +19,10 @@ _MIN_LANES = 4
 
 
 def call_attention(
-    attention: Attention, instructions: str, kernels: KernelTable
+    attention: Attention, target: InstructionSet, kernels: KernelTable
 ) -> Value | MatchFailure:
     """Call the attention kernel, and return its result, or the match failure."""
-    lanes = math.gcd(INSTRUCTION_SETS[instructions].lanes, attention.depth)
+    lanes = math.gcd(target.lanes, attention.depth)
     if lanes < _MIN_LANES:
         return MatchFailure(f"its head dimension {attention.depth} is no multiple of {_MIN_LANES}")
     if attention.count == 0:
@@ -33,7 +33,7 @@ def call_attention(
             f"{heads_per_group} query heads of a group do not fit the scratch memory"
         )
     kernel = AttentionKernel(
-        instructions,
+        target,
         attention.count,
         attention.heads,
         attention.groups,

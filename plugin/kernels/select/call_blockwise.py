@@ -13,20 +13,23 @@ from ...emit.operation import is_dynamic, mlir_type, tensor_type
 from ...numerics.element_types import F32, I8, I32
 from ..cpu.blockwise_gemm import BlockwiseGemm
 from ..cpu.quantize_rows import QuantizeRows
+from ..isa.base import InstructionSet
 from ..kernel import KernelTable, items_per_workgroup
 from .match_blockwise import BlockwiseMatch
 
 
-def call_blockwise(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Value:
+def call_blockwise(
+    match: BlockwiseMatch, kernels: KernelTable, result: ir.Type, target: InstructionSet
+) -> Value:
     """Emit the calls, and return the result of the contraction and its epilogue."""
     tiles, batches, epilogue = match.tiles, match.weight.batches, match.epilogue
     weight = match.weight.packed(kernels)
     # An f32 accumulator and a converted weight take registers of float activations.
-    max_mr = max(1, match.target.mr * 3 // 4) if match.has_float_activations else match.target.mr
+    max_mr = max(1, target.mr * 3 // 4) if match.has_float_activations else target.mr
     m_per_batch = 0 if match.m is None else match.m // batches
     kernel = BlockwiseGemm(
         weight.layout,
-        match.instructions,
+        target,
         match.m,
         min(max_mr, m_per_batch or max_mr),
         1,
@@ -42,7 +45,7 @@ def call_blockwise(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type)
     m: Extent = match.m if match.m is not None else linalg.dim(activations, 0)
     operands = [activations]
     if not match.has_float_activations:
-        lanes, factor = match.target.lanes, weight.layout.row_sum_factor
+        lanes, factor = target.lanes, weight.layout.row_sum_factor
         quantize = QuantizeRows(match.m, tiles.k, tiles.block_size, lanes, factor)
         types = [  # int8, and for each block the scale and the sum times `row_sum_factor`
             tensor_type([match.m, tiles.k], mlir_type(I8)),

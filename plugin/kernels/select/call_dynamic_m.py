@@ -12,17 +12,16 @@ from ...emit.operation import mlir_type, tensor_type
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, AnyArray
 from ..cpu.dynamic_gemm import DynamicGemm
-from ..isa.registry import INSTRUCTION_SETS
+from ..isa.base import InstructionSet
 from ..kernel import KernelTable
 from ..pack.packed_weight import Tiles
 from .match_dynamic_m import DynamicMMatch
 
 
 def call_dynamic_m(
-    match: DynamicMMatch, kernels: KernelTable, result: ir.Type, instructions: str
+    match: DynamicMMatch, kernels: KernelTable, result: ir.Type, target: InstructionSet
 ) -> Value:
     """Emit the call, and return its result."""
-    target = INSTRUCTION_SETS[instructions]
     n, k = (int(match.weight.type.shape[axis]) for axis in match.weight_axes)
     k_padding = -k % target.k_pack
     vectors = target.vectors_per_tile(n, target.max_vectors_int8)
@@ -48,7 +47,7 @@ def call_dynamic_m(
         kernels.prepacked([match.weight], label, (*key, "first"), initial_accumulators, I32),
         activations,
     ]
-    kernel = DynamicGemm(tiles, instructions)
+    kernel = DynamicGemm(tiles, target)
     type_, m = tensor_type([None, n], mlir_type(I32)), linalg.dim(activations, 0)
     [value] = kernels.call(kernel, kernel.kernel(), operands, [type_], m)
     return linalg.cast(value, result)

@@ -44,8 +44,14 @@ _ACTIVATION_COST_IN_TILES = 0.5
 """Loading activations costs about as much as half a tile."""
 
 
-def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Value:
-    """Emit the calls, and return the result of the contraction."""
+def call_gpu(
+    match: BlockwiseMatch, kernels: KernelTable, result: ir.Type, instructions: str
+) -> Value:
+    """Emit the calls, and return the result of the contraction.
+
+    Args:
+        instructions: a name in `GPU_INSTRUCTIONS`.
+    """
     tiles, m = match.tiles, match.m
     weight = match.weight.packed(kernels, is_planar=True)  # a thread loads vectors of each tensor
     mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
@@ -60,7 +66,7 @@ def call_gpu(match: BlockwiseMatch, kernels: KernelTable, result: ir.Type) -> Va
         _THREADS_PER_WORKGROUP,
         not match.has_float_activations,
     )
-    if match.instructions == SPIRV and m is not None:
+    if instructions == SPIRV and m is not None:
         workgroups = kernel.kernel().workgroups * -(-m // mr)
         kernel = replace(kernel, split_k=_split_k(tiles, m, workgroups))
     activations, extents = activation_matrix(match)

@@ -25,7 +25,6 @@ from ..cpu.int8_conv import Int8Conv
 from ..cpu.pad_copy import PadCopyKernel
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..kernel import MAX_LARGE_WORKGROUPS, KernelTable, workgroups_per_tile
 from ..pack.int8_weight import SkippedTaps, bias_key, initial_accumulators, sums_with_bias
 from ..pack.k_runs import KRuns
@@ -59,15 +58,15 @@ def call_int8(
     match: Int8Match,
     kernels: KernelTable,
     result: ir.Type,
-    instructions: str,
+    target: InstructionSet,
     epilogue: FusedEpilogue | None,
 ) -> Value | MatchFailure:
     """Emit the call of a kernel, and return its result."""
-    call = _Int8Call(match, kernels, instructions, epilogue)
+    call = _Int8Call(match, kernels, target, epilogue)
     if match.is_depthwise:
         value = call.depthwise()
     else:
-        value = call.amx() if match.uses_amx(instructions) else call.dense()
+        value = call.amx() if match.uses_amx(target) else call.dense()
     if isinstance(value, MatchFailure):
         return value
     shape = [int(result.shape[axis]) for axis in np.argsort(match.result_axes)]
@@ -78,12 +77,8 @@ def call_int8(
 class _Int8Call:
     match: Int8Match
     kernels: KernelTable
-    instructions: str
+    target: InstructionSet
     epilogue: FusedEpilogue | None
-
-    @property
-    def target(self) -> InstructionSet:
-        return INSTRUCTION_SETS[self.instructions]
 
     @property
     def bias(self) -> Array | None:
@@ -95,13 +90,13 @@ class _Int8Call:
         match, kernels, target = self.match, self.kernels, self.target
         n, channels = match.weight_shape[0], match.activation_shape[-1]
         geometry, channel_padding = match.geometry(), -channels % target.k_pack
-        vectors, channel_slices = match.vectors_and_channel_slices(self.instructions)
+        vectors, channel_slices = match.vectors_and_channel_slices(self.target)
         k = geometry.tap_count * (channels + channel_padding) // channel_slices
         tiles = Tiles(8, target.k_pack, n, k, target.lanes, vectors, target.k_pack)
         m = geometry.output_pixels
         kernel = Int8Conv(
             tiles,
-            self.instructions,
+            self.target,
             geometry,
             channels + channel_padding,
             min(m, workgroups_per_tile(m * k * n, tiles.count)),
@@ -151,7 +146,7 @@ class _Int8Call:
         workgroups = max(1, min(MAX_LARGE_WORKGROUPS, macs // _MIN_MACS_PER_AMX_WORKGROUP))
         kernel = AmxGemm(
             tiles,
-            self.instructions,
+            self.target,
             geometry,
             channels + channel_padding,
             workgroups,
@@ -183,7 +178,7 @@ class _Int8Call:
         channel_padding = max(0, target.lanes - n)
         kernel = DepthwiseConv(
             *(images, vertical, horizontal, n + channel_padding),
-            *(match.padding_value, self.instructions, 1),
+            *(match.padding_value, self.target, 1),
         )
         workgroups = workgroups_per_tile(kernel.equivalent_macs, halo_macs=kernel.halo_macs)
         kernel = replace(kernel, workgroups=workgroups)
@@ -315,7 +310,7 @@ class _Int8Call:
         images, *_, channels = self.match.activation_shape
         return PadCopyKernel(
             *(images, *self.match.axes(), channels, channel_padding),
-            *(self.match.padding_value, self.instructions, is_converted, 1),
+            *(self.match.padding_value, self.target, is_converted, 1),
         )
 
 

@@ -17,7 +17,6 @@ from ...numerics.requantization import EXACT
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
 from ..isa.base import InstructionSet
-from ..isa.registry import INSTRUCTION_SETS
 from ..pack.blockwise_weight import BlockwiseWeight, contiguous_block
 from ..pack.codebook import Codebook
 from ..pack.packed_weight import Tiles
@@ -37,19 +36,17 @@ class BlockwiseMatch:
         weight: the weight.
         outer: loops of the activations alone.
         m: rows of activations of all batches; None where M is dynamic.
-        instructions: a name in `INSTRUCTION_SETS`, or in `GPU_INSTRUCTIONS`.
         epilogue: the fused epilogue.
     """
 
     weight: BlockwiseWeight
     outer: list[int]
     m: int | None
-    instructions: str
     epilogue: FusedEpilogue | None = None
 
     @classmethod
     def of(
-        cls, contraction: BlockContraction, instructions: str, module_globals: ModuleGlobals
+        cls, contraction: BlockContraction, target: InstructionSet, module_globals: ModuleGlobals
     ) -> BlockwiseMatch | MatchFailure:
         """Match a contraction with the kernels of CPUs."""
         if contraction.activation_type != "int8":
@@ -60,10 +57,8 @@ class BlockwiseMatch:
                 return MatchFailure(
                     "its activations are not quantized to int8 and its weight is not constant"
                 )
-        target = INSTRUCTION_SETS[instructions]
         return match_layout(
             contraction,
-            instructions,
             module_globals,
             target.lanes,
             lambda n: target.vectors_per_tile(n, target.max_vectors_blockwise),
@@ -85,12 +80,9 @@ class BlockwiseMatch:
         """True if activations are multiplied as f32, not quantized to int8."""
         return self.contraction.activation_type != "int8"
 
-    @property
-    def target(self) -> InstructionSet:
-        """The instruction set of a CPU."""
-        return INSTRUCTION_SETS[self.instructions]
-
-    def with_epilogue(self, result: Value, module_globals: ModuleGlobals) -> BlockwiseMatch:
+    def with_epilogue(
+        self, result: Value, target: InstructionSet, module_globals: ModuleGlobals
+    ) -> BlockwiseMatch:
         """Fuse the operations after the contraction into the kernel, if it can compute them."""
         weight = self.weight
         loops = [loop for [(loop, _)] in self.contraction.indices[2]]
@@ -101,12 +93,11 @@ class BlockwiseMatch:
         match = EpilogueMatch.of(result, axis, EXACT, module_globals, integer_only=False)
         if match is None or len(match.operations) > _MAX_FUSED_OPERATIONS:
             return self
-        return replace(self, epilogue=FusedEpilogue.of(match, self.instructions))
+        return replace(self, epilogue=FusedEpilogue.of(match, target))
 
 
 def match_layout(
     contraction: BlockContraction,
-    instructions: str,
     module_globals: ModuleGlobals,
     lanes: int,
     vectors: Callable[[int], int],
@@ -165,4 +156,4 @@ def match_layout(
         if zero_points is None or ((zero_points < 0) | (zero_points >= 1 << bits)).any():
             return MatchFailure(f"its zero points are not constants of {bits} bits")
     weight = BlockwiseWeight(contraction, batch, columns, inner, tiles, codebook, uses_shuffle)
-    return BlockwiseMatch(weight, outer, m, instructions)
+    return BlockwiseMatch(weight, outer, m)

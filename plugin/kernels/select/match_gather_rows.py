@@ -41,6 +41,7 @@ from ...emit.operation import attributes_of, element_of
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
+from ..isa.base import InstructionSet
 from .match_blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 
@@ -76,7 +77,7 @@ class GatherRowsMatch:
 def match_gather_rows(
     dequantizations: Sequence[Operation],
     contractions: Sequence[Operation],
-    instructions: str,
+    target: InstructionSet,
     module_globals: ModuleGlobals,
 ) -> list[GatherRowsMatch]:
     """Match row gathers from the weights of contractions that kernels compute."""
@@ -91,7 +92,7 @@ def match_gather_rows(
             continue
         shape = tuple(int(extent) for extent in type_.shape)
         candidates = (
-            _match(op, contraction, shape[:-rank], instructions, module_globals)
+            _match(op, contraction, shape[:-rank], target, module_globals)
             for rank in range(1, len(shape) + 1)
             for contraction in by_row_shape.get(shape[-rank:], ())
         )
@@ -105,7 +106,7 @@ def _match(
     op: Operation,
     contraction: BlockContraction,
     index_shape: tuple[int, ...],
-    instructions: str,
+    target: InstructionSet,
     module_globals: ModuleGlobals,
 ) -> GatherRowsMatch | None:
     """Match a dequantization with rows of the weight of a contraction."""
@@ -116,7 +117,7 @@ def _match(
     values = [value for value in (*contraction.planes, *parameters) if value is not None]
     if not all(is_invariant(value, module_globals) for value in values):
         return None
-    match = BlockwiseMatch.of(contraction, instructions, module_globals)
+    match = BlockwiseMatch.of(contraction, target, module_globals)
     if isinstance(match, MatchFailure):
         return None
     [(loop, _)] = contraction.indices[1][0]

@@ -22,14 +22,14 @@ threads share a tile; of 8 bits 3.3 ms and 7.3 ms (two threads of Zen 4).
 
 
 def match_gpu(
-    contraction: BlockContraction, instructions: str, module_globals: ModuleGlobals
+    contraction: BlockContraction, module_globals: ModuleGlobals
 ) -> BlockwiseMatch | MatchFailure:
     """Match a contraction whose activations are floats or quantized to int8.
 
     Tiles are the same for all M, so that functions share a packed weight.
     """
     lanes = THREAD_N * THREADS_PER_TILE
-    match = match_layout(contraction, instructions, module_globals, lanes, lambda n: 1)
+    match = match_layout(contraction, module_globals, lanes, lambda n: 1)
     if isinstance(match, MatchFailure):
         return match
     if match.weight.batch:

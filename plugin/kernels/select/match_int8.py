@@ -20,7 +20,7 @@ from ...numerics.requantization import Requantization
 from ..conv_geometry import ConvAxis, ConvGeometry
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..epilogue.matcher import EpilogueMatch
-from ..isa.registry import INSTRUCTION_SETS
+from ..isa.base import InstructionSet
 from ..pack.int8_weight import Int8Weight
 from .match_failure import IS_SMALL, NOT_INT8, MatchFailure
 
@@ -275,21 +275,19 @@ class Int8Match:
 
     # -- kernel ------------------------------------------------------------------------------------
 
-    def uses_amx(self, instructions: str) -> bool:
+    def uses_amx(self, target: InstructionSet) -> bool:
         """True if AMX tiles compute it; they read all channels for each output channel."""
-        if not INSTRUCTION_SETS[instructions].has_amx_tiles or self.is_depthwise:
+        if not target.has_amx_tiles or self.is_depthwise:
             return False
         m = self.geometry().output_pixels
-        return (
-            m >= _MIN_AMX_ROWS and self.vectors_and_channel_slices(instructions)[1] <= _AMX_SPEEDUP
-        )
+        return m >= _MIN_AMX_ROWS and self.vectors_and_channel_slices(target)[1] <= _AMX_SPEEDUP
 
-    def vectors_and_channel_slices(self, instructions: str) -> tuple[int, int]:
+    def vectors_and_channel_slices(self, target: InstructionSet) -> tuple[int, int]:
         """Return NR in vectors, and the number of slices of the channels.
 
         An output channel multiplies the channels of one slice.
         """
-        target, n = INSTRUCTION_SETS[instructions], self.weight_shape[0]
+        n = self.weight_shape[0]
         vectors = target.vectors_per_tile(n, target.max_vectors_int8)
         n_per_group, channels = n // self.groups, self.weight_shape[-1]
         if self.groups == 1 or not _has_slices(channels, n_per_group, n):
@@ -303,13 +301,13 @@ class Int8Match:
         self,
         result: Value,
         how: Requantization,
-        instructions: str,
+        target: InstructionSet,
         module_globals: ModuleGlobals,
         *,
         integer_only: bool,
     ) -> FusedEpilogue | None:
         """Return the operations after the contraction that its kernel computes."""
-        uses_amx = self.uses_amx(instructions)
+        uses_amx = self.uses_amx(target)
         match = EpilogueMatch.of(
             result,
             self.result_axes.index(len(self.result_axes) - 1),
@@ -323,10 +321,8 @@ class Int8Match:
             return None
         # Depthwise and AMX kernels write the vectors of a tile alike.
         if self.is_depthwise or uses_amx:
-            return FusedEpilogue.of(match, instructions)
-        return FusedEpilogue.of(
-            match, instructions, self.vectors_and_channel_slices(instructions)[0]
-        )
+            return FusedEpilogue.of(match, target)
+        return FusedEpilogue.of(match, target, self.vectors_and_channel_slices(target)[0])
 
     def _max_accumulators(self, module_globals: ModuleGlobals) -> Array:
         """Return the bound ``128 * sum_k |w|`` of each output channel's accumulators."""

@@ -55,6 +55,7 @@ from ...errors import Remark, UsageError, expected_name
 from ...kernels.epilogue.fused_epilogue import FusedEpilogue
 from ...kernels.fusion.dispatch_fusion import DEFAULT_FUSE_BELOW_MACS, fuse_dispatches
 from ...kernels.fusion.elementwise_fusion import fuse_elementwise
+from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel import KernelCall, KernelTable
 from ...kernels.select.call_attention import call_attention
@@ -174,11 +175,16 @@ class _Selection:
             self._select(op, is_clone=op.block in cloned)
         kernels.merge_equal_calls()
         if not self._is_gpu and options.fuse_below_macs:
-            fuse_elementwise(kernels, INSTRUCTION_SETS[self._instructions].lanes)
+            fuse_elementwise(kernels, self._target.lanes)
         fused = fuse_dispatches(kernels, options.fuse_below_macs)
         for clone in clones:
             clone.finish()
         return [_with_fusion(remark, calls, fused) for remark, calls in reversed(self._remarks)]
+
+    @property
+    def _target(self) -> InstructionSet:
+        """The instruction set; only for CPUs."""
+        return INSTRUCTION_SETS[self._instructions]
 
     def _candidates(self) -> list[Operation]:
         names = () if self._is_gpu else (ATTENTION, *_INT8)
@@ -190,7 +196,7 @@ class _Selection:
             return
         dequantizations = named(self._module, [DEQUANTIZE])
         for match in match_gather_rows(
-            dequantizations, contractions, self._instructions, self._module_globals
+            dequantizations, contractions, self._target, self._module_globals
         ):
             remark = Remark.about(
                 match.operation, "is gathered from the packed weight of a contraction by a kernel"
@@ -218,18 +224,18 @@ class _Selection:
 
     def _replace(self, op: Operation) -> MatchFailure | None:
         """Replace an operation and its fused epilogue by the result of a call."""
-        kernels, instructions, type_ = self._kernels, self._instructions, op.results[0].type
+        kernels, type_ = self._kernels, op.results[0].type
         epilogue: FusedEpilogue | None = None
         value: Value | MatchFailure
         if op.name == BLOCK_CONTRACTION:
             value, epilogue = self._blockwise(op)
         elif op.name == ATTENTION:
-            value = call_attention(Attention.of(op), instructions, kernels)
+            value = call_attention(Attention.of(op), self._target, kernels)
         elif DynamicMMatch.has_dynamic_shape(op):
             product = DynamicMMatch.of(op, self._module_globals)
             if isinstance(product, MatchFailure):
                 return product
-            value = call_dynamic_m(product, kernels, type_, instructions)
+            value = call_dynamic_m(product, kernels, type_, self._target)
         else:
             value, epilogue = self._int8(op)
         if isinstance(value, MatchFailure):
@@ -240,15 +246,15 @@ class _Selection:
     def _blockwise(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         contraction, type_ = BlockContraction.of(op), op.results[0].type
         if self._is_gpu:
-            match = match_gpu(contraction, self._instructions, self._module_globals)
-        else:
-            match = BlockwiseMatch.of(contraction, self._instructions, self._module_globals)
+            match = match_gpu(contraction, self._module_globals)
+            if isinstance(match, MatchFailure):
+                return match, None
+            return call_gpu(match, self._kernels, type_, self._instructions), None
+        match = BlockwiseMatch.of(contraction, self._target, self._module_globals)
         if isinstance(match, MatchFailure):
             return match, None
-        if self._is_gpu:
-            return call_gpu(match, self._kernels, type_), None
-        match = match.with_epilogue(op.results[0], self._module_globals)
-        return call_blockwise(match, self._kernels, type_), match.epilogue
+        match = match.with_epilogue(op.results[0], self._target, self._module_globals)
+        return call_blockwise(match, self._kernels, type_, self._target), match.epilogue
 
     def _int8(self, op: Operation) -> tuple[Value | MatchFailure, FusedEpilogue | None]:
         match = Int8Match.of(op, self._module_globals, self._min_macs)
@@ -259,22 +265,22 @@ class _Selection:
         epilogue = match.fused_epilogue(
             result,
             Requantization(options.requantization, options.fixed_point_rounding),
-            self._instructions,
+            self._target,
             self._module_globals,
             integer_only=options.integer_only,
         )
-        value = call_int8(match, self._kernels, result.type, self._instructions, epilogue)
+        value = call_int8(match, self._kernels, result.type, self._target, epilogue)
         return value, epilogue
 
     def _used_instructions(self, op: Operation) -> str:
         """Return the name of the instruction set that a contraction's kernel uses."""
         if op.name in _INT8:
             match = Int8Match.of(op, self._module_globals, self._min_macs)
-            if not isinstance(match, MatchFailure) and match.uses_amx(self._instructions):
+            if not isinstance(match, MatchFailure) and match.uses_amx(self._target):
                 return self._instructions
         if self._is_gpu:
             return self._instructions
-        return INSTRUCTION_SETS[self._instructions].name_without_tiles
+        return self._target.name_without_tiles
 
     def _contract_storage(self, op: Operation) -> None:
         """Contract quantized operands as i8, and correct zero points after, if a kernel matches.
