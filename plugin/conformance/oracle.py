@@ -36,6 +36,7 @@ TIE = 1e-6
 """Tie tolerance in quantization steps: within it the neighbor is accepted, too."""
 
 _EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
+"""Relative error of a rounding, half a unit in the last place, by element type."""
 
 
 @dataclass(frozen=True)

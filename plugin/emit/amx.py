@@ -25,6 +25,7 @@ from .scalars import Scalars, scalar
 from .values import ArrayLike
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+"""Linux: the system call ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``."""
 _CACHE_LINE_BYTES = 64
 """The bytes of a cache line, which one prefetch loads."""
 

@@ -50,7 +50,9 @@ _SCALAR_OPERATIONS = {
     ("tanh", "float"): "math.tanh",
 }
 _SIGNED = {"equal": 0, "not_equal": 1, "less": 2, "less_equal": 3, "greater": 4, "greater_equal": 5}
+"""Predicates of ``arith.cmpi`` for signed integers."""
 _UNSIGNED = {**_SIGNED, "less": 6, "less_equal": 7, "greater": 8, "greater_equal": 9}
+"""Predicates of ``arith.cmpi`` for unsigned integers."""
 _ORDERED = {
     "equal": 1, "greater": 2, "greater_equal": 3, "less": 4, "less_equal": 5,
     "not_equal": 13,

@@ -14,6 +14,7 @@ from ..numerics.element_types import ElementType
 from .values import ArrayLike
 
 _MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
+"""Bits of the significand without the leading one."""
 
 
 def ceil(x: ArrayLike, ordinary: Callable[[ArrayLike], ArrayLike]) -> ArrayLike:

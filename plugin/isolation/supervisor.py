@@ -29,6 +29,7 @@ _MAX_JSON_BYTES = 1 << 31
 _CHUNK_BYTES = 1 << 20
 """The bytes that are read at a time, 1 MiB."""
 _FOLDER_PREFIX, _FOLDER_DIGITS, _LOCK_FILE = "subquant-", 16, ".held"
+"""Names of temporary folders: prefix, number of random digits; the lock file inside."""
 
 
 class Malformed(Exception):

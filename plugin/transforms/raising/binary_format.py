@@ -16,7 +16,9 @@ from ...numerics.parameters import ExpressedType
 PRECISION = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 """Bits of the significand."""
 _SMALLEST = {"f16": -24, "bf16": -133, "f32": -149, "f64": -1074}
+"""Exponents of the smallest subnormal numbers."""
 _LARGEST = {"f16": 16, "bf16": 128, "f32": 128, "f64": 1024}
+"""Exponents that bound all finite numbers."""
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from ....numerics.element_types import I32, I64, AnyArray, Array, DType
 from ....numerics.fixed_point import divide_by_power, high_product
 
 INT32_MAX, INT32_MIN = (1 << 31) - 1, -(1 << 31)
+"""The range of i32."""
 
 
 def round_half_away(values: npt.ArrayLike) -> Array:

@@ -32,6 +32,7 @@ from ...base import producer_of
 from .contraction import Contraction
 
 _LOW, _HIGH = -128, 127
+"""The range of i8."""
 
 
 def raise_differences(op: Operation) -> tuple[Operation, Array | None] | None:
