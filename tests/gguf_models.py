@@ -150,11 +150,16 @@ class TinyModel:
             data = random_weight(rng, shape, kind)
             raw = None if kind in ("F32", "F16") else gguf.GGMLQuantizationType[kind]
             writer.add_tensor(name, data, raw_dtype=raw)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_file(writer)
         return Path(path)
+
+
+def write_file(writer: gguf.GGUFWriter) -> None:
+    """Write all that the writer got to its file, and close it."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def add_properties(writer: gguf.GGUFWriter, properties: Mapping[str, Any]) -> None:
@@ -208,44 +213,10 @@ def random_weight(rng: np.random.Generator, shape: tuple[int, int], kind: str) -
 # -- vocabularies ----------------------------------------------------------------------------------
 
 _WORDS = [
-    "the",
-    "and",
-    "of",
-    "to",
-    "in",
-    "is",
-    "was",
-    "he",
-    "that",
-    "it",
-    "for",
-    "on",
-    "with",
-    "you",
-    "as",
-    "be",
-    "at",
-    "have",
-    "are",
-    "this",
-    "not",
-    "but",
-    "had",
-    "his",
-    "they",
-    "from",
-    "she",
-    "which",
-    "or",
-    "we",
-    "an",
-    "were",
-    "their",
-    "one",
-    "all",
-    "Hello",
-    "world",
-]
+    "the", "and", "of", "to", "in", "is", "was", "he", "that", "it", "for", "on", "with", "you",
+    "as", "be", "at", "have", "are", "this", "not", "but", "had", "his", "they", "from", "she",
+    "which", "or", "we", "an", "were", "their", "one", "all", "Hello", "world",
+]  # fmt: skip
 
 
 def tokens_of(kind: str) -> list[str]:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from gguf_models import write_file
 from subquant.cli import main
 from subquant.errors import InputError
 from subquant.formats.gguf import read_gguf, read_gguf_file
@@ -27,10 +28,7 @@ def write_parts(folder: Path, tensors_per_part: int = 2) -> list[Path]:
     writer.add_array("tokenizer.ggml.tokens", ["a", "b"])
     for name, array in ARRAYS.items():
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_file(writer)
     return sorted(folder.glob("*.gguf"))
 
 
@@ -41,10 +39,7 @@ def write_part(path: Path, properties: dict[str, int | str], arrays: dict[str, n
         (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
     for name, array in arrays.items():
         writer.add_tensor(name, array)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_file(writer)
 
 
 def test_a_model_is_whole_from_any_of_its_parts(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors.numpy import save_file
 
+from gguf_models import write_file
 from subquant.cli import main
 from subquant.errors import InputError, UsageError
 from subquant.formats.gguf import read_gguf
@@ -52,10 +53,7 @@ def gguf_file(folder: Path) -> Path:
         kind = gguf.GGMLQuantizationType[name]
         data = gguf.quants.quantize(FLOATS, kind)
         writer.add_tensor(f"blk.0.{name}", data, raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_file(writer)
     return path
 
 
@@ -120,10 +118,7 @@ def test_codebooks_are_of_the_package_gguf(tmp_path: Path, monkeypatch: pytest.M
         writer = gguf.GGUFWriter(path, "llama")
         raw = np.zeros((2, gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]][1]), np.uint8)
         writer.add_tensor("w", raw, raw_dtype=gguf.GGMLQuantizationType[name])
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        write_file(writer)
         assert name in run("inspect", path).stdout
         result = run("import", path, "-o", out)
         if not name.startswith("IQ"):

@@ -16,6 +16,7 @@ import pytest
 
 import subquant
 from ggml_blocks import COMPUTED, moderate_blocks
+from gguf_models import write_file
 from instruction_sets import AUTO, HERE, case_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
@@ -223,10 +224,7 @@ def test_gguf_files_are_read_directly(cpu: Device, tmp_path: Path) -> None:
     for name, tensor in WEIGHTS.items():
         raw = tensor.raw.reshape((40, -1))
         writer.add_tensor(tensor.name, raw, raw_dtype=gguf.GGMLQuantizationType[name])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write_file(writer)
     module = program(list(WEIGHTS.values()))
     plain(list(WEIGHTS.values()), tmp_path)
     archives = []
