@@ -176,9 +176,9 @@ def test_an_invalid_estimate_is_ignored(text: str) -> None:
     assert WorkEstimate.from_text(text) is None
 
 
-def test_work_that_gains_by_threads() -> None:
+def test_work_that_gains_from_threads() -> None:
     """IREE's threads are woken for each dispatch; workers of a pool spin."""
-    for work, threads, by_iree, by_team in (
+    for work, threads, by_iree, by_pool in (
         (WorkEstimate(5_000, 1), 2, False, False),
         (WorkEstimate(5_002, 1), 2, False, True),
         (WorkEstimate(5_002, 2), 2, False, False),
@@ -189,7 +189,7 @@ def test_work_that_gains_by_threads() -> None:
         (WorkEstimate(10**9, 1), 1, False, False),
     ):
         assert work.gains_from_threads(threads, pool=False) == by_iree, work
-        assert work.gains_from_threads(threads, pool=True) == by_team, work
+        assert work.gains_from_threads(threads, pool=True) == by_pool, work
     assert WorkEstimate.from_text(str(WorkEstimate(12, 3))) == WorkEstimate(12, 3)
 
 
