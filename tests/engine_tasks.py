@@ -10,7 +10,7 @@ from typing import Any
 
 from subquant.errors import InputError, Place
 from subquant.isolation import client
-from subquant.isolation.cancellation import allowed_cores
+from subquant.isolation.cancellation import current_work
 from subquant.isolation.child import ReportStep
 from subquant.isolation.command import run_supervised
 
@@ -45,7 +45,7 @@ def process(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportS
 def cores(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep) -> Result:
     """Say how many cores this work may take, after a while."""
     time.sleep(arguments.get("seconds", 0))
-    return allowed_cores(), []
+    return current_work().cores, []
 
 
 def end(arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep) -> Result:

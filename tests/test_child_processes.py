@@ -150,21 +150,11 @@ def test_a_large_child_ends_after_its_call(here: Path, monkeypatch: pytest.Monke
 
 def test_a_child_is_reused_and_a_killed_one_replaced() -> None:
     opt(PROGRAM)
-    (first,) = {child._process.pid for child in client._POOL.idle[-1:]}
-    opt(PROGRAM)
-    assert client._POOL.idle[-1]._process.pid == first
-    os.kill(first, signal.SIGKILL)
-    assert ends(first)
-    assert opt(PROGRAM)
-
-
-def test_a_child_that_ends_before_its_request_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process whose threads have not all ended yet has not ended."""
-    opt(PROGRAM)
     first = client._POOL.idle[-1]._process
+    opt(PROGRAM)
+    assert client._POOL.idle[-1]._process is first
     first.kill()
-    assert ends(first.pid)
-    monkeypatch.setattr(client._Child, "is_alive", True)
+    os.waitid(os.P_PID, first.pid, os.WEXITED | os.WNOWAIT)
     assert opt(PROGRAM)
 
 

@@ -35,7 +35,7 @@ def test_files_have_their_names_there(here: Path) -> None:
         assert [os.path.basename(path) for path in paths] == ["x.npy", "y.npy"]
         assert actual.read_reproducer() == actual.read(actual.path("none")) == []
         assert actual.model == MODEL
-        assert sorted(os.listdir(actual.folder)) == [".held", "one", "two"]
+        assert sorted(os.listdir(actual.folder)) == ["one", "two"]
     assert not Path(actual.folder).exists()
 
 
@@ -82,7 +82,7 @@ def test_files_below_the_model_go_along_and_no_others() -> None:
         with unpack_bundle(bundle.label, bundle.blobs) as actual:
             every = [each for each in Path(actual.folder).rglob("*") if each.is_file()]
             names = {str(each.relative_to(actual.folder)) for each in every}
-            sent.append(sorted(names - {".held"}))
+            sent.append(sorted(names))
     assert sent == [["model/0.onnx", "model/d/parts.bin"], [], []]
 
 

@@ -24,7 +24,7 @@ from ..errors import (
     quoted,
 )
 from ..iree_hooks import session
-from ..isolation.cancellation import allowed_cores
+from ..isolation.cancellation import current_work
 from ..isolation.command import CommandResult, run_supervised
 from .compile_options import CompileOptions
 from .mlir_client import text_of
@@ -164,7 +164,7 @@ _IREE_MAX_TASKS = 12
 
 def _variables() -> dict[str, str]:
     """Return environment variables that limit the compiler to the cores of this work."""
-    cores = allowed_cores()
+    cores = current_work().cores
     if cores is None or cores >= _IREE_MAX_TASKS or _TASK_COUNT_VARIABLE in os.environ:
         return {}
     return {_TASK_COUNT_VARIABLE: str(cores)}

@@ -40,7 +40,7 @@ from typing import Any
 
 from ..core.files import open_input
 from ..errors import InputError, SubquantError
-from ..isolation.cancellation import check_cancelled
+from ..isolation.cancellation import current_work
 from .digests import Digest, digest_of, digest_of_file, digest_of_open
 from .file_locks import create_with_folder, lock_file, try_lock
 from .store_files import (
@@ -268,7 +268,7 @@ class Store:
                 end = time.monotonic() + _MAX_WAIT_SECONDS
             elif time.monotonic() > end:
                 return None
-            check_cancelled()
+            current_work().check()
             time.sleep(pause)
             pause = min(2 * pause, _MAX_POLL_SECONDS)
 

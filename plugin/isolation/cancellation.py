@@ -68,18 +68,3 @@ def current_work() -> CancellableWork:
     """Return the work of this thread."""
     work: CancellableWork = getattr(_THREAD, "work", _DEFAULT)
     return work
-
-
-def check_cancelled() -> None:
-    """Raise Cancelled if the work of this thread was cancelled."""
-    current_work().check()
-
-
-def allowed_cores() -> int | None:
-    """Return the number of cores that the work of this thread may use; None for all."""
-    return current_work().cores
-
-
-def reset_work() -> None:
-    """Give a forked process the default work."""
-    _THREAD.work = _DEFAULT

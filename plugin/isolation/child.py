@@ -7,16 +7,17 @@ hostile input is not trusted.
 * request: ``{"function": "subquant.module:name", "arguments": {...}, "memory": bytes, "folder":
   path, "cores": count}`` and blobs. The function is called with the arguments, the blobs and a
   `ReportStep`; it returns a JSON value and blobs.
-* answer: ``{"started": true}`` when the request arrives; ``{"step": text, "detail": text}`` when
-  the function reports a step; and last one of ``{"value": ...}`` with blobs, and ``"last": true``
-  if the child is too large to keep; ``{"error": ...}``, an error of `subquant.errors` as JSON;
-  ``{"exhausted": "memory" or "stack"}`` for Python's own errors; and ``{"bug": traceback}``.
+* answer: ``{"step": text, "detail": text}`` when the function reports a step; and last one of
+  ``{"value": ...}`` with blobs, and ``"last": true`` if the child is too large to keep;
+  ``{"error": ...}``, an error of `subquant.errors` as JSON; ``{"exhausted": "memory" or "stack"}``
+  for Python's own errors; and ``{"bug": traceback}``.
 
-**Life.** An idle child ends when it reads the end of its standard input. A busy one ends by
-``SIGIO``, which Linux sends at the end of a pipe with ``O_ASYNC``. ``PR_SET_PDEATHSIG`` would end
-it when only the thread of the parent ends that started it. The signal has a pipe of its own that
-carries no data, because a pipe with unread data has no end. On other systems a busy child ends
-after its call.
+**Life.** A child ends with its parent, even in a loop of C++, by ``SIGIO``, which Linux sends at
+  the
+end of a pipe with ``O_ASYNC``. ``PR_SET_PDEATHSIG`` would end it when only the thread of the parent
+ends that started it. The signal has a pipe of its own that carries no data, because a pipe with
+unread data has no end. On other systems a child ends after its call, at the end of its standard
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import IO, Any
 
 from ..errors import SubquantError, error_to_json
@@ -50,6 +51,8 @@ def serve(module: str, lifeline: int | None) -> None:
         module: the module to import before the first call.
         lifeline: a pipe whose other end is open while the parent lives; None if there is none.
     """
+    if lifeline is not None:
+        _end_with_parent(lifeline)
     requests = os.fdopen(os.dup(0), "rb", buffering=0)
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     with open(os.devnull, "rb") as empty:
@@ -63,9 +66,7 @@ def serve(module: str, lifeline: int | None) -> None:
     gc.freeze()
     gc.enable()
     while (frame := receive(requests)) is not None:
-        send(answers, {"started": True})
-        with _ending_with_parent(lifeline):
-            answer, blobs = _answer(*frame, answers)
+        answer, blobs = _answer(*frame, answers)
         sys.stdout.flush()
         send(answers, answer, blobs)
 
@@ -108,23 +109,14 @@ def _is_large() -> bool:
     return pages * os.sysconf("SC_PAGE_SIZE") > _MAX_IDLE_BYTES
 
 
-@contextlib.contextmanager
-def _ending_with_parent(lifeline: int | None) -> Iterator[None]:
-    """End this process, even in a loop of C++, when the parent's end of a pipe is closed."""
-    if lifeline is None:
-        yield
-        return
+def _end_with_parent(lifeline: int) -> None:
+    """Let a signal end this process when the parent's end of a pipe is closed."""
     import fcntl
     import select
 
-    flags = fcntl.fcntl(lifeline, fcntl.F_GETFL)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(lifeline, fcntl.F_SETFL, flags | os.O_ASYNC)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
     poll.register(lifeline, 0)
     if poll.poll(0):  # the parent ended before the signal was requested
         os._exit(1)
-    try:
-        yield
-    finally:
-        fcntl.fcntl(lifeline, fcntl.F_SETFL, flags)

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from ..errors import EnvironmentProblem, error_from_json
-from .cancellation import allowed_cores, current_work, reset_work
+from .cancellation import current_work
 from .child import ReportStep
 from .limits import Limits
 from .supervisor import Malformed, receive, send
@@ -52,7 +52,6 @@ class ChildEnded(Exception):
         details: the details of all steps that it reported.
         output_tail: the end of its output.
         exhausted: ``memory`` or ``stack`` if that is known to be the cause.
-        has_started: false if it ended before it received the request.
     """
 
     status: int | None
@@ -60,7 +59,6 @@ class ChildEnded(Exception):
     details: list[str]
     output_tail: str = ""
     exhausted: str = ""
-    has_started: bool = True
 
     @property
     def cause(self) -> str:
@@ -129,7 +127,6 @@ class _Child:
                 )
             stack.pop_all()
         self.kill = self._process.kill
-        self.has_answered = False
         _CHILDREN.add(self)
 
     @property
@@ -141,37 +138,31 @@ class _Child:
     ) -> tuple[Any, list[bytes]]:
         """Send a request and return the value and the blobs; ChildEnded closes the child."""
         assert self._process.stdin is not None and self._process.stdout is not None
-        ended = ChildEnded(None, "", [], has_started=False)
+        ended = ChildEnded(None, "", [])
         try:
             with contextlib.suppress(BrokenPipeError):  # the next read notices the end
                 send(self._process.stdin, request, blobs)
             while (frame := receive(self._process.stdout)) is not None:
-                if "step" in frame[0]:
-                    ended.step = str(frame[0]["step"])
-                    ended.details.append(str(frame[0].get("detail")))
-                    report(ended.step)
-                elif not frame[0].get("started"):
+                if "step" not in frame[0]:
                     break
-                ended.has_started = True
+                ended.step = str(frame[0]["step"])
+                ended.details.append(str(frame[0].get("detail")))
+                report(ended.step)
             if frame is not None:
                 answer, results = frame
                 error = None if "value" in answer else _error_of(answer, ended)
         except BaseException as interruption:
-            # The answer is invalid; or after Ctrl-C the next one would be that of this request;
-            # or the end of Python has closed the pipe.
-            _block_if_python_ends()
+            # The answer is invalid; or after Ctrl-C the next one would be that of this request.
             self.close(kill=True)
             if isinstance(interruption, (Malformed, OSError)):
                 raise ended from None
             raise
         if frame is None:
-            _block_if_python_ends()
             self._process.wait()
             ended.output_tail = self._read_output()
             ended.status = self.close()
             raise ended
         self._show_output(is_quiet)
-        self.has_answered = True
         if answer.get("last") or error is ended:
             self.close(kill=error is ended)
         if error is not None:
@@ -275,24 +266,6 @@ class _Pool:
 
 _CHILDREN: weakref.WeakSet[_Child] = weakref.WeakSet()
 _POOL = _Pool()
-_is_ending = False
-
-
-def _close_all() -> None:
-    global _is_ending
-    _is_ending = True
-    for child in list(_CHILDREN):
-        if child in _POOL.idle:
-            child.close(kill=True)
-        else:  # a daemon thread may read from it
-            child.kill()
-            child._process.wait()
-
-
-def _block_if_python_ends() -> None:
-    """Block a daemon thread whose child was closed at the end of Python: it has no error."""
-    if _is_ending and threading.current_thread().daemon:
-        threading.Event().wait()
 
 
 def _start_anew() -> None:
@@ -303,10 +276,8 @@ def _start_anew() -> None:
         child._process.returncode = 0
     _CHILDREN.clear()
     _POOL = _Pool(_POOL.size)
-    reset_work()
 
 
-atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
@@ -328,8 +299,12 @@ def extra_children(count: int) -> Iterator[None]:
         _POOL.resize(-count)
 
 
+@atexit.register
 def close_idle_children() -> None:
-    """Close the children that wait for a call; later calls start others."""
+    """Close the children that wait for a call; later calls start others.
+
+    At the end of Python, a child that works for a daemon thread ends with this process.
+    """
     _POOL.close_idle()
 
 
@@ -367,14 +342,7 @@ def call(
         "arguments": arguments,
         "memory": (limits or Limits()).memory_bytes,
         "folder": folder,
-        "cores": allowed_cores(),
+        "cores": current_work().cores,
     }
-    while True:
-        with _POOL.child(function.partition(":")[0]) as child:
-            is_new = not child.has_answered
-            try:
-                return child.ask(request, blobs, steps or (lambda step: None), is_quiet)
-            except ChildEnded as ended:
-                if is_new or ended.has_started:
-                    raise
-        # The idle child was killed from outside: this request did not end it. Try another child.
+    with _POOL.child(function.partition(":")[0]) as child:
+        return child.ask(request, blobs, steps or (lambda step: None), is_quiet)

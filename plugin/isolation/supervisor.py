@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import sys
@@ -28,8 +29,8 @@ _MAX_JSON_BYTES = 1 << 31
 """The greatest size of the JSON of a frame in bytes, 2 GiB, and number of its blobs."""
 _CHUNK_BYTES = 1 << 20
 """The bytes that are read at a time, 1 MiB."""
-_FOLDER_PREFIX, _FOLDER_DIGITS, _LOCK_FILE = "subquant-", 16, ".held"
-"""Names of temporary folders: prefix, number of random digits; the lock file inside."""
+_FOLDER = "subquant_"
+"""The name of a temporary folder, without its 16 hexadecimal digits."""
 
 
 class Malformed(Exception):
@@ -99,14 +100,11 @@ def locked_folder(parent: str) -> Iterator[str]:
     """
     _remove_unlocked(parent)
     handle = None
-    while handle is None:  # until the lock is set before another process removes the folder
-        folder = os.path.join(parent, f"{_FOLDER_PREFIX}{os.urandom(_FOLDER_DIGITS // 2).hex()}")
+    while handle is None:  # until it is locked before another process removes it
+        folder = os.path.join(parent, f"{_FOLDER}{os.urandom(8).hex()}")
         os.mkdir(folder, 0o700)
-        try:
-            handle = _lock(folder, create=True)
-        except OSError:
-            _remove(folder)
-            raise
+        handle = _lock(folder, is_new=True)
+    os.set_inheritable(handle, True)  # processes that this one starts hold the lock too
     try:
         yield folder
     finally:
@@ -114,25 +112,26 @@ def locked_folder(parent: str) -> Iterator[str]:
         os.close(handle)
 
 
-def _lock(folder: str, *, create: bool = False) -> int | None:
-    """Lock a folder, and return the descriptor; None if it is locked or no longer there.
+def _lock(folder: str, *, is_new: bool = False) -> int | None:
+    """Lock a folder, and return its descriptor; None if another process has locked or removed it.
 
-    Processes that this one starts inherit the descriptor, and with it the lock.
+    On a file system without locks, a new folder counts as locked, and an old one as in use.
     """
     import fcntl
 
-    path = os.path.join(folder, _LOCK_FILE)
     try:
-        handle = os.open(path, os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT if create else 0), 0o600)
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
-    is_locked = create  # a file system without locks accepts it too
-    with contextlib.suppress(OSError):
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if create else fcntl.LOCK_NB))
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         is_locked = True
+    except BlockingIOError:
+        is_locked = False
+    except OSError:  # no locks
+        is_locked = is_new
     with contextlib.suppress(FileNotFoundError):
-        if is_locked and os.path.samestat(os.fstat(handle), os.lstat(path)):
-            os.set_inheritable(handle, True)
+        if is_locked and os.path.samestat(os.fstat(handle), os.lstat(folder)):
             return handle
     os.close(handle)
     return None
@@ -142,34 +141,27 @@ def _remove_unlocked(parent: str) -> None:
     """Remove folders of this user that no process has locked."""
     with contextlib.suppress(OSError), os.scandir(parent) as entries:
         for entry in entries:
-            digits = entry.name.removeprefix(_FOLDER_PREFIX)
-            if entry.name == digits or len(digits) != _FOLDER_DIGITS:
-                continue
-            if not all(digit in "0123456789abcdef" for digit in digits):
+            if not re.fullmatch(f"{_FOLDER}[0-9a-f]{{16}}", entry.name):
                 continue
             with contextlib.suppress(OSError):
                 is_own = entry.stat(follow_symlinks=False).st_uid == os.geteuid()
-                if is_own and entry.is_dir(follow_symlinks=False):
-                    handle = _lock(entry.path)
-                    if handle is not None:
-                        _remove(entry.path)
-                        os.close(handle)
+                handle = _lock(entry.path) if is_own else None
+                if handle is not None:
+                    _remove(entry.path)
+                    os.close(handle)
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder and its lock, the lock last."""
-    lock = os.path.join(folder, _LOCK_FILE)
     for path, folders, files in os.walk(folder, topdown=False):
         for name in (*files, *folders):
             entry = os.path.join(path, name)
             with contextlib.suppress(OSError):
                 if name in folders and not os.path.islink(entry):
                     os.rmdir(entry)
-                elif entry != lock:
+                else:
                     os.unlink(entry)
-    for remove, path in ((os.unlink, lock), (os.rmdir, folder)):
-        with contextlib.suppress(OSError):
-            remove(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(folder)
 
 
 # -- the program ----------------------------------------------------------------------------------
