@@ -47,6 +47,7 @@ MIN_MOVED_BYTES = 1024
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}
+"""Bytes of an element."""
 
 
 @contextmanager
