@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from ..core._mlir import (
     in_context_of,
@@ -37,6 +37,8 @@ Step: TypeAlias = tuple[str, dict[str, Any]]
 @dataclass(frozen=True)
 class UpstreamPass(ModulePass):
     """An upstream pass, by its text for ``mlir-opt``."""
+
+    name: ClassVar[str] = ""
 
     text: str = ""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError, expected_name, quoted
@@ -54,31 +55,7 @@ PASSES: dict[str, str] = {
 }
 """One-line description of each pass, by name, in the order of a compilation."""
 
-_FOLDERS = {
-    "contraction": (
-        *("fuse-block-contractions", "estimate-work", "select-kernels", "correct-zero-points"),
-        *("lower-block-contractions", "lower-attention"),
-    ),
-    "iree_workarounds": (
-        *("separate-variables", "expand-stablehlo", "box-half-scalars", "legalize-integer-widths"),
-        *("fold-constants", "expand-sign-extension", "isolate-contraction-operands"),
-        *("bound-loops", "check-hand-off"),
-    ),
-    "quantization": (
-        *("verify-quantization", "canonicalize-reductions", "legalize-qdq-to-quantized-op"),
-        *("legalize-quantized-op-to-qdq", "pack-narrow-storage", "fold-constant-casts"),
-        *("legalize-quant-to-math", "narrow-requantization", "lower-requantization"),
-        *("lower-saturation", "lower-packed-storage", "lower-quant-casts"),
-        *("convert-quantized-to-storage", "narrow-byte-sums", "check-integer-only"),
-        "lower-unranked-tensors",
-    ),
-    "raising": ("raise-dequantization",),
-    "tosa": (
-        *("convert-tosa-to-storage", "lower-tosa-variables", "lower-tosa-rescale", "lower-tosa"),
-        *("quant-legalize-to-tosa-rescale", "tosa-rescale-legalize-to-stablehlo"),
-    ),
-}
-"""Names of the passes in each folder."""
+_FOLDERS = ("contraction", "iree_workarounds", "quantization", "raising", "tosa")
 
 
 def load_pass(name: str) -> type[ModulePass]:
@@ -89,8 +66,8 @@ def load_pass(name: str) -> type[ModulePass]:
     """
     if name not in PASSES:
         raise UsageError(f"no pass is named {quoted(name)}; {expected_name(name, PASSES)}")
-    folder = next(folder for folder, names in _FOLDERS.items() if name in names)
-    module = importlib.import_module(f".{folder}.{name.replace('-', '_')}", __name__)
+    paths = (f"{__name__}.{folder}.{name.replace('-', '_')}" for folder in _FOLDERS)
+    module = importlib.import_module(next(filter(find_spec, paths)))
     class_name = "".join(part.capitalize() for part in name.split("-"))
     pass_class: type[ModulePass] = getattr(module, class_name)
     return pass_class

@@ -40,15 +40,6 @@ def _as_booleans(numbers: Numbers) -> Numbers:
     return numbers.astype(bool).astype(int).astype(object)
 
 
-def _convert(x: Numbers, source: str, target: str) -> Numbers:
-    if target == "f32":
-        kind = np.uint64 if source[0] == "u" else np.int64
-        return x.astype(kind).astype(np.float32)
-    if source == "f32":
-        x = np.trunc(x).astype(np.int64).astype(object)
-    return _as_booleans(x != 0) if target == "i1" else _wrapped(x, target)
-
-
 def _shift(op: str, x: Numbers, counts: Numbers, element: str) -> Numbers:
     bits = bits_of(element)
     counts = counts % (1 << bits)  # counts are unsigned
@@ -122,7 +113,13 @@ def evaluated(
 def _step(step: Step, operands: list[Numbers], types: list[str]) -> Numbers:
     op, _, direction = step.op.partition(" ")
     if op == "convert":
-        return _convert(operands[0], types[0], step.element)
+        x, source, target = operands[0], types[0], step.element
+        if target == "f32":
+            kind = np.uint64 if source[0] == "u" else np.int64
+            return x.astype(kind).astype(np.float32)
+        if source == "f32":
+            x = np.trunc(x).astype(np.int64).astype(object)
+        return _as_booleans(x != 0) if target == "i1" else _wrapped(x, target)
     if op == "compare":
         return _as_booleans(np.asarray(COMPARISONS[direction](*operands)))
     if op == "select":

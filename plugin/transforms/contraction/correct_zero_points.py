@@ -26,7 +26,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, ir
 from ...core.option_fields import ZeroPoints
@@ -45,8 +44,6 @@ class CorrectZeroPoints(ModulePass):
     Options:
         style: ``after`` the sum, ``inside`` it, or ``mixed``.
     """
-
-    name: ClassVar[str] = "correct-zero-points"
 
     style: ZeroPoints = "after"
 

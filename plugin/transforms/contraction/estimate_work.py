@@ -28,7 +28,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...dialects.block_contraction import BlockContraction
@@ -103,8 +102,6 @@ class EstimateWork(ModulePass):
         instructions: the instruction set of kernels; ``none`` without kernels.
     """
 
-    name: ClassVar[str] = "estimate-work"
-
     instructions: str = "none"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
@@ -124,12 +121,7 @@ class _NoEstimate(Exception):
 
 @dataclass(frozen=True)
 class _Estimate:
-    """Estimator of functions.
-
-    Attributes:
-        instructions: the instruction set of kernels.
-        functions: the functions of the module by name.
-    """
+    """Estimator of the functions of a module, which calls find by name."""
 
     instructions: str
     functions: Mapping[str, Operation]
@@ -152,19 +144,16 @@ class _Estimate:
         for each in function.regions[0].blocks[0].operations:
             op = each.operation
             if op.name == "func.call":
-                time, calls = self._of_call(op, callers)
+                name = op.attributes["callee"].value
+                if name in callers or name not in self.functions:
+                    raise _NoEstimate
+                time, calls = self._of_body(self.functions[name], callers | {name})
                 dispatches += calls
             else:
                 time = self._of_operation(op)
                 dispatches += op.name in _CONTRACTIONS or op.name in _OWN_DISPATCH
             nanoseconds += time
         return nanoseconds, dispatches
-
-    def _of_call(self, op: Operation, callers: frozenset[str]) -> tuple[float, int]:
-        name = op.attributes["callee"].value
-        if name in callers or name not in self.functions:
-            raise _NoEstimate
-        return self._of_body(self.functions[name], callers | {name})
 
     def _of_operation(self, op: Operation) -> float:
         if op.name in _FREE:
@@ -207,11 +196,7 @@ class _Estimate:
 
 
 def _elements(value: Value) -> int:
-    """Return the number of elements of a value.
-
-    Raises:
-        _NoEstimate: the shape is dynamic.
-    """
+    """Return the number of elements of a value; raise `_NoEstimate` if its shape is dynamic."""
     type_ = value.type
     if not isinstance(type_, ir.ShapedType):
         return 1
@@ -222,16 +207,9 @@ def _elements(value: Value) -> int:
 
 def _of_loops(contraction: BlockContraction, result: Value) -> int:
     """Return the multiply-accumulates of a contraction."""
-    of_result = _elements(result)
-    shape = dict(zip(_loops(contraction, 1), contraction.storage_shape, strict=True))
-    result_loops = _loops(contraction, 2)
-    return of_result * math.prod(
-        extent for loop, extent in shape.items() if loop not in result_loops
-    )
-
-
-def _loops(contraction: BlockContraction, number: int) -> list[int]:
-    return [terms[0][0] for terms in contraction.indices[number]]
+    _, stored, in_result = ([terms[0][0] for terms in axes] for axes in contraction.indices)
+    extents = zip(stored, contraction.storage_shape, strict=True)
+    return _elements(result) * math.prod(n for loop, n in extents if loop not in in_result)
 
 
 def _is_of_bytes(value: Value) -> bool:

@@ -28,7 +28,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 
@@ -45,7 +44,7 @@ from ...emit import subquant as emit_subquant
 from ...emit.operation import erase_unused
 from ...errors import Remark
 from ...numerics.element_types import Array
-from ..base import UNCHANGED, ModulePass, NoMatch, named
+from ..base import UNCHANGED, ModulePass, NoMatch, named, producer_named, producer_of
 from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import check_scales
 
@@ -64,8 +63,6 @@ class FuseBlockContractions(ModulePass):
         explain: return a remark on each contraction of a dequantized weight that is not fused.
         activations: ``int8`` rounds activations to 8 bits, with a scale for each block of K.
     """
-
-    name: ClassVar[str] = "fuse-block-contractions"
 
     explain: bool = False
     activations: Activations = "float"
@@ -94,12 +91,10 @@ class FuseBlockContractions(ModulePass):
 
 def _dequantizing(operand: Value) -> Operation | None:
     """Return the producer that dequantizes a value, through movements and widening, or None."""
-    owner = operand.owner
-    if isinstance(owner, ir.Block):
-        return None
-    if owner.operation.name == _TRANSPOSE or _widens(owner.operation):
-        return owner.operation if _dequantizing(owner.operation.operands[0]) else None
-    return owner.operation if owner.operation.name in _DEQUANTIZING else None
+    op = producer_of(operand)
+    if op is not None and (op.name == _TRANSPOSE or _widens(op)):
+        return op if _dequantizing(op.operands[0]) else None
+    return op if op is not None and op.name in _DEQUANTIZING else None
 
 
 def _was_for_cast(op: Operation) -> bool:
@@ -183,14 +178,12 @@ class _Weight:
     @cached_property
     def _unpacking(self) -> Operation | None:
         """The ``subquant.unpack`` that gives the storage, or None; a block fills bytes there."""
-        owner = self.storage.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+        unpacking = producer_named(self.storage, UNPACK)
+        if unpacking is None:
             return None
-        bits = [int(count) for count in owner.operation.attributes["bits"]]
-        axis = len(self.blocks) - 1
-        if self.has_blocks(axis) and self.blocks[axis] * min(bits) % 8:
-            return None
-        return owner.operation
+        smallest, axis = min(int(count) for count in unpacking.attributes["bits"]), -1
+        is_in_bytes = not self.has_blocks(axis) or self.blocks[axis] * smallest % 8 == 0
+        return unpacking if is_in_bytes else None
 
     @property
     def planes(self) -> list[Value]:

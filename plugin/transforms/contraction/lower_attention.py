@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -47,8 +46,6 @@ _F32_MIN = float(np.finfo(np.float32).min)
 @dataclass(frozen=True)
 class LowerAttention(ModulePass):
     """Lower every ``subquant.attention``."""
-
-    name: ClassVar[str] = "lower-attention"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""

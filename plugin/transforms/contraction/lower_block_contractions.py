@@ -28,7 +28,6 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -48,7 +47,7 @@ from ...numerics.casts import Cast, Division
 from ...numerics.element_types import I8, U8
 from ...numerics.packed_integers import integer_at
 from ...numerics.parameters import ExpressedType
-from ..base import ModulePass, NoMatch, Pattern, apply_patterns
+from ..base import ModulePass, NoMatch, apply_patterns
 from .dequantized_gemm import is_gemm, matrix_product
 
 
@@ -61,8 +60,6 @@ class LowerBlockContractions(ModulePass):
         min_gemm_rows: ``rows`` in a pipeline: the M from which on a large weight is dequantized to
             a tensor, once, for a GEMM (`dequantized_gemm`); 0 for never. Compilations set 4.
     """
-
-    name: ClassVar[str] = "lower-block-contractions"
 
     division: Division = "native"
     min_gemm_rows: int = pass_option(0, "rows")
@@ -79,8 +76,7 @@ class LowerBlockContractions(ModulePass):
             rewriter.replace_op(op, [nest.emit()])
             return None
 
-        patterns: dict[str, Pattern] = {BLOCK_CONTRACTION: lower}
-        return apply_patterns(module, patterns)
+        return apply_patterns(module, {BLOCK_CONTRACTION: lower})
 
 
 def _in_order_of_result(contraction: BlockContraction) -> BlockContraction:
@@ -286,10 +282,8 @@ class _Nest:
     ) -> _Operand:
         """Return a tensor with its axes split, and their indices.
 
-        Args:
-            tensor: the tensor.
-            axes: the indexing terms of each axis.
-            used: the split loops that index the axis of a loop; by default all of them.
+        `axes` has the indexing terms of each axis, `used` the split loops that index the axis of a
+        loop: by default all of them.
         """
         counts: list[int] = []
         extents: list[Extent] = []
@@ -333,14 +327,7 @@ def _split_packed_loop(extent: int, bits: Sequence[int]) -> list[int]:
 def _rounded(
     activations: _Operand, shared: Sequence[bool], expressed: ExpressedType, division: Division
 ) -> list[_Operand]:
-    """Return int8 activations and their scales.
-
-    Args:
-        activations: float activations.
-        shared: True for each axis along which one scale is shared.
-        expressed: the expressed type of the weight.
-        division: the division of `Cast`.
-    """
+    """Return int8 activations and their scales; along `shared` axes there is one scale."""
     total = element_of(sum_type(expressed))
     integers, scales = rounded(activations.tensor, activations.extents, shared, total, division)
     axes = [axis for axis, along in enumerate(shared) if not along]

@@ -49,23 +49,14 @@ _MIN_SIZE_RATIO = 4
 
 @dataclass(frozen=True)
 class PrepackedClone:
-    """A clone of a function, for prepacked weights.
-
-    Attributes:
-        function: the original.
-        clone: the clone.
-        module_globals: the globals of the module.
-    """
+    """A clone of a function, for prepacked weights."""
 
     function: Operation
     clone: Operation
     module_globals: ModuleGlobals
 
     def finish(self) -> None:
-        """Turn the tensors that are computed from weights alone into arguments.
-
-        A clone without such tensors is erased.
-        """
+        """Turn tensors computed from weights alone into arguments; erase a clone without any."""
         packed = self._packed_values()
         if not packed:
             self.clone.erase()
@@ -135,13 +126,7 @@ def clone_for_prepacking(
     contractions: Sequence[Operation],
     module_globals: ModuleGlobals,
 ) -> list[PrepackedClone]:
-    """Clone the functions that have weights among their arguments.
-
-    Args:
-        functions: public functions of the module.
-        contractions: of the module.
-        module_globals: its globals.
-    """
+    """Clone the public functions of a module that have weights among their arguments."""
     clones = []
     names = {function.attributes["sym_name"].value for function in functions}
     for function in functions:

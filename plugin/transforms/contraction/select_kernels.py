@@ -41,7 +41,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, stablehlo
 from ...core.option_fields import FixedPointRounding, RequantizationForm, pass_option
@@ -70,7 +69,6 @@ from ...kernels.select.match_failure import MatchFailure
 from ...kernels.select.match_gather_rows import match_gather_rows
 from ...kernels.select.match_gpu import GPU_INSTRUCTIONS, match_gpu
 from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
-from ...numerics.element_types import Array
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named
 from ..quantization.math.differences import raise_differences
@@ -104,8 +102,6 @@ class SelectKernels(ModulePass):
         explain: report for each contraction whether a kernel computes it, or why not.
     """
 
-    name: ClassVar[str] = "select-kernels"
-
     instructions: str = "portable"
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"
@@ -130,13 +126,7 @@ class SelectKernels(ModulePass):
 
 
 class _Selection:
-    """The selection of kernels for one module.
-
-    Args:
-        options: of the pass.
-        module: the module.
-        parameters: source and destination of parameters.
-    """
+    """The selection of kernels for one module."""
 
     def __init__(
         self, options: SelectKernels, module: Operation, parameters: ParameterStore | None
@@ -162,7 +152,9 @@ class _Selection:
         candidates = self._candidates()
         if not candidates:
             return UNCHANGED
-        functions = [op for op in named(module, ["func.func"]) if is_public(op) and _has_body(op)]
+        functions = [
+            op for op in named(module, ["func.func"]) if is_public(op) and len(op.regions[0].blocks)
+        ]
         contractions = [op for op in candidates if op.name != ATTENTION]
         clones = clone_for_prepacking(functions, contractions, self._module_globals)
         if clones:
@@ -297,7 +289,11 @@ class _Selection:
             raised, feature_terms = raise_differences(op) or (None, None)
             value = correct_zero_points(raised or op, "after")
             if value is not None and feature_terms is not None:
-                value = _with_feature_terms(op, value, feature_terms)
+                numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
+                shape = [1] * value.type.rank
+                shape[numbers.output_feature_dimension] = feature_terms.size
+                total: ArrayLike = tensor(value) + feature_terms.reshape(shape)
+                value = total.value
         if value is None:
             return
         op.results[0].replace_all_uses_with(value)
@@ -338,10 +334,6 @@ def _with_fusion(
     )
 
 
-def _has_body(function: Operation) -> bool:
-    return len(function.regions[0].blocks) > 0
-
-
 def _is_float(op: Operation) -> bool:
     """True for float contractions, which are not reported."""
     element = op.operands[0].type.element_type
@@ -356,12 +348,3 @@ def _erase_unused_subtraction(value: Value) -> None:
 
     if not isinstance(value.owner, ir.Block) and is_erasable(value.owner.operation):
         operation.erase_unused(value.owner.operation, is_erasable)
-
-
-def _with_feature_terms(op: Operation, result: Value, terms: Array) -> Value:
-    """Add a number for each output feature to the result of a convolution."""
-    numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
-    shape = [1] * result.type.rank
-    shape[numbers.output_feature_dimension] = terms.size
-    total: ArrayLike = tensor(result) + terms.reshape(shape)
-    return total.value

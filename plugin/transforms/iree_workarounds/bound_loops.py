@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, ir
@@ -50,8 +49,6 @@ _UNLIMITED = (1 << 63) - 1
 @dataclass(frozen=True)
 class BoundLoops(ModulePass):
     """Check before each loop of dynamic length that the device runs it to its end."""
-
-    name: ClassVar[str] = "bound-loops"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""

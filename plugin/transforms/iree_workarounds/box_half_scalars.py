@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, ir
 from ...emit import linalg
@@ -36,8 +35,6 @@ from ..base import UNCHANGED, ModulePass, convert_signature, is_public, named, w
 @dataclass(frozen=True)
 class BoxHalfScalars(ModulePass):
     """Change the signatures of public functions that have f16 or bf16 scalars."""
-
-    name: ClassVar[str] = "box-half-scalars"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`.

@@ -38,7 +38,6 @@ The host waits for each iteration, so this pays only where an iteration takes lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...emit import value
@@ -46,9 +45,6 @@ from ...emit.linalg import IN_PLACE
 from ...emit.operation import create, parse_attribute
 from ..base import NoMatch, is_public, named, producer_of
 from .updates_in_place import UPDATES
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 _BOUNDS = 3
 """Number of operands of a loop before its initial values."""
@@ -114,7 +110,7 @@ class _Functions:
     updated_arguments: dict[str, list[int | None]] = field(default_factory=dict)
 
     @classmethod
-    def of_module(cls, op: Operation) -> Self:
+    def of_module(cls, op: Operation) -> _Functions:
         """Collect the functions of the module that contains an operation."""
         while op.name != "builtin.module":
             op = op.parent.operation

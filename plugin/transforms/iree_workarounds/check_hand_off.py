@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ...core._mlir import ir
 from ...dialects.quant import element_type, is_quantized, parameters_of, parts_of
@@ -68,8 +68,6 @@ class CheckHandOff(ModulePass):
         functions: refuse functions that IREE does not have (`unsupported_functions`); off if flags
             for IREE replace them.
     """
-
-    name: ClassVar[str] = "check-hand-off"
 
     target: str = ""
     functions: bool = False

@@ -22,11 +22,7 @@ from ..base import named
 
 
 def divide_exactly(module: Operation) -> bool:
-    """Rewrite the f32 divisions in a module, of tensors and in bodies of loops.
-
-    Returns:
-        False if there are none.
-    """
+    """Rewrite the f32 divisions of tensors and in bodies of loops; False if there are none."""
     divisions = [
         op
         for op in named(module, ["arith.divf", "stablehlo.divide"])

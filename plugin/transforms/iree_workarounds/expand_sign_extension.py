@@ -25,7 +25,6 @@ StableHLO, TOSA, named linalg and elementwise operations on narrow integers beco
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, ir
@@ -41,8 +40,6 @@ from .explicit_loops import make_loops_explicit
 class ExpandSignExtension(ModulePass):
     """Rewrite every sign extension from 16 bits or fewer."""
 
-    name: ClassVar[str] = "expand-sign-extension"
-
     def run(self, module: Operation) -> None:
         """Rewrite `module`.
 
@@ -55,20 +52,17 @@ class ExpandSignExtension(ModulePass):
         for op in [op for op in operations if op.name in ("arith.extsi", "arith.sitofp")]:
             if is_narrow(op.operands[0].type):
                 with ir.InsertionPoint(op), op.location:
-                    _expand(op)
+                    # Flip the sign bit, which shifts the range to start at 0, and shift the range
+                    # back.
+                    source, result = op.operands[0], op.results[0]
+                    sign = 1 << (source.type.width - 1)
+                    bits = convert(emit.scalar(source, element_of(source.type, signed=False)), I32)
+                    extended = convert((bits ^ sign) - sign, element_of(result.type))
+                    result.replace_all_uses_with(extended.value)
+                    op.erase()
 
 
 def is_narrow(type_: ir.Type) -> bool:
     """True for integers of 2 to 16 bits."""
     element = element_type(type_)
     return isinstance(element, ir.IntegerType) and 1 < element.width <= 16
-
-
-def _expand(op: Operation) -> None:
-    """Flip the sign bit, which shifts the range to start at 0, and shift the range back."""
-    source, result = op.operands[0], op.results[0]
-    sign = 1 << (source.type.width - 1)
-    bits = convert(emit.scalar(source, element_of(source.type, signed=False)), I32)
-    extended = convert((bits ^ sign) - sign, element_of(result.type))
-    result.replace_all_uses_with(extended.value)
-    op.erase()

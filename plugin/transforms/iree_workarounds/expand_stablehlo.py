@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Rewriter, ir
@@ -85,15 +84,12 @@ class ExpandStablehlo(ModulePass):
         separate_truths: store returned booleans before 8-bit integers are made of them (llvm-cpu,
             where IREE refuses a dispatch that writes both).
         separate_bytes: store narrow integers before they are padded (Vulkan, where some end at
-            wrong
-            indices).
+            wrong indices).
         divide_exactly: correct quotients of f32 (Vulkan, where a division may be off).
         widen_bodies: write sorts and scatters of narrow integers as those of 32 bits, and use all
             results of sorts (Vulkan, where IREE refuses loops in their bodies).
         widen_bf16: multiply bf16 as f32 (Vulkan, where IREE refuses products of bf16).
     """
-
-    name: ClassVar[str] = "expand-stablehlo"
 
     split_groups: bool = False
     split_sums: bool = False

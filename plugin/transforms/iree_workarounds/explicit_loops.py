@@ -176,13 +176,8 @@ def _make_signless(root: Operation) -> None:
 # -- bodies of scalars ----------------------------------------------------------------------------
 
 _OPERATIONS_WITH_SCALAR_BODIES = frozenset(
-    (
-        "stablehlo.all_reduce",
-        "stablehlo.reduce_scatter",
-        "stablehlo.scatter",
-        "stablehlo.select_and_scatter",
-        "stablehlo.sort",
-    )
+    f"stablehlo.{name}"
+    for name in ("all_reduce", "reduce_scatter", "scatter", "select_and_scatter", "sort")
 )
 """Operations that upstream does not lower to loops, and IREE takes only with StableHLO bodies.
 

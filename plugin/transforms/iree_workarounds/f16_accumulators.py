@@ -35,15 +35,7 @@ from .loop_nests import with_copied_body
 _COMBINES = frozenset(
     f"stablehlo.{name}"
     for name in (
-        "add",
-        "and",
-        "compare",
-        "maximum",
-        "minimum",
-        "multiply",
-        "or",
-        "return",
-        "select",
+        *("add", "and", "compare", "maximum", "minimum", "multiply", "or", "return", "select"),
     )
 )
 """Operations of a reduction's body that also exist for f32."""
@@ -54,9 +46,8 @@ def widen_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     result = op.results[0].type
     if not _is_half(result):
         return NoMatch("has no result of f16 or bf16")
-    rewriter.replace_op(
-        op, [stablehlo.convert(_product(op, list(op.operands)), result.element_type)]
-    )
+    product = _product(op, list(op.operands))
+    rewriter.replace_op(op, [stablehlo.convert(product, result.element_type)])
     return None
 
 

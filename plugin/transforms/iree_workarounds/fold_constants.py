@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +40,7 @@ from ...emit.stablehlo import transpose
 from ...emit.stablehlo_semantics import EVALUATED, MOVEMENT
 from ...errors import Remark
 from ...numerics.element_types import Array, ElementType
-from ..base import UNCHANGED, ModulePass, named
+from ..base import UNCHANGED, ModulePass, named, producer_of
 
 MOST_GROWTH = 1 << 20
 """Bytes by which folding may enlarge a constant.
@@ -64,8 +63,6 @@ _ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "f32", "f64")
 @dataclass(frozen=True)
 class FoldConstants(ModulePass):
     """Compute what conversions and movements make of constants."""
-
-    name: ClassVar[str] = "fold-constants"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`."""
@@ -150,10 +147,9 @@ def _drop(op: Operation) -> bool:
 
 def _constant_behind(value_: Value) -> Operation | None:
     """The constant that a value follows from; None of splats, which cost nothing."""
-    owner = value_.owner
-    if isinstance(owner, ir.Block):
+    op = producer_of(value_)
+    if op is None:
         return None
-    op = owner.operation
     if op.name == _CONSTANT:
         attribute = op.attributes["value"]
         is_dense = isinstance(attribute, ir.DenseElementsAttr) and not attribute.is_splat

@@ -176,10 +176,7 @@ def _constant_bounds(value: Value) -> tuple[Array, Array] | None:
         low, high = _constant_bounds(operation.operands[0]), _constant_bounds(operation.operands[2])
         return None if low is None or high is None else (low[0], high[1])
     if operation.name == "stablehlo.add":
-        left, right = (
-            _constant_bounds(operation.operands[0]),
-            _constant_bounds(operation.operands[1]),
-        )
+        left, right = map(_constant_bounds, operation.operands)
         if left is None or right is None:
             return None
         return left[0] + right[0], left[1] + right[1]

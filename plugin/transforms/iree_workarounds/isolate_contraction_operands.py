@@ -44,8 +44,8 @@ After::
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir, passmanager, register_upstream_passes
@@ -64,17 +64,12 @@ from .cross_thread_reads import (
 from .loop_order import order_loops, swap_last_axes, write_fill
 from .multi_result_dispatches import has_several_results, inserts_one_of_several
 
-_LINALG_PREFIXES = (
-    "linalg.batch_",
-    "linalg.contract",
-    "linalg.conv",
-    "linalg.depthwise_conv",
-    "linalg.dot",
-    "linalg.matmul",
-    "linalg.matvec",
-    "linalg.pooling",
-    "linalg.quantized_",
-    "linalg.vecmat",
+_LINALG_PREFIXES = tuple(
+    f"linalg.{prefix}"
+    for prefix in (
+        *("batch_", "contract", "conv", "depthwise_conv", "dot", "matmul", "matvec", "pooling"),
+        *("quantized_", "vecmat"),
+    )
 )
 """Prefixes of the linalg contractions, convolutions and poolings."""
 _STABLEHLO_OPERATIONS = frozenset(
@@ -101,8 +96,6 @@ _NOT_COMPUTED = (
 class IsolateContractionOperands(ModulePass):
     """Put a barrier before each computed input of a contraction, window or gather."""
 
-    name: ClassVar[str] = "isolate-contraction-operands"
-
     def run(self, module: Operation) -> None:
         """Rewrite `module`."""
         register_upstream_passes()
@@ -116,9 +109,9 @@ class IsolateContractionOperands(ModulePass):
             order_loops(op)
             swap_last_axes(op)
             if _contracts(op) or (_reduces(op) and _reads_other_threads(op)):
-                _isolate(op, _inputs(op), op)
+                _isolate(op, range(len(_inputs(op))), op)
             elif op.name == "tensor.extract" and op.parent.operation.name == "linalg.generic":
-                _isolate(op, list(op.operands)[:1], op.parent.operation)
+                _isolate(op, [0], op.parent.operation)
             if _contracts(op) or _reduces(op):
                 by_rows = not _contracts(op) and is_row_reduction(op)
                 isolated = [
@@ -130,11 +123,10 @@ class IsolateContractionOperands(ModulePass):
                 for value in isolated:
                     with ir.InsertionPoint.after(op), op.location:
                         replace_uses(value, linalg.in_separate_dispatch)
-            for number in operands_of_other_threads(op):
-                _isolate_operand(op, number, op)
+            _isolate(op, operands_of_other_threads(op), op)
             inserted = inserts_one_of_several(op)
             if inserted is not None:
-                _isolate_operand(op, inserted, op)
+                _isolate(op, [inserted], op)
 
 
 def _read_in_place(op: Operation) -> None:
@@ -211,17 +203,12 @@ def _with_input(op: Operation, read: Operation) -> Operation:
     return created
 
 
-def _isolate(op: Operation, operands: list[Value], before: Operation) -> None:
-    """Put a barrier before `before` for each of the first `operands` of `op` that is computed."""
-    for number in range(len(operands)):
-        _isolate_operand(op, number, before)
-
-
-def _isolate_operand(op: Operation, number: int, before: Operation) -> None:
-    """Put a barrier before `before` for an operand of `op`, if it is computed."""
-    if _is_computed(op.operands[number]):
-        with ir.InsertionPoint(before), op.location:
-            op.operands[number] = linalg.in_separate_dispatch(op.operands[number])
+def _isolate(op: Operation, numbers: Iterable[int], before: Operation) -> None:
+    """Put a barrier before `before` for each of some operands of `op` that is computed."""
+    for number in numbers:
+        if _is_computed(op.operands[number]):
+            with ir.InsertionPoint(before), op.location:
+                op.operands[number] = linalg.in_separate_dispatch(op.operands[number])
 
 
 def _contracts(op: Operation) -> bool:

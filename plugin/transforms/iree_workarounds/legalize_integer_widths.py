@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
@@ -49,37 +48,30 @@ from ..base import (
 )
 from .explicit_loops import is_implicit_loop, make_loops_explicit
 
-_RIGHT_ON_SIGN_EXTENDED = frozenset(
-    f"{dialect}.{name}"
-    for dialect, names in {
-        "arith": "select extsi sitofp fptosi index_cast andi ori xori cmpi maxsi minsi remsi shrsi",
-        "iree_tensor_ext": "compute_barrier.start",
-        "stablehlo": "all_gather all_to_all async_done async_start case collective_broadcast "
-        "collective_permute dynamic_reshape get_dimension_size if infeed "
-        "optimization_barrier outfeed recv return scatter send sort while",
-        "util": "global.load global.store optimization_barrier",
-    }.items()
-    for name in names.split()
-)
+
+def _operations(by_dialect: dict[str, str]) -> frozenset[str]:
+    """Operation names with their dialects."""
+    items = by_dialect.items()
+    return frozenset(f"{dialect}.{name}" for dialect, names in items for name in names.split())
+
+
+_RIGHT_ON_SIGN_EXTENDED = _operations({
+    "arith": "select extsi sitofp fptosi index_cast andi ori xori cmpi maxsi minsi remsi shrsi",
+    "iree_tensor_ext": "compute_barrier.start",
+    "stablehlo": "all_gather all_to_all async_done async_start case collective_broadcast "
+    "collective_permute dynamic_reshape get_dimension_size if infeed "
+    "optimization_barrier outfeed recv return scatter send sort while",
+    "util": "global.load global.store optimization_barrier",
+})  # fmt: skip
 """Operations that are right on sign-extended values, with a sign-extended result."""
 
 _DIALECTS_THAT_MOVE = ("builtin.", "cf.", "func.", "linalg.", "scf.", "tensor.")
 """Dialects whose operations do not compute."""
-_WRAPPING = frozenset(
-    f"{dialect}.{name}"
-    for dialect, names in {
-        "arith": "addi subi muli shli divsi floordivsi ceildivsi index_cast",
-        "math": "absi",
-    }.items()
-    for name in names.split()
-)
-_UNSIGNED = frozenset(
-    f"{dialect}.{name}"
-    for dialect, names in {
-        "arith": "maxui minui divui remui shrui uitofp index_castui extui"
-    }.items()
-    for name in names.split()
-)
+_WRAPPING = _operations({
+    "arith": "addi subi muli shli divsi floordivsi ceildivsi index_cast",
+    "math": "absi",
+})  # fmt: skip
+_UNSIGNED = _operations({"arith": "maxui minui divui remui shrui uitofp index_castui extui"})
 _FIRST_UNSIGNED_PREDICATE = 6
 """The first of the predicates of ``arith.cmpi`` for unsigned integers: ult, ule, ugt, uge."""
 
@@ -92,8 +84,6 @@ class LegalizeIntegerWidths(ModulePass):
         containers: the narrowest width that the target loads and stores: 8 (8, 16, 32 and 64 are
             used), or 32.
     """
-
-    name: ClassVar[str] = "legalize-integer-widths"
 
     containers: Containers = 8
 

@@ -45,13 +45,9 @@ _MAX_PRODUCTS_WITHOUT_VECTORS = 1 << 12
 """Products of a part if an invocation has several elements, as rows fill no vectors."""
 _VECTOR = 4
 """The lanes of a SPIR-V vector, which a row has to fill."""
-_PRODUCTS = (
-    "linalg.batch_matmul",
-    "linalg.batch_matvec",
-    "linalg.dot",
-    "linalg.matmul",
-    "linalg.matvec",
-    "linalg.vecmat",
+_PRODUCTS = tuple(
+    f"linalg.{name}"
+    for name in ("batch_matmul", "batch_matvec", "dot", "matmul", "matvec", "vecmat")
 )
 """Operations that accumulate products along the last axis of their left operand."""
 LOOPS = (

@@ -71,11 +71,7 @@ def order_loops(op: Operation) -> None:
 
 
 def swap_last_axes(op: Operation) -> None:
-    """Transpose the operands of a contraction whose last two axes IREE refuses to read.
-
-    Args:
-        op: an operation after `order_loops`.
-    """
+    """Transpose operands, after `order_loops`, whose last two axes IREE refuses to read."""
     inputs = int(op.attributes["operandSegmentSizes"][0]) if _order(op) else 0
     for number in range(inputs if inputs > 1 else 0):
         operand = op.operands[number]

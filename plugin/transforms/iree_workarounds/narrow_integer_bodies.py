@@ -48,7 +48,8 @@ def widen_narrow_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if not all(_is_supported(operation) for operation in body):
         return NoMatch("has a body with other operations")
     operands = [
-        value if number in indices else _widened(value) for number, value in enumerate(op.operands)
+        value if number in indices else stablehlo.convert(value, element_type(_wide(value.type)))
+        for number, value in enumerate(op.operands)
     ]
     created = emit.like(op, operands, [_wide(result.type) for result in op.results])
 
@@ -80,10 +81,6 @@ def _is_supported(operation: Operation) -> bool:
 
 def _wide(type_: ir.Type) -> ir.Type:
     return with_element(type_, mlir_type(I32)) if is_narrow(type_) else type_
-
-
-def _widened(value: Value) -> Value:
-    return stablehlo.convert(value, element_type(_wide(value.type)))
 
 
 def _in_32_bits(operation: Operation, wide: Mapping[Value, Value]) -> Value:

@@ -60,11 +60,7 @@ _LOOPS = [
 
 
 def separate_partial_reads(module: Operation) -> bool:
-    """Compute the operands that loops read in part separately.
-
-    Returns:
-        False if there are none.
-    """
+    """Compute the operands that loops read in part separately; False if there are none."""
     finders: dict[str, Callable[[Operation], list[int]]] = {
         "stablehlo.reduce_window": _strided_window_operands,
         "stablehlo.convolution": _strided_convolution_operands,

@@ -28,7 +28,7 @@ from ...dialects.quant import element_type
 from ...dialects.stablehlo import of_category
 from ...emit import linalg
 from ...emit.operation import all_producers
-from ..base import named, producer_of
+from ..base import named, producer_named, producer_of
 
 _CONVERT, _RESHAPE, _SELECT = "stablehlo.convert", "stablehlo.reshape", "stablehlo.select"
 _ELEMENTWISE = frozenset(
@@ -41,11 +41,7 @@ _ELEMENTWISE = frozenset(
 
 
 def separate_booleans(module: Operation) -> bool:
-    """Compute 8-bit integers from returned booleans in other dispatches.
-
-    Returns:
-        True if there are any.
-    """
+    """Compute 8-bit integers of returned booleans in other dispatches; False if there are none."""
     is_changed = False
     for op in named(module, ["func.return"]):
         for value in op.operands:
@@ -54,7 +50,13 @@ def separate_booleans(module: Operation) -> bool:
             booleans = value
             while (producer := producer_of(booleans)) is not None and producer.name == _RESHAPE:
                 booleans = producer.operands[0]
-            byte_users = _byte_users(booleans)
+            # The users that make 8-bit integers of booleans, and their operand numbers.
+            byte_users = [
+                (use.owner, use.operand_number)
+                for use in booleans.uses
+                if _converts(use.owner) or (use.owner.name == _SELECT and use.operand_number == 0)
+                if _makes_bytes(use.owner)
+            ]
             if not byte_users or all_producers(booleans, _is_elementwise):
                 continue
             with ir.InsertionPoint.after(producer), producer.location:
@@ -65,20 +67,12 @@ def separate_booleans(module: Operation) -> bool:
     return is_changed
 
 
-def _byte_users(booleans: Value) -> list[tuple[Operation, int]]:
-    """The users that make 8-bit integers of booleans, and their operand numbers."""
-    return [
-        (use.owner, use.operand_number)
-        for use in booleans.uses
-        if _converts(use.owner) or (use.owner.name == _SELECT and use.operand_number == 0)
-        if _makes_bytes(use.owner)
-    ]
-
-
 def _makes_bytes(op: Operation) -> bool:
     """True for a conversion to 8-bit integers, also through other conversions."""
-    if op.name == _SELECT and not all(_is_constant(each) for each in list(op.operands)[1:]):
-        return False
+    if op.name == _SELECT:
+        cases = list(op.operands)[1:]
+        if any(producer_named(each, "stablehlo.constant") is None for each in cases):
+            return False
     [result] = op.results
     element = element_type(result.type)
     if isinstance(element, ir.IntegerType) and element.width == 8:
@@ -88,11 +82,6 @@ def _makes_bytes(op: Operation) -> bool:
 
 def _converts(op: Operation) -> bool:
     return op.name in (_CONVERT, _RESHAPE)
-
-
-def _is_constant(value: Value) -> bool:
-    producer = producer_of(value)
-    return producer is not None and producer.name == "stablehlo.constant"
 
 
 def _is_elementwise(value: Value) -> bool | None:

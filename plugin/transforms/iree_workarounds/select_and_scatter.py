@@ -10,10 +10,10 @@ may merge two values (a coarser scale, fewer bits), and then another element of 
 selected. So the two are separated, each in its own type:
 
 1. ``reduce_window`` over the operand and the number of each element, with ``select`` as it is,
-computes the number of the selected element of each window. Padding has the number -1 and is never
-selected while the window has another element. 2. ``scatter`` accumulates ``source`` at these
-numbers into a flat tensor that starts as ``init_value``. It has one more element for windows of
-padding alone, which is cut off.
+   computes the number of the selected element of each window. Padding has the number -1 and is
+   never selected while the window has another element.
+2. ``scatter`` accumulates ``source`` at these numbers into a flat tensor that starts as
+   ``init_value``. It has one more element for windows of padding alone, which is cut off.
 """
 
 from __future__ import annotations
@@ -39,13 +39,8 @@ _PADDING = -1
 def expand_select_and_scatter(op: Operation, source: Value, init_value: Value) -> Value:
     """Build the two operations at the current insertion point; take the regions out of `op`.
 
-    Args:
-        op: a ``select_and_scatter`` of StableHLO or subquant; the caller erases it.
-        source: the source, in the element type of ``scatter``.
-        init_value: the init value, in the element type of ``scatter``.
-
-    Returns:
-        The result, in the element type of ``scatter``.
+    Source, init value and result have the element type of ``scatter``. The caller erases `op`, of
+    StableHLO or subquant.
 
     Raises:
         UnsupportedError: a dynamic shape, or more elements than a 32-bit number counts.

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir
 from ...emit import Scalars, linalg, value, variables
@@ -48,8 +47,6 @@ _INITIAL = "initial_value"
 @dataclass(frozen=True)
 class SeparateVariables(ModulePass):
     """Initialize all but the first of several variables that start with equal values."""
-
-    name: ClassVar[str] = "separate-variables"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`; never fails."""

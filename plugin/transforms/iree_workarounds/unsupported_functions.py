@@ -42,12 +42,7 @@ _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 
 
 def why_absent(op: Operation, target: str) -> str:
-    """Return the reason why IREE refuses an operation; empty if it does not.
-
-    Args:
-        op: an operation of the module that IREE gets.
-        target: target of the compilation (``vulkan:generic``).
-    """
+    """Return the reason why IREE refuses an operation for a target; empty if it does not."""
     is_vulkan = target.startswith("vulkan")
     f64_functions = _F64_FUNCTIONS_ON_VULKAN if is_vulkan else _F64_FUNCTIONS
     function, element, narrower = f64_functions.get(op.name), "f64", "f32"

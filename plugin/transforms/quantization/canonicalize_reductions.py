@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir, rewrite
@@ -58,8 +57,6 @@ from ..iree_workarounds.select_and_scatter import expand_select_and_scatter
 @dataclass(frozen=True)
 class CanonicalizeReductions(ModulePass):
     """Write the implicit conversions of reductions as operations."""
-
-    name: ClassVar[str] = "canonicalize-reductions"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Canonicalize `module`.

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
@@ -39,8 +38,6 @@ _RETURNS = ("func.return", "stablehlo.return", "linalg.yield", "scf.yield", "ten
 @dataclass(frozen=True)
 class CheckIntegerOnly(ModulePass):
     """Raise a located UnsupportedError for float arithmetic between quantized values."""
-
-    name: ClassVar[str] = "check-integer-only"
 
     def run(self, module: Operation) -> None:
         """Check `module`, in which quantized values are storage."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import is_quantized, parameters_of, storage_mlir_type
@@ -77,8 +77,6 @@ _MOVES_DATA = frozenset(
 @dataclass(frozen=True)
 class ConvertQuantizedToStorage(ModulePass):
     """Give every quantized value its storage type; record the signatures that change."""
-
-    name: ClassVar[str] = "convert-quantized-to-storage"
 
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Convert `module`.
@@ -131,17 +129,10 @@ def _check_moves_data(op: Any) -> None:
 
 
 _MOVES_ELEMENTS = frozenset(
-    (
-        "tensor.bitcast",
-        "tensor.collapse_shape",
-        "tensor.concat",
-        "tensor.expand_shape",
-        "tensor.extract_slice",
-        "tensor.gather",
-        "tensor.insert_slice",
-        "tensor.parallel_insert_slice",
-        "tensor.reshape",
-        "tensor.scatter",
+    f"tensor.{name}"
+    for name in (
+        *("bitcast", "collapse_shape", "concat", "expand_shape", "extract_slice", "gather"),
+        *("insert_slice", "parallel_insert_slice", "reshape", "scatter"),
     )
 )
 """Operations that may move an element into another block, and so to another scale."""

@@ -44,15 +44,10 @@ def split_sequences(
     dequantizes: dict[Value, Operation],
     quantizes: dict[Value, list[Operation]],
 ) -> bool:
-    """Insert casts into sequences that end in quantizes to one type.
+    """Insert casts into sequences that end in quantizes to one type; True if there are any.
 
-    Args:
-        operations: all operations of the module.
-        dequantizes: from an expressed tensor to the operation that dequantizes it.
-        quantizes: from an expressed tensor to the operations that quantize it.
-
-    Returns:
-        True if anything was inserted.
+    `dequantizes` and `quantizes` have the operations that dequantize or quantize to, or from, an
+    expressed tensor.
     """
     sequences = _Sequences(dequantizes, quantizes)
     ends = [result for op in operations for result in op.results if result in quantizes]

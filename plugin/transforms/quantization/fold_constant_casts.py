@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import dense_of_array
@@ -54,8 +53,6 @@ _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 @dataclass(frozen=True)
 class FoldConstantCasts(ModulePass):
     """Compute casts of constants, which round to nearest even."""
-
-    name: ClassVar[str] = "fold-constant-casts"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`.

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
@@ -77,8 +76,6 @@ class LegalizeQdqToQuantizedOp(ModulePass):
         hybrid: give contractions a quantized right-hand side where the left one stays float.
         explain: return a remark on each candidate that stays.
     """
-
-    name: ClassVar[str] = "legalize-qdq-to-quantized-op"
 
     sequences: bool = True
     hybrid: bool = False

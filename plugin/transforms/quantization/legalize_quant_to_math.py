@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 from ...core._mlir import Operation, Rewriter, ir
 from ...dialects.quant import is_quantized
@@ -55,8 +55,6 @@ class LegalizeQuantToMath(ModulePass):
         casts: the lowering of ``quant`` casts: ``keep`` leaves them to ``lower-quant-casts``,
             ``stablehlo`` writes them in operations that StableHLO's interpreter supports.
     """
-
-    name: ClassVar[str] = "legalize-quant-to-math"
 
     division: Division = "native"
     casts: Literal["keep", "stablehlo"] = "keep"

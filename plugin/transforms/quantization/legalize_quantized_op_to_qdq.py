@@ -36,7 +36,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Value, ir
@@ -63,8 +62,6 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         data_movement: also those that only move elements, or read a shape.
         explain: return a remark on each quantized operation that stays.
     """
-
-    name: ClassVar[str] = "legalize-quantized-op-to-qdq"
 
     data_movement: bool = False
     explain: bool = False
@@ -95,7 +92,8 @@ class LegalizeQuantizedOpToQdq(ModulePass):
         if reason is not None:
             return reason
         if op.name == QUANTIZE:
-            _expand_requantization(op)
+            with ir.InsertionPoint(op):
+                op.operands[0] = _dequantize(op.operands[0])
             return None
         return _expand_whole(op, row)
 
@@ -118,11 +116,6 @@ def _expressed(type_: ir.Type) -> ir.Type:
 
 def _dequantize(value: Value) -> Value:
     return emit.value(DEQUANTIZE, [value], _expressed(value.type))
-
-
-def _expand_requantization(op: Operation) -> None:
-    with ir.InsertionPoint(op):
-        op.operands[0] = _dequantize(op.operands[0])
 
 
 def _expand_whole(op: Operation, row: QuantizedOp) -> str | None:

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Containers
@@ -43,8 +42,6 @@ class LowerPackedStorage(ModulePass):
     Options:
         containers: see ``legalize-integer-widths``.
     """
-
-    name: ClassVar[str] = "lower-packed-storage"
 
     containers: Containers = 8
 

@@ -32,7 +32,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 from ... import emit
 from ...core._mlir import Operation, Rewriter, Value, ir
@@ -64,8 +63,6 @@ class LowerQuantCasts(ModulePass):
         division: ``native``, or for a target whose division is not correctly rounded (Vulkan)
             ``exact``, or ``deferred`` to ``expand-stablehlo{divide-exactly}``.
     """
-
-    name: ClassVar[str] = "lower-quant-casts"
 
     rounding: Rounding = "nearest-even"
     division: Division = "native"
@@ -269,7 +266,9 @@ class _TypedCast:
             lowered = self._of_ranked(source)
             result = linalg.cast(lowered, with_element(target, self.formula.result))
         else:
-            result = self._of_unranked(source)
+            ragged = self._may_be_ragged
+            ranked = RankedAroundAxes.of(source, self.parameters, self.op, ragged=ragged)
+            result = ranked.unranked(self._by_block(ranked.tensor, ranked.sizes, ranked.counts))
         return emit.value(scast, [result], target) if self.formula.quantizes else result
 
     def _of_scalar(self, source: Value) -> Value:
@@ -295,11 +294,6 @@ class _TypedCast:
             )
         sizes = [self.parameters.block_size_of(axis) for axis in range(rank)]
         return self._by_block(self._checked(source, sizes, counts), sizes, counts)
-
-    def _of_unranked(self, source: Value) -> Value:
-        ragged = self._may_be_ragged
-        ranked = RankedAroundAxes.of(source, self.parameters, self.op, ragged=ragged)
-        return ranked.unranked(self._by_block(ranked.tensor, ranked.sizes, ranked.counts))
 
     @property
     def _storage(self) -> ir.Type:

@@ -27,7 +27,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, ir
 from ...core.option_fields import FixedPointRounding, RequantizationForm
@@ -48,8 +47,6 @@ class LowerRequantization(ModulePass):
         requantization: ``exact`` or ``fixed-point``.
         fixed_point_rounding: one of `subquant.numerics.fixed_point.ROUNDINGS`.
     """
-
-    name: ClassVar[str] = "lower-requantization"
 
     requantization: RequantizationForm = "exact"
     fixed_point_rounding: FixedPointRounding = "half-up"

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -34,8 +33,6 @@ from ..base import ModulePass, NoMatch, apply_patterns
 @dataclass(frozen=True)
 class LowerSaturation(ModulePass):
     """Lower ``subquant.saturate``."""
-
-    name: ClassVar[str] = "lower-saturation"
 
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +41,6 @@ from ..base import UNCHANGED, ModulePass, TypePredicate, named, record_signature
 @dataclass(frozen=True)
 class LowerUnrankedTensors(ModulePass):
     """Replace unranked tensors by pairs of ranked tensors; record the signatures that change."""
-
-    name: ClassVar[str] = "lower-unranked-tensors"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`.

@@ -48,7 +48,6 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 
@@ -79,8 +78,6 @@ _NEIGHBORS = sorted(itertools.product(range(-3, 4), repeat=2), key=lambda n: (ma
 @dataclass(frozen=True)
 class NarrowByteSums(ModulePass):
     """Replace scaled and rounded sums of two bytes by one sum and one shift."""
-
-    name: ClassVar[str] = "narrow-byte-sums"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`; never fails."""
@@ -123,8 +120,7 @@ def _narrow(op: Operation) -> bool:
     return True
 
 
-# -- functions of two bytes
-# ------------------------------------------------------------------------------
+# -- functions of two bytes -----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -221,8 +217,7 @@ def _constant(value: Value) -> Array | None:
     return np.asarray(number).astype(element_of(value.type).dtype).reshape((1, 1))
 
 
-# -- affine functions
-# -----------------------------------------------------------------------------------------
+# -- affine functions -----------------------------------------------------------------------------
 
 
 class _NotAffine(Exception):
@@ -303,12 +298,7 @@ class _AffineFunction:
         return _AffineFunction()
 
     def sum_of(self, table: Array, max_bits: int) -> _Sum | None:
-        """The sum with the results of a table; None if there is none.
-
-        Args:
-            table: the result for each pair of bytes.
-            max_bits: the greatest width of the sum.
-        """
+        """The sum of at most `max_bits` with the results of a table; None if there is none."""
         low, high = int(table.min()), int(table.max())
         bytes_ = [U8 if self.slopes[n + 2] else I8 for n in range(2)]
         slopes = [self.slopes[n + 2] or self.slopes[n] for n in range(2)]

@@ -29,7 +29,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -59,8 +59,6 @@ _I32_BOUND = 1 << 31
 @dataclass(frozen=True)
 class NarrowRequantization(ModulePass):
     """Tighten the bounds of every requantization, and drop those that rescale by 1."""
-
-    name: ClassVar[str] = "narrow-requantization"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Narrow in `module`, which `verify-quantization` has accepted; never fails."""

@@ -22,8 +22,7 @@ These are not packed, but have an integer in each byte:
   for 2 and 6, of 8 for 3 and 5);
 * globals that are stored to, and constants of fewer than 256 elements: zero points and tables.
 
-The runtime packs arguments by the signature (`subquant.signature`); a
-parameter's file has the bytes.
+The runtime packs arguments by the signature (`subquant.signature`); a parameter's file has bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -52,8 +51,6 @@ _MIN_PACKED_ELEMENTS = 256
 @dataclass(frozen=True)
 class PackNarrowStorage(ModulePass):
     """Store narrow integers in the bytes of planes."""
-
-    name: ClassVar[str] = "pack-narrow-storage"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Pack in `module`."""
@@ -82,7 +79,11 @@ class PackNarrowStorage(ModulePass):
         for op in loads:
             form = packed.get(op.attributes["global"].value)
             if form is not None:
-                _unpack_load(op, form)
+                with ir.InsertionPoint(op), op.location:
+                    symbol = {"global": op.attributes["global"]}
+                    bytes_ = value("util.global.load", [], form.bytes, symbol)
+                    op.results[0].replace_all_uses_with(form.unpacked(bytes_))
+                op.erase()
         return None if changed or packed else UNCHANGED
 
 
@@ -167,19 +168,14 @@ def _keep_packed(op: Operation) -> bool:
     """Put barriers behind planes that are constants, so that IREE does not unpack them."""
     is_changed = False
     for number, operand in enumerate(op.operands):
-        if _is_constant(operand):
+        producer = producer_of(operand)
+        while producer is not None and producer.name == "stablehlo.reshape":
+            producer = producer_of(producer.operands[0])
+        if producer is not None and producer.name in CONSTANTS:
             with ir.InsertionPoint(op), op.location:
                 op.operands[number] = _barrier(operand)
             is_changed = True
     return is_changed
-
-
-def _is_constant(operand: Value) -> bool:
-    """True for a constant, also of another shape."""
-    producer = producer_of(operand)
-    while producer is not None and producer.name == "stablehlo.reshape":
-        producer = producer_of(producer.operands[0])
-    return producer is not None and producer.name in CONSTANTS
 
 
 def _barrier(bytes_: Value) -> Value:
@@ -225,11 +221,3 @@ def _pack_global(op: Operation) -> _Packed | None:
         op.attributes["initial_value"] = ir.Attribute.parse(f"{name} : {form.bytes}")
     op.attributes["type"] = ir.TypeAttr.get(form.bytes)
     return form
-
-
-def _unpack_load(op: Operation, form: _Packed) -> None:
-    with ir.InsertionPoint(op), op.location:
-        symbol = {"global": op.attributes["global"]}
-        bytes_ = value("util.global.load", [], form.bytes, symbol)
-        op.results[0].replace_all_uses_with(form.unpacked(bytes_))
-    op.erase()

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, ir
 from ...dialects import subquant
@@ -35,8 +34,6 @@ from .type_rules import check_type
 @dataclass(frozen=True)
 class VerifyQuantization(ModulePass):
     """Raise a located VerificationError for the first quantized type or operation that is wrong."""
-
-    name: ClassVar[str] = "verify-quantization"
 
     def run(self, module: ir.Operation) -> Sequence[Remark]:
         """Check `module` against the rules in the module's docstring."""

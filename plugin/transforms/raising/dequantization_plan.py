@@ -134,7 +134,10 @@ class DequantizationPlan:
             [axis[a:b] for axis, own in zip(each, runs, strict=True) for a, b in own]
             for each in extents
         ]
-        order = _order_of(storage)
+        # The axes in the order of the storage; axes of size 1 keep their position.
+        long = [axis for axis, dims in enumerate(storage) if dims]
+        by_stride = iter(sorted(long, key=lambda axis: -storage[axis][0][1]))
+        order = [next(by_stride) if dims else axis for axis, dims in enumerate(storage)]
         if not _is_row_major([part for axis in order for part in storage[axis]]):
             return NoMatch("has integers that are stored with others between them")
         counts = [_dims_of_blocks([each[axis] for each in parameters]) for axis in order]
@@ -218,13 +221,6 @@ def _runs(dims: Sequence[Dim]) -> list[tuple[int, int]]:
         if outer[1] != inner[0] * inner[1]:
             starts.append(index)
     return list(zip(starts, [*starts[1:], len(dims)], strict=True))
-
-
-def _order_of(storage: Sequence[Sequence[Dim]]) -> list[int]:
-    """The axes in the order of the storage; axes of size 1 keep their position."""
-    long = [axis for axis, dims in enumerate(storage) if dims]
-    by_stride = iter(sorted(long, key=lambda axis: -storage[axis][0][1]))
-    return [next(by_stride) if dims else axis for axis, dims in enumerate(storage)]
 
 
 def _is_row_major(dims: Sequence[Dim]) -> bool:

@@ -10,29 +10,22 @@ are unpacked before the loop are read there directly, and sliced while they are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from ...core._mlir import Operation, Value, ir
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
 from ...emit import stablehlo as emit_stablehlo
 from ...emit import subquant
 from ...emit.gathers import AxisGather
 from ...emit.operation import integers, is_used, value, with_shape
+from ..base import producer_named
 
 
 def gather_before_unpacking(op: Operation) -> bool:
     """Gather bytes of unpacked integers, and unpack the result; True if it matches."""
-    owner = op.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+    unpacking = producer_named(op.operands[0], UNPACK)
+    gather = AxisGather.of(op) if unpacking else None
+    last = op.operands[0].type.rank - 1
+    if gather is None or gather.axis == last or gather.result_axis(last) != len(gather.shape) - 1:
         return False
-    gather, rank = AxisGather.of(op), op.operands[0].type.rank
-    if (
-        gather is None
-        or gather.axis == rank - 1
-        or gather.result_axis(rank - 1) != len(gather.shape) - 1
-    ):
-        return False
-    unpacking = owner.operation
     bits = [int(count) for count in unpacking.attributes["bits"]]
     with ir.InsertionPoint(op), op.location:
         planes = [gather.take(plane) for plane in unpacking.operands]
@@ -47,8 +40,7 @@ def use_loop_invariants(op: Operation) -> None:
     The loop carries zeros in their place, which no operation reads.
     """
     for number, operand in enumerate(op.operands):
-        owner = operand.owner
-        if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+        if producer_named(operand, UNPACK) is None:
             continue
         blocks = [region.blocks[0] for region in op.regions]
         body = blocks[1]
@@ -66,25 +58,20 @@ def use_loop_invariants(op: Operation) -> None:
 
 def slice_before_unpacking(op: Operation) -> bool:
     """Slice bytes of unpacked integers, and unpack the result; True if it matches."""
-    owner = op.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name != UNPACK:
+    unpacking = producer_named(op.operands[0], UNPACK)
+    if unpacking is None:
         return False
     *sizes, last = (int(n) for n in op.attributes["slice_sizes"])
     if last != int(op.operands[0].type.shape[-1]):
         return False
-    unpacking = owner.operation
     bits = [int(count) for count in unpacking.attributes["bits"]]
     with ir.InsertionPoint(op), op.location:
         planes = []
         for plane in unpacking.operands:
             shape = [*sizes, int(plane.type.shape[-1])]
             attributes = {"slice_sizes": integers(shape)}
-            operands = [plane, *list(op.operands)[1:]]
-            planes.append(
-                value(
-                    "stablehlo.dynamic_slice", operands, with_shape(plane.type, shape), attributes
-                )
-            )
+            operands, type_ = [plane, *list(op.operands)[1:]], with_shape(plane.type, shape)
+            planes.append(value("stablehlo.dynamic_slice", operands, type_, attributes))
         unpacked = subquant.unpack(planes, bits, op.results[0].type.element_type)
     _replace(op, unpacked)
     return True
@@ -92,10 +79,8 @@ def slice_before_unpacking(op: Operation) -> bool:
 
 def gather_before_dequantizing(op: Operation) -> bool:
     """Gather integers and parameters of a dequantized table, and dequantize; True if it matches."""
-    owner = op.operands[0].owner
-    if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
-        return False
-    dequantization, gather = owner.operation, AxisGather.of(op)
+    dequantization = producer_named(op.operands[0], DEQUANTIZE)
+    gather = AxisGather.of(op) if dequantization else None
     if gather is None:
         return False
     operands = operands_of(dequantization)
@@ -111,7 +96,11 @@ def gather_before_dequantizing(op: Operation) -> bool:
         if operand is None or is_each:
             return operand and gather.take(operand)
         shape = gather.spread([int(n) for n in operand.type.shape], [1] * len(gather.shape))
-        return _moved(operand, gather, shape)
+        # A parameter that all slices share, with its axes in the result's order.
+        axes = [axis for axis in range(operand.type.rank) if axis != gather.axis]
+        by_result_axis = sorted(axes, key=gather.result_axis)
+        moved = emit_stablehlo.transpose(operand, [gather.axis, *by_result_axis])
+        return emit_stablehlo.reshape(moved, shape)
 
     with ir.InsertionPoint(op), op.location:
         scales = gathered("scales")
@@ -127,14 +116,6 @@ def gather_before_dequantizing(op: Operation) -> bool:
         )
     _replace(op, result)
     return True
-
-
-def _moved(operand: Value, gather: AxisGather, shape: Sequence[int]) -> Value:
-    """A parameter that all slices share, with its axes in the result's order."""
-    axes = [axis for axis in range(operand.type.rank) if axis != gather.axis]
-    by_result_axis = sorted(axes, key=gather.result_axis)
-    moved = emit_stablehlo.transpose(operand, [gather.axis, *by_result_axis])
-    return emit_stablehlo.reshape(moved, shape)
 
 
 def _replace(op: Operation, result: Value) -> None:

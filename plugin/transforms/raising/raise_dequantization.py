@@ -41,7 +41,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Value, ir, passmanager
 from ...dialects.subquant import UNPACK
@@ -76,8 +75,6 @@ class RaiseDequantization(ModulePass):
     Options:
         explain: return a remark on arithmetic that nearly is a dequantization.
     """
-
-    name: ClassVar[str] = "raise-dequantization"
 
     explain: bool = False
 

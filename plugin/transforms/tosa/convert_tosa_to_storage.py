@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -89,8 +88,6 @@ _CARRIES_UNSIGNED = ("builtin.", "cf.", "func.", "scf.", "tosa.")
 @dataclass(frozen=True)
 class ConvertTosaToStorage(ModulePass):
     """Give the values of TOSA operations their signless storage type."""
-
-    name: ClassVar[str] = "convert-tosa-to-storage"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Convert `module`, if it has an operation of TOSA.

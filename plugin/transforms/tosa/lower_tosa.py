@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, ir, passmanager, register_upstream_passes, translate_errors
 from ...emit.operation import create
@@ -46,8 +45,6 @@ class LowerTosa(ModulePass):
     (`transposed_convolution`).
     """
 
-    name: ClassVar[str] = "lower-tosa"
-
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`, if it has an operation of TOSA.
 
@@ -58,7 +55,11 @@ class LowerTosa(ModulePass):
         if not any(op.name.startswith("tosa.") for op in operations):
             return UNCHANGED
         for op in operations:
-            if _is_identity_cast(op):
+            if (
+                op.name == "builtin.unrealized_conversion_cast"
+                and len(op.operands) == 1
+                and [value.type for value in op.operands] == [value.type for value in op.results]
+            ):
                 op.results[0].replace_all_uses_with(op.operands[0])
                 op.erase()
         for op in named(module, [f"quant.{each}" for each in _FOLDED]):
@@ -84,11 +85,3 @@ def _rename(op: Operation, dialect: str, attributes: dict[str, ir.Attribute]) ->
         other = create(name, [*op.operands], [op.results[0].type], attributes)
     op.results[0].replace_all_uses_with(other.results[0])
     op.erase()
-
-
-def _is_identity_cast(op: Operation) -> bool:
-    return (
-        op.name == "builtin.unrealized_conversion_cast"
-        and len(op.operands) == 1
-        and [value.type for value in op.operands] == [value.type for value in op.results]
-    )

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from ...core._mlir import Operation, Rewriter, Value, ir
 from ...core.option_fields import FixedPointRounding
@@ -50,8 +49,6 @@ _FLAGS = ("scale32", "per_channel", "input_unsigned", "output_unsigned")
 @dataclass(frozen=True)
 class LowerTosaRescale(ModulePass):
     """Write every ``tosa.rescale`` as a loop of integer operations."""
-
-    name: ClassVar[str] = "lower-tosa-rescale"
 
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Rewrite `module`.

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,8 +37,6 @@ from ..base import UNCHANGED, ModulePass, walk
 @dataclass(frozen=True)
 class LowerTosaVariables(ModulePass):
     """Turn the variables of TOSA into globals of IREE."""
-
-    name: ClassVar[str] = "lower-tosa-variables"
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Rewrite `module`.

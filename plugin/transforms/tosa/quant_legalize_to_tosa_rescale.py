@@ -63,7 +63,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -107,8 +107,6 @@ class QuantLegalizeToTosaRescale(ModulePass):
         explain: return a remark on each quantized operation that stays, and on each whose result
             may be more than one step from the exact one.
     """
-
-    name: ClassVar[str] = "quant-legalize-to-tosa-rescale"
 
     rounding: Literal["single", "double", "inexact"] = "single"
     scale32: bool = True

@@ -39,13 +39,12 @@ Source: TOSA specification 1.0, ``RESCALE``, ``apply_scale_32`` and ``apply_scal
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
-from ...dialects.tosa import RescaleTensor, RescaleView
+from ...dialects.tosa import RescaleView
 from ...emit import Tensors, as_quantized, linalg, stablehlo, stored, tensor
 from ...emit.operation import element_of, is_used, mlir_type
 from ...errors import UnsupportedError
@@ -62,8 +61,6 @@ _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 class TosaRescaleLegalizeToStablehlo(ModulePass):
     """Write every ``tosa.rescale`` with StableHLO's operations."""
 
-    name: ClassVar[str] = "tosa-rescale-legalize-to-stablehlo"
-
     def run(self, module: ir.Operation) -> None:
         """Rewrite `module`; unused constants of TOSA are erased.
 
@@ -78,12 +75,19 @@ class TosaRescaleLegalizeToStablehlo(ModulePass):
             operands = dict.fromkeys(list(op.operands)[1:])  # one may be used twice
             op.erase()
             for operand in operands:
-                _erase_if_unused(operand)
+                producer = producer_of(operand)
+                if producer is not None and producer.name == "tosa.const" and not is_used(operand):
+                    producer.erase()
 
 
 def _lower(op: Operation, rescale: RescaleView) -> Value:
     for side in (rescale.source, rescale.result):
-        _check_width(side, op)
+        if side.storage.width not in _STABLEHLO_WIDTHS:
+            raise UnsupportedError(
+                f"has elements of type '{element_type(side.type)}', and StableHLO has no integers "
+                f"of {side.storage.width} bits; use 2, 4, 8, 16 or 32",
+                op,
+            )
     source, target = rescale.source, rescale.result
     if rescale.scale32 and source.storage.width == 32 and not source.storage.signed:
         raise UnsupportedError(
@@ -127,18 +131,3 @@ def _parameter(form: Tensors, parameter: int | Array | Value, signed: bool) -> A
     if int(parameter.type.shape[0]) != 1:
         return form.emitted(form.broadcast(wide, [form.rank - 1]))
     return form.emitted(form.broadcast(stablehlo.reshape(wide, [])))
-
-
-def _check_width(tensor: RescaleTensor, op: Operation) -> None:
-    if tensor.storage.width not in _STABLEHLO_WIDTHS:
-        raise UnsupportedError(
-            f"has elements of type '{element_type(tensor.type)}', and StableHLO has no integers "
-            f"of {tensor.storage.width} bits; use 2, 4, 8, 16 or 32",
-            op,
-        )
-
-
-def _erase_if_unused(value: Value) -> None:
-    producer = producer_of(value)
-    if producer is not None and producer.name == "tosa.const" and not is_used(value):
-        producer.erase()

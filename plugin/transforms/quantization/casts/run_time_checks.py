@@ -18,14 +18,9 @@ def name_and_place(op: Operation) -> str:
 def check_block_count(
     op: Operation, axis: int, extent: Value, size: int, count: int, *, ragged: bool
 ) -> None:
-    """Check that an axis has `count` blocks.
+    """Check that an axis has `count` blocks of a size; with `ragged` the last may be shorter.
 
-    Args:
-        op: the operation in the message.
-        axis, extent: the axis, and its size as an ``index``.
-        size: block size.
-        count: number of blocks.
-        ragged: True if the last block may be shorter.
+    `extent` is the size of the axis as an ``index``.
     """
     dimension = f"{name_and_place(op)}: dimension {axis} must be"
     blocks = f"({count} blocks of {size}"

@@ -37,14 +37,7 @@ class RankedAroundAxes:
     def of(
         source: Value, parameters: QuantizationParameters, op: Operation, *, ragged: bool
     ) -> RankedAroundAxes:
-        """Reshape a tensor, and check its sizes at run time.
-
-        Args:
-            source: the tensor.
-            parameters: the parameters of its elements.
-            op: the operation in messages.
-            ragged: True if last blocks may be shorter.
-        """
+        """Reshape a tensor, and check its sizes at run time; last blocks may be `ragged`."""
         shape = emit.value("shape.shape_of", [source], tensor_type([None], index_type()))
         axes = sorted(parameters.axes)
         dims: list[int | Value] = []
@@ -52,7 +45,12 @@ class RankedAroundAxes:
         counts: list[int] = []
         blocks = _block_counts(parameters, axes, op)
         if axes:
-            _check_rank(shape, axes[-1] + 1, op)
+            last, rank = axes[-1], emit.scalar(linalg.dim(shape, 0))
+            linalg.check(
+                (rank >= last + 1).value,
+                f"{name_and_place(op)}: rank must be at least {last + 1} at run time, for the "
+                f"quantized dimension {last}",
+            )
         following = 0
         for axis, count in zip(axes, blocks, strict=True):
             size = parameters.block_size_of(axis)
@@ -90,15 +88,6 @@ def _block_counts(
             op,
         )
     return tuple(full[axis] for axis in axes)
-
-
-def _check_rank(shape: Value, least: int, op: Operation) -> None:
-    rank = emit.scalar(linalg.dim(shape, 0))
-    linalg.check(
-        (rank >= least).value,
-        f"{name_and_place(op)}: rank must be at least {least} at run time, for the quantized "
-        f"dimension {least - 1}",
-    )
 
 
 def _reshaped(source: Value, dims: Sequence[int | Value]) -> Value:

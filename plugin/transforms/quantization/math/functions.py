@@ -131,7 +131,13 @@ def _in_single(op: QuantizedOperation, number: int) -> ArrayLike:
         return tensor(emit_stablehlo.convert(value, _single_type(value.type).element_type))
     operand = op.operand(number)
     single = Operand(operand.quantized, _with_single(operand.parameters))
-    return _overflowing(operand, dequantize(single, op.op, op.division))
+    # The f32 value of an f16 operand, infinite where f16 is: half a step beyond its maximum.
+    real = dequantize(single, op.op, op.division)
+    parameters = operand.parameters
+    largest = max(operand.scales().reshape(-1), default=Fraction(0))
+    if parameters.expressed is not ExpressedType.F16 or operand.bound * largest < _F16_OVERFLOW:
+        return real
+    return np.where(np.abs(real) >= _F16_OVERFLOW, real * np.inf, real)
 
 
 def _with_single(parameters: QuantizationParameters) -> QuantizationParameters:
@@ -149,15 +155,6 @@ def _single_type(type_: ir.Type) -> ir.Type:
     if not isinstance(expressed.element_type, (ir.F16Type, ir.BF16Type)):
         return expressed
     return with_element(expressed, ir.F32Type.get())
-
-
-def _overflowing(operand: Operand, real: ArrayLike) -> ArrayLike:
-    """The f32 value of an f16 operand, infinite where f16 is: half a step beyond its maximum."""
-    parameters = operand.parameters
-    largest = max(operand.scales().reshape(-1), default=Fraction(0))
-    if parameters.expressed is not ExpressedType.F16 or operand.bound * largest < _F16_OVERFLOW:
-        return real
-    return np.where(np.abs(real) >= _F16_OVERFLOW, real * np.inf, real)
 
 
 def _angle(operand: Operand, real: ArrayLike) -> ArrayLike:
