@@ -697,9 +697,9 @@ def check_operation(
     out = tensor(tuple(shapes[2]), real)
     more = f"plane_bits = array<i64: {', '.join(map(str, planes))}>, " if planes else ""
     more += f'activation_type = "{activations}", ' if activations else ""
-    signature = ", ".join(f"%{name}: {type_}" for name, (type_, _) in arguments.items())
+    parameters = ", ".join(f"%{name}: {type_}" for name, (type_, _) in arguments.items())
     text = f"""
-func.func @main({signature}) -> {out} {{
+func.func @main({parameters}) -> {out} {{
   %y = "subquant.block_contraction"({", ".join(f"%{name}" for name in arguments)})
       {{block_sizes = array<i64: {", ".join(map(str, blocks))}>,
        indexing_maps = [{", ".join(maps)}], {more}

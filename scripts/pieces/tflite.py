@@ -21,8 +21,8 @@ from . import Base, Piece, Reference, choose, unknown_name
 
 FILE = "x.tflite"
 _TESTS = Path(__file__).resolve().parents[2] / "tests"
-_MODULES = ("", "_contraction", "_control", "_custom", "_function", "_indexing", "_position",
-            "_recurrent", "_type")  # fmt: skip
+_MODULES = ("", "_contraction", "_control", "_custom", "_elementwise", "_indexing",
+            "_recurrent", "_scatter", "_type")  # fmt: skip
 """Endings of the names of the test modules that have a table ``CASES``."""
 
 
