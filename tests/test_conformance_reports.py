@@ -18,7 +18,6 @@ from click.testing import CliRunner, Result
 
 from programs import LONG
 from subquant.cli import main
-from subquant.conformance.batches import batches_of
 from subquant.conformance.cases import Case, Outcome, Prepared, digest_of, programs_cases
 from subquant.conformance.changes import changes_between
 from subquant.conformance.merging import merge_reports
@@ -28,7 +27,7 @@ from subquant.conformance.replay import replay_command, save_case
 from subquant.conformance.report import Judgement, Report, Run, digest_of_cases
 from subquant.conformance.report_files import read_report, to_json, to_junit
 from subquant.conformance.runner import DEVICES
-from subquant.conformance.shards import cost_of, plan_run
+from subquant.conformance.shards import batches_of, cost_of, plan_run
 from subquant.conformance.suite import programs
 from subquant.conformance.suite_random import random_programs
 from subquant.errors import InputError, UsageError

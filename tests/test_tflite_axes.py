@@ -12,15 +12,12 @@ from subquant.dialects import create_context
 from subquant.errors import InputError
 from subquant.importers.tflite import Interpreter, write_module
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import Graph
+from tflite_builder import f32, one_operator
 
 SHAPE = (2, 3, 4)
 RANK = len(SHAPE)
-Build = Callable[[Graph, int], tuple[list[int], list[int]]]
-
-
-def _operand(graph: Graph) -> int:
-    return graph.tensor(SHAPE, "float32")
+OPERAND = f32(*SHAPE)
+Build = Callable[[int], bytes]
 
 
 def _axis_size(axis: int) -> int:
@@ -28,73 +25,59 @@ def _axis_size(axis: int) -> int:
     return SHAPE[axis] if -RANK <= axis < RANK else 1
 
 
-def concatenation(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    sides, result = [_operand(graph), _operand(graph)], graph.tensor((4, 3, 4), "float32")
-    return sides, graph.operator(
-        "CONCATENATION", sides, [result], "ConcatenationOptions", axis=axis
-    )
+def concatenation(axis: int) -> bytes:
+    return one_operator("CONCATENATION", [OPERAND, OPERAND], [f32(4, 3, 4)], "ConcatenationOptions",
+                        axis=axis)  # fmt: skip
 
 
-def pack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    sides, result = [_operand(graph), _operand(graph)], graph.tensor((2, 2, 3, 4), "float32")
-    return sides, graph.operator("PACK", sides, [result], "PackOptions", axis=axis, valuesCount=2)
+def pack(axis: int) -> bytes:
+    return one_operator("PACK", [OPERAND, OPERAND], [f32(2, 2, 3, 4)], "PackOptions", axis=axis,
+                        valuesCount=2)  # fmt: skip
 
 
-def unpack(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, count = _operand(graph), _axis_size(axis)
-    results = [graph.tensor((3, 4), "float32") for _ in range(count)]
-    return [operand], graph.operator(
-        "UNPACK", [operand], results, "UnpackOptions", axis=axis, num=count
-    )
+def unpack(axis: int) -> bytes:
+    count = _axis_size(axis)
+    return one_operator("UNPACK", [OPERAND], [f32(3, 4)] * count, "UnpackOptions", axis=axis,
+                        num=count)  # fmt: skip
 
 
-def gather(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, axes, result = _operand(graph), graph.constant([0, 1]), _operand(graph)
-    return [operand], graph.operator(
-        "GATHER", [operand, axes], [result], "GatherOptions", axis=axis
-    )
+def gather(axis: int) -> bytes:
+    return one_operator("GATHER", [OPERAND, [0, 1]], [OPERAND], "GatherOptions", axis=axis)
 
 
-def split(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, count = _operand(graph), _axis_size(axis)
-    results = [_operand(graph) for _ in range(count)]
-    return [operand], graph.operator(
-        "SPLIT", [graph.constant(axis), operand], results, "SplitOptions", numSplits=count
-    )
+def split(axis: int) -> bytes:
+    count = _axis_size(axis)
+    return one_operator("SPLIT", [np.array(axis, np.int32), OPERAND], [OPERAND] * count,
+                        "SplitOptions", numSplits=count)  # fmt: skip
 
 
-def split_v(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, result = _operand(graph), _operand(graph)
-    inputs = [operand, graph.constant([_axis_size(axis)]), graph.constant(axis)]
-    return [operand], graph.operator("SPLIT_V", inputs, [result], "SplitVOptions", numSplits=1)
+def split_v(axis: int) -> bytes:
+    inputs = [OPERAND, [_axis_size(axis)], np.array(axis, np.int32)]
+    return one_operator("SPLIT_V", inputs, [OPERAND], "SplitVOptions", numSplits=1)
 
 
-def squeeze(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    operand, result = graph.tensor((1, 1, 1), "float32"), graph.tensor((1, 1), "float32")
-    return [operand], graph.operator(
-        "SQUEEZE", [operand], [result], "SqueezeOptions", squeezeDims=[axis]
-    )
+def squeeze(axis: int) -> bytes:
+    return one_operator("SQUEEZE", [f32(1, 1, 1)], [f32(1, 1)], "SqueezeOptions",
+                        squeezeDims=[axis])  # fmt: skip
 
 
-def one_hot(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-    positions, result = graph.tensor(SHAPE, "int32"), graph.tensor((*SHAPE, 5), "float32")
-    on, off = (graph.constant(n, "float32") for n in (1, 0))
-    inputs = [positions, graph.constant(5), on, off]
-    return [positions], graph.operator("ONE_HOT", inputs, [result], "OneHotOptions", axis=axis)
+def one_hot(axis: int) -> bytes:
+    on, off = np.ones((), np.float32), np.zeros((), np.float32)
+    inputs = [(SHAPE, "int32"), np.array(5, np.int32), on, off]
+    return one_operator("ONE_HOT", inputs, [f32(*SHAPE, 5)], "OneHotOptions", axis=axis)
 
 
 def by_input(
     name: str, options: str | None = None, result_type: str = "float32", operand: str = "float32"
 ) -> Build:
     """An operator whose input 1 is its axis."""
-
-    def build(graph: Graph, axis: int) -> tuple[list[int], list[int]]:
-        operand_, result = graph.tensor(SHAPE, operand), graph.tensor(SHAPE, result_type)
-        axes = graph.constant(axis if name.startswith("ARG") or name == "CUMSUM" else [axis])
-        values = {"outputType": 2} if name.startswith("ARG") else {}
-        return [operand_], graph.operator(name, [operand_, axes], [result], options, **values)
-
-    return build
+    is_scalar, values = name.startswith("ARG") or name == "CUMSUM", {}
+    if name.startswith("ARG"):
+        values["outputType"] = 2
+    return lambda axis: one_operator(
+        name, [(SHAPE, operand), np.array(axis if is_scalar else [axis], np.int32)],
+        [(SHAPE, result_type)], options, **values,
+    )  # fmt: skip
 
 
 REDUCTIONS = ("MEAN", "SUM", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_PROD")
@@ -118,26 +101,21 @@ OPERATORS: dict[str, tuple[Build, range]] = {
 }
 
 
-def _model(build: Build, axis: int) -> bytes:
-    graph = Graph()
-    return graph.model(*build(graph, axis))
-
-
 @pytest.mark.parametrize("name", OPERATORS)
 def test_an_axis_outside_the_range_is_refused(name: str) -> None:
     build, valid = OPERATORS[name]
     for axis in (valid.start, valid.stop - 1):
-        write_module(read_tflite(_model(build, axis)), create_context())
+        write_module(read_tflite(build(axis)), create_context())
     for axis in (valid.start - 1, valid.stop, 5 * valid.stop):
         with pytest.raises(InputError, match=f"has the axis {axis} "):
-            write_module(read_tflite(_model(build, axis)), create_context())
+            write_module(read_tflite(build(axis)), create_context())
 
 
 @pytest.mark.parametrize("name", OPERATORS)
 def test_litert_has_the_same_range_of_axes(name: str) -> None:
     build, valid = OPERATORS[name]
     for axis, is_valid in ((valid.start, True), (valid.stop - 1, True), (valid.stop, False)):
-        data = _model(build, axis)
+        data = build(axis)
         read_tflite(data)
         refused = False
         try:
@@ -152,14 +130,12 @@ def test_litert_has_the_same_range_of_axes(name: str) -> None:
 
 def test_a_mask_that_another_mask_hides_is_read() -> None:
     """Dimensions that are taken away have no end, whatever end_mask says; LiteRT agrees."""
-    graph = Graph()
-    operand, result = graph.tensor((2, 3), "float32"), graph.tensor((), "float32")
-    bounds = [graph.constant(numbers) for numbers in ([1, 2], [2, 3], [1, 1])]
-    graph.operator("STRIDED_SLICE", [operand, *bounds], [result], "StridedSliceOptions",
-                   endMask=1, shrinkAxisMask=-1)  # fmt: skip
-    data = graph.model([operand], [result])
-    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    data = one_operator(
+        "STRIDED_SLICE", [f32(2, 3), [1, 2], [2, 3], [1, 1]], [f32()], "StridedSliceOptions",
+        endMask=1, shrinkAxisMask=-1,
+    )  # fmt: skip
+    model, x = read_tflite(data), np.arange(6, dtype=np.float32).reshape(2, 3)
     theirs = LiteRt(data)
     theirs([x])
-    (ours,) = Interpreter(read_tflite(data)).run(0, [x])
-    assert ours == theirs.tensor(result) == 5
+    (ours,) = Interpreter(model).run(0, [x])
+    assert ours == theirs.tensor(model.subgraphs[0].outputs[0].index) == 5

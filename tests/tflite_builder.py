@@ -177,6 +177,29 @@ class Graph:
         self._operators.append(operator)
         return list(outputs)
 
+    def apply(
+        self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], /, *options: Any,
+        **values: Any,
+    ) -> tuple[list[int], list[int]]:  # fmt: skip
+        """Add an operator with its tensors; return the numbers of its operands and its results.
+
+        A tensor is a tuple of arguments of `tensor`, a list (a constant of int32), an array (a
+        constant without a scale), or the number of a tensor. Constants are no operands.
+        """
+        numbers, operands = [], []
+        for each in inputs:
+            if isinstance(each, tuple):
+                numbers.append(self.tensor(*each))
+                operands += numbers[-1:] if len(each) < 4 else []
+            elif isinstance(each, (list, np.ndarray)):
+                array = np.asarray(each, None if isinstance(each, np.ndarray) else np.int32)
+                numbers.append(self.constant(array, array.dtype.name))
+            else:
+                numbers.append(each)
+                operands += [each] if each >= 0 else []
+        results = [each if isinstance(each, int) else self.tensor(*each) for each in outputs]
+        return operands, self.operator(name, numbers, results, *options, **values)
+
     def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The file."""
         import flatbuffers
@@ -194,3 +217,14 @@ class Graph:
         builder = flatbuffers.Builder(1024)
         builder.Finish(whole.Pack(builder), file_identifier=b"TFL3")
         return bytes(builder.Output())
+
+
+def f32(*shape: int) -> tuple[tuple[int, ...], str]:
+    """A tensor of floats, for `Graph.apply`."""
+    return shape, "float32"
+
+
+def one_operator(*arguments: Any, **values: Any) -> bytes:
+    """A model of one operator, of arguments of `Graph.apply`."""
+    graph = Graph()
+    return graph.model(*graph.apply(*arguments, **values))

@@ -81,8 +81,8 @@ def _report(files: tuple[str, ...], options: dict[str, Any], *, as_shards: bool 
     kind = read_report(files[0])["report"]
     if kind == "conformance":
         from ..conformance.merging import merge_reports
+        from ..conformance.report_files import finish
         from ..conformance.report_files import read_report as read
-        from ..conformance.reporting import finish
 
         reports = [(file, read(file)) for file in files]
         status = finish(merge_reports(reports) if as_shards else reports[0][1], **options)

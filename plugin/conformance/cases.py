@@ -40,7 +40,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Case:
-    """Something to check.
+    """A program or a text to check.
 
     Args:
         name: ``suite/add/i8-i8-to-i8``, ``stablehlo/add_qi8:main``, ``llvm/invalid.mlir:3``.
@@ -61,6 +61,10 @@ class Case:
     prepared: Prepared | None = None
     expected_errors: tuple[int, ...] | None = None
     location: str = "-"
+
+    def outcome(self, device: str, status: Status, message: str) -> Outcome:
+        """Return an outcome of the case without results."""
+        return Outcome(self.name, self.op, device, status, message=message)
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,11 @@ class Outcome:
     seconds: float = 0.0
     digest: str = ""
     replay: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The name and the device, which a report has once."""
+        return self.name, self.device
 
     @property
     def passes(self) -> bool:

@@ -84,17 +84,16 @@ def changes_between(before: Sequence[Outcome], now: Sequence[Outcome]) -> tuple[
     `_TIMES` more than that of all cases of its device that are in both runs: another machine, or
     a cache that is filled, is no change of a case.
     """
-    old = {(outcome.device, outcome.name): outcome for outcome in before}
-    new = {(outcome.device, outcome.name): outcome for outcome in now}
+    old = {outcome.key: outcome for outcome in before}
+    new = {outcome.key: outcome for outcome in now}
+    common = [(old[key], new[key]) for key in old.keys() & new.keys()]
     ratios = {
-        device: _ratio(
-            [(old[key], new[key]) for key in old.keys() & new.keys() if key[0] == device]
-        )
-        for device in {key[0] for key in new}
+        device: _ratio([pair for pair in common if pair[1].device == device])
+        for device in {outcome.device for outcome in now}
     }
     changes = []
     for key, outcome in new.items():
-        kind = _kind_of(old[key], outcome, ratios[key[0]]) if key in old else "new"
+        kind = _kind_of(old[key], outcome, ratios[outcome.device]) if key in old else "new"
         if kind is not None:
             changes.append(Change(kind, old.get(key), outcome))
     changes += [Change("removed", outcome, None) for key, outcome in old.items() if key not in new]

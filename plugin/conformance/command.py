@@ -38,9 +38,8 @@ from .report import (
     read_expected,
     updated_expected,
 )
-from .report_files import read_report
+from .report_files import read_report, write_files
 from .report_table import show_report
-from .reporting import write_files
 from .runner import DEVICES, Progress, machine, run_cases
 from .shards import Plan, plan_run
 from .suite import programs
@@ -56,7 +55,10 @@ def run(options: RunOptions) -> int:
     cases = _choose(options)
     plan = plan_run(cases, options.devices, options.part)
     if options.list:
-        _list(cases, plan)
+        names = {case.name for chosen in plan.chosen.values() for case in chosen}
+        for case in cases:
+            if plan.shard is None or case.name in names:
+                print(printable(case.name))
         return 0
     expected_file = Path(options.expected or EXPECTED_FILE)
     expected: Expected = {}
@@ -97,13 +99,9 @@ def run(options: RunOptions) -> int:
                         show(outcome)
 
                     run_cases(
-                        chosen,
-                        device,
-                        options.jobs,
-                        keep,
-                        cluster=options.cluster,
+                        chosen, device, options.jobs, keep, cluster=options.cluster,
                         machines=machines,
-                    )
+                    )  # fmt: skip
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a signal that ends the run
             total = sum(map(len, plan.chosen.values()))
             left = counted(total - len(outcomes), "result")
@@ -123,14 +121,6 @@ def run(options: RunOptions) -> int:
         write_report(str(expected_file), updated_expected(final.outcomes, expected))
         return 0
     return final.exit_status
-
-
-def _list(cases: Sequence[Case], plan: Plan) -> None:
-    """Print the names of the cases; of a part, those that it runs on one of the devices."""
-    names = {case.name for chosen in plan.chosen.values() for case in chosen}
-    for case in cases:
-        if plan.shard is None or case.name in names:
-            print(printable(case.name))
 
 
 def _describe(options: RunOptions, cases: Sequence[Case], expected: Expected, plan: Plan) -> Run:

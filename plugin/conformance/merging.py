@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from ..errors import InputError, printable, quoted
 from .cases import Outcome
-from .report import Judgement, Report, Run
+from .report import Judgement, Report
 
 _SAME = ("filter", "random", "strict", "cases", "expected")
 """The fields of `Run` that all reports have in common, the versions and the devices aside."""
@@ -63,14 +63,12 @@ def merge_reports(named: Sequence[_Named]) -> Report:
 def _check_same(first: _Named, other: _Named) -> None:
     (name, report), (other_name, other_report) = first, other
     run, other_run = report.run, other_report.run
-    differ = [
-        f"{package} {other_run.versions.get(package, 'none')}, not {version}"
-        for package, version in {
-            **dict.fromkeys(other_run.versions, "none"),
-            **run.versions,
-        }.items()
-        if other_run.versions.get(package, "none") != version
+    packages = dict.fromkeys((*other_run.versions, *run.versions))
+    pairs = [
+        (package, *(each.versions.get(package, "none") for each in (run, other_run)))
+        for package in packages
     ]
+    differ = [f"{package} {new}, not {old}" for package, old, new in pairs if old != new]
     if differ:
         raise InputError(
             f"{quoted(other_name)} was made with other versions than {quoted(name)}: "
@@ -95,15 +93,12 @@ def _check_devices(firsts: Sequence[_Named]) -> None:
     for name, report in firsts:
         for device in report.run.devices:
             if device in seen:
+                listed = ", ".join(map(quoted, report.run.devices))
                 raise InputError(
-                    f"{quoted(name)} is of a run on {_listed(report.run)}, and "
+                    f"{quoted(name)} is of a run on {listed}, and "
                     f"{quoted(seen[device])} of another one with {quoted(device)}"
                 )
             seen[device] = name
-
-
-def _listed(run: Run) -> str:
-    return ", ".join(quoted(device) for device in run.devices)
 
 
 def _merge_parts(group: Sequence[_Named]) -> Report:
@@ -141,12 +136,12 @@ def _merge_parts(group: Sequence[_Named]) -> Report:
             if number in numbered:
                 raise InputError(f"{quoted(name)} has results that another part has, too")
             numbered[number] = outcome
-    if len({(o.name, o.device) for o in numbered.values()}) != len(numbered):
+    if len({outcome.key for outcome in numbered.values()}) != len(numbered):
         raise InputError(f"{quoted(first_name)} and another part have the same results")
     if not missing and len(numbered) != first.run.total:
         missing = [f"{first.run.total - len(numbered)} of {first.run.total} results"]
     failed, newly = (
-        {(o.name, o.device) for _, report in group for o in getattr(report.judgement, field)}
+        {o.key for _, report in group for o in getattr(report.judgement, field)}
         for field in ("regressions", "newly_passing")
     )
     outcomes = [numbered[number] for number in sorted(numbered)]
@@ -155,8 +150,8 @@ def _merge_parts(group: Sequence[_Named]) -> Report:
         tuple(outcomes),
         tuple(sorted(numbered)),
         Judgement(
-            tuple(o for o in outcomes if (o.name, o.device) in failed),
-            tuple(o for o in outcomes if (o.name, o.device) in newly),
+            tuple(outcome for outcome in outcomes if outcome.key in failed),
+            tuple(outcome for outcome in outcomes if outcome.key in newly),
         ),
         tuple(sorted({machine for _, report in group for machine in report.machines})),
         missing=tuple(missing),

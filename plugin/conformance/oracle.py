@@ -29,8 +29,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .program import DTYPES, Array, Attributes, Program, Quantized, Tensor
-from .semantics import OPERATIONS, Operation
+from .program import DTYPES, Array, Program, Quantized, Tensor
+from .semantics import OPERATIONS
 
 TIE = 1e-6
 """Tie tolerance in quantization steps: within it the neighbor is accepted, too."""
@@ -93,7 +93,7 @@ def dequantize(
         stored: ``q``.
         element: the quantized type.
         rounded: True to round difference and product to the expressed type.
-        at_once: True to round the product only, not the difference.
+        rounds_only_product: with `rounded`, round the product only, not the difference.
     """
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
@@ -168,8 +168,9 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
         assert isinstance(element, Quantized)
         real = dequantize(inputs[0], element, rounded=True)
         return [Golden(real.astype(DTYPES[element.expressed]))]
-    if program.oracle in _STORED:
-        return [Golden(value) for value in _STORED[program.oracle](inputs, program.attributes)]
+    if program.oracle == "bitcast_convert":  # the stored bits under another dtype
+        stored = inputs[0].view(program.attributes["dtype"])
+        return [Golden(stored.reshape(inputs[0].shape))]
     exact, letter, once = (
         compute(program, inputs, rounded, rounds_only_product=rounds_only_product)
         for rounded, rounds_only_product in ((False, False), (True, False), (True, True))
@@ -192,7 +193,7 @@ def real_inputs(
     Args:
         program: their program.
         inputs: storage values of quantized arguments.
-        rounded, at_once: see `dequantize`.
+        rounded, rounds_only_product: see `dequantize`.
     """
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):
@@ -201,7 +202,8 @@ def real_inputs(
                 dequantize(array, tensor.element, rounded, rounds_only_product=rounds_only_product)
             )
         else:
-            reals.append(array.astype(np.float64) if _is_float(array) else array)
+            is_float = array.dtype.kind == "f" or array.dtype == DTYPES["bf16"]
+            reals.append(array.astype(np.float64) if is_float else array)
     return reals
 
 
@@ -219,10 +221,6 @@ def compute(
             real_inputs(program, inputs, rounded, rounds_only_product=rounds_only_product),
             program.attributes,
         )
-
-
-def _is_float(array: Array) -> bool:
-    return array.dtype.kind == "f" or array.dtype == DTYPES["bf16"]
 
 
 def _golden(
@@ -252,12 +250,3 @@ def _golden(
     with np.errstate(all="ignore"):
         (total,) = OPERATIONS[program.oracle](magnitudes, program.attributes)
     return Golden(value, bound=np.asarray(terms * _EPSILON[element] * np.abs(total)))
-
-
-def _bits(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    """``bitcast_convert``: the stored bits under another dtype."""
-    return [inputs[0].view(attributes["dtype"]).reshape(inputs[0].shape)]
-
-
-_STORED: dict[str, Operation] = {"bitcast_convert": _bits}
-"""Operations on stored values."""

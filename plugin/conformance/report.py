@@ -112,12 +112,13 @@ class Report:
     @property
     def failures(self) -> tuple[Outcome, ...]:
         """The outcomes for which the run fails, in order."""
-        failed = {*_keys(self.judgement.regressions)}
+        failed = [*self.judgement.regressions]
         if self.run.strict:
-            failed |= {*_keys(self.judgement.newly_passing)}
+            failed += self.judgement.newly_passing
         if self.comparison is not None:
-            failed |= {*_keys(self.comparison.failures)}
-        return tuple(outcome for outcome in self.outcomes if _key(outcome) in failed)
+            failed += self.comparison.failures
+        keys = {outcome.key for outcome in failed}
+        return tuple(outcome for outcome in self.outcomes if outcome.key in keys)
 
     @property
     def exit_status(self) -> int:
@@ -135,24 +136,16 @@ class Report:
                 not gone.
             same_bits: whether a result with other bits is a failure.
         """
-        now = {*_keys(self.outcomes)}
+        now = {outcome.key for outcome in self.outcomes}
         old = [
             outcome
             for outcome in before.outcomes
-            if _key(outcome) in now
+            if outcome.key in now
             or (outcome.device in self.run.devices and is_chosen(outcome.name))
         ]
         changes = changes_between(old, self.outcomes)
         comparison = Comparison(before.run, before.machines, changes, same_bits)
         return replace(self, comparison=comparison)
-
-
-def _key(outcome: Outcome) -> tuple[str, str]:
-    return outcome.name, outcome.device
-
-
-def _keys(outcomes: Sequence[Outcome]) -> list[tuple[str, str]]:
-    return [_key(outcome) for outcome in outcomes]
 
 
 def digest_of_cases(cases: Sequence[Case]) -> str:

@@ -33,6 +33,7 @@ from ..errors import Place, quoted
 from .cases import Outcome, Status
 from .options import MOST_SHARDS, Shard
 from .report import Comparison, Judgement, Report, Run
+from .report_table import show_report
 
 _KIND = "conformance"
 
@@ -87,22 +88,18 @@ def to_junit(report: Report) -> bytes:
     What fails the run is a failure; another case that does not pass is skipped, with its reason.
     A part that is missing is a failure of the suite ``shards``.
     """
-    failures = {(o.name, o.device) for o in report.failures}
+    failures = {o.key for o in report.failures}
     changes = report.comparison.changes if report.comparison is not None else ()
-    texts = {
-        (c.now.name, c.now.device): c.text
-        for c in changes
-        if c.now is not None and c.has_other_bits
-    }
+    texts = {c.now.key: c.text for c in changes if c.now is not None and c.has_other_bits}
     cases = []
     for o in report.outcomes:
-        failed = (o.name, o.device) in failures
+        failed = o.key in failures
         is_skipped = not o.passes and not failed
         message = f"expected {o.status}: {o.message}" if is_skipped else o.message
         kind: str = o.status
         if failed and o.passes:
-            kind = "other bits" if (o.name, o.device) in texts else "passes"
-            message = texts.get((o.name, o.device), "it is not expected to pass")
+            kind = "other bits" if o.key in texts else "passes"
+            message = texts.get(o.key, "it is not expected to pass")
         cases.append(
             reports.Case(
                 o.device, f"{o.device}.{o.op}", o.name, o.seconds, kind if failed else None,
@@ -134,7 +131,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     numbers = [result.count("number") for result in results]
     if len(set(numbers)) != len(numbers) or max(numbers, default=-1) >= run.total:
         values.fail(f"has a number of a result twice, or one beyond the {run.total} of the run")
-    by_name = {(outcome.name, outcome.device): outcome for outcome in outcomes}
+    by_name = {outcome.key: outcome for outcome in outcomes}
     if len(by_name) != len(outcomes):
         values.fail("has a case twice on one device")
     if any(outcome.device not in run.devices for outcome in outcomes):
@@ -200,3 +197,50 @@ def _named(
             values.fail(f"names an unknown result in '{field}'")
         named.append(outcome)
     return tuple(named)
+
+
+# -- the command ``subquant report`` ---------------------------------------------------------------
+
+
+def finish(
+    report: Report,
+    *,
+    json: str | None,
+    junit: str | None,
+    against: str | None,
+    same_bits: bool,
+) -> int:
+    """Compare, show and write a report.
+
+    Args:
+        report: the report.
+        json, junit: files to write.
+        against: the file of an earlier report, which it is compared with.
+        same_bits: fail also if results have other bits than in that one.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SubquantError: a file cannot be read or written, or has another form.
+    """
+    if against is not None:
+        before = read_report(against)
+        # The cases that another filter would have chosen are unknown.
+        is_same = before.run.filter == report.run.filter
+        report = report.compared(before, is_chosen=lambda name: is_same, same_bits=same_bits)
+    show_report(report)
+    write_files(report, json, junit)
+    return report.exit_status
+
+
+def write_files(report: Report, json: str | None, junit: str | None) -> None:
+    """Write a report as JSON and as JUnit XML, each if a file is given.
+
+    Raises:
+        InputError: a file cannot be written.
+    """
+    if json:
+        reports.write_report(json, to_json(report))
+    if junit:
+        reports.write_report(junit, to_junit(report))

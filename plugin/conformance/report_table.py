@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import counted, printable
 from .cases import PASSING, Outcome
-from .changes import KINDS, Change
+from .changes import KINDS
 from .report import Comparison, Report
 
 if TYPE_CHECKING:
@@ -85,18 +85,17 @@ def _show_comparison(console: Console, report: Report, comparison: Comparison) -
             table.add_row(kind, *(str(counts[kind, device] or "-") for device in devices))
     console.print(table)
     for kind in KINDS:
-        chosen = [change for change in changes if change.kind == kind]
-        _show_list(console, kind, [(_line(change), _replay_of(change)) for change in chosen])
-
-
-def _line(change: Change) -> str:
-    return f"{change.outcome.name} on {change.outcome.device}: {change.text}"
-
-
-def _replay_of(change: Change) -> str:
-    """Return the replay command of a changed case, if a replay can show the change."""
-    now = change.now if change.kind in ("regressed", "other status", "other numbers") else None
-    return now.replay if now is not None else ""
+        # A replay can show these changes.
+        has_replay = kind in ("regressed", "other status", "other numbers")
+        rows = [
+            (
+                f"{change.outcome.name} on {change.outcome.device}: {change.text}",
+                change.now.replay if has_replay and change.now is not None else "",
+            )
+            for change in changes
+            if change.kind == kind
+        ]
+        _show_list(console, kind, rows)
 
 
 def render_table(outcomes: Sequence[Outcome]) -> Table:

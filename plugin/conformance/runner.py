@@ -25,10 +25,10 @@ from ..errors import SubquantError, UnsupportedError
 from ..isolation.child import ReportStep
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import set_wall_time_limit
-from .batches import batches_of
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
 from .oracle import ROUNDED, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
+from .shards import batches_of
 
 if TYPE_CHECKING:  # imported when a process runs programs
     from ..compiler.compile_options import CompileOptions
@@ -84,7 +84,7 @@ def run_cases(
                 if machines is not None:
                     machines.add(done.value["machine"])
             elif done.worker:  # the worker ended, several times
-                results = _crashes(batch, device, done.error.message)
+                results = [each.outcome(device, "crash", done.error.message) for each in batch]
             else:
                 raise done.error
             for outcome in results:
@@ -92,10 +92,6 @@ def run_cases(
                 if progress is not None:
                     progress(outcome)
     return [outcomes[case.name] for case in cases if case.name in outcomes]
-
-
-def _crashes(batch: Sequence[Case], device: str, message: str) -> list[Outcome]:
-    return [Outcome(case.name, case.op, device, "crash", message=message) for case in batch]
 
 
 # -- a task ---------------------------------------------------------------------------------------
@@ -118,8 +114,7 @@ def run_batch(
     """
     batch: Sequence[Case] = pickle.loads(blobs[0])
     try:
-        value, _ = call(_IN_CHILD, arguments, blobs, is_quiet=True)
-        outcomes = value
+        outcomes, _ = call(_IN_CHILD, arguments, blobs, is_quiet=True)
     except ChildEnded as ended:
         if len(batch) > 1:
             outcomes = []
@@ -130,7 +125,7 @@ def run_batch(
             words = ended.output_tail.strip().splitlines()
             how = f"no more {ended.exhausted}" if ended.exhausted else ended.cause
             message = f"the process ended ({how}): {words[0] if words else 'no message'}"
-            outcomes = [asdict(each) for each in _crashes(batch, arguments["device"], message)]
+            outcomes = [asdict(batch[0].outcome(arguments["device"], "crash", message))]
     return {"outcomes": outcomes, "machine": machine()}, []
 
 
@@ -174,7 +169,7 @@ class _Runner:
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{Path(frame.filename).name}:{frame.lineno}"
             message = f"{type(error).__name__} at {where}: {error}"
-            return [Outcome(batch[0].name, batch[0].op, self.device, "crash", message=message)]
+            return [batch[0].outcome(self.device, "crash", message)]
 
     def run(self, batch: Sequence[Case]) -> list[Outcome]:
         if self.device == "interpreter":
@@ -202,9 +197,10 @@ class _Runner:
                 return [_failure(batch[0][0], self.device, error)]
             middle = len(batch) // 2
             return [*self._run(batch[:middle]), *self._run(batch[middle:])]
-        outcomes = []
-        for number, (case, prepared) in enumerate(batch):
-            outcomes.append(self._call(case, prepared, executable[f"case_{number}"]))
+        outcomes = [
+            self._call(case, prepared, executable[f"case_{number}"])
+            for number, (case, prepared) in enumerate(batch)
+        ]
         share = (time.monotonic() - start) / len(batch)
         return [replace(outcome, seconds=share) for outcome in outcomes]
 
@@ -231,7 +227,7 @@ class _Runner:
         for number, (one, *further) in enumerate(zip(first, *repeated, strict=True)):
             if any(result.tobytes() != one.tobytes() for result in further):
                 message = f"result {number} of a repeated call differs from the first call's"
-                return Outcome(case.name, case.op, self.device, "wrong", message=message)
+                return case.outcome(self.device, "wrong", message)
         return _judge(case, self.device, first, prepared)
 
     def _interpret(self, case: Case, device: str) -> Outcome:
@@ -285,11 +281,10 @@ def _judge(case: Case, device: str, results: list[Array], prepared: Prepared) ->
 
 
 def _failure(case: Case, device: str, error: SubquantError) -> Outcome:
-    located = error.place is not None and error.place.line > 0
-    status: Status = "error"
-    if isinstance(error, UnsupportedError) and located:
-        status = "unsupported"
-    return Outcome(case.name, case.op, device, status, message=str(error).splitlines()[0])
+    is_located = error.place is not None and error.place.line > 0
+    is_unsupported = isinstance(error, UnsupportedError) and is_located
+    status: Status = "unsupported" if is_unsupported else "error"
+    return case.outcome(device, status, str(error).splitlines()[0])
 
 
 def _lower(case: Case, device: str) -> Outcome:
@@ -303,17 +298,13 @@ def _lower(case: Case, device: str) -> Outcome:
         return _failure(case, device, error)
     left = re.search(r"!quant[.<][^\n]*", re.sub(r"subquant\.function_type = [^\n]*", "", lowered))
     if left is not None:
-        message = f"a quantized type is left: {left.group()[:120]}"
-        return Outcome(case.name, case.op, device, "wrong", message=message)
-    return Outcome(case.name, case.op, device, "legalized")
+        return case.outcome(device, "wrong", f"a quantized type is left: {left.group()[:120]}")
+    return case.outcome(device, "legalized", "")
 
 
 def _verdict(case: Case, device: str) -> Outcome:
     """Accept or refuse a text as its ``expected-error`` comments say."""
     from ..compiler.compilation import compile_to_bytes
-
-    def outcome(status: Status, message: str = "") -> Outcome:
-        return Outcome(case.name, case.op, device, status, message=message)
 
     try:
         compile_to_bytes(prepare(case).text, emit="mlir", reproducer=os.devnull)
@@ -321,15 +312,17 @@ def _verdict(case: Case, device: str) -> Outcome:
         first = str(error).splitlines()[0]
         line = error.place.line if error.place is not None else 0
         if not line:
-            return outcome("error", f"refused without a place: {first}")
+            return case.outcome(device, "error", f"refused without a place: {first}")
         if case.expected_errors is None:
             if isinstance(error, UnsupportedError):
-                return outcome("refused", first)
-            return outcome("wrong", f"refused as invalid, and it is valid: {first}")
+                return case.outcome(device, "refused", first)
+            message = f"refused as invalid, and it is valid: {first}"
+            return case.outcome(device, "wrong", message)
         if line not in case.expected_errors:
             numbers = ", ".join(map(str, case.expected_errors))
-            return outcome("wrong", f"expected an error on line {numbers}, got: {first}")
-        return outcome("pass")
+            message = f"expected an error on line {numbers}, got: {first}"
+            return case.outcome(device, "wrong", message)
+        return case.outcome(device, "pass", "")
     if case.expected_errors is None:
-        return outcome("pass")
-    return outcome("wrong", "accepted, and an error is expected")
+        return case.outcome(device, "pass", "")
+    return case.outcome(device, "wrong", "accepted, and an error is expected")

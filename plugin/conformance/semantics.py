@@ -7,8 +7,7 @@ names where it has them, and returns a list of arrays. No quantized type is know
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
-from typing import SupportsFloat
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -58,18 +57,11 @@ def _compare(inputs: list[Array], attributes: Attributes) -> list[Array]:
     return [np.asarray(_COMPARE[attributes["direction"]](*inputs))]
 
 
-# -- contractions ---------------------------------------------------------------------------------
-
-
 # -- reductions -----------------------------------------------------------------------------------
 
 _BODIES: dict[str, np.ufunc] = {
     "add": np.add, "maximum": np.maximum, "minimum": np.minimum, "multiply": np.multiply,
 }  # fmt: skip
-
-
-def _fold(body: str, x: Array, init: SupportsFloat, axes: tuple[int, ...]) -> Array:
-    return np.asarray(_BODIES[body].reduce(x, axis=axes, initial=float(init)))
 
 
 def _reduce(inputs: list[Array], attributes: Attributes) -> list[Array]:
@@ -83,43 +75,36 @@ def _reduce(inputs: list[Array], attributes: Attributes) -> list[Array]:
             np.maximum(values.max(axis), inputs[2]),
             np.take_along_axis(indices, np.expand_dims(best, axis), axis).squeeze(axis),
         ]
-    pairs = zip(inputs[:half], inputs[half:], strict=True)
-    return [_fold(attributes["body"], x, init, axes) for x, init in pairs]
-
-
-def _windows(x: Array, attributes: Attributes, fill: float) -> tuple[Array, list[int]]:
-    """Pad and dilate the operand; return it and the extents of the result."""
-    rank = x.ndim
-    dims = attributes["window_dimensions"]
-    window_dilations = attributes.get("window_dilations", (1,) * rank)
-    strides = attributes.get("window_strides", (1,) * rank)
-    for axis in range(rank):
-        x = dilate(x, axis, attributes.get("base_dilations", (1,) * rank)[axis], fill)
-        x = pad_axis(x, axis, attributes.get("padding", ((0, 0),) * rank)[axis], fill)
-    spans = [(k - 1) * d + 1 for k, d in zip(dims, window_dilations, strict=True)]
-    extents = [
-        (n - span) // s + 1 if n >= span else 0
-        for n, span, s in zip(x.shape, spans, strides, strict=True)
+    function = _BODIES[attributes["body"]]
+    return [
+        np.asarray(function.reduce(x, axis=axes, initial=float(init)))
+        for x, init in zip(inputs[:half], inputs[half:], strict=True)
     ]
-    return x, extents
 
 
 def _reduce_window(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    half = len(inputs) // 2
+    half, sizes = len(inputs) // 2, attributes["window_dimensions"]
+    ones = (1,) * len(sizes)
+    strides = attributes.get("window_strides", ones)
+    dilations = attributes.get("window_dilations", ones)
+    base_dilations = attributes.get("base_dilations", ones)
+    padding = attributes.get("padding", ((0, 0),) * len(sizes))
+    spans = [(k - 1) * d + 1 for k, d in zip(sizes, dilations, strict=True)]
     results = []
     for x, init in zip(inputs[:half], inputs[half:], strict=True):
-        rank = x.ndim
-        strides = attributes.get("window_strides", (1,) * rank)
-        dilations = attributes.get("window_dilations", (1,) * rank)
-        padded, extents = _windows(x, attributes, float(init))
-        ufunc = _BODIES[attributes["body"]]
+        for axis, (dilation, ends) in enumerate(zip(base_dilations, padding, strict=True)):
+            x = pad_axis(dilate(x, axis, dilation, float(init)), axis, ends, float(init))
+        extents = [
+            (n - span) // s + 1 if n >= span else 0
+            for n, span, s in zip(x.shape, spans, strides, strict=True)
+        ]
         total = np.full(extents, float(init))
-        for offset in itertools.product(*(range(k) for k in attributes["window_dimensions"])):
+        for offset in itertools.product(*map(range, sizes)):
             cut = tuple(
                 slice(o * d, o * d + (n - 1) * s + 1 if n else o * d, s)
                 for o, d, n, s in zip(offset, dilations, extents, strides, strict=True)
             )
-            total = ufunc(total, padded[cut])
+            total = _BODIES[attributes["body"]](total, x[cut])
         results.append(total)
     return results
 
@@ -185,10 +170,6 @@ def _batch_norm_grad(inputs: list[Array], attributes: Attributes) -> list[Array]
 # -- moving data ----------------------------------------------------------------------------------
 
 
-def _identity(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    return inputs
-
-
 def _broadcast_in_dim(inputs: list[Array], attributes: Attributes) -> list[Array]:
     x, shape = inputs[0], attributes["shape"]
     form = [1] * len(shape)
@@ -204,26 +185,22 @@ def _pad(inputs: list[Array], attributes: Attributes) -> list[Array]:
     return [x]
 
 
-def _slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    return [inputs[0][tuple(slice(*triple) for triple in attributes["slices"])]]
+def _clamped_slices(x: Array, starts: Sequence[Array], sizes: Sequence[int]) -> tuple[slice, ...]:
+    """Return slices of the sizes, with starts clamped so that each slice is inside."""
+    bounded = [
+        min(max(int(start), 0), n - size)
+        for start, n, size in zip(starts, x.shape, sizes, strict=True)
+    ]
+    return tuple(slice(start, start + n) for start, n in zip(bounded, sizes, strict=True))
 
 
 def _dynamic_slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
-    x, sizes = inputs[0], attributes["sizes"]
-    starts = [
-        min(max(int(start), 0), n - size)
-        for start, n, size in zip(inputs[1:], x.shape, sizes, strict=True)
-    ]
-    return [x[tuple(slice(s, s + size) for s, size in zip(starts, sizes, strict=True))]]
+    return [inputs[0][_clamped_slices(inputs[0], inputs[1:], attributes["sizes"])]]
 
 
 def _dynamic_update_slice(inputs: list[Array], attributes: Attributes) -> list[Array]:
     x, update = inputs[0].copy(), inputs[1]
-    starts = [
-        min(max(int(start), 0), n - size)
-        for start, n, size in zip(inputs[2:], x.shape, update.shape, strict=True)
-    ]
-    x[tuple(slice(s, s + n) for s, n in zip(starts, update.shape, strict=True))] = update
+    x[_clamped_slices(x, inputs[2:], update.shape)] = update
     return [x]
 
 
@@ -370,13 +347,15 @@ OPERATIONS: dict[str, Operation] = {
     "get_dimension_size": lambda inputs, attributes: [
         np.asarray(inputs[0].shape[attributes["dimension"]], np.int32)
     ],
-    "identity": _identity,
+    "identity": lambda inputs, attributes: inputs,
     "iota": _iota,
     "pad": _pad,
     "reshape": lambda inputs, attributes: [inputs[0].reshape(attributes["shape"])],
     "reverse": lambda inputs, attributes: [np.flip(inputs[0], attributes["dimensions"])],
     "scatter": _scatter,
-    "slice": _slice,
+    "slice": lambda inputs, attributes: [
+        inputs[0][tuple(slice(*triple) for triple in attributes["slices"])]
+    ],
     "sort": _sort,
     "transpose": lambda inputs, attributes: [inputs[0].transpose(attributes["permutation"])],
     "values": lambda inputs, attributes: [np.asarray(attributes["value"], np.float64)],

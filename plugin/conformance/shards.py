@@ -1,4 +1,7 @@
-"""Division of a run into shards, on which independent machines agree.
+"""Division of a run into batches and shards, on which independent machines agree.
+
+A batch holds cases of a device that are compiled as one module: IREE's compiler takes most of the
+time and starts anew for each module. Batches depend only on the cases of the whole run.
 
 A shard (`Shard`) runs whole batches of the undivided run, so that the shards together have its
 results, and find the same executables in a cache. The shard of a batch depends only on the cases,
@@ -15,9 +18,35 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .batches import applies, batches_of
 from .cases import Case
 from .options import Shard
+
+BATCH = 12
+"""The number of cases that are compiled in one module."""
+
+
+def applies(case: Case, device: str) -> bool:
+    """Return True if a case runs on a device."""
+    if case.kind != "run":  # the same for every device: done once
+        return device == "llvm-cpu"
+    return device != "interpreter" or case.program is None or case.program.interpreted
+
+
+def batches_of(cases: Sequence[Case], device: str) -> list[tuple[Case, ...]]:
+    """Return the cases that apply to a device, in batches.
+
+    Cases of one kind are together: what fails, fails together, and executables stay small.
+    """
+    by_kind: dict[tuple[str, str], list[Case]] = {}
+    for case in cases:
+        if applies(case, device):
+            group = (case.kind, case.op if case.program is None else "suite")
+            by_kind.setdefault(group, []).append(case)
+    return [
+        tuple(group[start : start + BATCH])
+        for group in by_kind.values()
+        for start in range(0, len(group), BATCH)
+    ]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -127,12 +126,6 @@ def _in_parts(text: str) -> str:
     return _COMPLEX_CONSTANT.sub(constant, _COMPLEX_CHECK.sub(check, text))
 
 
-@dataclass(frozen=True)
-class _Check:
-    value: Value
-    golden: Golden
-
-
 def function_case(function: Operation, name: str) -> Case:
     """Turn a function with constants and checks into one with arguments and results.
 
@@ -154,7 +147,7 @@ def function_case(function: Operation, name: str) -> Case:
         raise InputError("has no check of its results; expected a file of StableHLO", function)
     ending = operations[-1]
     with ir.InsertionPoint(ending), ending.location:
-        returned = create("func.return", [check.value for check in checks])
+        returned = create("func.return", [value for value, _ in checks])
     ending.erase()
     for operation in operations[:-1]:
         if _is_check(operation):
@@ -167,21 +160,14 @@ def function_case(function: Operation, name: str) -> Case:
         function.attributes["function_type"] = ir.TypeAttr.get(signature)
         function.attributes["sym_name"] = ir.StringAttr.get(SYMBOL)
     text = function.get_asm(use_local_scope=True)
-    return Case(name, op, prepared=Prepared(text, inputs, [check.golden for check in checks]))
+    return Case(name, op, prepared=Prepared(text, inputs, [golden for _, golden in checks]))
 
 
 _NOT_TESTED = (
-    "func.return",
-    "stablehlo.bitcast_convert",
-    "stablehlo.complex",
-    "stablehlo.constant",
-    "stablehlo.imag",
-    "stablehlo.real",
-    "stablehlo.reshape",
-    "stablehlo.transpose",
-    "stablehlo.uniform_dequantize",
-    "stablehlo.uniform_quantize",
-)
+    "func.return", "stablehlo.bitcast_convert", "stablehlo.complex", "stablehlo.constant",
+    "stablehlo.imag", "stablehlo.real", "stablehlo.reshape", "stablehlo.transpose",
+    "stablehlo.uniform_dequantize", "stablehlo.uniform_quantize",
+)  # fmt: skip
 """Helper operations of a function, which are not under test."""
 
 
@@ -191,23 +177,24 @@ def _is_check(operation: Operation) -> bool:
     return str(operation.name).startswith("check.")
 
 
-def _read_check(operation: Operation) -> _Check:
+def _read_check(operation: Operation) -> tuple[Value, Golden]:
+    """Return the value that a check operation checks, and the golden."""
     if operation.name == "stablehlo.custom_call":
         left, right = operation.operands
         golden, value = (left, right) if constant_attribute(left) is not None else (right, left)
         attribute = constant_attribute(golden)
         if attribute is None:
             raise InputError("compares with no constant", operation)
-        return _Check(value, Golden(array_of(attribute)))
+        return value, Golden(array_of(attribute))
     if operation.name not in _CHECKS or "value" not in operation.attributes:
         raise InputError("is a check that is not known; expected check.eq or a constant", operation)
     expected = array_of(operation.attributes["value"])
     if operation.name == "check.expect_eq_const":
-        return _Check(operation.operands[0], Golden(expected))
+        return operation.operands[0], Golden(expected)
     tolerance = _TOLERANCE
     if "tolerance" in operation.attributes:
         tolerance = float(operation.attributes["tolerance"].value)
-    return _Check(operation.operands[0], Golden(expected, bound=np.full(expected.shape, tolerance)))
+    return operation.operands[0], Golden(expected, bound=np.full(expected.shape, tolerance))
 
 
 def _constants_to_arguments(function: Operation, block: ir.Block) -> list[Array]:

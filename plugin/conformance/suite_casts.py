@@ -7,41 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .program import DTYPES, Array, Program, Quantized, Tensor
-from .suite_types import (
-    SHAPES,
-    TYPES,
-    generic,
-    split,
-    tensor,
-)
+from .program import DTYPES, Program, Quantized, Tensor
+from .suite_types import SHAPES, TYPES, generic, split, tensor
 
 _SPECIAL = (
-    0.0,
-    -0.0,
-    1.0,
-    -1.0,
-    float("inf"),
-    float("-inf"),
-    float("nan"),
-    1e10,
-    -1e10,
-    0.05,
-    0.1,
-    0.15,
-    0.125,
-    0.25,
-    0.375,
-    -0.125,
-    2.5,
-    3.5,
-    6.3,
-    -6.3,
-    1e-40,
-    65504.0,
-    0.3,
-    100.0,
-)
+    0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"), 1e10, -1e10, 0.05, 0.1, 0.15,
+    0.125, 0.25, 0.375, -0.125, 2.5, 3.5, 6.3, -6.3, 1e-40, 65504.0, 0.3, 100.0,
+)  # fmt: skip
 
 QUANTIZE = (
     "f32 > i8", "f32 > i8b", "f32 > i8f", "f32 > i8n", "f32 > i8p", "f32 > u8", "f32 > u8b",
@@ -95,17 +67,13 @@ def _cast(
                    interpreted=False, **more)  # fmt: skip
 
 
-def _special(element: str) -> Array:
-    with np.errstate(over="ignore"):
-        return np.array(_SPECIAL).astype(DTYPES[element])
-
-
 def casts() -> Iterator[Program]:
     """Yield casts to, from and between quantized types of every granularity."""
     size = (len(_SPECIAL),)
     for row in QUANTIZE:
         (source,), (target,) = split(row)
-        inputs = {0: _special(source)}
+        with np.errstate(over="ignore"):
+            inputs = {0: np.array(_SPECIAL).astype(DTYPES[source])}
         for op in ("uniform_quantize", "quant.qcast"):
             yield _cast(op, f"{target}-special", tensor(size, source), tensor(size, target),
                         "uniform_quantize", inputs=inputs)  # fmt: skip
@@ -127,23 +95,22 @@ def casts() -> Iterator[Program]:
         yield _cast("uniform_quantize", f"{source}-to-{target}", tensor((64,), source),
                     tensor((64,), target), "identity")  # fmt: skip
     for name, (element, dims) in (_PER_AXIS | _BLOCKS).items():
-        ops = ("uniform_quantize", "quant.qcast") if not element.blocks else ("quant.qcast",)
-        backs = ("uniform_dequantize", "quant.dcast") if not element.blocks else ("quant.dcast",)
+        # StableHLO's operations have no sub-channel types.
+        ops = ("quant.qcast",) if element.blocks else ("uniform_quantize", "quant.qcast")
+        backs = ("quant.dcast",) if element.blocks else ("uniform_dequantize", "quant.dcast")
+        variant = f"blocks-{name}" if element.blocks else f"axis-{name}"
+        reals, stored = Tensor(dims, element.expressed), Tensor(dims, element)
         for op in ops:
-            yield _cast(op, f"axis-{name}" if not element.blocks else f"blocks-{name}",
-                        Tensor(dims, element.expressed), Tensor(dims, element),
-                        "uniform_quantize", inputs={0: (-20.0, 20.0)})  # fmt: skip
+            yield _cast(op, variant, reals, stored, "uniform_quantize", inputs={0: (-20.0, 20.0)})
         for op in backs:
-            yield _cast(op, f"axis-{name}" if not element.blocks else f"blocks-{name}",
-                        Tensor(dims, element), Tensor(dims, element.expressed),
-                        "uniform_dequantize")  # fmt: skip
+            yield _cast(op, variant, stored, reals, "uniform_dequantize")
     other = Quantized("i8", (0.2, 0.1, 0.4), (0, 5, -100), axis=0)
-    yield _cast("uniform_quantize", "axis-to-axis", Tensor((3, 32), _AXIS0), Tensor((3, 32), other),
-                "identity")  # fmt: skip
-    yield _cast("uniform_quantize", "axis-to-tensor", Tensor((3, 32), _AXIS0),
-                tensor((3, 32), "i8"), "identity")  # fmt: skip
-    yield _cast("uniform_quantize", "tensor-to-axis", tensor((3, 32), "i8"),
-                Tensor((3, 32), _AXIS0), "identity")  # fmt: skip
     moved = Quantized("i8", (0.1, 0.25, 0.5, 0.7), (3, -4, 0, 1), axis=1)
-    yield _cast("uniform_quantize", "axis-moves", Tensor((3, 4), _AXIS0), Tensor((3, 4), moved),
-                "identity")  # fmt: skip
+    rows = Tensor((3, 32), _AXIS0)
+    for variant, operand, result in (
+        ("axis-to-axis", rows, Tensor((3, 32), other)),
+        ("axis-to-tensor", rows, tensor((3, 32), "i8")),
+        ("tensor-to-axis", tensor((3, 32), "i8"), rows),
+        ("axis-moves", Tensor((3, 4), _AXIS0), Tensor((3, 4), moved)),
+    ):
+        yield _cast("uniform_quantize", variant, operand, result, "identity")

@@ -9,13 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from .program import Attributes, Program, Quantized, Tensor
-from .suite_types import (
-    TYPES,
-    element_of,
-    generic,
-    result_types,
-    tensor,
-)
+from .suite_types import TYPES, element_of, generic, result_types, tensor
 
 Axes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
 """Axes of the left and of the right operand."""

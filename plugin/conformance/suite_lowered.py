@@ -7,12 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .program import Program, Quantized
-from .suite_types import (
-    TYPES,
-    generic,
-    region_body,
-    tensor,
-)
+from .suite_types import TYPES, generic, region_body, tensor
 
 
 def solvers() -> Iterator[Program]:

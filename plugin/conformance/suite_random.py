@@ -16,17 +16,8 @@ from .suite_types import generic
 
 _STORAGE = ("i4", "u4", "i8", "i8", "i8", "u8", "u8", "i16", "u16", "i32")
 _EXPRESSED = ("f32", "f32", "f32", "f32", "f32", "f32", "f64", "bf16", "f16")
-_KINDS = (
-    "unary",
-    "binary",
-    "binary",
-    "requantize",
-    "dot",
-    "dot",
-    "convolution",
-    "reduce",
-    "window",
-)
+_KINDS = ("unary", "binary", "binary", "requantize", "dot", "dot", "convolution", "reduce",
+          "window")  # fmt: skip
 
 
 def random_programs(count: int) -> list[Program]:

@@ -120,8 +120,8 @@ def llvm_cases(root: str | Path) -> list[Case]:
 
 def _expected_lines(chunk: str) -> tuple[int, ...]:
     """Return the lines of ``expected-error`` comments (-1 for an unknown location)."""
-    numbers = []
-    for number, line in enumerate(chunk.splitlines(), 1):
+    lines, numbers = chunk.splitlines(), []
+    for number, line in enumerate(lines, 1):
         for match in _EXPECTED.finditer(line):
             where = match.group(1)
             shift = {"below": 1, "above": -1, None: 0}.get(where)
@@ -130,14 +130,9 @@ def _expected_lines(chunk: str) -> tuple[int, ...]:
             elif shift is None:
                 numbers.append(number + int(str(where)))
             else:
-                numbers.append(_skip_comments(chunk, number, shift))
+                # `@below` is the next line that is no comment of this kind.
+                target = number + shift
+                while shift and 1 <= target <= len(lines) and "expected-" in lines[target - 1]:
+                    target += shift
+                numbers.append(target)
     return tuple(numbers)
-
-
-def _skip_comments(chunk: str, number: int, shift: int) -> int:
-    """``@below`` is the next line that is no comment of this kind."""
-    text_lines = chunk.splitlines()
-    target = number + shift
-    while shift and 1 <= target <= len(text_lines) and "expected-" in text_lines[target - 1]:
-        target += shift
-    return target

@@ -101,18 +101,14 @@ def _checked_case(function: Operation, label: str) -> Case:
 
 def _draw(type_: ir.ShapedType, seed: int) -> Array:
     """Storage values of a type, its extremes among them."""
-    storage = _storage(type_)
+    parameters = parameters_of(type_)
+    storage = parameters.storage if parameters else StorageType(element_type(type_).width)
     shape = [int(extent) for extent in type_.shape]
     values = np.random.default_rng(seed).integers(storage.minimum, storage.maximum + 1, shape)
     flat = values.reshape(-1)
     ends = [storage.minimum, storage.maximum][: flat.size]
     flat[: len(ends)] = ends
     return values.astype(storage.dtype)
-
-
-def _storage(type_: ir.ShapedType) -> StorageType:
-    parameters = parameters_of(type_)
-    return parameters.storage if parameters else StorageType(element_type(type_).width)
 
 
 def _reference(function: Operation) -> _Reference | None:

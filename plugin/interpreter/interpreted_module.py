@@ -78,7 +78,11 @@ class InterpretedFunction:
         """
         inputs = self.signature.inputs
         for number, type_ in enumerate(inputs):
-            _check_interpreted(type_, f"argument {number} of '{self.name}'")
+            where = f"argument {number} of '{self.name}'"
+            if type_.is_scalar or type_.shape is None:
+                raise UnsupportedError(
+                    f"{where} is of type {type_}, and the interpreter takes ranked tensors only"
+                )
         arrays = storage_of_arguments(arguments, inputs, self.name, quantized_io=quantized_io)
         values = evaluate_in_child(
             self._text,
@@ -92,13 +96,6 @@ class InterpretedFunction:
             user_array_of_result(value, type_, quantized_io)
             for value, type_ in zip(values, outputs, strict=True)
         ]
-
-
-def _check_interpreted(type_: ValueType, where: str) -> None:
-    if type_.is_scalar or type_.shape is None:
-        raise UnsupportedError(
-            f"{where} is of type {type_}, and the interpreter takes ranked tensors only"
-        )
 
 
 def _element(type_: ValueType) -> str:

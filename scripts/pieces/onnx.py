@@ -195,17 +195,18 @@ def draw(rng: random.Random) -> tuple[Base, Piece]:
             return base, Piece(what, names, files, is_unknown, has_meaning)
 
 
-def _value(rng: random.Random) -> Any:
-    return rng.choice((0, 1, 2, -1, 0.5, "x", "NOTSET", [1, 2], [0.5], ["a"], [0], [1, 1, 1, 1]))
-
-
 @_change
 def unknown_attribute(rng: random.Random, model: Any) -> Any:
     """An attribute that no operator has."""
     from onnx import helper
 
     node, name = rng.choice(model.graph.node), unknown_name(rng)
-    node.attribute.append(helper.make_attribute(name, _value(rng)))
+    node.attribute.append(
+        helper.make_attribute(
+            name,
+            rng.choice((0, 1, 2, -1, 0.5, "x", "NOTSET", [1, 2], [0.5], ["a"], [0], [1, 1, 1, 1])),
+        )
+    )
     return f"the unknown attribute {name} of {node.op_type}", (name,), True
 
 
@@ -280,7 +281,7 @@ def _other_value(rng: random.Random, kind: str, value: Any, text: str) -> Any:
 @_change
 def extra_input(rng: random.Random, model: Any) -> Any:
     """An optional input, or one more than the operator has."""
-    from onnx import helper
+    from onnx import defs, helper
 
     node, name = rng.choice(model.graph.node), unknown_name(rng)
     shape = rng.choice(([], [1], [2], [3], [1, 2]))
@@ -297,7 +298,9 @@ def extra_input(rng: random.Random, model: Any) -> Any:
         node.input.extend([""] * rng.choice((0, 0, 0, 1, 2)))
         node.input.append(name)
     index = list(node.input).index(name)
-    formal = _formal_name(node.op_type, index)
+    # The name of the input in the schema of the newest operator set; "" if there is none.
+    formals = defs.get_schema(node.op_type).inputs if defs.has(node.op_type) else []
+    formal = str(formals[min(index, len(formals) - 1)].name) if formals else ""
     names = (
         name,
         *(word for word in formal.split("_") if len(word) > 3),
@@ -307,14 +310,6 @@ def extra_input(rng: random.Random, model: Any) -> Any:
         "inputs",
     )
     return f"input {index} of {node.op_type}, {shape} = {values}", names, False
-
-
-def _formal_name(operator: str, index: int) -> str:
-    """The name of an input in the schema of the newest operator set; "" if there is none."""
-    from onnx import defs
-
-    formals = defs.get_schema(operator).inputs if defs.has(operator) else []
-    return str(formals[min(index, len(formals) - 1)].name) if formals else ""
 
 
 @_change

@@ -23,13 +23,10 @@ from ..arithmetic.requantization import (
 from ..call import Call, importer
 
 
-def _axes(call: Call) -> tuple[int, ...]:
-    rank = len(call.input(0).shape)
-    return call.constant_axes(1, rank) if rank else ()
-
-
 def _axes_and_keepdims(call: Call) -> dict[str, Any]:
-    return {"axis": _axes(call), "keepdims": bool(call.options.keep_dims)}
+    rank = len(call.input(0).shape)
+    axes = call.constant_axes(1, rank) if rank else ()
+    return {"axis": axes, "keepdims": bool(call.options.keep_dims)}
 
 
 @importer("SUM")
