@@ -283,6 +283,20 @@ def workgroup_id(axis: int) -> Value:
     return value("stream.dispatch.workgroup.id", [], index_type(), attributes)
 
 
+def workgroup_range(
+    workgroup: ArrayLike, workgroups: int, items: int
+) -> tuple[ArrayLike, ArrayLike]:
+    """Return the range ``[first, end)`` of a workgroup's items, which differ in size by 1 at most.
+
+    Args:
+        workgroup: the number of the workgroup.
+        workgroups: the number of workgroups.
+        items: the number of items.
+    """
+    first, end = (quotient(number * items, workgroups) for number in (workgroup, workgroup + 1))
+    return first, end
+
+
 def for_each_thread(count: int, body: Callable[[Value], None]) -> None:
     """Run a body on each thread of a workgroup, with the thread's number.
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..core._mlir import Operation, Value, ir
-from ..emit import ArrayLike, scalar
+from ..emit import scalar
 from ..emit.constant_values import is_constant, materialize, to_storage
 from ..emit.linalg import Extent, constant_index
 from ..emit.operation import (
@@ -225,20 +225,6 @@ def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
     while multiple > share:
         multiple //= 2
     return share // multiple * multiple
-
-
-def workgroup_range(
-    workgroup: ArrayLike, workgroups: int, items: int
-) -> tuple[ArrayLike, ArrayLike]:
-    """Return the range ``[first, end)`` of a workgroup's items, which differ in size by 1 at most.
-
-    Args:
-        workgroup: the number of the workgroup.
-        workgroups: the number of workgroups.
-        items: the number of items.
-    """
-    first, end = (quotient(number * items, workgroups) for number in (workgroup, workgroup + 1))
-    return first, end
 
 
 # -- calls -----------------------------------------------------------------------------------------

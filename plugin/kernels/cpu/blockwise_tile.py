@@ -26,7 +26,7 @@ from ...numerics.element_types import F32, I8, I32, U32
 from ..epilogue.fused_epilogue import FusedEpilogue
 from ..isa.base import Accumulator, InstructionSet
 from ..pack.packed_weight import PackedWeight, Tiles
-from .weight_reader import BlockIndex, UnpackedStep, WeightReader
+from .weight_reader import BlockColumns, BlockIndex, UnpackedStep, WeightReader
 
 _BITS_OF_2_23 = 0x4B000000
 """The bits of ``2**23`` as f32: its lowest bit counts units."""
@@ -97,10 +97,11 @@ class BlockwiseTile:
         """The positions of the accumulators."""
         return [(row, vector) for row in self.rows for vector in range(self.vectors)]
 
-    def _columns(self, vector: int) -> tuple[Value, Value, int]:
-        """The tile of a vector, as in `TileNumber`, and its first column there."""
+    def _columns(self, vector: int, block: BlockIndex) -> BlockColumns:
+        """The columns of a vector, in a block."""
         number, own = divmod(vector, self.tiles.vectors)
-        return *self.tile_numbers[number], own * self.tiles.lanes
+        lanes, (tile, _) = self.tiles.lanes, self.tile_numbers[number]
+        return BlockColumns(tile, block, own * lanes, lanes)
 
     # -- K loop -----------------------------------------------------------------------------------
 
@@ -173,12 +174,11 @@ class BlockwiseTile:
 
     def _initial(self, position: _Position, block: BlockIndex, block_number: Value) -> ArrayLike:
         """The initial accumulator of a block's dot product: minus the zero point times the sum."""
-        row, vector = position
-        lanes, (tile, _, column) = self.tiles.lanes, self._columns(vector)
+        (row, vector), lanes = position, self.tiles.lanes
         if self.weight.zero_point == 0:
             return Vectors(lanes).known(0, I32)
         row_sum = broadcast(self._activation_word(row, block_number, 1), lanes)
-        zero_points = self.operands.weight.zero_point(tile, block, column, lanes)
+        zero_points = self.operands.weight.zero_point(self._columns(vector, block))
         return row_sum if zero_points is None else convert(zero_points, I32) * row_sum
 
     def _add_k_packs(
@@ -257,17 +257,13 @@ class BlockwiseTile:
 
     def _scales(self, block: BlockIndex) -> list[ArrayLike]:
         """The scales of a block, for each vector of columns."""
-        return [
-            self.operands.weight.scale(tile, block, column, self.tiles.lanes)
-            for tile, _, column in map(self._columns, range(self.vectors))
-        ]
+        columns = [self._columns(vector, block) for vector in range(self.vectors)]
+        return [self.operands.weight.scale(each) for each in columns]
 
     def _offsets(self, block: BlockIndex) -> list[ArrayLike]:
         """The offsets of a block, for each vector of columns; empty where there are none."""
-        offsets = [
-            self.operands.weight.offset(tile, block, column, self.tiles.lanes)
-            for tile, _, column in map(self._columns, range(self.vectors))
-        ]
+        columns = [self._columns(vector, block) for vector in range(self.vectors)]
+        offsets = [self.operands.weight.offset(each) for each in columns]
         return [each for each in offsets if each is not None]
 
     # -- store ------------------------------------------------------------------------------------
@@ -276,8 +272,9 @@ class BlockwiseTile:
         """Apply the epilogue to the f32 accumulators, and store them."""
         tiles, operands = self.tiles, self.operands
         for (row, vector), accumulator in zip(self.positions, accumulators, strict=True):
-            _, tile, start = self._columns(vector)
-            column = scalar(tile) * tiles.nr + start
+            number, own = divmod(vector, tiles.vectors)
+            _, tile = self.tile_numbers[number]
+            column = scalar(tile) * tiles.nr + own * tiles.lanes
             if self.epilogue is not None:
                 accumulator = self.epilogue.emit(operands.tables, accumulator, column)
             store_with_tail(accumulator, operands.result, [row], tiles.n, column, tiles.nr)
@@ -335,10 +332,9 @@ class BlockwiseF32Tile(BlockwiseTile):
     def _zero(self, vector: int, block: BlockIndex) -> ArrayLike:
         """``2**23`` plus the zero point."""
         lanes, zero_point = self.tiles.lanes, self.weight.zero_point
-        tile, _, column = self._columns(vector)
         if zero_point is not None:
             return Vectors(lanes).known(float(2**23 + zero_point), F32)
-        zero_points = self.operands.weight.zero_point(tile, block, column, lanes)
+        zero_points = self.operands.weight.zero_point(self._columns(vector, block))
         return convert(zero_points, F32) + float(2**23)
 
     def _add_scaled(

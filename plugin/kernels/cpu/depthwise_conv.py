@@ -35,11 +35,12 @@ from ...emit.vectors import (
     slice_lanes,
     store,
     when,
+    workgroup_range,
 )
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
-from ..kernel import Binding, Kernel, workgroup_range
+from ..kernel import Binding, Kernel
 from .depthwise_plan import DepthwisePlan, GatherPlan
 
 _MAX_UNROLL = 64

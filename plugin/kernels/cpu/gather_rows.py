@@ -38,7 +38,7 @@ from ...numerics.element_types import F32, I32, U8, ElementType
 from ...numerics.parameters import ExpressedType, StorageType
 from ..kernel import Binding, Kernel
 from ..pack.packed_weight import PackedWeight
-from .weight_reader import BlockIndex, WeightReader, weight_bindings
+from .weight_reader import BlockColumns, BlockIndex, WeightReader, weight_bindings
 
 _CAST = Cast(StorageType(8, False), ExpressedType.F32)
 _INT8_MACS_PER_ELEMENT = 8
@@ -126,34 +126,29 @@ class _Row:
         for k_pack in range(k_packs):
             integers: ArrayLike | None = None
             for plane, vector, bits, byte_shift, integer_shift in tiles.bit_fields(k_pack):
-                if (plane, vector) not in loaded:
-                    loaded[plane, vector] = self._load(memory, step, plane, vector)
+                if (plane, vector) not in loaded:  # bytes of the column
+                    index = tiles.vector_index(plane, self.vector + vector * tiles.vectors)
+                    offset = step + (index * tiles.lanes + self.lane) * tiles.k_pack
+                    bytes_ = load(memory, [self.tile, offset.value], tiles.k_pack, U8)
+                    loaded[plane, vector] = convert(bytes_, I32)
                 field = loaded[plane, vector]
                 if bits < 8:
                     field = (field >> byte_shift) & ((1 << bits) - 1)
                 field = field << integer_shift if integer_shift else field
                 integers = field if integers is None else integers | field
-            scale, zero_point, offset = parameters[k_pack * len(parameters) // k_packs]
-            real = _CAST.dequantize(integers, scale, zero_point, offset)
+            real = _CAST.dequantize(integers, *parameters[k_pack * len(parameters) // k_packs])
             store(real, self.result, [self.row, (first_k + k_pack * tiles.k_pack).value])
-
-    def _load(self, memory: Value, step: ArrayLike, plane: int, vector: int) -> ArrayLike:
-        """The bytes of the column in a vector of a plane of a step, i32."""
-        tiles = self.tiles
-        number = tiles.vector_index(plane, self.vector + vector * tiles.vectors)
-        offset = step + (number * tiles.lanes + self.lane) * tiles.k_pack
-        return convert(load(memory, [self.tile, offset.value], tiles.k_pack, U8), I32)
 
     def _parameters(self, block: BlockIndex) -> tuple[ArrayLike, ArrayLike | int, ArrayLike | None]:
         """The scale, zero point and offset of a block, broadcast to a k-pack."""
-        position, reader = (self.tile, block, self.column, 1), self.reader
+        columns, reader = BlockColumns(self.tile, block, self.column, 1), self.reader
 
         def broadcast_lane(vector: ArrayLike | None) -> ArrayLike | None:
             return None if vector is None else broadcast(element_at(vector, 0), self.tiles.k_pack)
 
-        zero_point = broadcast_lane(reader.zero_point(*position))
+        zero_point = broadcast_lane(reader.zero_point(columns))
         return (
-            broadcast_lane(reader.scale(*position)),
+            broadcast_lane(reader.scale(columns)),
             self.weight.zero_point if zero_point is None else convert(zero_point, I32),
-            broadcast_lane(reader.offset(*position)),
+            broadcast_lane(reader.offset(columns)),
         )

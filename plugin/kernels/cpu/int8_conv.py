@@ -45,10 +45,11 @@ from ...emit.vectors import (
     store,
     view,
     when,
+    workgroup_range,
 )
 from ...numerics.element_types import I8, I32
 from ..epilogue.fused_epilogue import epilogue_bindings
-from ..kernel import Binding, Kernel, workgroup_range
+from ..kernel import Binding, Kernel
 from .int8_conv_plan import Int8ConvPlan
 from .int8_conv_tile import Int8ConvTile, WeightTile
 from .output_tile import OutputTile

@@ -45,6 +45,22 @@ class BlockIndex(NamedTuple):
     block: int
 
 
+class BlockColumns(NamedTuple):
+    """Consecutive columns of a block of a tile.
+
+    Attributes:
+        tile: number of the tile.
+        block: position of the block.
+        column: the first column in the tile.
+        lanes: the number of columns.
+    """
+
+    tile: Value
+    block: BlockIndex
+    column: ArrayLike | int
+    lanes: int
+
+
 @dataclass(frozen=True)
 class WeightReader:
     """Emits loads of a packed weight.
@@ -72,53 +88,36 @@ class WeightReader:
             return self.memrefs[0], (first + step) * size
         return self.memrefs[0], self._record_offset(record) + step * size
 
-    def scale(
-        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
-    ) -> ArrayLike:
-        """Load the scales of a block, f32, of consecutive columns of a tile."""
-        return self._decoded(self.weight.scale, 0, tile, block, column, lanes)
+    def scale(self, columns: BlockColumns) -> ArrayLike:
+        """Load the scales of columns, f32."""
+        return self._decoded(self.weight.scale, 0, columns)
 
-    def zero_point(
-        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
-    ) -> ArrayLike | None:
-        """Load the zero points of a block, u8; None where all blocks have the same."""
+    def zero_point(self, columns: BlockColumns) -> ArrayLike | None:
+        """Load the zero points of columns, u8; None where all blocks have the same."""
         if self.weight.zero_point is not None:
             return None
-        return self._load(len(self.weight.scale.fields), tile, block, column, lanes)
+        return self._load(len(self.weight.scale.fields), columns)
 
-    def offset(
-        self, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
-    ) -> ArrayLike | None:
-        """Load the offsets of a block, f32; None where there are none."""
+    def offset(self, columns: BlockColumns) -> ArrayLike | None:
+        """Load the offsets of columns, f32; None where there are none."""
         encoding = self.weight.offset
         if encoding is None:
             return None
-        first = len(self.weight.fields) - len(encoding.fields)
-        return self._decoded(encoding, first, tile, block, column, lanes)
+        return self._decoded(encoding, len(self.weight.fields) - len(encoding.fields), columns)
 
-    def _decoded(
-        self,
-        encoding: ScaleEncoding,
-        field: int,
-        tile: Value,
-        block: BlockIndex,
-        column: ArrayLike | int,
-        lanes: int,
-    ) -> ArrayLike:
+    def _decoded(self, encoding: ScaleEncoding, field: int, columns: BlockColumns) -> ArrayLike:
         """Load a field, times its outer scale."""
-        stored = self._load(field, tile, block, column, lanes)
+        stored = self._load(field, columns)
         if encoding.outer is None:
             return convert(stored, F32)
-        outer = convert(self._load(field + 1, tile, block, column, lanes), F32)
+        outer = convert(self._load(field + 1, columns), F32)
         return convert(convert(stored, I32), F32) * outer
 
-    def _load(
-        self, field: int, tile: Value, block: BlockIndex, column: ArrayLike | int, lanes: int
-    ) -> ArrayLike:
-        element = self.weight.fields[field].element
+    def _load(self, field: int, columns: BlockColumns) -> ArrayLike:
+        element, lanes = self.weight.fields[field].element, columns.lanes
         width = element.bits // 8
-        memref, start = self._field(field, block)
-        position = [tile, (start + column * width).value]
+        memref, start = self._field(field, columns.block)
+        position = [columns.tile, (start + columns.column * width).value]
         if width == 1:
             return load(memref, position, lanes, element)
         return bitcast(load(memref, position, lanes * width, U8), element)
@@ -299,8 +298,8 @@ class UnpackedPanel:
         for block in range(weight.blocks_per_record):
             first = (offset * weight.blocks_per_record + block) * nr
             for vector in range(tiles.vectors):
-                where = tile, BlockIndex(record, block), vector * lanes, lanes
-                loads = [reader.scale(*where), reader.zero_point(*where), reader.offset(*where)]
+                own = BlockColumns(tile, BlockIndex(record, block), vector * lanes, lanes)
+                loads = [reader.scale(own), reader.zero_point(own), reader.offset(own)]
                 vectors = [each for each in loads if each is not None]
                 fields, memories = self.layout.fields, self._memories[1:]
                 for each, block_field, memory in zip(vectors, fields, memories, strict=True):

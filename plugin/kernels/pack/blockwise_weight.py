@@ -238,20 +238,9 @@ class _Packer:
 
     def _encoded(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]]:
         """Return the encoding and the tensors of scales or offsets: two if these are quantized."""
-        quantized = self._quantized(scales)
-        if quantized is None:
-            element = _float_element(scales)
-            return ScaleEncoding(element), [self._floats(scales, element)]
-        integers, outer, blocks = quantized
-        element = _float_element(outer)
-        key = "scales", integers.element, integers.mask, integers.zero_point
-
-        def pack() -> AnyArray:
-            return self._block_parameters(integers.bytes(self.module_globals))
-
-        tensor = _Tensor([integers.value], integers.element, key, pack)
-        encoding = ScaleEncoding(integers.element, element, blocks)
-        return encoding, [tensor, self._floats(outer, element, blocks)]
+        element = _float_element(scales)
+        floats = ScaleEncoding(element), [self._floats(scales, element)]
+        return self._quantized(scales) or floats
 
     def _floats(self, value: Value, element: ElementType, blocks: int = 1) -> _Tensor:
         def pack() -> AnyArray:
@@ -259,8 +248,8 @@ class _Packer:
 
         return _Tensor([value], element, ("reals", element, blocks), pack)
 
-    def _quantized(self, scales: Value) -> tuple[_ScaleIntegers, Value, int] | None:
-        """Match quantized scales: integers, outer scales, and the blocks of an outer scale."""
+    def _quantized(self, scales: Value) -> tuple[ScaleEncoding, list[_Tensor]] | None:
+        """Match quantized scales; return their encoding, and the tensors of integers and scales."""
         owner = scales.owner
         if isinstance(owner, ir.Block) or owner.operation.name != DEQUANTIZE:
             return None
@@ -298,31 +287,19 @@ class _Packer:
             limits = np.iinfo(element.dtype)
             if not limits.min <= low <= high <= limits.max:
                 return None
-        integers = _ScaleIntegers(operands["input"], element, mask, zero_point)
-        return integers, operands["scales"], blocks
 
+        def pack() -> AnyArray:
+            """Pack the integers without their zero point."""
+            integers = bytes_of(operands["input"], self.module_globals)
+            integers = integers if mask == 255 else integers & np.uint8(mask)
+            integers = integers - np.uint8(zero_point & 255) if zero_point else integers
+            return self._block_parameters(integers)
 
-@dataclass(frozen=True)
-class _ScaleIntegers:
-    """Integers of quantized scales.
-
-    Attributes:
-        value: integers of at most 8 bits.
-        element: type that their bytes are read as.
-        mask: bits that count.
-        zero_point: subtracted from them.
-    """
-
-    value: Value
-    element: ElementType
-    mask: int
-    zero_point: int
-
-    def bytes(self, module_globals: ModuleGlobals) -> AnyArray:
-        """Return the integers without their zero point."""
-        integers = bytes_of(self.value, module_globals)
-        integers = integers if self.mask == 255 else integers & np.uint8(self.mask)
-        return integers - np.uint8(self.zero_point & 255) if self.zero_point else integers
+        outer, key = operands["scales"], ("scales", element, mask, zero_point)
+        outer_element = _float_element(outer)
+        tensor = _Tensor([operands["input"]], element, key, pack)
+        outer_tensor = self._floats(outer, outer_element, blocks)
+        return ScaleEncoding(element, outer_element, blocks), [tensor, outer_tensor]
 
 
 def contiguous_block(shape: Sequence[int], sizes: Sequence[int]) -> int | None:

@@ -84,22 +84,18 @@ class Int8Weight:
             low = np.clip(weight, -128, 127)
             weight = np.stack([low, weight - low], axis=1).astype(np.int8)
         if self.groups > 1:
-            weight = self._dense(weight, channel_slices)
+            n, channels = weight.shape[0] // self.groups, weight.shape[-1]
+            groups_per_slice = self.groups // channel_slices
+            blocks = []
+            for group in range(self.groups):
+                previous = group % groups_per_slice
+                zeros = previous * channels, (groups_per_slice - 1 - previous) * channels
+                padding = [(0, 0)] * (weight.ndim - 1) + [zeros]
+                blocks.append(np.pad(weight[group * n : (group + 1) * n], padding))
+            weight = np.concatenate(blocks, axis=0)
         if channel_padding:
             weight = np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, channel_padding)])
         return weight.reshape((weight.shape[0], math.prod(weight.shape[1:])))
-
-    def _dense(self, weight: AnyArray, channel_slices: int) -> AnyArray:
-        """Return the weight of all groups in terms of the channels of their slices."""
-        n, channels = weight.shape[0] // self.groups, weight.shape[-1]
-        groups_per_slice = self.groups // channel_slices
-        blocks = []
-        for group in range(self.groups):
-            block = weight[group * n : (group + 1) * n]
-            previous = group % groups_per_slice
-            zeros = previous * channels, (groups_per_slice - 1 - previous) * channels
-            blocks.append(np.pad(block, [(0, 0)] * (weight.ndim - 1) + [zeros]))
-        return np.concatenate(blocks, axis=0)
 
     def depthwise(
         self, module_globals: ModuleGlobals, taps: tuple[int, int], channel_padding: int

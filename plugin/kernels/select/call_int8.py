@@ -128,7 +128,7 @@ class _Int8Call:
                 lambda: initial_accumulators(matrix, tiles, target, self.bias, skipped),
                 I32,
             ),
-            self._flat_activations()
+            self._flat(self.match.activations)
             if kernel.converts_activations or kernel.pad_copy is not None
             else self._copied_activations(channel_padding, is_converted=True),
         ]
@@ -167,7 +167,7 @@ class _Int8Call:
         if kernel.pad_copy is None:
             activations = self._copied_activations(channel_padding, is_converted=False)
         else:
-            activations = self._flat_activations()
+            activations = self._flat(self.match.activations)
         return self._call(kernel, [packed, activations])
 
     def depthwise(self) -> Value | MatchFailure:
@@ -297,9 +297,6 @@ class _Int8Call:
     def _needs_copy(self, channel_padding: int) -> bool:
         """True if activations need padding or further channels."""
         return bool(channel_padding) or self.match.has_padding
-
-    def _flat_activations(self) -> Value:
-        return self._flat(self.match.activations)
 
     def _flat(self, activations: Value) -> Value:
         """Flatten activations in the order ``N, spatial..., C``."""

@@ -181,7 +181,13 @@ class _GatheredRows:
         return self.checked[rows, table]
 
     def _are_computed_rows(self, rows: Value, table: Value) -> bool:
-        if isinstance(rows.owner, ir.Block) or not self._has_row_type(rows.type, table.type):
+        types = row_type, table_type = rows.type, table.type
+        if isinstance(rows.owner, ir.Block) or not all(type_.has_static_shape for type_ in types):
+            return False
+        shape, table_shape = ([int(n) for n in type_.shape] for type_ in types)
+        if table_type.rank < 2 or row_type.element_type != table_type.element_type:
+            return False
+        if shape != [*self.index_shape, *table_shape[1:]]:
             return False
         op = rows.owner.operation
         if op.name == _GATHER and self._gathers(op) and _is_same(op.operands[0], table):
@@ -205,13 +211,6 @@ class _GatheredRows:
         return attributes == table_attributes and all(
             self._are_rows(*pair) for pair in zip(op.operands, table_op.operands, strict=True)
         )
-
-    def _has_row_type(self, rows: ir.Type, table: ir.Type) -> bool:
-        if not rows.has_static_shape or not table.has_static_shape or table.rank < 2:
-            return False
-        shape, table_shape = ([int(n) for n in type_.shape] for type_ in (rows, table))
-        expected = [*self.index_shape, *table_shape[1:]]
-        return rows.element_type == table.element_type and shape == expected
 
     def _are_row_blocks(self, sizes: Sequence[int], table_sizes: Sequence[int]) -> bool:
         """True if blocks of rows are those of the table, and each is in one row."""
