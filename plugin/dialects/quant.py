@@ -237,36 +237,25 @@ def with_axis(element: ir.Type, axis: int) -> ir.Type:
 
 def type_of(parameters: QuantizationParameters) -> ir.Type:
     """Write parameters as an MLIR type. A context and a location must be current."""
-    storage = parameters.storage
-    flags = _SIGNED_FLAG if storage.signed else 0
+    storage, scales, zero_points = parameters.storage, parameters.scales, parameters.zero_points
     storage_type = storage_mlir_type(storage)
     expressed_type = expressed_mlir_type(parameters.expressed)
+    types = (_SIGNED_FLAG if storage.signed else 0, storage_type, expressed_type)
     bounds = (storage.minimum, storage.maximum)
     if parameters.granularity == "per-tensor":
-        return quant.UniformQuantizedType.get(
-            flags,
-            storage_type,
-            expressed_type,
-            float(parameters.scales),
-            int(parameters.zero_points),
-            *bounds,
-        )
+        return quant.UniformQuantizedType.get(*types, float(scales), int(zero_points), *bounds)
     if parameters.granularity == "per-axis":
         return quant.UniformQuantizedPerAxisType.get(
-            flags,
-            storage_type,
-            expressed_type,
-            [float(scale) for scale in parameters.scales],
-            [int(zero_point) for zero_point in parameters.zero_points],
+            *types,
+            [float(scale) for scale in scales],
+            [int(zero_point) for zero_point in zero_points],
             parameters.axes[0],
             *bounds,
         )
     return quant.UniformQuantizedSubChannelType.get(
-        flags,
-        storage_type,
-        expressed_type,
-        dense_of_array(parameters.scales, expressed_type),
-        dense_of_array(parameters.zero_points, storage_type),
+        *types,
+        dense_of_array(scales, expressed_type),
+        dense_of_array(zero_points, storage_type),
         list(parameters.axes),
         list(parameters.block_sizes),
         *bounds,

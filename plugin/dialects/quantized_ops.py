@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 from ..core._mlir import ir
 from ..numerics.parameters import QuantizationParameters
@@ -33,20 +33,6 @@ Category = Literal[
 
 Reads = Literal["shape", "window", "index"]
 
-_COMPUTES = frozenset(
-    (
-        "comparison",
-        "contraction",
-        "elementwise-binary",
-        "elementwise-ternary",
-        "elementwise-unary",
-        "generation",
-        "linear-algebra",
-        "map",
-        "normalization",
-        "reduction",
-    )
-)
 _MOVES = frozenset(("collective-movement", "data-movement", "query"))
 
 NO_FLOAT_FORM = {
@@ -55,6 +41,7 @@ NO_FLOAT_FORM = {
     "storage": "acts on stored bits, which a float does not have",
     "transfer": "exchanges values with another program, which would see other types",
 }
+_COMPUTES = frozenset(get_args(Category)) - _MOVES - NO_FLOAT_FORM.keys()
 
 
 @dataclass(frozen=True)

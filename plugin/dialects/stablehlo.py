@@ -193,6 +193,9 @@ def _row(name: str, category: Category, *rules: Rule, **fields: Any) -> Quantize
 _PER_AXIS: dict[str, Any] = {"per_axis": True}
 _WEIGHTS: dict[str, Any] = {"per_axis": True, "per_tensor_operands": (0,)}
 _PREDICATE: dict[str, Any] = {"quantized_results": False}
+_NO_OPERAND: dict[str, Any] = {"element_operands": _first(0)}
+_FIRST: dict[str, Any] = {"element_operands": _first(1)}
+_FIRST_TWO: dict[str, Any] = {"element_operands": _first(2)}
 
 _ROWS = (
     # one operand, element by element
@@ -233,14 +236,7 @@ _ROWS = (
     # contractions
     _row("dot_general", "contraction", dot_general_rule, **_WEIGHTS),
     _row("convolution", "contraction", convolution_rule, reads="window", **_WEIGHTS),
-    _row(
-        "dynamic_conv",
-        "contraction",
-        convolution_rule,
-        element_operands=_first(2),
-        reads="window",
-        **_WEIGHTS,
-    ),
+    _row("dynamic_conv", "contraction", convolution_rule, reads="window", **_FIRST_TWO, **_WEIGHTS),
     # several results, or whole matrices
     _row("batch_norm_grad", "normalization", same_baseline_type("C2")),
     _row("batch_norm_inference", "normalization", same_baseline_type("C2")),
@@ -278,44 +274,14 @@ _ROWS = (
     _row("reduce_scatter", "reduction", promotable("C7", "C7"), bodies=reduce_pair_bodies),
     # places of elements
     _row("broadcast_in_dim", "data-movement", broadcast_rule, **_PER_AXIS),
-    _row(
-        "dynamic_broadcast_in_dim",
-        "data-movement",
-        broadcast_rule,
-        element_operands=_first(1),
-        **_PER_AXIS,
-    ),
+    _row("dynamic_broadcast_in_dim", "data-movement", broadcast_rule, **_FIRST, **_PER_AXIS),
     _row("concatenate", "data-movement", same_element_type("C1, C5")),
-    _row(
-        "dynamic_gather",
-        "data-movement",
-        same_element_type("C14"),
-        element_operands=_first(1),
-        reads="index",
-    ),
-    _row("dynamic_pad", "data-movement", same_element_type(), element_operands=_first(2)),
-    _row(
-        "dynamic_reshape",
-        "data-movement",
-        moved_axis,
-        reshape_rule,
-        element_operands=_first(1),
-        **_PER_AXIS,
-    ),
-    _row("dynamic_slice", "data-movement", same_element_type(), element_operands=_first(1)),
-    _row(
-        "dynamic_update_slice",
-        "data-movement",
-        same_element_type("C1, C2"),
-        element_operands=_first(2),
-    ),
-    _row(
-        "gather",
-        "data-movement",
-        same_element_type("C23"),
-        element_operands=_first(1),
-        reads="index",
-    ),
+    _row("dynamic_gather", "data-movement", same_element_type("C14"), reads="index", **_FIRST),
+    _row("dynamic_pad", "data-movement", same_element_type(), **_FIRST_TWO),
+    _row("dynamic_reshape", "data-movement", moved_axis, reshape_rule, **_FIRST, **_PER_AXIS),
+    _row("dynamic_slice", "data-movement", same_element_type(), **_FIRST),
+    _row("dynamic_update_slice", "data-movement", same_element_type("C1, C2"), **_FIRST_TWO),
+    _row("gather", "data-movement", same_element_type("C23"), reads="index", **_FIRST),
     _row("pad", "data-movement", same_element_type()),
     _row("reshape", "data-movement", moved_axis, reshape_rule, **_PER_AXIS),
     _row("reverse", "data-movement", same_element_type()),
@@ -329,18 +295,18 @@ _ROWS = (
     _row("get_dimension_size", "query", **_PER_AXIS, **_PREDICATE),
     # from nothing
     _row("iota", "generation"),
-    _row("dynamic_iota", "generation", element_operands=_first(0)),
+    _row("dynamic_iota", "generation", **_NO_OPERAND),
     # no float form
     _row("bitcast_convert", "storage", **_PER_AXIS),
     _row("constant", "storage", **_PER_AXIS),
-    _row("case", "control", element_operands=_first(0), **_PER_AXIS),
-    _row("if", "control", element_operands=_first(0), **_PER_AXIS),
+    _row("case", "control", **_NO_OPERAND, **_PER_AXIS),
+    _row("if", "control", **_NO_OPERAND, **_PER_AXIS),
     _row("async_start", "control", quantized_results=False),
     _row("async_done", "control"),
     _row("optimization_barrier", "control", results_match_operands("C1")),
-    _row("infeed", "transfer", element_operands=_first(0), **_PER_AXIS),
+    _row("infeed", "transfer", **_NO_OPERAND, **_PER_AXIS),
     _row("outfeed", "transfer", **_PER_AXIS, **_PREDICATE),
-    _row("recv", "transfer", element_operands=_first(0), **_PER_AXIS),
+    _row("recv", "transfer", **_NO_OPERAND, **_PER_AXIS),
     _row("send", "transfer", **_PER_AXIS, **_PREDICATE),
     _row("uniform_dequantize", "cast", dequantize_rule, **_PER_AXIS, **_PREDICATE),
     _row("uniform_quantize", "cast", quantize_rule, **_PER_AXIS),

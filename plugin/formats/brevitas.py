@@ -34,14 +34,13 @@ import numpy as np
 from ..core.read_record import Irrelevant, ReadRecord
 from ..core.strict_json import Json, JsonObject, load_json, shown
 from ..errors import InputError, Place, SubquantError, UnsupportedError, UsageError
-from ..layouts.quantizers import StaticScaledQuantizer
+from ..layouts.quantizers import STORAGE_DTYPES, StaticScaledQuantizer
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor
 from ..numerics.element_types import Array, DType
 from .huggingface import metadata_of, split_properties
 from .safetensors import read_safetensors
 
 _FUSED = {"to_kv": ("to_k", "to_v"), "to_qkv": ("to_q", "to_k", "to_v")}
-_STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
 _FLOATS = ("torch.float32", "torch.float16", "torch.bfloat16")
 _IRRELEVANT = [
     Irrelevant(
@@ -279,10 +278,10 @@ class _Layer:
         """The type of a storage."""
         name = self.values.get(key, default)
         plain = name.removeprefix("torch.") if isinstance(name, str) else None
-        if plain not in _STORAGE:
+        if plain not in STORAGE_DTYPES:
             wrong = UnsupportedError if isinstance(name, str) else InputError
             raise self.error(
-                f"'{key}' is {shown(name)}, expected torch.{', torch.'.join(_STORAGE)}", wrong
+                f"'{key}' is {shown(name)}, expected torch.{', torch.'.join(STORAGE_DTYPES)}", wrong
             )
         return np.dtype(plain)
 

@@ -40,6 +40,7 @@ import numpy as np
 from ..core.read_record import ReadRecord
 from ..core.strict_json import shown
 from ..errors import InputError, Place, UnsupportedError
+from ..layouts.base import FLOAT_DTYPES
 from ..layouts.scaled import BlockAffineLayout
 from ..layouts.tensors import InferenceTensor, PrimitiveTensor, QuantizedTensor
 from ..numerics.array_functions import unpack_nibbles
@@ -56,7 +57,6 @@ _PARTS = {
 }
 _SYMMETRIC = 8
 """The zero point of symmetric integers of 4 bits."""
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _ONES = 0x11111111
 """One in each of the eight integers of a word."""
 
@@ -111,7 +111,7 @@ def _is_below(name: str, layers: set[str]) -> bool:
 
 
 class PackedInt4Tensor(QuantizedTensor):
-    """A weight of 4 bits, packed in int32; archives hold its planar form.
+    """A weight of 4 bits, packed in int32.
 
     Args:
         qweight, qzeros, scales: the arrays, of shapes that fit.
@@ -157,16 +157,6 @@ class PackedInt4Tensor(QuantizedTensor):
             StorageType(4, False),
         )
 
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The planes of `to_planar`."""
-        return self.to_planar().arrays
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record of the planar form."""
-        return self.to_planar().record
-
     @classmethod
     def from_record(
         cls, name: str, record: Mapping[str, Any], arrays: Mapping[str, Array]
@@ -198,7 +188,7 @@ def _tensor(
             raise UnsupportedError(
                 f"{label} has as its {part} {_text(array)}, expected a matrix of int32", location
             )
-    if scales.dtype.name not in _FLOATS or scales.ndim != 2:
+    if scales.dtype.name not in FLOAT_DTYPES or scales.ndim != 2:
         raise InputError(f"{label} has as its scales {_text(scales)}, expected a matrix", location)
     count, outputs = scales.shape
     inputs = qweight.shape[0] * (8 if form.method == "gptq" else 1)

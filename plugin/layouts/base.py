@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,6 +30,9 @@ from ..numerics.parameters import ExpressedType, StorageType
 
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
+
+FLOAT_DTYPES = ("float16", "bfloat16", "float32", "float64")
+"""The names of the dtypes of scales and offsets."""
 
 LAYOUTS: dict[str, type[QuantizedLayout]] = {}
 """The layout classes by serialized name."""
@@ -145,9 +149,9 @@ class BlockLayout(QuantizedLayout):
 
 def integers_of(array: Any, bits: int | None = None) -> StorageType:
     """Return the storage type of an array of integers, which may hold fewer bits than its dtype."""
-    info = np.iinfo(array.dtype)
-    narrow = StorageType(bits or info.bits, info.min < 0)
-    return StorageType(info.bits, info.min < 0, narrow.minimum, narrow.maximum)
+    whole = StorageType.of_dtype(array.dtype)
+    narrow = StorageType(bits or whole.width, whole.signed)
+    return replace(whole, minimum=narrow.minimum, maximum=narrow.maximum)
 
 
 def packed_form(

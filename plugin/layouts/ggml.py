@@ -98,8 +98,6 @@ class GgmlBlockType:
 class GgmlTensor(QuantizedTensor):
     """A tensor in GGML's blocks.
 
-    Archives hold its planar form.
-
     Args:
         raw: the bytes of its blocks, in order.
         ggml_type: a name of `BLOCK_TYPES`.
@@ -164,16 +162,6 @@ class GgmlTensor(QuantizedTensor):
         row = self._blocks((1, *self.shape[1:])) * self.kind.block.itemsize
         return GgmlTensor(self.raw[start * row : max(start, stop) * row], self.ggml_type, shape,
                           self.name)  # fmt: skip
-
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The planes of `to_planar`."""
-        return self.to_planar().arrays
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """The record of the planar form."""
-        return self.to_planar().record
 
     @classmethod
     def from_record(

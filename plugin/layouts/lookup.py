@@ -50,18 +50,12 @@ class LookupBlockScaledLayout(BlockScaledLayout):
         table: 16 integers from -128 to 127.
     """
 
-    PLANES: ClassVar = ("d", "qs", "m?")
     METADATA: ClassVar = ("table",)
-
-    @property
-    def block_size(self) -> int:
-        """The number of elements that share a scale."""
-        return 2 * int(self.planes["qs"].shape[-1])
+    ELEMENTS_PER_BYTE: ClassVar = 2
 
     def check(self) -> None:
         """Check the blocks of the last axis, and the table."""
         super().check()
-        self.expect("qs", tuple(self.planes["qs"].shape), "uint8")
         _check_table(self)
 
     @property

@@ -30,12 +30,44 @@ from .base import QuantizedLayout, integers_of
 from .scaled import BlockAffineLayout, BlockScaledLayout, TensorScaledLayout
 from .tensors import PlanarQuantizedTensor, PrimitiveTensor, QuantizerTensor
 
-_STORAGE = ("int8", "uint8", "int16", "uint16", "int32")
+STORAGE_DTYPES = ("int8", "uint8", "int16", "uint16", "int32")
+"""The names of the dtypes that a quantizer stores."""
 _LEAST = 1e-6
 """The least greatest magnitude that a dynamic scale is computed from."""
 
 
-class StaticScaledQuantizer(QuantizerTensor):
+class _ScaledQuantizer(QuantizerTensor):
+    """Quantizer with one scale, one for each index of an axis, or one for each block."""
+
+    def __init__(
+        self,
+        axis: int | None,
+        block_size: int | None,
+        dtype: npt.DTypeLike,
+        name: str,
+        shape: tuple[int, ...],
+    ) -> None:
+        if axis is not None and block_size is not None:
+            raise UsageError("a quantizer has scales along an axis or for blocks, not both")
+        self.axis, self.block_size, self.dtype = axis, block_size, np.dtype(dtype)
+        super().__init__(name, shape)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Type of the storage, and granularity."""
+        record: dict[str, Any] = {
+            "type_name": self.TYPE_NAME,
+            "raw_tensors": {key.rpartition(":")[2]: key for key in self.arrays},
+            "dtype": self.dtype.name,
+        }
+        if self.axis is not None:
+            record["axis"] = self.axis
+        if self.block_size is not None:
+            record["block_size"] = self.block_size
+        return record
+
+
+class StaticScaledQuantizer(_ScaledQuantizer):
     """Quantize with scales that are known.
 
     Args:
@@ -66,8 +98,6 @@ class StaticScaledQuantizer(QuantizerTensor):
     ) -> None:
         if scale is None and reciprocal_scale is None:
             raise UsageError("a quantizer needs a scale or a reciprocal scale")
-        if axis is not None and block_size is not None:
-            raise UsageError("a quantizer has scales along an axis or for blocks, not both")
         with np.errstate(divide="ignore", over="ignore"):
             forward_scale = None if scale is None else np.asarray(scale)
             if reciprocal_scale is None:
@@ -78,16 +108,15 @@ class StaticScaledQuantizer(QuantizerTensor):
                 forward_scale = (1 / self.reciprocal_scale.astype(np.float32)).astype(np.float32)
         self.scale: Array = forward_scale
         self.offset: Array | None = None if offset is None else np.asarray(offset)
-        self.axis, self.block_size = axis, block_size
-        self.dtype = np.dtype(dtype)
         self.disable_saturate = bool(disable_saturate)
+        super().__init__(axis, block_size, dtype, name, self.scale.shape)
         self._check()
-        super().__init__(name, self.scale.shape)
 
     def _check(self) -> None:
-        if self.dtype.name not in _STORAGE:
+        if self.dtype.name not in STORAGE_DTYPES:
             raise UsageError(
-                f"a quantizer's storage is of {self.dtype.name}, expected {' or '.join(_STORAGE)}"
+                f"a quantizer's storage is of {self.dtype.name}, expected "
+                f"{' or '.join(STORAGE_DTYPES)}"
             )
         d = self.reciprocal_scale
         shapes = {array.shape for array in (self.scale, d, self.offset) if array is not None}
@@ -156,16 +185,8 @@ class StaticScaledQuantizer(QuantizerTensor):
 
     @property
     def record(self) -> dict[str, Any]:
-        """Type of the storage, axis, and whether it saturates."""
-        record: dict[str, Any] = {
-            "type_name": self.TYPE_NAME,
-            "raw_tensors": {key.rpartition(":")[2]: key for key in self.arrays},
-            "dtype": self.dtype.name,
-        }
-        if self.axis is not None:
-            record["axis"] = self.axis
-        if self.block_size is not None:
-            record["block_size"] = self.block_size
+        """Type of the storage, granularity, and whether it saturates."""
+        record = super().record
         if self.disable_saturate:
             record["disable_saturate"] = True
         return record
@@ -202,7 +223,7 @@ class StaticScaledQuantizer(QuantizerTensor):
         )  # fmt: skip
 
 
-class DynamicScaledQuantizer(QuantizerTensor):
+class DynamicScaledQuantizer(_ScaledQuantizer):
     """Quantize with scales computed from the tensor, without offsets.
 
     The greatest magnitude becomes the greatest storage value.
@@ -225,15 +246,12 @@ class DynamicScaledQuantizer(QuantizerTensor):
         dtype: npt.DTypeLike = np.int8,
         name: str = "",
     ) -> None:
-        self.axis, self.block_size, self.dtype = axis, block_size, np.dtype(dtype)
-        if axis is not None and block_size is not None:
-            raise UsageError("a quantizer has scales along an axis or for blocks, not both")
-        if self.dtype.name not in _STORAGE or self.dtype.kind != "i":
+        super().__init__(axis, block_size, dtype, name, ())
+        if self.dtype.name not in STORAGE_DTYPES or self.dtype.kind != "i":
             raise UsageError(
                 f"a dynamic quantizer's storage is of {self.dtype.name}, expected int8, int16 or "
                 "int32"
             )
-        super().__init__(name, ())
 
     def quantize(self, tensor: Any, name: str = "") -> PlanarQuantizedTensor:
         """Quantize an array or a `PrimitiveTensor`.
@@ -264,20 +282,6 @@ class DynamicScaledQuantizer(QuantizerTensor):
     def arrays(self) -> dict[str, Array]:
         """None."""
         return {}
-
-    @property
-    def record(self) -> dict[str, Any]:
-        """Type of the storage, and granularity."""
-        record: dict[str, Any] = {
-            "type_name": self.TYPE_NAME,
-            "raw_tensors": {},
-            "dtype": self.dtype.name,
-        }
-        if self.axis is not None:
-            record["axis"] = self.axis
-        if self.block_size is not None:
-            record["block_size"] = self.block_size
-        return record
 
     @classmethod
     def from_record(
@@ -336,15 +340,10 @@ def _parameters(
     offset: Array | None,
     values: Array,
 ) -> QuantizationParameters:
-    info = np.iinfo(dtype)
+    storage, expressed = StorageType.of_dtype(dtype), ExpressedType.of_dtype(values.dtype)
     zero_points = np.zeros(scales.shape) if offset is None else offset
     return QuantizationParameters(
-        StorageType(info.bits, info.min < 0),
-        ExpressedType.of_dtype(values.dtype),
-        axes,
-        sizes,
-        scales,
-        zero_points.astype(np.int64),
+        storage, expressed, axes, sizes, scales, zero_points.astype(np.int64)
     )
 
 
@@ -391,6 +390,6 @@ def _integer(record: Mapping[str, Any], key: str) -> int | None:
 
 
 def _dtype(name: Any) -> np.dtype[Any]:
-    if name not in _STORAGE:
-        raise UsageError(f"the storage is of {name!r}, expected {' or '.join(_STORAGE)}")
+    if name not in STORAGE_DTYPES:
+        raise UsageError(f"the storage is of {name!r}, expected {' or '.join(STORAGE_DTYPES)}")
     return np.dtype(str(name))

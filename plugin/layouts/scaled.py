@@ -17,9 +17,7 @@ from ..numerics.block_form import BlockForm
 from ..numerics.element_types import AnyArray, Array
 from ..numerics.packed_integers import PLANE_BITS, PackedIntegers, plane_shapes
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import BlockLayout, QuantizedLayout, integers_of, packed_form
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
+from .base import FLOAT_DTYPES, BlockLayout, QuantizedLayout, integers_of, packed_form
 
 
 class TensorScaledLayout(QuantizedLayout):
@@ -47,7 +45,7 @@ class TensorScaledLayout(QuantizedLayout):
                 f"plane 'd' of {self.name} has the shape {scales}, which does not broadcast to "
                 f"{self.shape}"
             )
-        self.expect("d", scales, *_FLOATS)
+        self.expect("d", scales, *FLOAT_DTYPES)
         self.expect("m", scales)
 
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> AnyArray:
@@ -103,7 +101,7 @@ class TensorScaledLayout(QuantizedLayout):
             raise UsageError("a layout with scales along several axes is no per-axis type")
         shape = (scales.shape[axes[0]],) if axes else ()
         return QuantizationParameters(
-            _storage_of(self.planes["qs"].dtype),
+            StorageType.of_dtype(self.planes["qs"].dtype),
             ExpressedType.of_dtype(scales.dtype),
             tuple(axis + rank for axis in axes),
             (1,) * len(axes),
@@ -191,7 +189,7 @@ class BlockAffineLayout(BlockLayout):
                 f"integers, got {block!r}"
             )
         grid = tuple(-(-n // b) for n, b in zip(self.shape, block or (), strict=True))
-        self.expect("d", grid, *_FLOATS)
+        self.expect("d", grid, *FLOAT_DTYPES)
         self.expect("z", grid)
         try:
             StorageType.parse(self.metadata.get("storage", ""))
@@ -293,11 +291,13 @@ class BlockScaledLayout(BlockLayout):
     """
 
     PLANES: ClassVar[tuple[str, ...]] = ("d", "qs", "m?")
+    ELEMENTS_PER_BYTE: ClassVar[int | None] = None
+    """How many elements are packed into a byte of ``qs``; None where they are not packed."""
 
     @property
     def block_size(self) -> int:
         """The number of elements that share a scale."""
-        return int(self.planes["qs"].shape[-1])
+        return int(self.planes["qs"].shape[-1]) * (self.ELEMENTS_PER_BYTE or 1)
 
     def _grid(self) -> tuple[int, ...]:
         if not self.shape or self.shape[-1] % self.block_size:
@@ -312,12 +312,13 @@ class BlockScaledLayout(BlockLayout):
         if not self.planes["qs"].ndim or not self.block_size:
             raise InputError(f"plane 'qs' of {self.name} has no blocks")
         grid = self._grid()
-        self.expect("qs", (*grid, self.planes["qs"].shape[-1]))
+        dtypes = () if self.ELEMENTS_PER_BYTE is None else ("uint8",)
+        self.expect("qs", (*grid, self.planes["qs"].shape[-1]), *dtypes)
         self._check_scales(grid)
 
     def _check_scales(self, grid: tuple[int, ...]) -> None:
-        self.expect("d", (*grid, 1), *_FLOATS)
-        self.expect("m", (*grid, 1), *_FLOATS)
+        self.expect("d", (*grid, 1), *FLOAT_DTYPES)
+        self.expect("m", (*grid, 1), *FLOAT_DTYPES)
 
     def values(self) -> Any:
         """The storage values ``[..., K / B, B]``."""
@@ -326,7 +327,7 @@ class BlockScaledLayout(BlockLayout):
     @property
     def storage(self) -> StorageType:
         """The storage type of the values."""
-        return _storage_of(self.values().dtype)
+        return StorageType.of_dtype(self.values().dtype)
 
     def parameters(self) -> QuantizationParameters:
         """The same as a sub-channel type; `stored` are its storage values.
@@ -374,10 +375,7 @@ class BlockScaledLayout(BlockLayout):
         """One for each block; the offsets may be None."""
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
         offsets = self.planes.get("m")
-        return (
-            self.planes["d"].reshape(grid),
-            None if offsets is None else offsets.reshape(grid),
-        )
+        return self.planes["d"].reshape(grid), None if offsets is None else offsets.reshape(grid)
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., K / B, B]``."""
@@ -394,20 +392,14 @@ class BlockScaledI4Layout(BlockScaledLayout):
         signed: whether values are -8 to 7, or 0 to 15.
     """
 
-    PLANES: ClassVar = ("d", "qs", "m?")
     METADATA: ClassVar = ("signed",)
-
-    @property
-    def block_size(self) -> int:
-        """The number of elements that share a scale."""
-        return 2 * int(self.planes["qs"].shape[-1])
+    ELEMENTS_PER_BYTE: ClassVar = 2
 
     def check(self) -> None:
         """Check the blocks of the last axis, and the metadata."""
         super().check()
-        self.expect("qs", tuple(self.planes["qs"].shape), "uint8")
-        if not isinstance(self.metadata.get("signed"), bool):
-            flag = self.metadata.get("signed")
+        flag = self.metadata.get("signed")
+        if not isinstance(flag, bool):
             raise InputError(f"'signed' of {self.name} must be true or false, got {flag!r}")
 
     @property
@@ -433,8 +425,3 @@ class BlockScaledI4Layout(BlockScaledLayout):
         integers = PackedIntegers("qs", 4, zero=8 if signed else 0)
         scales, offsets = self._scales_and_offsets()
         return packed_form(integers, planes, self.shape, self.block_size, scales, offsets)
-
-
-def _storage_of(dtype: Any) -> StorageType:
-    info = np.iinfo(dtype)
-    return StorageType(info.bits, info.min < 0)

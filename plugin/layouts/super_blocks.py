@@ -32,9 +32,7 @@ from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
 from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from .base import BlockLayout, packed_form
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
+from .base import FLOAT_DTYPES, BlockLayout, packed_form
 
 
 class SuperBlockLayout(BlockLayout):
@@ -88,7 +86,7 @@ class SuperBlockLayout(BlockLayout):
             )
         grid = (*self.shape[:-1], self.shape[-1] // (sub * size))
         for name in ("d", "dmin"):
-            self.expect(name, (*grid, 1), *_FLOATS)
+            self.expect(name, (*grid, 1), *FLOAT_DTYPES)
         for field in (self.SCALES, self.MINIMUMS):
             for name, bits in field.bits.items() if field else ():
                 self.expect(name, (*grid, sub * bits // 8), "int8" if bits == 8 else "uint8")

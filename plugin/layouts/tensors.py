@@ -115,7 +115,7 @@ class PrimitiveTensor(InferenceTensor):
 
 
 class QuantizedTensor(InferenceTensor):
-    """A tensor whose arrays stand for reals."""
+    """A tensor whose arrays stand for reals; archives hold its planar form."""
 
     @abstractmethod
     def unpack(self) -> QuantizedLayout:
@@ -124,6 +124,16 @@ class QuantizedTensor(InferenceTensor):
     def to_planar(self) -> PlanarQuantizedTensor:
         """The tensor with the planes of its layout as its arrays."""
         return PlanarQuantizedTensor(self.unpack(), self.name)
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The planes of `to_planar`."""
+        return self.to_planar().arrays
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The record of the planar form."""
+        return self.to_planar().record
 
 
 class PlanarQuantizedTensor(QuantizedTensor):

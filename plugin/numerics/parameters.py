@@ -142,6 +142,12 @@ class StorageType:
         return self.element.dtype
 
     @classmethod
+    def of_dtype(cls, dtype: npt.DTypeLike) -> StorageType:
+        """Return the type of all integers of a NumPy dtype."""
+        info = np.iinfo(np.dtype(dtype))
+        return cls(info.bits, info.min < 0)
+
+    @classmethod
     def parse(cls, text: str) -> StorageType:
         """Read what `str` writes: ``i4``, ``u8``, ``i8<-127:127>``; UsageError for other text."""
         match = re.fullmatch(r"([iu])(\d{1,2})(?:<(-?\d{1,10}):(-?\d{1,10})>)?", str(text))

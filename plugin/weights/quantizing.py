@@ -31,6 +31,7 @@ from ..layouts import (
     QuantizedTensor,
     TensorScaledLayout,
 )
+from ..layouts.base import FLOAT_DTYPES
 from ..numerics.casts import Cast, quantize
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
@@ -50,8 +51,6 @@ _BYTES_OF_ELEMENT = 60
 
 _LEAST_SCALE = np.finfo(np.float32).tiny * 4
 """Smaller ranges become 0: their quotients would not be normal numbers."""
-
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
 @dataclass(frozen=True)
@@ -192,7 +191,9 @@ def _check_memory(tensor: InferenceTensor) -> None:
 def _is_weight(tensor: InferenceTensor) -> bool:
     if isinstance(tensor, QuantizedTensor) or not isinstance(tensor, PrimitiveTensor):
         return False
-    return tensor.array.dtype.name in _FLOATS and tensor.array.ndim >= 2 and tensor.array.size > 0
+    return (
+        tensor.array.dtype.name in FLOAT_DTYPES and tensor.array.ndim >= 2 and tensor.array.size > 0
+    )
 
 
 def quantize_array(array: Array, how: WeightQuantization) -> QuantizedLayout:
