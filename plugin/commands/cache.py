@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ def command() -> None:
 @_folder
 @json_option("the entries")
 def show(folder: str | None, as_json: bool) -> None:
-    """List the entries with size, time since the last use, and number of hits."""
+    """List the entries with size and time since the last use."""
     cache = _open(folder)
     entries = sorted(_entries(cache), key=lambda entry: entry.unused_seconds)
     size = sum(each.size for kind in ("records", "blobs") for each in cache.files(kind))
@@ -109,25 +110,23 @@ def verify(folder: str | None) -> None:
     An entry that cannot be read is kept, and is a failure too.
     """
     cache = _open(folder)
-    actions = {False: "is damaged, and is removed", None: "cannot be read, and stays"}
-    counts = Counter[bool | None]()
+    counts = Counter[str]()
     with show_progress(f"verify {cache.folder}") as progress:
         for path, is_whole in cache.verify():
             progress(path.name)
-            counts[is_whole] += 1
+            state = "whole" if is_whole else "unreadable" if path.is_file() else "damaged"
+            counts[state] += 1
             if not is_whole:
-                say(f"{path} {actions[is_whole]}", err=True)
-    wrong = [
-        f"{counted(counts[is_whole], 'file')} {state}"
-        for is_whole, state in ((False, "damaged"), (None, "unreadable"))
-        if counts[is_whole]
-    ]
-    if wrong:
+                action = "is removed" if state == "damaged" else "stays"
+                say(f"{path} is {state}, and {action}", err=True)
+    whole = counts.pop("whole", 0)
+    if counts:
+        wrong = " and ".join(f"{counted(count, 'file')} {state}" for state, count in counts.items())
         raise InputError(
-            f"the cache '{cache.folder}' has {' and '.join(wrong)}, {counts[True]:,} whole; "
-            "removed entries are compiled again when needed"
+            f"the cache '{cache.folder}' has {wrong}, {whole:,} whole; removed entries are "
+            "compiled again when needed"
         )
-    say(f"{counted(counts[True], 'file')} of {cache.folder}, all whole")
+    say(f"{counted(whole, 'file')} of {cache.folder}, all whole")
 
 
 def _open(folder: str | None) -> Cache:
@@ -170,7 +169,6 @@ class _Entry:
     about: dict[str, Any]
     size: int
     unused_seconds: float
-    uses: int
     is_whole: bool
 
     @property
@@ -185,14 +183,13 @@ class _Entry:
             **{name: value for name, value in self.about.items() if name != "kind"},
             "size": self.size,
             "unused_seconds": round(self.unused_seconds, 3),
-            "uses": self.uses,
             "is_whole": self.is_whole,
         }
 
 
 def _entries(cache: Cache) -> Iterator[_Entry]:
     sizes = {each.path.name: each.size for each in cache.files("blobs")}
-    now = cache.now()
+    now = time.time()
     for stored, record in cache.records():
         blob_sizes = [sizes.get(digest) for digest in record.blobs.values()]
         yield _Entry(
@@ -200,13 +197,12 @@ def _entries(cache: Cache) -> Iterator[_Entry]:
             record.fields.get("about", {}),
             stored.size + sum(size for size in blob_sizes if size is not None),
             max(now - stored.used, 0.0),
-            record.uses,
             None not in blob_sizes,
         )
 
 
-_TITLES = ("kind", "name", "options", "size", "last used", "hits")
-_NUMBERS = (3, 4, 5)
+_TITLES = ("kind", "name", "options", "size", "last used")
+_NUMBERS = (3, 4)
 """The columns of numbers."""
 
 
@@ -221,7 +217,6 @@ def _cells(entry: _Entry) -> list[str]:
         printable(" ".join(f"{name}={_option_text(value)}" for name, value in options.items())),
         _bytes(entry.size),
         _ago(entry.unused_seconds),
-        f"{entry.uses:,}",
     ]
 
 

@@ -119,8 +119,6 @@ class Cache(Store):
             if parameters is None:
                 return None
         self.use(key, record)
-        if "lowered" in record.fields:
-            self.touch(record.fields["lowered"])
         remarks = [Remark.from_json(fields) for fields in record.fields["remarks"]]
         return CompileResult(executable, record.fields["signatures"], remarks, parameters)
 
@@ -174,7 +172,6 @@ class Cache(Store):
         }
         spared = {key, *blobs.values()}
         if lowered is not None:
-            values["lowered"] = lowered
             spared.add(lowered)
             lowered_about = {**about, "kind": "lowered module"}
             self.write(lowered, {"about": lowered_about}, {_EXECUTABLE: blobs[_EXECUTABLE]})

@@ -2,10 +2,10 @@
 
 ::
 
-    records/ab/KEY      the digest of the rest; JSON; a line break for each use
+    records/ab/KEY      the digest of the rest; JSON
     blobs/cd/DIGEST     bytes, under their own digest
     writing/NAME.part   files that are being written
-    locks/KEY.lock      locks of keys whose result is being computed
+    writing/KEY.lock    locks of keys whose result is being computed
 
 **Integrity.** A file is written in ``writing``, closed, and then renamed, which is atomic on local
 and network file systems; a network file system may delay writes until the file is closed. Each read
@@ -19,18 +19,17 @@ files until `_SIZE_AFTER_EVICTION` of the limit is left. There is no counter tha
 and no process waits. The store exceeds the limit by one eighth with a probability of e^-8, 0.03%.
 
 **Use.** The time of a use is the file's modification time, because reads may not set the access
-time (``relatime``, ``noatime``). It is set by the clock of the file system, so that the clocks of
-machines do not matter. A writer does not evict the files that it writes, and no process evicts a
-`PinnedBlob` (on file systems with locks), because another process has mapped it.
+time (``relatime``, ``noatime``). A writer does not evict the files that it writes, and no process
+evicts a `PinnedBlob` (on file systems with locks), because another process has mapped it.
 
-Killed processes leave files in ``writing``, which are removed after an hour.
+Killed processes leave files in ``writing``, which are removed after a day.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
+import math
 import os
 import re
 import time
@@ -42,17 +41,16 @@ from ..core.files import open_input
 from ..errors import InputError, SubquantError
 from ..isolation.cancellation import current_work
 from .digests import Digest, digest_of, digest_of_file, digest_of_open
-from .file_locks import create_with_folder, lock_file, try_lock
 from .store_files import (
-    USE_MARK,
     PinnedBlob,
     Record,
     StoredFile,
     copy_file,
-    is_intact,
+    create_with_folder,
+    lock_file,
     parse_record,
     read_file,
-    remove_unless_pinned,
+    remove_unless_locked,
     rename,
     touch,
 )
@@ -66,7 +64,7 @@ _SIZE_AFTER_EVICTION = 7 / 8
 """The fraction of the limit that an eviction leaves, so that the next one is not due at once."""
 _BLOCK_BYTES = 4096
 """The bytes that a smaller file counts as: a block of a file system."""
-_STALE_SECONDS = 3600.0
+_STALE_SECONDS = 86400.0
 """The age of a file in ``writing`` that no process writes any more."""
 _MAX_WAIT_SECONDS = 600.0
 """The time for which a process waits for a lock: a lost machine may have left it."""
@@ -75,8 +73,7 @@ _MAX_POLL_SECONDS = 0.25
 _FILE_NAMES = {
     "records": re.compile("[0-9a-f]{64}"),
     "blobs": re.compile("[0-9a-f]{64}"),
-    "writing": re.compile(r".*\.part"),
-    "locks": re.compile(r".*\.lock"),
+    "writing": re.compile(r".*\.(part|lock)"),
 }
 
 
@@ -121,26 +118,17 @@ class Store:
         self._write(self._path("records", key), digest_of(text).encode() + b"\n" + text)
 
     def use(self, key: Digest, record: Record) -> None:
-        """Record a use of a record and its blobs, if that is possible."""
-        with contextlib.suppress(OSError):
-            handle = os.open(self._path("records", key), os.O_WRONLY | os.O_APPEND)
-            try:
-                os.write(handle, USE_MARK)  # sets the time too
-            finally:
-                os.close(handle)
+        """Set the times of a record and its blobs, if that is possible."""
+        touch(self._path("records", key))
         for digest in record.blobs.values():
             touch(self._path("blobs", digest))
-
-    def touch(self, key: Digest) -> None:
-        """Delay the eviction of a record like a use."""
-        touch(self._path("records", key))
 
     def recall(self, name: str) -> str | None:
         """Return the text of `remember`; None if there is none."""
         record = self.read(name)
         if record is None:
             return None
-        self.touch(name)
+        self.use(name, record)
         return str(record.fields["remembered"])
 
     def remember(self, name: str, text: str) -> None:
@@ -244,49 +232,19 @@ class Store:
             key: the key of a record, which the block should read again.
             on_wait: called before a wait for another process.
         """
-        path = self.folder / "locks" / f"{key}.lock"
-        handle = self._wait_for_lock(path, on_wait)
-        try:
-            yield
-        finally:
-            if handle is not None:
-                path.unlink(missing_ok=True)
-                os.close(handle)
-                self._remove_stale_locks()
-
-    def _wait_for_lock(self, path: Path, on_wait: Callable[[], None]) -> int | None:
-        end, pause = None, 0.005
-        while True:
-            try:
-                handle = try_lock(path)
-            except OSError:
-                return None
-            if handle is not None:
-                return handle
-            if end is None:
-                on_wait()
-                end = time.monotonic() + _MAX_WAIT_SECONDS
-            elif time.monotonic() > end:
-                return None
-            current_work().check()
-            time.sleep(pause)
-            pause = min(2 * pause, _MAX_POLL_SECONDS)
-
-    def _remove_stale_locks(self) -> None:
-        """Remove the lock files of killed processes."""
-        for path in (self.folder / "locks").glob("*.lock"):
+        path = self.folder / "writing" / f"{key}.lock"
+        with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                handle = os.open(path, os.O_RDWR)
-                try:
-                    if lock_file(handle, exclusive=True):
-                        path.unlink()  # a waiting process checks that the file is still there
-                finally:
-                    os.close(handle)
+                handle = create_with_folder(path, os.O_RDWR | os.O_CREAT)
+                stack.callback(os.close, handle)
+                if _wait_for_lock(handle, on_wait):
+                    stack.callback(path.unlink, missing_ok=True)
+            yield
 
     # -- the whole store --------------------------------------------------------------------------
 
     def files(self, kind: str) -> Iterator[StoredFile]:
-        """Yield the files of ``records``, ``blobs``, ``writing`` or ``locks``."""
+        """Yield the files of ``records``, ``blobs`` or ``writing``."""
         top = self.folder / kind
         folders = top.glob("[0-9a-f][0-9a-f]") if kind in ("records", "blobs") else [top]
         for folder in folders:
@@ -329,11 +287,10 @@ class Store:
         Returns:
             The numbers of removed files and bytes.
         """
-        now = self.now()
+        now = time.time()
         for part in self.files("writing"):
             if now - part.used > _STALE_SECONDS:
-                with contextlib.suppress(OSError):
-                    part.path.unlink(missing_ok=True)
+                remove_unless_locked(part.path)
         files = sorted((*self.files("records"), *self.files("blobs")))
         total = before = sum(each.size for each in files)
         target = total if limit is None or total <= limit else int(limit * remaining_fraction)
@@ -342,41 +299,25 @@ class Store:
             is_old = age is not None and now - each.used > age
             if total <= target and not is_old:
                 break
-            if each.path.name not in spared and remove_unless_pinned(each.path):
+            if each.path.name not in spared and remove_unless_locked(each.path):
                 count, total = count + 1, total - each.size
         return count, before - total
 
     def clear(self) -> tuple[int, int]:
-        """Remove all files that are not pinned, and return the numbers of files and bytes.
+        """Remove all records and blobs that are not pinned, and return their number and bytes."""
+        return self.prune(age=-math.inf)
 
-        Files in ``writing`` stay while a key is locked: they may be written for it.
-        """
-        count = size = 0
-        for kind in ("locks", "records", "blobs", "writing"):
-            if kind == "writing" and any(self.files("locks")):
-                break
-            for each in self.files(kind):
-                if remove_unless_pinned(each.path):
-                    count, size = count + 1, size + each.size
-        return count, size
-
-    def verify(self) -> Iterator[tuple[Path, bool | None]]:
-        """Check each record and blob, and remove damaged ones.
+    def verify(self) -> Iterator[tuple[Path, bool]]:
+        """Read each record and blob, which removes damaged ones.
 
         Yields:
-            The path, and whether the file is intact; None for an unreadable file, which stays.
+            The path, and whether the file is intact.
         """
-        for each in itertools.chain(self.files("blobs"), self.files("records")):
-            intact: bool | None = False
-            try:
-                intact = is_intact(each.path)
-            except (SubquantError, OSError):
-                if not os.path.lexists(each.path):  # another process has removed it
-                    continue
-                intact = None if each.path.is_file() else False
-            if intact is False:
-                self._remove_damaged(each.path)
-            yield each.path, intact
+        for each in self.files("blobs"):
+            blob = self.pin(each.path.name)
+            yield each.path, blob is not None
+        for each in self.files("records"):
+            yield each.path, self.read(each.path.name) is not None
 
     def records(self) -> Iterator[tuple[StoredFile, Record]]:
         """Yield the intact records."""
@@ -385,17 +326,6 @@ class Store:
             with contextlib.suppress(ValueError):
                 if data is not None:
                     yield each, parse_record(data)
-
-    def now(self) -> float:
-        """Return the time of the file system's clock, or of this machine's if it is read-only."""
-        if not self.folder.is_dir():
-            return time.time()
-        try:
-            with self.temporary() as path:
-                os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
-                return path.stat().st_mtime
-        except OSError:
-            return time.time()
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -422,3 +352,19 @@ class Store:
         self._on_damage(f"{path} is damaged, and is removed")
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
+
+
+def _wait_for_lock(handle: int, on_wait: Callable[[], None]) -> bool:
+    """Lock an open file; False if another process has locked it for `_MAX_WAIT_SECONDS`."""
+    end, pause = None, 0.005
+    while end is None or time.monotonic() < end:
+        with contextlib.suppress(BlockingIOError):
+            lock_file(handle, exclusive=True)
+            return True
+        if end is None:
+            on_wait()
+            end = time.monotonic() + _MAX_WAIT_SECONDS
+        current_work().check()
+        time.sleep(pause)
+        pause = min(2 * pause, _MAX_POLL_SECONDS)
+    return False

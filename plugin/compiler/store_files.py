@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -12,13 +13,10 @@ from typing import Any, NamedTuple
 
 from ..core.files import open_atomically, open_input
 from ..errors import SubquantError
-from .digests import Digest, digest_of, digest_of_file
-from .file_locks import lock_file
+from .digests import Digest, digest_of
 
 _CHUNK_BYTES = 1 << 20
 """The bytes that are copied at a time, 1 MiB."""
-USE_MARK = b"\n"
-"""The byte that a use appends to a record."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +26,17 @@ class Record:
     Args:
         fields: JSON values.
         blobs: the digests of its blobs by name.
-        uses: the number of uses.
     """
 
     fields: Mapping[str, Any]
     blobs: Mapping[str, Digest] = field(default_factory=dict)
-    uses: int = 0
 
 
 class StoredFile(NamedTuple):
     """A file of the store.
 
     Args:
-        used: the time of its last use in seconds, by the clock of the file system.
+        used: the time of its last use in seconds.
         size: the bytes that it takes on a disk.
         path: its path.
     """
@@ -82,8 +78,31 @@ class PinnedBlob:
         self.close()
 
 
-def remove_unless_pinned(path: Path) -> bool:
-    """Remove a file; False if a process has pinned it or it cannot be removed."""
+def create_with_folder(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file, and create its folder only if that is missing (network folders are slow)."""
+    try:
+        return os.open(path, flags, 0o666)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o666)
+
+
+def lock_file(handle: int, *, exclusive: bool) -> None:
+    """Lock an open file until it is closed (``flock``), if the file system has locks.
+
+    Raises:
+        BlockingIOError: another process has locked it.
+    """
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass
+
+
+def remove_unless_locked(path: Path) -> bool:
+    """Remove a file; False if a process has locked it or it cannot be removed."""
     try:
         # Some file systems lock for writing only files that are open for writing.
         handle = os.open(path, os.O_RDWR | getattr(os, "O_NONBLOCK", 0))
@@ -112,21 +131,11 @@ def touch(path: Path) -> None:
 def parse_record(data: bytes) -> Record:
     """Return a record; ValueError if it is damaged."""
     head, _, rest = data.partition(b"\n")
-    text = rest.rstrip(USE_MARK + b"\0")  # zeros: several machines appended at the same time
+    text = rest.rstrip(b"\n\0")  # earlier versions appended a byte for each use
     if digest_of(text).encode() != head:
         raise ValueError
     values = json.loads(text)
-    return Record(values["fields"], values["blobs"], len(rest) - len(text))
-
-
-def is_intact(path: Path) -> bool:
-    """True for an intact record or blob; it raises an error for an unreadable file."""
-    if path.parent.parent.name == "blobs":
-        return digest_of_file(path) == path.name
-    with open_input(path) as file, contextlib.suppress(ValueError):
-        parse_record(file.read())
-        return True
-    return False
+    return Record(values["fields"], values["blobs"])
 
 
 def read_file(path: Path) -> bytes | None:
@@ -149,15 +158,10 @@ def rename(path: Path, target: Path) -> None:
 
 def copy_file(source: int, target: int) -> None:
     """Copy a whole file, in the kernel if both are on one file system."""
-    size, position = os.fstat(source).st_size, 0
+    os.lseek(source, 0, os.SEEK_SET)
     with contextlib.suppress(OSError, AttributeError):
-        while position < size:
-            count = os.copy_file_range(source, target, size - position, position)
-            if not count:
-                break
-            position += count
-    os.lseek(source, position, os.SEEK_SET)
-    os.lseek(target, position, os.SEEK_SET)
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
     with os.fdopen(os.dup(source), "rb") as rest, os.fdopen(os.dup(target), "wb") as copy:
         while data := rest.read(_CHUNK_BYTES):
             copy.write(data)
