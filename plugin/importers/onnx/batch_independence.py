@@ -47,7 +47,6 @@ def check_batch(
     """Check that a model computes the elements of its batch independently.
 
     Args:
-        model: the model.
         batched: the names of the arguments with the batch in their first dimension.
         one: all tensors that nodes compute, for a batch of one.
         many: the same tensors for a batch of `batch_unlike_sizes`.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from .reading.model import ELEMENTS, Node, Subgraph
 
 if TYPE_CHECKING:
     from .graph import Graph
+
+_Value = TypeVar("_Value")
 
 _TYPES = {
     ElementType.parse(element).dtype: type_
@@ -158,6 +160,21 @@ class Call(BaseCall[Operand]):
         if value is operand.value:
             return operand
         return Operand(operand.name, type_of_dtype(value.dtype), value)
+
+    def values_of(self, kind: type[_Value]) -> dict[int, _Value]:
+        """The values of one kind, by input."""
+        return {
+            index: each.value
+            for index, each in enumerate(self.inputs)
+            if each is not None and isinstance(each.value, kind)
+        }
+
+    def with_values(self, values: Mapping[int, AnyArray]) -> Call:
+        """The call with other values of some inputs."""
+        inputs = list(self.inputs)
+        for index, value in values.items():
+            inputs[index] = replace(self.input(index), value=value)
+        return replace(self, inputs=inputs)
 
     def lifted(self, value: AnyArray) -> AnyArray:
         """A value of the program, if one is written, as a loop of the program needs it."""

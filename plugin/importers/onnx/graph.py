@@ -17,14 +17,9 @@ from typing import Any
 from ...errors import InputError, Place, Remark, SubquantError, UnsupportedError, UsageError, quoted
 from ...numerics.element_types import AnyArray, Array, ElementType
 from .call import IMPORTERS, Call, Operand, Typed, type_of_dtype
-from .dynamic_sizes.bounded_operators import (
-    SIZE_PRODUCERS,
-    compute_bounded,
-    has_bounded_inputs,
-    value_objects,
-)
+from .dynamic_sizes.bounded_operators import SIZE_PRODUCERS, compute_bounded, value_objects
 from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
-from .dynamic_sizes.shape_values import compute_shape_values, has_shape_values
+from .dynamic_sizes.shape_values import compute_shape_values
 from .integer_report import IntegerReport
 from .quantization.expressed import Quantized, ScaledSum
 from .reading.model import Model, Node, Subgraph
@@ -61,7 +56,6 @@ class Graph(ABC):
     """Computes the graph of a model: of arrays, or of values of a program.
 
     Args:
-        model: the model.
         node_context: returns the context manager that is entered for a node.
         on_remark: is called with the arithmetic of each node with quantized operands or results.
     """
@@ -179,7 +173,7 @@ class Graph(ABC):
 
     def compute(self, call: Call) -> list[Operand]:
         """Compute a node in the form of the newest operator set."""
-        if has_shape_values(call):
+        if call.values_of(ShapeValue):
             return compute_shape_values(call, self.compute)
         if call.node.operator not in SIZE_PRODUCERS:
             return self._computed_once(call)
@@ -191,7 +185,7 @@ class Graph(ABC):
         return results
 
     def _computed_once(self, call: Call) -> list[Operand]:
-        is_bounded = has_bounded_inputs(call)
+        is_bounded = bool(call.values_of(BoundedTensor))
         return compute_bounded(call, self._imported) if is_bounded else self._imported(call)
 
     def _imported(self, call: Call) -> list[Operand]:

@@ -21,7 +21,7 @@ from .call import Operand
 from .dynamic_sizes.bounded_tensor import BoundedTensor
 from .program import Program
 from .reading.arguments import open_dimensions
-from .reading.model import ELEMENTS, Model, Node, Tensor, element_of
+from .reading.model import ELEMENTS, Model, Node, element_of
 from .reading.reader import read_onnx
 
 
@@ -39,10 +39,6 @@ _DYNAMIC_SIZE = 16
 
 def describe_model(model: Model, data: bytes) -> dict[str, Any]:
     """Describe a model, in the form of `subquant.importers.tflite.inspection.describe_model`.
-
-    Args:
-        model: the model.
-        data: the protobuf.
 
     Returns:
         JSON with ``signatures`` with the names of arguments and results; ``graphs``, one list of
@@ -87,18 +83,17 @@ def _operator(model: Model, node: Node, trial: _Trial) -> dict[str, Any]:
             for name in node.outputs
             if name
         ],
-        "constants": [_constant(tensor) for tensor in constants],
+        "constants": [
+            {
+                "name": tensor.name,
+                "type": tensor.type,
+                "shape": list(tensor.data.shape),
+                "quantization": None,  # scales are operands of their own
+                "bytes": tensor.data.nbytes,
+            }
+            for tensor in constants
+        ],
         "refused": trial.refused.get(node.index),
-    }
-
-
-def _constant(tensor: Tensor) -> dict[str, Any]:
-    return {
-        "name": tensor.name,
-        "type": tensor.type,
-        "shape": list(tensor.data.shape),
-        "quantization": None,  # scales are operands of their own
-        "bytes": tensor.data.nbytes,
     }
 
 
@@ -152,7 +147,6 @@ def _inferred_types(
     """Return type and shape of the tensors that ONNX's shape inference computes.
 
     Args:
-        data: the protobuf.
         sizes: the sizes of dynamic dimensions, by name; others are 1.
     """
     from onnx import ModelProto, TensorProto, shape_inference

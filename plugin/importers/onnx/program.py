@@ -27,8 +27,7 @@ from ..batch_loop import dynamic_type, write_loop
 from ..options import AS_IN_FILE, ImportOptions
 from .batch_independence import TensorTrace, batch_unlike_sizes, check_batch
 from .graph import Graph
-from .reading.arguments import Argument, arguments_of
-from .reading.constant_inputs import with_input_values
+from .reading.arguments import Argument, arguments_of, with_input_values
 from .reading.model import Model, Node, element_of
 
 
@@ -41,7 +40,6 @@ def write_module(
     """Write a module with a function ``main``.
 
     Args:
-        model: the model.
         context: a context of `subquant.dialects.create_context`.
         options: the import options; the model decides semantics and activations.
         on_remark: see `Graph`.
@@ -61,7 +59,6 @@ class Program(Graph):
     """Writes a program.
 
     Args:
-        model: the model.
         on_remark: see `Graph`.
     """
 

@@ -41,7 +41,6 @@ class CacheFormat:
         """Return the format that the attributes of GroupQueryAttention state.
 
         Args:
-            call: the node.
             letter: ``k`` or ``v``.
             scale: the number of the input with the scales.
             groups: the number of heads of keys.
@@ -89,7 +88,6 @@ def present(
     """Return the past and the new keys or values of each sequence, and 0 after them.
 
     Args:
-        call: the node.
         index: the number of the input with the past.
         form: the format of the cache.
         new: f32, ``[B, G, S, H]``.

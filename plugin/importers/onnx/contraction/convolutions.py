@@ -68,7 +68,6 @@ def padding(
     """Read the padding before and after each spatial axis, from ``pads`` or ``auto_pad``.
 
     Args:
-        call: the node.
         sizes: the spatial dimension sizes of the images.
         spans: the dilated sizes of the kernels.
         strides: the strides of the kernels.

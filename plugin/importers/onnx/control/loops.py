@@ -37,7 +37,6 @@ class _Iteration:
     """An iteration of a loop, and the values before the first one.
 
     Args:
-        call: the node.
         body: computes an iteration: takes its number, the condition and the carried values;
             returns the condition for another iteration, the carried values and the results.
         start: the carried values before the first iteration.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
+from ...operator_registry import OperatorRegistry
 from ..call import Call, Operand, Typed
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
 
@@ -27,11 +28,7 @@ class BoundedNode:
     @property
     def tensors(self) -> Mapping[int, BoundedTensor]:
         """The bounded tensors, by input."""
-        return {
-            index: each.value
-            for index, each in enumerate(self.call.inputs)
-            if each is not None and isinstance(each.value, BoundedTensor)
-        }
+        return self.call.values_of(BoundedTensor)
 
     @property
     def axes(self) -> Mapping[int, int]:
@@ -79,12 +76,8 @@ class BoundedNode:
         Args:
             changed: other values of some inputs.
         """
-        inputs: list[Operand | None] = list(self.call.inputs)
         arrays = {index: each.value for index, each in self.tensors.items()}
-        for index, value in {**arrays, **(changed or {})}.items():
-            operand = self.call.input(index)
-            inputs[index] = Operand(operand.name, operand.type, value)
-        return replace(self.call, inputs=inputs)
+        return self.call.with_values({**arrays, **(changed or {})})
 
     def with_padding(self, number: AnyArray) -> Call:
         """The node with a number in the padding of its first input."""
@@ -120,15 +113,6 @@ class BoundedNode:
 _Handler: TypeAlias = Callable[[BoundedNode], "list[Operand] | None"]
 """The function returns the results, or None where a rule decides."""
 
-HANDLERS: dict[str, _Handler] = {}
+HANDLERS: OperatorRegistry[_Handler] = OperatorRegistry()
 """The handlers by operator."""
-
-
-def handles(*operators: str) -> Callable[[_Handler], _Handler]:
-    """Register a function as the handler of operators."""
-
-    def register(handler: _Handler) -> _Handler:
-        HANDLERS.update(dict.fromkeys(operators, handler))
-        return handler
-
-    return register
+handles = HANDLERS.register

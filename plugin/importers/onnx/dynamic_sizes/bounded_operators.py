@@ -26,11 +26,6 @@ Exporters write ``boxes[mask]`` and ``scores[mask]`` with a NonZero each.
 """
 
 
-def has_bounded_inputs(call: Call) -> bool:
-    """Return True if an input of a node is a bounded tensor."""
-    return any(each is not None and isinstance(each.value, BoundedTensor) for each in call.inputs)
-
-
 def value_objects(inputs: Sequence[Operand | None]) -> list[Any]:
     """Return the objects whose identity shows that inputs of two nodes are the same."""
     objects: list[Any] = []

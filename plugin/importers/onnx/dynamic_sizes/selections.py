@@ -171,7 +171,6 @@ def _suppressed(
     """Return the selected boxes in the order of their selection.
 
     Args:
-        call: the node.
         sides: the result of `_sides`.
         scores: ``[B * C, N]``.
         is_remaining: true for boxes that can be selected; has the shape of `scores`.

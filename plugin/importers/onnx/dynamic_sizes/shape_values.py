@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Operand
+from .bounded_node import BoundedNode, Compute
 from .bounded_tensor import COUNT_CODE_LIMIT, BoundedTensor, ShapeValue
 
 _MOVING: Mapping[str, tuple[int, ...]] = {
@@ -34,13 +34,6 @@ _MOVING: Mapping[str, tuple[int, ...]] = {
 }
 """The inputs that an operator moves, by operator; Concat moves all."""
 
-Compute = Callable[[Call], list[Operand]]
-
-
-def has_shape_values(call: Call) -> bool:
-    """Return True if an input of a node is a shape that is computed from a count."""
-    return any(each is not None and isinstance(each.value, ShapeValue) for each in call.inputs)
-
 
 def compute_shape_values(call: Call, compute: Compute) -> list[Operand]:
     """Compute a node that takes shapes with counts.
@@ -49,27 +42,14 @@ def compute_shape_values(call: Call, compute: Compute) -> list[Operand]:
         call: the node, in the form of the newest operator set.
         compute: computes a node of arrays and bounded tensors.
     """
-    shapes = {
-        index: each.value
-        for index, each in enumerate(call.inputs)
-        if each is not None and isinstance(each.value, ShapeValue)
-    }
+    shapes = call.values_of(ShapeValue)
     consumer = _CONSUMERS.get(call.node.operator)
     results = None if consumer is None else consumer(call, compute, shapes)
     if results is None:
         results = _moved(call, compute, shapes)
     if results is None and call.node.operator == "Equal":
         results = _compared(call, shapes)
-    return results or compute(_with(call, {n: each.array for n, each in shapes.items()}))
-
-
-def _with(call: Call, values: Mapping[int, AnyArray]) -> Call:
-    """Return a node with other values of some inputs."""
-    inputs = list(call.inputs)
-    for index, value in values.items():
-        operand = call.input(index)
-        inputs[index] = Operand(operand.name, operand.type, value)
-    return replace(call, inputs=inputs)
+    return results or compute(call.with_values({n: each.array for n, each in shapes.items()}))
 
 
 def _moved(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> list[Operand] | None:
@@ -80,11 +60,11 @@ def _moved(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> li
     is_narrowed = call.node.operator == "Cast" and call.node.attributes.get("to") != 7  # INT64
     if not set(shapes) <= set(moving) or is_narrowed:
         return None
-    coded = _with(call, {n: each.codes for n, each in shapes.items()})
+    coded = call.with_values({n: each.codes for n, each in shapes.items()})
     if not all(each is None or each.is_constant for each in coded.inputs):
         return None
     counts = {code: pair for each in shapes.values() for code, pair in each.counts.items()}
-    arrays = compute(_with(call, {n: each.array for n, each in shapes.items()}))
+    arrays = compute(call.with_values({n: each.array for n, each in shapes.items()}))
     return [
         Operand("", array.type, ShapeValue.of(array.value, np.asarray(codes.value), counts))
         for array, codes in zip(arrays, compute(coded), strict=True)
@@ -128,11 +108,7 @@ def _constant(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) ->
     if only is None:
         return None
     index, count, bounds = only
-    return [_with_rows(each, index, count) for each in compute(_with(call, {0: bounds}))]
-
-
-def _with_rows(operand: Operand, axis: int, count: AnyArray) -> Operand:
-    return Operand("", operand.type, BoundedTensor(operand.value, axis, count))
+    return BoundedNode(call, compute).compute_rows(call.with_values({0: bounds}), index, count)
 
 
 def _expanded(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
@@ -151,7 +127,8 @@ def _expanded(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) ->
         value = value.value
     elif own >= 0 and operand.shape[own] != 1:
         return None
-    return [_with_rows(each, axis, count) for each in compute(_with(call, {0: value, 1: bounds}))]
+    arrays = call.with_values({0: value, 1: bounds})
+    return BoundedNode(call, compute).compute_rows(arrays, axis, count)
 
 
 def _reshaped(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
@@ -161,11 +138,11 @@ def _reshaped(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) ->
     if only is None or not isinstance(value, BoundedTensor) or value.count is not only[1]:
         return None
     index, count, bounds = only
-    (result,) = compute(_with(call, {0: value.value, 1: bounds}))
+    (result,) = compute(call.with_values({0: value.value, 1: bounds}))
     before = math.prod(value.shape[: value.axis])
     if math.prod(result.shape[:index]) != before or result.shape[index] != value.shape[value.axis]:
         return None
-    return [_with_rows(result, index, count)]
+    return [BoundedNode.operand(result, index, count)]
 
 
 def _range(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
@@ -176,7 +153,7 @@ def _range(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> An
         return None
     if np.any(np.asarray(start.value) != 0) or np.any(np.asarray(delta.value) != 1):
         return None
-    return [_with_rows(each, 0, only[1]) for each in compute(_with(call, {1: only[2]}))]
+    return BoundedNode(call, compute).compute_rows(call.with_values({1: only[2]}), 0, only[1])
 
 
 _CONSUMERS: dict[str, _Consumer] = {

@@ -167,12 +167,13 @@ def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Ty
 @importer("Softmax")
 def softmax(call: Call) -> Typed | AnyArray:
     """Softmax-13: ``exp(x) / sum(exp(x))`` along an axis."""
+    return _along_axis(call, softmax_along)
 
-    def compute(x: AnyArray, axis: int) -> AnyArray:
-        exps = np.exp(x - x.max(axis=axis, keepdims=True))
-        return exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True)
 
-    return _along_axis(call, compute)
+def softmax_along(x: AnyArray, axis: int) -> AnyArray:
+    """``exp(x) / sum(exp(x))`` along an axis, without overflow."""
+    exps = np.exp(x - x.max(axis=axis, keepdims=True))
+    return exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True)
 
 
 @importer("LogSoftmax")

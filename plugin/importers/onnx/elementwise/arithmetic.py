@@ -1,7 +1,7 @@
 """Elementwise operators on any type: arithmetic, comparisons, booleans and bits.
 
-Integers wrap, and division truncates towards zero. `quantization.elementwise` computes sums,
-products and bounds of quantized operands, and calls the functions here for other operands.
+Integers wrap, and division truncates towards zero. `quantization.elementwise` has the
+operators that stay integers for quantized operands: sums, products and bounds.
 
 Source: ONNX, "Operator Schemas", operator set 28.
 """
@@ -39,29 +39,6 @@ def operands(call: Call, count: int | None = None) -> list[AnyArray]:
 def _typed(call: Call, value: AnyArray) -> Typed:
     """Return a result of the type of the first input."""
     return Typed(call.input(0).type, value)
-
-
-def added(call: Call) -> Typed:
-    """``A + B``; integers wrap."""
-    left, right = operands(call, 2)
-    return _typed(call, left + right)
-
-
-def subtracted(call: Call) -> Typed:
-    """``A - B``; integers wrap."""
-    left, right = operands(call, 2)
-    return _typed(call, left - right)
-
-
-def multiplied(call: Call) -> Typed:
-    """``A * B``; integers wrap."""
-    left, right = operands(call, 2)
-    return _typed(call, left * right)
-
-
-def negated(call: Call) -> Typed:
-    """``-X``; integers wrap."""
-    return _typed(call, -call.array(0))
 
 
 @importer("Div")

@@ -132,7 +132,10 @@ def max_roi_pool(call: Call) -> Typed:
     scale = np.float32(call.attribute("spatial_scale", 1.0))
     if images.ndim != 4 or regions.ndim != 2 or regions.shape[1] != 5 or len(sizes) != 2:
         raise call.error(f"has images {list(images.shape)} and regions {list(regions.shape)}")
-    ends = _round_away(regions[:, 1:].astype(np.float32) * scale)
+    # Round to the nearest integer, halves away from zero, as C's `round`.
+    value = regions[:, 1:].astype(np.float32) * scale
+    magnitude = np.floor(np.abs(value) + np.float32(0.5))
+    ends = np.where(value < 0, -magnitude, magnitude)
     batch = convert(regions[:, 0].astype(np.float32), I32)
     rows = take(images, np.minimum(np.maximum(batch, 0), images.shape[0] - 1), 0)
     low = np.asarray(-np.inf, images.dtype)
@@ -154,9 +157,3 @@ def max_roi_pool(call: Call) -> Typed:
             mask = is_inside[:, None, None, :, :]
             result = np.where(mask, result[:, :, :, None, :], low).max(axis=4)
     return Typed(call.input(0).type, np.where(result == low, np.zeros((), images.dtype), result))
-
-
-def _round_away(value: AnyArray) -> AnyArray:
-    """Round to the nearest integer, halves away from zero, as C's ``round``."""
-    magnitude = np.floor(np.abs(value) + np.float32(0.5))
-    return np.where(value < 0, -magnitude, magnitude)

@@ -78,7 +78,7 @@ def resize(call: Call) -> Typed:
         dtype = computing_dtype(value.dtype)
         wide = value.astype(dtype)
         for each, along in zip(axes, coordinates, strict=True):
-            if _is_identity(each, along):
+            if each.size == each.input_size and bool((along == np.arange(each.size)).all()):
                 continue
             taps = _taps(along, each, mode, slope, antialias=antialias, excludes=excludes)
             wide = _sampled(wide, each.axis, *taps)
@@ -192,10 +192,6 @@ def _coordinates(call: Call, each: _Axis, transform: str) -> Array:
         adjustment = np.float32(each.size) / (scale * np.float32(each.input_size))
         centered = np.float32(each.input_size) / 2 * (one - adjustment) + centered
     return np.asarray(centered, np.float32)
-
-
-def _is_identity(each: _Axis, coordinates: Array) -> bool:
-    return each.size == each.input_size and bool((coordinates == np.arange(each.size)).all())
 
 
 def _nearest(

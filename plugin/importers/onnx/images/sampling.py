@@ -56,11 +56,7 @@ def grid_sample(call: Call) -> Typed:
             along = (along + np.float32(1)) * np.float32(0.5) * np.float32(length - 1)
         else:
             along = ((along + np.float32(1)) * np.float32(length) - np.float32(1)) * np.float32(0.5)
-        along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
-        taps.append([
-            (_inside(position, length, padding, corners=corners), weight)
-            for position, weight in _taps(along, mode)
-        ])  # fmt: skip
+        taps.append(_taps(along, mode, length, padding, corners=corners))
     pixels = images.transpose(0, *range(2, rank + 2), 1).reshape((-1, channels))
     first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(lengths)
     total = _interpolated(pixels, taps, first, lengths)
@@ -85,10 +81,11 @@ def _interpolated(
     """
     positions: list[AnyArray] = []
     weights: list[AnyArray] = []
+    strides = [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
     for chosen in itertools.product(*taps):
         flat: AnyArray = first
         weight: AnyArray = None
-        for (position, factor), stride in zip(chosen, _strides(lengths), strict=True):
+        for (position, factor), stride in zip(chosen, strides, strict=True):
             flat = flat + position * np.int32(stride)
             weight = factor if weight is None else weight if factor is None else weight * factor
         positions.append(flat)
@@ -104,22 +101,22 @@ def _interpolated(
     return result[0] if len(positions) == 1 else result.sum(axis=0, dtype=result.dtype)
 
 
-def _strides(lengths: Sequence[int]) -> list[int]:
-    return [math.prod(lengths[axis + 1 :]) for axis in range(len(lengths))]
-
-
-def _taps(along: AnyArray, mode: str) -> Taps:
-    """Return positions (f32) of the pixels near coordinates along one axis, and their weights."""
-    if mode == "nearest":
-        return [(np.rint(along), None)]
-    first = np.floor(along)
-    rest, one = along - first, np.float32(1)
-    if mode == "linear":
-        return [(first, one - rest), (first + one, rest)]
-    distances = [rest + one, rest, one - rest, np.float32(2) - rest]
+def _taps(along: AnyArray, mode: str, length: int, padding: str, *, corners: bool) -> Taps:
+    """Return the pixels near coordinates along one axis of an image, and their weights."""
+    along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
+    first = np.rint(along) if mode == "nearest" else np.floor(along)
+    taps = [(first, None)]
+    if mode != "nearest":
+        rest, one = along - first, np.float32(1)
+        taps = [(first, one - rest), (first + one, rest)]
+        if mode == "cubic":
+            distances = [rest + one, rest, one - rest, np.float32(2) - rest]
+            taps = [
+                (first + np.float32(tap - 1), _cubic(distance, is_near=tap in (1, 2)))
+                for tap, distance in enumerate(distances)
+            ]
     return [
-        (first + np.float32(tap - 1), _cubic(distance, is_near=tap in (1, 2)))
-        for tap, distance in enumerate(distances)
+        (_inside(position, length, padding, corners=corners), weight) for position, weight in taps
     ]
 
 
@@ -200,11 +197,7 @@ def deform_conv(call: Call) -> Typed:
         output_positions = np.arange(outer[axis]) * strides[axis] - pads[axis]
         grid = along_axis(kernel_positions, 2 + axis, 6) + along_axis(output_positions, 4 + axis, 6)
         along = moves[:, :, :, :, axis] + grid.astype(dtype)
-        along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
-        taps.append([
-            (_inside(position, length, "zeros", corners=True), weight)
-            for position, weight in _taps(along, "linear")
-        ])  # fmt: skip
+        taps.append(_taps(along, "linear", length, "zeros", corners=True))
     padded = np.pad(images.astype(dtype), ((0, 0), (0, 0), (1, 1), (1, 1)))
     own = [length + 2 for length in lengths]
     split = padded.reshape((count, offset_groups, channels // offset_groups, *own)).transpose(

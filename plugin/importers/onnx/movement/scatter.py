@@ -117,10 +117,8 @@ def _scattered(
 def scatter_elements(call: Call) -> Typed:
     """ScatterElements-18: ``data`` with an update at each index along an axis."""
     data, indices, updates = (call.array(index) for index in range(3))
-    axis, function = (
-        call.axis("axis", data.ndim, 0),
-        _FUNCTIONS[call.attribute("reduction", "none")],
-    )
+    axis = call.axis("axis", data.ndim, 0)
+    function = _FUNCTIONS[call.attribute("reduction", "none")]
     if tuple(indices.shape) != tuple(updates.shape):
         raise call.error(f"has {list(indices.shape)} indices and {list(updates.shape)} updates")
     if not math.prod(indices.shape):
@@ -134,10 +132,8 @@ def scatter_elements(call: Call) -> Typed:
 def scatter_nd(call: Call) -> Typed:
     """ScatterND-18: ``data`` with one slice of the updates for each index of several axes."""
     data, indices, updates = (call.array(index) for index in range(3))
-    depth, function = (
-        indices.shape[-1] if indices.ndim else 0,
-        _FUNCTIONS[call.attribute("reduction", "none")],
-    )
+    depth = indices.shape[-1] if indices.ndim else 0
+    function = _FUNCTIONS[call.attribute("reduction", "none")]
     if not 0 < depth <= data.ndim:
         raise call.error(f"has indices of {depth} axes for {list(data.shape)}")
     rest = tuple(data.shape[depth:])

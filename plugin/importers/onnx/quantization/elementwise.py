@@ -6,6 +6,7 @@ Sources: ONNX, Add 14, Sub 14, Mul 14, Neg 13, Relu 14, LeakyRelu 16, Clip 13; O
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -14,8 +15,8 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Typed, importer
-from ..elementwise.activations import clipped, leaky, rectified
-from ..elementwise.arithmetic import added, broadcast_shapes, multiplied, negated, subtracted
+from ..elementwise.activations import clipped, leaky, rectified, sigmoid, softmax_along
+from ..elementwise.arithmetic import broadcast_shapes, operands
 from ..reading.model import element_of
 from .expressed import ExpressedValue, Quantized, ScaledSum
 from .quantize_linear import quantized, stored
@@ -31,49 +32,48 @@ def _combined(
     call: Call,
     on_sums: Callable[[ScaledSum, ScaledSum], ScaledSum | None],
     problem: str,
-    on_arrays: Callable[[Call], Typed],
+    on_arrays: Callable[[AnyArray, AnyArray], AnyArray],
 ) -> ScaledSum | Typed:
     """Combine two operands as exact sums of one shape if that is possible, else as arrays."""
     left, right = (_as_sum(call.input(index).value) for index in (0, 1))
     if left is None or right is None:
-        call.with_floats("an operand is float, or has scales for blocks")
-        return on_arrays(call)
-    if not left.is_exact or not right.is_exact:
-        call.with_floats("a scale is an argument, or 0")
-        return on_arrays(call)
-    shape = broadcast_shapes(call, [left.shape, right.shape])
-    result = on_sums(left.broadcast_to(shape), right.broadcast_to(shape))
-    if result is None:
-        call.with_floats(problem)
-        return on_arrays(call)
-    return result
+        problem = "an operand is float, or has scales for blocks"
+    elif not left.is_exact or not right.is_exact:
+        problem = "a scale is an argument, or 0"
+    else:
+        shape = broadcast_shapes(call, [left.shape, right.shape])
+        result = on_sums(left.broadcast_to(shape), right.broadcast_to(shape))
+        if result is not None:
+            return result
+    call.with_floats(problem)
+    return Typed(call.input(0).type, on_arrays(*operands(call, 2)))
 
 
 @importer("Add")
 def add(call: Call) -> ScaledSum | Typed:
     """Add-14: ``A + B``; an exact sum of integers with constant scales."""
-    return _combined(call, ScaledSum.plus, "it adds too many terms", added)
+    return _combined(call, ScaledSum.plus, "it adds too many terms", operator.add)
 
 
 @importer("Sub")
 def subtract(call: Call) -> ScaledSum | Typed:
     """Sub-14: ``A - B``; an exact difference of integers with constant scales."""
     return _combined(
-        call, lambda a, b: a.plus(b.negated()), "it subtracts too many terms", subtracted
+        call, lambda a, b: a.plus(b.negated()), "it subtracts too many terms", operator.sub
     )
 
 
 @importer("Mul")
 def multiply(call: Call) -> ScaledSum | Typed:
     """Mul-14: ``A * B``; an exact product of integers with constant scales."""
-    return _combined(call, ScaledSum.times, "products take more than 31 bits", multiplied)
+    return _combined(call, ScaledSum.times, "products take more than 31 bits", operator.mul)
 
 
 @importer("Neg")
 def negate(call: Call) -> ScaledSum | Typed:
     """Neg-13: ``-X``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
-    return negated(call) if total is None else total.negated()
+    return Typed(call.input(0).type, -call.array(0)) if total is None else total.negated()
 
 
 @importer("Relu")
@@ -165,8 +165,7 @@ def _on_floats(call: Call, function: Callable[[AnyArray], AnyArray]) -> Typed:
 @importer("com.microsoft.QLinearSigmoid")
 def qlinear_sigmoid(call: Call) -> Typed:
     """QLinearSigmoid-1: ``1 / (1 + exp(-X))``, computed in f32."""
-    one = np.float32(1)
-    return _on_floats(call, lambda x: one / (one + np.exp(-x)))
+    return _on_floats(call, sigmoid)
 
 
 @importer("com.microsoft.QLinearLeakyRelu")
@@ -196,9 +195,4 @@ def qlinear_softmax(call: Call) -> Typed:
     if call.attribute("opset", 13) < 13:
         raise call.error(f"of opset {call.attribute('opset')} is not lowered", UnsupportedError)
     axis = call.axis("axis", len(call.input(0).shape), -1)
-
-    def softmax(x: AnyArray) -> AnyArray:
-        exps = np.exp(x - x.max(axis=axis, keepdims=True))
-        return exps / exps.sum(axis=axis, dtype=np.float32, keepdims=True)
-
-    return _on_floats(call, softmax)
+    return _on_floats(call, lambda x: softmax_along(x, axis))

@@ -187,10 +187,6 @@ class ScaledTerm:
     bound: int
     factor: AnyArray
 
-    def as_f32(self) -> AnyArray:
-        """Compute the product as f32."""
-        return convert(self.value, F32) * _as_float(self.factor)
-
 
 @dataclass(frozen=True, eq=False)
 class ScaledSum:
@@ -262,7 +258,8 @@ class ScaledSum:
 
     def dequantize(self, lift: Lift) -> AnyArray:
         """Compute floats; each term is rounded, and each partial sum."""
-        total, *further = (term.as_f32() for term in self.terms)
+        products = [convert(term.value, F32) * _as_float(term.factor) for term in self.terms]
+        total, *further = products
         for each in further:
             total = total + each
         if self.low > -math.inf:

@@ -42,7 +42,6 @@ def grid(
     """Read scales or zero points with the rank of a tensor, and the block size along each axis.
 
     Args:
-        call: the node.
         operand: one number, one for each index of `axis`, or one for each block along it.
         shape: the shape of the tensor.
         axis: the quantized axis of the tensor.
@@ -113,20 +112,17 @@ def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Typ
     shape = tuple((total if total is not None else real).shape)
     scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
     if isinstance(total, ScaledSum):
-        _report_arithmetic(call, total, scales)
+        if total.is_exact and is_known(scales):
+            call.with_integers()
+        else:
+            call.with_floats(
+                "a scale is an argument, or 0: integers are summed, and rounded as floats"
+            )
         steps = requantize_sum(total, scales.astype(np.float32))
     else:
         call.with_floats("its function of reals is computed with floats")
         steps = round_to_steps(call.floats(real), scales, sizes)
     return Typed(type_, add_zero_points(steps, zero_points, type_))
-
-
-def _report_arithmetic(call: Call, total: ScaledSum, scales: AnyArray) -> None:
-    """Report integer rounding if all scales are constant, else rounding of floats."""
-    if total.is_exact and is_known(scales):
-        call.with_integers()
-    else:
-        call.with_floats("a scale is an argument, or 0: integers are summed, and rounded as floats")
 
 
 @importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
@@ -301,11 +297,11 @@ def cast(call: Call) -> Typed:
     type_ = call.input(1).type if is_like else call.element_type_name(call.integer("to"))
     if type_ == operand.type:
         return Typed(type_, operand.value)
+    value = call.array(0)
+    if operand.type in SMALL_FLOATS:
+        value = SMALL_FLOATS[operand.type].decode(value, np.float32)
     if type_ in SMALL_FLOATS:
         small, is_saturating = SMALL_FLOATS[type_], bool(call.attribute("saturate", 1))
-        value = call.array(0)
-        if operand.type in SMALL_FLOATS:
-            value = SMALL_FLOATS[operand.type].decode(value, np.float32)
         real = convert(value, F32)
         if isinstance(small, PowerOfTwo):
             mode = call.attribute("round_mode", "up")
@@ -315,9 +311,6 @@ def cast(call: Call) -> Typed:
         element = element_of(type_)
     except KeyError:
         raise call.error(f"to {type_} is not lowered", UnsupportedError) from None
-    value = call.array(0)
-    if operand.type in SMALL_FLOATS:
-        value = SMALL_FLOATS[operand.type].decode(value, np.float32)
     if element.bits in (2, 4):  # a byte each: the lowest bits, sign-extended
         low, half = convert(value, I32) & ((1 << element.bits) - 1), 1 << (element.bits - 1)
         number = low if element.kind == "uint" else (low ^ half) - half

@@ -1,18 +1,19 @@
-"""The arguments of a model: its inputs with the dimension sizes that the file leaves open.
+"""The arguments of a model: its inputs that stay, with dimension sizes that the file leaves open.
 
 An open dimension size has a name in the file, or is called ``input.axis`` here. The batch is the
 open size of the first dimension of inputs, and every other size of its name: 1, or the number of
-``--batch``. Others are given as ``--dim name=N``.
+``--batch``. Others are given as ``--dim name=N``. Inputs become constants by ``--input-value``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from ....errors import Place, SubquantError, UnsupportedError, UsageError, expected_name, quoted
+from ...input_values import InputType, input_constants
 from ...options import ImportOptions
-from .model import Model, TensorType, is_too_large
+from .model import Model, Tensor, TensorType, element_of, is_too_large
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,6 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
     """Return the inputs of a model.
 
     Args:
-        model: the model.
-        options: the import options.
         batch: the batch, in place of that of the options.
 
     Raises:
@@ -138,3 +137,27 @@ def _refuse_batch(model: Model, options: ImportOptions, location: Place) -> None
                 "an open one",
                 location,
             )
+
+
+def with_input_values(model: Model, values: Sequence[str]) -> Model:
+    """Replace inputs of a model by constants.
+
+    Args:
+        values: see `input_constants`.
+
+    Raises:
+        UsageError: the model has no such input, or the numbers do not fit its type and shape.
+    """
+    if not values:
+        return model
+    types = {
+        each.name: InputType(each.type, element_of(each.type), each.shape) for each in model.inputs
+    }
+    constants = {
+        each.name: Tensor(each.name, each.type, array)
+        for name, array in input_constants(types, values, Place(model.file)).items()
+        for each in model.inputs
+        if each.name == name
+    }
+    inputs = tuple(each for each in model.inputs if each.name not in constants)
+    return replace(model, constants={**model.constants, **constants}, inputs=inputs)

@@ -34,7 +34,6 @@ def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:
     """Read a model.
 
     Args:
-        data: the protobuf.
         file: the file name, for errors.
         path: the path of the file, whose folder has the external data; by default `file`.
 
@@ -50,7 +49,6 @@ def with_external_data(data: bytes, file: str) -> bytes:
     """Return a model with the data of its tensors that is in other files.
 
     Args:
-        data: the protobuf.
         file: the file name; its folder has the external data.
 
     Raises:
@@ -65,7 +63,6 @@ def external_files(data: bytes, file: str) -> list[str]:
     """Return the names of the files that a model has tensors in.
 
     Args:
-        data: the protobuf.
         file: the file name, for errors.
 
     Raises:

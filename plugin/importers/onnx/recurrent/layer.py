@@ -51,7 +51,6 @@ class FloatProducts:
     """Products with float weights: W is ``[D, gates * H, I]`` and R ``[D, gates * H, H]``.
 
     Args:
-        call: the node.
         gates: the number of gates.
         element: the type of the accumulators.
     """

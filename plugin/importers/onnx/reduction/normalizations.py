@@ -82,19 +82,12 @@ def layer_normalization(call: Call) -> list[AnyArray]:
     return [as_input_type(call, 0, result), convert(mean, stash), convert(inverse, stash)]
 
 
-@importer("RMSNormalization")
-def rms_normalization(call: Call) -> AnyArray:
-    """RMSNormalization-23: ``X, scale`` to ``Y``, of the type of the scale."""
-    return _simplified(call)[0]
+@importer("RMSNormalization", "SimplifiedLayerNormalization")
+def rms_normalization(call: Call) -> list[AnyArray]:
+    """RMSNormalization-23, SimplifiedLayerNormalization-1: ``X, scale`` to ``Y, inv_std_var``.
 
-
-@importer("SimplifiedLayerNormalization")
-def simplified_layer_normalization(call: Call) -> list[AnyArray]:
-    """SimplifiedLayerNormalization-1: ``X, scale`` to ``Y, inv_std_var``."""
-    return _simplified(call)
-
-
-def _simplified(call: Call) -> list[AnyArray]:
+    ``Y`` has the type of the scale; RMSNormalization has no second result.
+    """
     x, axes, stash = _stashed(call)
     target = ElementType.of_dtype(np.dtype(x.dtype))
     unscaled, _, inverse = normalized(x, axes, call.attribute("epsilon", 1e-5), is_centered=False)
@@ -144,11 +137,8 @@ def _by_channel(call: Call, index: int, shape: Sequence[int]) -> AnyArray:
 @importer("GroupNormalization")
 def group_normalization(call: Call) -> AnyArray:
     """GroupNormalization-21: ``X, scale, bias``: normalized groups of channels."""
-    x, groups, stash = (
-        float_input(call, 0),
-        call.integer("num_groups"),
-        call.attribute("stash_type", 1),
-    )
+    x, groups = float_input(call, 0), call.integer("num_groups")
+    stash = call.attribute("stash_type", 1)
     if x.ndim < 2 or x.shape[1] % groups:
         raise call.error(f"has {groups} groups of the channels of {list(x.shape)}")
     if stash not in _STASH_TYPES:

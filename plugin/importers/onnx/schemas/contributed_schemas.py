@@ -163,29 +163,24 @@ class ContributedSchema:
     required: frozenset[str]
 
 
-def _schema(inputs: Sequence[str], outputs: str, attributes: Sequence[str]) -> ContributedSchema:
-    schema_inputs = []
-    for text in inputs:
-        name, _, types = text.partition(":")
-        is_variadic, admitted = "*" in name, frozenset(_TYPES[types[0]].split())
-        schema_inputs.append(
-            SchemaInput(
-                name.rstrip("?*"), admitted, types, "?" in name, is_variadic, not is_variadic
-            )
-        )
-    pairs = [text.split(":") for text in attributes]
-    kinds = {name.rstrip("!"): _KINDS[kind] for name, kind in pairs}
-    required = frozenset(name[:-1] for name, _ in pairs if name.endswith("!"))
-    return ContributedSchema(tuple(schema_inputs), int(outputs), kinds, required)
-
-
 def _schemas() -> dict[str, ContributedSchema]:
     schemas = {}
     for entry in re.split(r"\n(?! )", _TABLE.strip()):
-        name, *words = entry.split()
+        operator, *words = entry.split()
         arrow = words.index("->")
-        operator = name if name in _IN_ONNX_DOMAIN else f"{_DOMAIN}{name}"
-        schemas[operator] = _schema(words[:arrow], words[arrow + 1], words[arrow + 2 :])
+        inputs = []
+        for text in words[:arrow]:
+            name, _, types = text.partition(":")
+            is_variadic, admitted = "*" in name, frozenset(_TYPES[types[0]].split())
+            own_name, is_optional = name.rstrip("?*"), "?" in name
+            inputs.append(
+                SchemaInput(own_name, admitted, types, is_optional, is_variadic, not is_variadic)
+            )
+        pairs = [text.split(":") for text in words[arrow + 2 :]]
+        kinds = {name.rstrip("!"): _KINDS[kind] for name, kind in pairs}
+        required = frozenset(name[:-1] for name, _ in pairs if name.endswith("!"))
+        schema = ContributedSchema(tuple(inputs), int(words[arrow + 1]), kinds, required)
+        schemas[operator if operator in _IN_ONNX_DOMAIN else f"{_DOMAIN}{operator}"] = schema
     return schemas
 
 
