@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -30,29 +30,45 @@ def node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attribu
     return helper.make_node(name, inputs, outputs, name=f"the {name}", domain=domain, **attributes)
 
 
+def ms(name: str) -> str:
+    """An operator of ONNX Runtime."""
+    return f"{MICROSOFT}.{name}"
+
+
+def end(name: str, described: Any) -> onnx.ValueInfoProto:
+    """An input or a result.
+
+    Args:
+        name: of the tensor.
+        described: ONNX's name of the type and the shape; the name or a dtype for any shape; an
+            array for its type and shape; None for any type.
+    """
+    if described is None:
+        return helper.make_empty_tensor_value_info(name)
+    if isinstance(described, (np.ndarray, np.generic)):
+        described = described.dtype, described.shape
+    type_, shape = described if isinstance(described, tuple) else (described, None)
+    is_dtype = isinstance(type_, np.dtype)
+    number = helper.np_dtype_to_tensor_dtype(type_) if is_dtype else getattr(TensorProto, type_)
+    return helper.make_tensor_value_info(name, number, shape)
+
+
 def model(
     nodes: Sequence[Any],
-    inputs: Mapping[str, tuple[str, Sequence[int | str]]],
-    outputs: Mapping[str, tuple[str, Sequence[int]]],
-    constants: Mapping[str, Array | onnx.TensorProto],
+    inputs: Mapping[str, Any],
+    outputs: Mapping[str, Any],
+    constants: Mapping[str, Any],
     opset: int = OPSET,
 ) -> onnx.ModelProto:
-    """A model; types are ONNX's names."""
-
-    def values(declared: Mapping[str, tuple[str, Sequence[int | str]]]) -> list[Any]:
-        return [
-            helper.make_tensor_value_info(name, getattr(onnx.TensorProto, type_), shape)
-            for name, (type_, shape) in declared.items()
-        ]
-
+    """A model, whose inputs and outputs are described as those of `end`."""
     tensors = []
     for name, value in constants.items():
-        tensor = value
-        if isinstance(value, np.ndarray):
-            tensor = numpy_helper.from_array(value, name)
+        is_tensor = isinstance(value, TensorProto)
+        tensor = value if is_tensor else numpy_helper.from_array(np.asarray(value), name)
         tensor.name = name
         tensors.append(tensor)
-    graph = helper.make_graph(list(nodes), "graph", values(inputs), values(outputs), tensors)
+    ends = [[end(*each) for each in named.items()] for named in (inputs, outputs)]
+    graph = helper.make_graph(list(nodes), "graph", *ends, tensors)
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid(MICROSOFT, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
@@ -76,7 +92,7 @@ def node_tests(*files: str) -> dict[str, Any]:
 
 def plain(value: Any) -> Array:
     """A tensor as programs have it: a byte for narrow integers, codes of small floats."""
-    if isinstance(value, onnx.TensorProto):
+    if isinstance(value, TensorProto):
         value = numpy_helper.to_array(value)
     array = np.asarray(value)
     name = array.dtype.name
@@ -90,6 +106,15 @@ def plain(value: Any) -> Array:
 def text_of(proto: onnx.ModelProto) -> str:
     """The program of a model."""
     return str(write_module(read_onnx(proto.SerializeToString()), create_context()))
+
+
+def every_tensor(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The tensors that NumPy computes, by name."""
+    tensors: dict[str, Array] = {}
+    Interpreter(read_onnx(proto.SerializeToString())).run(
+        feeds, lambda name, value: tensors.update({name: np.asarray(value)})
+    )
+    return tensors
 
 
 def computed(proto: onnx.ModelProto, device: Device | None, *inputs: Array) -> list[Array]:

@@ -10,22 +10,14 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx_models import MICROSOFT, computed, model, node
-from onnx_runtime import DrawnCases, Rng, Written, of_onnx_runtime, written
+from onnx_models import computed, model, ms, node
+from onnx_runtime import DrawnCases, Rng, Written, of_onnx_runtime, reals, written
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device, Executable
 
 Array = np.ndarray[Any, Any]
-
-
-def ms(name: str) -> str:
-    return f"{MICROSOFT}.{name}"
-
-
-def reals(rng: Rng, *shape: int) -> Array:
-    return rng.normal(size=shape).astype(np.float32)
 
 
 def grouped(
@@ -91,7 +83,7 @@ def grouped(
                    num_heads=heads, kv_num_heads=groups, **attributes)  # fmt: skip
 
 
-ROTARY = {"do_rotary": 1}
+ROTARY, SCORES = {"do_rotary": 1}, {"qk_output": 1, "outputs": 4}
 GROUPED: dict[str, Callable[[Rng], Written]] = {
     f"GroupQueryAttention-{name}": functools.partial(grouped, **options)
     for name, options in {
@@ -124,30 +116,10 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
         "prompt-sinks": {"length": 5, "past": None, "sinks": True},
         "prompt-smooth": {"length": 5, "past": None, "smooth_softmax": 1},
         "prompt-not-causal": {"length": 5, "past": None, "causal": 0},
-        "scores": {
-            "qk_output": 1,
-            "outputs": 4,
-            "length": 5,
-            "past": None,
-            "bias": True,
-            "softcap": 2.0,
-        },
-        "scores-window": {
-            "qk_output": 1,
-            "outputs": 4,
-            "length": 3,
-            "past": 4,
-            "local_window_size": 3,
-        },
-        "scores-buffer": {
-            "qk_output": 1,
-            "outputs": 4,
-            "past": 9,
-            "total": 4,
-            "batch": 2,
-            "lengths": [4, 2],
-        },
-        "shares": {"qk_output": 2, "outputs": 4, "length": 5, "past": None, "sinks": True},
+        "scores": SCORES | {"length": 5, "past": None, "bias": True, "softcap": 2.0},
+        "scores-window": SCORES | {"length": 3, "past": 4, "local_window_size": 3},
+        "scores-buffer": SCORES | {"past": 9, "total": 4, "batch": 2, "lengths": [4, 2]},
+        "shares": SCORES | {"qk_output": 2, "length": 5, "past": None, "sinks": True},
         "chunk": ROTARY | {"length": 3, "past": 4},
         "chunk-window": ROTARY | {"length": 3, "past": 4, "local_window_size": 2},
         "chunk-bias": {"length": 3, "past": 4, "bias": True},
@@ -156,10 +128,11 @@ GROUPED: dict[str, Callable[[Rng], Written]] = {
 
 
 def multi_head(
-    rng: Rng, *, mask: Array | None = None, past: int = 0, bias: bool = False, added: bool = False,
-    crossed: bool = False, length: int = 6, outputs: Any = 1, **attributes: Any,
+    rng: Rng, *, mask: Array | None = None, past: int = 0, bias: bool = False,
+    added: tuple[int, int] | None = None, crossed: bool = False, length: int = 6, outputs: Any = 1,
+    **attributes: Any,
 ) -> Written:  # fmt: skip
-    """Two heads of 4 elements, 6 new keys."""
+    """Two heads of 4 elements, 6 new keys; `added` is batch and heads of a bias of the scores."""
     feeds: dict[str, Any] = {"i0": reals(rng, 2, length, 8)}
     if crossed:
         feeds |= {"i1": reals(rng, 2, 2, 6, 4), "i2": reals(rng, 2, 2, 6, 4)}
@@ -169,8 +142,8 @@ def multi_head(
         feeds["i3"] = reals(rng, 24)
     if mask is not None:
         feeds["i4"] = np.asarray(mask, np.int32)
-    if added:
-        feeds["i5"] = reals(rng, 2, 1, length, 6 + past)
+    if added is not None:
+        feeds["i5"] = reals(rng, *added, length, 6 + past)
     if past:
         feeds |= {"i6": reals(rng, 2, 2, past, 4), "i7": reals(rng, 2, 2, past, 4)}
     return written(ms("MultiHeadAttention"), feeds, None, outputs, num_heads=2, **attributes)
@@ -180,7 +153,9 @@ def attention(
     rng: Rng, *, mask: Array | None = None, past: int = 0, added: bool = False, outputs: Any = 1,
     sizes: list[int] | None = None, **attributes: Any,
 ) -> Written:  # fmt: skip
-    sizes = sizes or [8, 8, 8]
+    if sizes is not None:
+        attributes["qkv_hidden_sizes"] = sizes
+    width = sum(sizes or [8, 8, 8])
     feeds: dict[str, Any] = {"i0": reals(rng, 2, 5, 8)}
     if mask is not None:
         feeds["i3"] = np.asarray(mask, np.int32)
@@ -188,22 +163,24 @@ def attention(
         feeds["i4"] = reals(rng, 2, 2, 2, past, 4)
     if added:
         feeds["i5"] = reals(rng, 1, 2, 5, 5 + past)
-    weights = {"i1": reals(rng, 8, sum(sizes)), "i2": reals(rng, sum(sizes))}
-    return written(ms("Attention"), feeds, weights, outputs, num_heads=2,
-                   qkv_hidden_sizes=sizes, **attributes)  # fmt: skip
+    weights = {"i1": reals(rng, 8, width), "i2": reals(rng, width)}
+    return written(ms("Attention"), feeds, weights, outputs, num_heads=2, **attributes)
 
 
-def quantized_attention(rng: Rng, *, past: int, mask: Array | None = None) -> Written:
+def quantized_attention(
+    rng: Rng, *, past: int = 0, mask: Array | None = None, outputs: int = 1, **attributes: Any
+) -> Written:
     feeds: dict[str, Any] = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
     if mask is not None:
         feeds["i5"] = np.asarray(mask, np.int32)
-    feeds["i8"] = reals(rng, 2, 2, 2, past, 4)
+    if past:
+        feeds["i8"] = reals(rng, 2, 2, 2, past, 4)
     constants = {
         # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
         "i1": rng.integers(-64, 65, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
         "i3": np.float32(0.02), "i4": np.float32(0.01), "i6": np.uint8(120), "i7": np.int8(3),
     }  # fmt: skip
-    return written(ms("QAttention"), feeds, constants, 2, num_heads=2, unidirectional=1)
+    return written(ms("QAttention"), feeds, constants, outputs, num_heads=2, **attributes)
 
 
 LEFT_PADDED = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]])
@@ -212,7 +189,7 @@ OTHERS: dict[str, Callable[[Rng], Written]] = {
     "MultiHeadAttention-ends": functools.partial(multi_head, mask=np.array([4, 6])),
     "MultiHeadAttention-causal": functools.partial(multi_head, **CAUSAL),
     "MultiHeadAttention-mask": functools.partial(
-        multi_head, mask=np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]), added=True, **CAUSAL
+        multi_head, mask=np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]), added=(2, 1), **CAUSAL
     ),
     "MultiHeadAttention-mask-of-rows": functools.partial(
         multi_head, length=5, mask=np.tril(np.ones((2, 5, 6), int)), bias=True
@@ -223,7 +200,7 @@ OTHERS: dict[str, Callable[[Rng], Written]] = {
         multi_head, past=3, outputs=3, mask=np.array([[1] * 9, [0] * 4 + [1] * 5]), **CAUSAL
     ),
     "MultiHeadAttention-step": functools.partial(
-        multi_head, past=3, length=1, added=True, outputs=3
+        multi_head, past=3, length=1, added=(2, 1), outputs=3
     ),
     "MultiHeadAttention-present": functools.partial(multi_head, outputs=3, scale=0.3),
     "MultiHeadAttention-scores": functools.partial(multi_head, outputs=[0, 1, 2, 3], past=2),
@@ -239,9 +216,9 @@ OTHERS: dict[str, Callable[[Rng], Written]] = {
     "Attention-filler-alone": functools.partial(attention, mask_filter_value=-2.0),
     "Attention-present": functools.partial(attention, outputs=2),
     "Attention-sizes": functools.partial(attention, sizes=[8, 8, 12], scale=0.4),
-    "QAttention-past": functools.partial(quantized_attention, past=3),
+    "QAttention-past": functools.partial(quantized_attention, past=3, outputs=2, **CAUSAL),
     "QAttention-past-mask": functools.partial(
-        quantized_attention, past=2, mask=np.array([[0] + [1] * 6, [1] * 7])
+        quantized_attention, past=2, mask=np.array([[0] + [1] * 6, [1] * 7]), outputs=2, **CAUSAL
     ),
 }
 

@@ -9,19 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_models import MICROSOFT, computed, model, node, text_of
-from onnx_runtime import DrawnCases, Rng, Written, written
+from onnx_models import computed, model, ms, node, text_of
+from onnx_runtime import DrawnCases, Rng, Written, reals, written
 from subquant.errors import UnsupportedError
+from test_onnx_attention import attention, multi_head, quantized_attention
 
 Array = np.ndarray[Any, Any]
-
-
-def reals(rng: Rng, *shape: int) -> Array:
-    return rng.normal(size=shape).astype(np.float32)
-
-
-def ms(name: str) -> str:
-    return f"{MICROSOFT}.{name}"
 
 
 def rotary(rng: Rng, *, four: bool = False, **attributes: Any) -> Written:
@@ -39,33 +32,7 @@ def embedded(rng: Rng, *, mask: bool) -> Written:
         feeds["i7"] = np.array([[1, 1, 1, 0], [1, 1, 1, 1]], np.int32)
     tables = {"i2": reals(rng, 9, 8), "i3": reals(rng, 6, 8), "i4": reals(rng, 2, 8),
               "i5": reals(rng, 8), "i6": reals(rng, 8)}  # fmt: skip
-    return written(ms("EmbedLayerNormalization"), feeds, tables, 2)
-
-
-def attention(rng: Rng, *, mask: bool, **attributes: Any) -> Written:
-    feeds = {"i0": reals(rng, 2, 5, 8)}
-    if mask:
-        feeds["i3"] = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
-    weights = {"i1": reals(rng, 8, 24), "i2": reals(rng, 24)}
-    return written(ms("Attention"), feeds, weights, num_heads=2, **attributes)
-
-
-def quantized_attention(rng: Rng) -> Written:
-    feeds = {"i0": rng.integers(0, 256, (2, 5, 8)).astype(np.uint8)}
-    constants = {
-        # Of more bits, sums of two products saturate in ONNX Runtime on a CPU with AVX2 only.
-        "i1": rng.integers(-64, 65, (8, 24)).astype(np.int8), "i2": reals(rng, 24),
-        "i3": np.float32(0.02), "i4": np.float32(0.01), "i6": np.uint8(120), "i7": np.int8(3),
-    }  # fmt: skip
-    return written(ms("QAttention"), feeds, constants, num_heads=2)
-
-
-def multi_head(rng: Rng, *, bias: bool) -> Written:
-    feeds = {"i0": reals(rng, 2, 5, 8), "i1": reals(rng, 2, 6, 8), "i2": reals(rng, 2, 6, 8)}
-    if bias:
-        feeds["i3"] = reals(rng, 24)
-        feeds["i5"] = reals(rng, 1, 2, 5, 6)
-    return written(ms("MultiHeadAttention"), feeds, num_heads=2)
+    return written(ms("EmbedLayerNormalization"), feeds, tables, 2, output_dtypes={1: np.int32})
 
 
 def gathered(rng: Rng, bits: int, *, zeros: bool) -> Written:
@@ -105,12 +72,14 @@ CASES: dict[str, Callable[[Rng], Written]] = {
     "RotaryEmbedding": functools.partial(rotary, num_heads=2),
     "RotaryEmbedding-interleaved": functools.partial(rotary, num_heads=2, interleaved=1),
     "RotaryEmbedding-four": functools.partial(rotary, four=True),
-    "Attention": functools.partial(attention, mask=False),
-    "Attention-mask": functools.partial(attention, mask=True),
-    "Attention-causal": functools.partial(attention, mask=False, unidirectional=1),
+    "Attention": attention,
+    "Attention-mask": functools.partial(
+        attention, mask=np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    ),
+    "Attention-causal": functools.partial(attention, unidirectional=1),
     "QAttention": quantized_attention,
-    "MultiHeadAttention": functools.partial(multi_head, bias=False),
-    "MultiHeadAttention-bias": functools.partial(multi_head, bias=True),
+    "MultiHeadAttention": functools.partial(multi_head, length=5),
+    "MultiHeadAttention-bias": functools.partial(multi_head, length=5, bias=True, added=(1, 2)),
     "FusedMatMul": lambda rng: written(
         ms("FusedMatMul"), {"i0": reals(rng, 2, 8, 3), "i1": reals(rng, 2, 4, 8)},
         transA=1, transB=1, alpha=0.5,

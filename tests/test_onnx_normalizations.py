@@ -11,16 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnx_models import MICROSOFT, computed, node_tests, text_of
+from onnx_models import computed, ms, node_tests, text_of
 from onnx_runtime import DrawnCases, Rng, Written, written
 from subquant.errors import InputError, UnsupportedError
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
-
-
-def ms(name: str) -> str:
-    return f"{MICROSOFT}.{name}"
 
 
 def reals(rng: Rng, *shape: int) -> Array:

@@ -105,11 +105,13 @@ def _taps(along: AnyArray, mode: str, length: int, padding: str, *, corners: boo
     """Return the pixels near coordinates along one axis of an image, and their weights."""
     along = np.minimum(np.maximum(along, -_LIMIT), _LIMIT)
     first = np.rint(along) if mode == "nearest" else np.floor(along)
-    taps = [(first, None)]
-    if mode != "nearest":
+    if mode == "nearest":
+        taps = [(first, None)]
+    else:
         rest, one = along - first, np.float32(1)
-        taps = [(first, one - rest), (first + one, rest)]
-        if mode == "cubic":
+        if mode == "linear":
+            taps = [(first, one - rest), (first + one, rest)]
+        else:
             distances = [rest + one, rest, one - rest, np.float32(2) - rest]
             taps = [
                 (first + np.float32(tap - 1), _cubic(distance, is_near=tap in (1, 2)))
