@@ -1486,7 +1486,7 @@ def _run_on_cluster(inputs: Any, tally: _Tally) -> bool:
         arguments = [*options, "--first", str(first), "--count", str(count), "--results"]
         return Task(
             f"inputs {first} to {first + count - 1}",
-            "subquant.batch.engines.shipped_programs:run_archive",
+            "subquant.batch.engines.tasks:run_archive",
             {"arguments": arguments},
             [archive],
         )

@@ -16,7 +16,7 @@ import pytest
 
 from dask_cluster import Cluster
 from programs import LONG
-from subquant.batch.engines.shipped_programs import run_archive
+from subquant.batch.engines.tasks import run_archive
 
 ROOT = Path(__file__).resolve().parent.parent
 

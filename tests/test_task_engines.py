@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from subquant.batch.engines import Done, Task, run_tasks
-from subquant.batch.engines.core_count import cores_of_each
+from subquant.batch.engines.tasks import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
 from subquant.isolation import client
 from subquant.isolation.cancellation import CancellableWork, Cancelled
@@ -106,7 +106,7 @@ def test_large_tasks_are_not_taken_in_advance(monkeypatch: pytest.MonkeyPatch) -
 
 def test_tasks_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """And children know it; one that is done alone may take all."""
-    monkeypatch.setattr("subquant.batch.engines.core_count.available_cores", lambda: 9)
+    monkeypatch.setattr("subquant.batch.engines.tasks.available_cores", lambda: 9)
     tasks = [
         *(task("cores", f"{n}", seconds=0.05) for n in range(6)),
         *(task("in_child", f"child {n}", function="cores", seconds=0.05) for n in range(6)),

@@ -111,7 +111,10 @@ class Batch:
         self._folder = Path(folder)
         self._parameters = None if parameters is None else Path(parameters)
         self._resume, self._limits = resume, limits or Limits()
-        _make_folder(self._folder)
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"cannot create the folder '{folder}': {error.strerror}") from None
         self._manifest = Manifest(self._folder)
 
     def not_run(self, model: Model) -> CompiledModel:
@@ -316,13 +319,6 @@ def _drain(
 ) -> Iterator[tuple[Model, CompiledModel]]:
     while failed:
         yield failed.popleft()
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot create the folder '{path}': {error.strerror}") from None
 
 
 def _write(path: Path, data: bytes) -> None:

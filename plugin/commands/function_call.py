@@ -72,7 +72,11 @@ class Call:
             if file is not None:
                 write_output(file, to_npy(result))
         if self.as_json:
-            click.echo(_results_as_json(name, results))
+            values = [
+                {"shape": list(r.shape), "dtype": str(r.dtype), "data": _json_lists(r)}
+                for r in results
+            ]
+            click.echo(json.dumps({"function": name, "results": values}))
         else:
             for number, result in enumerate(results):
                 if number >= len(files) or files[number] is None:
@@ -238,10 +242,3 @@ def _output_file(text: str) -> str | None:
         hint = f"; did you mean {quoted('@' + text)}?" if text.endswith(".npy") else ""
         raise UsageError(f"expected @file.npy or - for --output, got {quoted(text)}{hint}")
     return text[1:]
-
-
-def _results_as_json(name: str, results: list[Array]) -> str:
-    values = [
-        {"shape": list(r.shape), "dtype": str(r.dtype), "data": _json_lists(r)} for r in results
-    ]
-    return json.dumps({"function": name, "results": values})

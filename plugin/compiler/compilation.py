@@ -21,7 +21,6 @@ from .compile_options import CompileOptions, Emit
 from .iree_driver import compile_worker_program, run_iree, uses_session
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
-from .store_files import PinnedBlob
 from .target_features import recorded_features
 
 if TYPE_CHECKING:
@@ -177,7 +176,11 @@ class _Compilation:
         self._report(result.remarks, result.signature_texts)
         if result.parameters is not None and self.parameters is not None:
             with result.parameters as archive:
-                _copy(archive, self.parameters)
+                try:
+                    archive.copy_to(self.parameters)
+                except OSError as error:
+                    name = os.fspath(self.parameters)
+                    raise InputError(f"cannot write '{name}': {error.strerror or error}") from None
         self.notify("cached")
         return result.executable
 
@@ -205,10 +208,3 @@ class _Compilation:
         if self.on_remark is not None:
             for remark in remarks:
                 self.on_remark(remark.in_file(self.module.file))
-
-
-def _copy(archive: PinnedBlob, path: str | os.PathLike[str]) -> None:
-    try:
-        archive.copy_to(path)
-    except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None

@@ -125,17 +125,14 @@ def input_of(source: Source | Input) -> Input:
     if isinstance(source, bytes):
         return Input("-", data=source)
     if isinstance(source, (str, os.PathLike)):
-        return _input_of_file(os.fspath(source))
+        path = os.fspath(source)
+        if os.path.isfile(path) and path.isprintable():
+            with open_input(path):
+                return Input(path, path)  # the child reads it, and MLIR knows its name
+        return Input(path, data=read_input(path))  # a pipe can be read once
     buffer = io.BytesIO()
     source.operation.write_bytecode(buffer)
     return Input("-", data=buffer.getvalue())
-
-
-def _input_of_file(path: str) -> Input:
-    if os.path.isfile(path) and path.isprintable():
-        with open_input(path):
-            return Input(path, path)  # the child reads it, and MLIR knows its name
-    return Input(path, data=read_input(path))  # a pipe can be read once
 
 
 # -- requests -------------------------------------------------------------------------------------

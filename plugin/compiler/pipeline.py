@@ -218,19 +218,14 @@ def run_pipeline(
                     on_remark(remark)
             name = step.name or getattr(step, "text", "")
             with translate_errors(UnsupportedError, f"the module is not valid after '{name}'"):
-                is_verified = _verify(operation)
+                operations = beside_kernels(operation)
+                for op in operations:
+                    op.verify()
+                is_verified = operations == [operation]
     if not is_verified:
         invalid = translate_errors(UnsupportedError, "the module is not valid")
         with in_context_of(operation), refuse_non_utf8_names(), invalid:
             operation.verify()
-
-
-def _verify(module: ir.Operation) -> bool:
-    """Verify a module without its kernels; True if it has none."""
-    operations = beside_kernels(module)
-    for op in operations:
-        op.verify()
-    return operations == [module]
 
 
 _VULKAN_EXPANSIONS = (

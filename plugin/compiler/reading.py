@@ -90,7 +90,10 @@ def parse_bytes(
         raise UsageError("--input-value is for .tflite and .onnx models", Place(file))
     # A protobuf is not always told by its first bytes.
     if is_onnx:
-        return _write_onnx(data, context, file, options, on_remark, path)
+        from ..importers import onnx
+        from ..importers.onnx.reading.reader import read_onnx
+
+        return onnx.write_module(read_onnx(data, file, path), context, options, on_remark)
     if data.startswith(BYTECODE_MAGIC):
         return parse_bytecode(data, context, file)
     if is_tflite:
@@ -99,20 +102,6 @@ def parse_bytes(
 
         return write_module(read_tflite(data, file), context, options)
     return parse_text(decode_text(data, file), context, file)
-
-
-def _write_onnx(
-    data: bytes,
-    context: ir.Context,
-    file: str,
-    options: ImportOptions,
-    on_remark: OnRemark | None,
-    path: str | None,
-) -> ir.Module:
-    from ..importers import onnx
-    from ..importers.onnx.reading.reader import read_onnx
-
-    return onnx.write_module(read_onnx(data, file, path), context, options, on_remark)
 
 
 _OTHER_KINDS = {

@@ -43,7 +43,9 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
         ParseError: it is broken, has a version that is too old, or uses features that this version
             of StableHLO lacks.
     """
-    version, oldest = _version(data), stablehlo.get_minimum_version()
+    match = _PRODUCER.match(data)
+    version = match.group(1).decode() if match else ""
+    oldest = stablehlo.get_minimum_version()
     if _numbers(version) < _numbers(oldest):
         raise ParseError(f"cannot read the portable artifact{_hint(version)}", Place(file))
     messages: list[tuple[str, Place | None]] = []
@@ -107,11 +109,6 @@ def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
                 )
 
 
-def _version(data: bytes) -> str:
-    match = _PRODUCER.match(data)
-    return match.group(1).decode() if match else ""
-
-
 def _hint(version: str) -> str:
     """Return a hint that the version of the artifact is not supported; "" for other versions."""
     oldest, newest = stablehlo.get_minimum_version(), stablehlo.get_current_version()
@@ -137,7 +134,10 @@ def record_names(module: ir.Module) -> None:
             continue
         block = function.regions[0].blocks[0]
         names = [
-            [_name_of(argument.location) for argument in block.arguments],
+            [
+                argument.location.name_str if isinstance(argument.location, ir.NameLoc) else ""
+                for argument in block.arguments
+            ],
             [_result_name(each) for each in function.attributes["res_attrs"]]
             if "res_attrs" in function.attributes
             else [],
@@ -147,10 +147,6 @@ def record_names(module: ir.Module) -> None:
                 if any(names_of_values) and attribute not in function.attributes:
                     texts = [ir.StringAttr.get(name) for name in names_of_values]
                     function.attributes[attribute] = ir.ArrayAttr.get(texts)
-
-
-def _name_of(location: ir.Location) -> str:
-    return location.name_str if isinstance(location, ir.NameLoc) else ""
 
 
 def _result_name(attributes: ir.DictAttr) -> str:

@@ -224,16 +224,10 @@ def _of_operands(op: Operation) -> InspectedTensor:
     )
 
 
-def _defining(value: Value, names: tuple[str, ...]) -> Operation | None:
-    """Return the operation that defines `value` when it has one of `names`."""
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
-    return op if op is not None and op.name in names else None
-
-
 def _scale_bits(scales: Value) -> float:
     """Bits of one scale: of its type, or of the super-block that it is dequantized from."""
-    inner = _defining(scales, ("subquant.dequantize",))
-    if inner is not None:
+    inner = None if isinstance(scales.owner, ir.Block) else scales.owner.operation
+    if inner is not None and inner.name == "subquant.dequantize":
         bits = _of_operands(inner).bits_per_element
         if bits is not None:
             return bits

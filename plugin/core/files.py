@@ -186,7 +186,9 @@ def _open_unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], No
             handle = os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666)
     if handle < 0:
         handle, temporary = tempfile.mkstemp(dir=folder, prefix=_TEMPORARY)
-        os.chmod(temporary, 0o666 & ~_umask())
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
 
     def give_name(path: Path) -> None:
         nonlocal temporary
@@ -229,9 +231,3 @@ def reproducer_name(stem: str) -> str:
     while len(os.fsencode(stem)) > _MAX_STEM_BYTES:
         stem = stem[:-1]
     return f"{stem}.reproducer.mlir"
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

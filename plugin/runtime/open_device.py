@@ -80,14 +80,6 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_inherited)
 
 
-def _own_driver(uri: str) -> Any:
-    """Return a driver of this process that its parent has not used."""
-    name = uri.partition("://")[0]
-    if name not in _DRIVERS:
-        _DRIVERS[name] = _new_driver(name)
-    return _DRIVERS[name]
-
-
 def _new_driver(name: str) -> Any:
     from iree.runtime._binding import create_hal_driver  # private: IREE has no public way
 
@@ -144,7 +136,11 @@ class OpenDevice:
             if uri == "local-task" and threads is not None:
                 self.handle = _driver_of_threads(threads).create_device_by_uri(uri)
             elif is_forked():
-                self.handle = _own_driver(uri).create_device_by_uri(uri)
+                # A driver that the parent of this process has not used.
+                name = uri.partition("://")[0]
+                if name not in _DRIVERS:
+                    _DRIVERS[name] = _new_driver(name)
+                self.handle = _DRIVERS[name].create_device_by_uri(uri)
             else:
                 self.handle = iree_runtime().get_device(uri, cache=False)
         except (RuntimeError, ValueError, IndexError) as error:

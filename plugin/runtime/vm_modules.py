@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..core.files import kind_of, open_input, read_input
 from ..errors import InputError, quoted
 from ..isolation.child import ReportStep
+from ..numerics.element_types import Array
 from ..signature import REFLECTION_KEY, Signature, ValueType
 from .descriptions import inspect_in_child
-from .large_pages import copied_to_large_pages
 from .open_device import iree_runtime
 from .prepacked_arguments import PrepackedWeights
+
+_PAGE_BYTES = 1 << 21
+"""The bytes of a large page of x86-64, and of AArch64 with small pages of 4 KiB."""
+_MIN_BYTES = 2 * _PAGE_BYTES
+"""The size of data from which on large pages pay: less fits the caches of a processor."""
 
 _vm_instance: Any = None
 
@@ -36,7 +44,7 @@ def load_module(source: str | os.PathLike[str] | bytes) -> tuple[str, Any]:
 
 
 def _module_of(name: str, data: bytes) -> Any:
-    module, copied = iree_runtime().VmModule, copied_to_large_pages(data)
+    module, copied = iree_runtime().VmModule, _copied_to_large_pages(data)
     try:
         if copied is not None:  # weights that are constants are read where they are
             return module.wrap_buffer(vm_instance(), copied)
@@ -44,6 +52,28 @@ def _module_of(name: str, data: bytes) -> Any:
     except (RuntimeError, ValueError, IndexError):
         hint = _OTHER_KINDS.get(kind_of(data) or ("text" if _is_text(data) else ""), _EXPECTED)
         raise InputError(f"{quoted(name)} is no IREE executable{hint.format(name)}") from None
+
+
+def _copied_to_large_pages(data: bytes) -> Array | None:
+    """Return a page-aligned copy in large pages; None if the system has none, or for small data.
+
+    A page has 4 KiB, and a processor prefetches within one page only. Linux has pages of 2 MiB on
+    request: one thread of a Zen 4 reads 27 GB/s from small pages and 33 GB/s from large ones.
+    The last bytes, less than a page, are in small pages: the copy takes no more memory than the
+    data.
+    """
+    if len(data) < _MIN_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return None
+    memory = mmap.mmap(-1, len(data) + _PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.frombuffer(memory, np.uint8)
+    start = -array.ctypes.data % _PAGE_BYTES
+    try:
+        memory.madvise(mmap.MADV_HUGEPAGE, start, len(data) // _PAGE_BYTES * _PAGE_BYTES)
+    except OSError:  # a system that was built without them
+        return None
+    copy: Array = array[start : start + len(data)]
+    copy[:] = np.frombuffer(data, np.uint8)
+    return copy
 
 
 _EXPECTED = "; expected the output of 'subquant compile'"

@@ -11,7 +11,7 @@ Dask cluster (`cluster`). Both run the same function, `tasks.perform`.
 
 from __future__ import annotations
 
-from .core_count import available_cores
+from ...isolation.limits import available_cores
 from .dispatch import run_tasks
 from .tasks import HOST_CPU, Done, Task, needs_of
 

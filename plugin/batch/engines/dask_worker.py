@@ -29,8 +29,7 @@ from ...compiler.keys import code_digest, host_cpu
 from ...core.versions import PINNED_VERSIONS, versions_of
 from ...isolation import client
 from ...isolation.cancellation import CancellableWork, Cancelled
-from .core_count import cores_of_each
-from .tasks import Answer, Task, perform
+from .tasks import Answer, Task, cores_of_each, perform
 
 __all__ = [
     "CPU_RESOURCE",

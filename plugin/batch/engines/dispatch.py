@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable
 
 from ...errors import EnvironmentProblem, UsageError, printable
-from .core_count import available_cores
+from ...isolation.limits import available_cores
 from .local_threads import run_locally
 from .tasks import Done, OnStep, Task
 

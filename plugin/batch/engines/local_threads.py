@@ -8,8 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from ...isolation.cancellation import CancellableWork
 from ...isolation.client import extra_children
-from .core_count import cores_of_each
-from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from, perform
+from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, cores_of_each, done_from, perform
 
 
 def run_locally(

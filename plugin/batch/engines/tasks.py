@@ -1,4 +1,4 @@
-"""Tasks, their outcomes, and the function that runs a task on any machine.
+"""Tasks, their outcomes, the function that runs a task on any machine, and its part of the cores.
 
 **Errors.** A `SubquantError` is the error of its task alone; so is a child process that ended
 (`ChildEnded`), or a lack of memory. Any other exception is a bug: the remaining tasks run first,
@@ -8,6 +8,7 @@ then the bug ends the run, with the traceback of the machine where it happened.
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +19,8 @@ from ...errors import EnvironmentProblem, SubquantError, error_from_json, error_
 from ...isolation.cancellation import CancellableWork
 from ...isolation.child import ReportStep
 from ...isolation.client import ChildEnded
+from ...isolation.command import run_supervised
+from ...isolation.limits import available_cores
 
 HOST_CPU = "host-cpu"
 """The need of a task whose result depends on the CPU: the worker's must equal the client's."""
@@ -142,3 +145,34 @@ def done_from(task: Task, answer: Answer, worker: str = "") -> Done:
     """Return the outcome of a task from an answer without a bug."""
     error = None if answer.error is None else error_from_json(answer.error)
     return Done(task, answer.value, answer.blobs, error, answer.seconds, worker)
+
+
+def cores_of_each(tasks: int) -> int | None:
+    """Return the number of cores for each of several tasks of this machine; None for all."""
+    return max(available_cores() // tasks, 1) if tasks > 1 else None
+
+
+# -- external programs ----------------------------------------------------------------------------
+
+_ARCHIVE, _OUTPUT = "program.pyz", "output"
+
+
+def run_archive(
+    arguments: Mapping[str, Any], blobs: Sequence[bytes], steps: ReportStep
+) -> tuple[Any, list[bytes]]:
+    """Run an archive of Python (`zipapp`) as a process: a function of a `Task`.
+
+    A cancelled task ends it with all processes that it started, and removes its temporary folder.
+
+    Args:
+        arguments: ``arguments`` of the program; the path of the output file is appended.
+        blobs: the archive.
+        steps: not called.
+
+    Returns:
+        The exit ``status`` and the ``errors`` that it wrote; and the file, if it wrote it.
+    """
+    command = [sys.executable, {"file": _ARCHIVE}, *arguments["arguments"], {"file": _OUTPUT}]
+    done = run_supervised(command, {_ARCHIVE: blobs[0]}, output=_OUTPUT)
+    output = [] if done.output is None else [done.output]
+    return {"status": done.status, "errors": done.stderr.decode(errors="replace")}, output
