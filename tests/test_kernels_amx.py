@@ -6,6 +6,7 @@ Weights are arguments, so that the compiler cannot compute with them.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import subprocess
 import sys
 import textwrap
@@ -282,5 +283,7 @@ def test_pieces_read_each_multiplicand_once(channels, taps, length, pieces, piec
         starts = (starts[:, None] + np.arange(count) * apart).reshape(-1)
     offsets = np.minimum(np.arange(pieces) * piece, length - piece)
     read = x[(starts[:, None, None] + offsets[:, None] + np.arange(piece)).reshape(-1)]
-    expected = w.astype(int) @ x.reshape(200, channels)[windows.tap_offsets()].reshape(-1)
+    axes = [range(0, count * distance, distance) for count, distance in windows.taps]
+    pixels = [sum(offsets) for offsets in itertools.product(*axes)]
+    expected = w.astype(int) @ x.reshape(200, channels)[pixels].reshape(-1)
     np.testing.assert_array_equal(runs.pack(w).astype(int) @ read, expected)

@@ -7,7 +7,6 @@ pixels.
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass
 
@@ -23,7 +22,6 @@ class ConvAxis:
 
     Args:
         size: input pixels.
-        taps: kernel size.
         stride: input pixels from an output pixel to the next.
         dilation: input pixels from a tap to the next.
         pad_low, pad_high: padding before and after.
@@ -105,11 +103,6 @@ class ConvGeometry:
     def tap_count(self) -> int:
         """Number of taps of an output pixel."""
         return math.prod(count for count, _ in self.taps)
-
-    def tap_offsets(self) -> list[int]:
-        """Return the offsets of the taps from the first, in row-major order."""
-        axes = [range(0, count * distance, distance) for count, distance in self.taps]
-        return [sum(offsets) for offsets in itertools.product(*axes)]
 
     def first_tap(self, row: ArrayLike, column: ArrayLike) -> ArrayLike:
         """Return the first input pixel of an output pixel.

@@ -75,7 +75,6 @@ class Binding:
 
     Attributes:
         shape: its shape; None is the dynamic dimension.
-        element: its element type.
         lanes: on GPUs, the lanes of the vectors that are the elements of the memref.
     """
 
@@ -91,7 +90,6 @@ class Kernel:
     Attributes:
         name: of its executable, where the name is free.
         bindings: operands, then results.
-        workgroups: the number of workgroups.
         body: emits the code of a workgroup; it is called with the memrefs, the workgroup's number,
             and the dynamic dimension (its size where it is static).
         m: the size of the dimension that is None in shapes; None where it is dynamic.
@@ -119,7 +117,6 @@ def define_executable(module: Operation, name: str, kernel: Kernel) -> Operation
     Args:
         module: an operation with one block.
         name: the symbol of the executable, of its export and of its function.
-        kernel: the kernel.
     """
     symbol = ir.StringAttr.get(name)
     with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
@@ -196,7 +193,6 @@ def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
     There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
 
     Args:
-        items: the number of independent items.
         macs: the int8 MACs that take about as long as an item.
         calls: the workgroups are multiplied by this number.
     """
@@ -214,7 +210,6 @@ def workgroups_per_tile(macs: int, tiles: int = 1, halo_macs: int = 0) -> int:
 
     Args:
         macs: the int8 MACs of all tiles.
-        tiles: the number of weight tiles.
         halo_macs: the int8 MACs that take as long as the halo that each workgroup recomputes.
     """
     if macs < _MIN_MACS_TO_SHARE:
@@ -237,7 +232,6 @@ class KernelCall:
     Attributes:
         operation: the ``flow.dispatch``.
         key: equal for equal kernels.
-        kernel: the kernel.
         executable: the ``stream.executable``.
     """
 
@@ -268,7 +262,6 @@ class KernelTable:
 
     Args:
         module: an operation with one block, to which executables are added.
-        module_globals: its globals.
 
     Attributes:
         calls: the calls that were emitted.
@@ -299,7 +292,6 @@ class KernelTable:
             key: equal for equal kernels.
             kernel: the kernel, whose last bindings are results.
             operands: tensors, for the bindings before the results.
-            results: the types of the results.
             rows: the size of the dimension that is None in shapes.
         """
         if key not in self._executables:

@@ -14,11 +14,12 @@ pieces of K. The accumulators are stored to one half of a buffer; between the mu
 unit, the epilogue of the unit before reads the other half.
 
 Each workgroup requests AMX from Linux, which takes 0.1 us: any process may run a program. Where
-Linux refuses, `AmxFallback` computes the same with AVX512-VNNI, at a fraction of the speed.
+Linux refuses, the kernel computes the same with AVX512-VNNI, at a fraction of the speed.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,17 +29,30 @@ from ...core._mlir import Value
 from ...emit import ArrayLike, Scalars, scalar
 from ...emit.amx import AmxAssembly, TileMemory, address, request_permission, tile_configuration
 from ...emit.linalg import Extent
-from ...emit.vectors import constant_vector, loop, quotient, remainder, scratch, store, when
+from ...emit.vectors import (
+    Vectors,
+    bitcast,
+    constant_vector,
+    element_at,
+    load,
+    loop,
+    quotient,
+    remainder,
+    scratch,
+    store,
+    when,
+)
 from ...numerics.array_functions import convert
-from ...numerics.element_types import I8, I64
+from ...numerics.element_types import I8, I32, I64, U8
 from ..epilogue.fused_epilogue import epilogue_bindings
+from ..isa.base import Accumulator
 from ..kernel import Binding, Kernel
-from .amx_fallback import AmxFallback
 from .amx_plan import TILE_ROW_BYTES, AmxPlan, AmxUnit
 from .output_tile import OutputTile
 
 _MAX_UNROLL = 4
 """At most this many groups of the epilogue are unrolled."""
+_K_PACK = 4
 
 
 @dataclass(frozen=True)
@@ -93,8 +107,6 @@ class _Workgroup:
     """The units of a workgroup.
 
     Args:
-        gemm: the kernel.
-        memories: its memrefs.
         has_amx: whether the process may use AMX.
     """
 
@@ -128,11 +140,7 @@ class _Workgroup:
         buffer = remainder(unit, 2) * self.unit_pixels
         when(uses_amx, self._clear)
 
-        def fall_back() -> None:
-            fallback = AmxFallback(gemm, self.weight, self.activations, self.output.accumulators)
-            fallback.emit(position.tile, position.starts, buffer)
-
-        when(is_inside & ~self.has_amx, fall_back)
+        when(is_inside & ~self.has_amx, lambda: self._fall_back(position, buffer))
         pieces = gemm.tiles.k // gemm.runs.piece
         groups = self.output.groups(gemm.pixels_per_tile) * gemm.tiles_per_unit
         piece_groups = -(-groups // pieces)
@@ -227,6 +235,55 @@ class _Workgroup:
             offset = number * self.gemm.pixels_per_tile * nr * 4 + vector * TILE_ROW_BYTES
             assembly.store(tile, TileMemory(start, stride, offset))
         assembly.emit()
+
+    # -- without AMX ------------------------------------------------------------------------------
+
+    def _fall_back(self, position: AmxUnit, buffer: ArrayLike) -> None:
+        """Compute the accumulators of a unit without AMX, one output pixel after the other.
+
+        An activation is ``(x + 128) - 128``: two u8 x s8 dot products, of ``x + 128`` and of 128,
+        are subtracted.
+        """
+        gemm, target, memory = self.gemm, self.gemm.target, self.output.accumulators
+        tiles, stride = gemm.tiles, gemm.geometry.column_stride * gemm.channels
+        lanes, k_packs = tiles.lanes, gemm.runs.piece // _K_PACK
+        half = Vectors(_K_PACK * lanes).known(128, U8)
+        zero, columns = Vectors(lanes).known(0, I32), range(0, tiles.nr, lanes)
+
+        def clear(pixel: Value) -> None:
+            for column in columns:
+                store(zero, memory, [(buffer + scalar(pixel)).value, column])
+
+        def add_piece(number: ArrayLike, offset: ArrayLike) -> None:
+            def add_pixel(index: int, start: ArrayLike, pixel: Value) -> None:
+                first = start + offset + scalar(pixel) * stride
+                row = (buffer + scalar(pixel) + index * gemm.pixels_per_tile).value
+                positions = [[row, column] for column in columns]
+                initial = [load(memory, each, lanes, I32) for each in positions]
+
+                def add_k_pack(k_pack: Value, *carried: ArrayLike) -> list[ArrayLike]:
+                    byte = (first + scalar(k_pack) * _K_PACK).value
+                    word = element_at(bitcast(load(self.activations, [byte], 4, I8), I32), 0)
+                    unsigned = target.broadcast_k_pack(word, U8) ^ 128
+                    step, results = (number * k_packs + scalar(k_pack)).value, []
+                    for accumulator, column in zip(carried, columns, strict=True):
+                        index = [position.tile.value, step, column * _K_PACK]
+                        signed = load(self.weight, index, lanes * _K_PACK, I8)
+                        biased = target.add_dot(Accumulator(accumulator), unsigned, signed, 255)
+                        bias = target.add_dot(Accumulator(zero), half, signed, 255)
+                        results.append(target.i32_of(biased) - target.i32_of(bias))
+                    return results
+
+                for accumulator, each in zip(
+                    loop(0, k_packs, 1, add_k_pack, initial), positions, strict=True
+                ):
+                    store(accumulator, memory, each)
+
+            for index, start in enumerate(position.starts):
+                loop(0, gemm.pixels_per_tile, 1, functools.partial(add_pixel, index, start))
+
+        loop(0, gemm.tiles_per_unit * gemm.pixels_per_tile, 1, clear)
+        gemm.for_pieces(add_piece)
 
 
 def _i64(index: ArrayLike) -> ArrayLike:

@@ -38,10 +38,8 @@ class AmxUnit:
     Attributes:
         image: the image of the block.
         first_row: the first output row of the block in the image.
-        tile: the number of the weight tile.
         rows, pixels: of each activation tile, the output row over all images and the first pixel.
         starts: of each activation tile, the index of the first byte that it reads.
-        number: the number of the unit.
     """
 
     image: ArrayLike

@@ -74,7 +74,6 @@ class AttentionKernel:
     """Attention to a KV cache.
 
     Args:
-        target: the instruction set.
         queries: the number of queries; None where it is dynamic.
         heads, kv_heads: the number of query heads, and of KV heads.
         head_size: elements of a query, key or value.
@@ -208,11 +207,7 @@ class _Rows:
     """The code of the rows of a workgroup.
 
     Args:
-        kernel: the kernel.
-        memory: the memrefs.
-        kv_head: the KV head.
         first_query: the first query of the workgroup.
-        queries: the number of all queries.
         position: the position of query 0 in the context.
     """
 

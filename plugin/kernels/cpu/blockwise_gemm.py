@@ -59,12 +59,8 @@ class BlockwiseGemm:
     """Blockwise GEMM for CPUs.
 
     Args:
-        weight: the layout of the weight.
-        target: the instruction set.
         m: M, of all batches; None where it is dynamic.
         mr: MR, the rows of a register tile.
-        tiles_per_workgroup: the weight tiles of a workgroup.
-        has_f32_activations: activations are f32, and not int8.
         batches: the number of weights, whose tiles are consecutive; each is multiplied with
             ``M / batches`` rows.
         epilogue: the fused epilogue; only without batches.
@@ -160,9 +156,6 @@ class _Workgroup:
     """The loop nest of a workgroup.
 
     Attributes:
-        gemm: the kernel.
-        operands: its memrefs.
-        batch: the number of the batch.
         rows: M of the batch.
         first, end: the range of weight tiles.
     """
@@ -294,7 +287,6 @@ class _PanelLoop:
         """Compute and store groups of MR rows; return how many rows: all of them, or 0.
 
         Args:
-            tiles: the weight tiles.
             rows: the number of rows, a multiple of MR.
         """
         end = rows

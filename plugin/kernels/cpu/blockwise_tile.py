@@ -46,7 +46,6 @@ class BlockwiseOperands:
         activations: ``M x K / 4`` i32 k-packs, or ``M x K`` f32.
         activation_blocks: the scale, and the sum times `row_sum_factor`, of each block of int8
             activations; None for f32.
-        tables: the tables of the fused epilogue.
         result: ``M x N``.
     """
 
@@ -62,11 +61,6 @@ class BlockwiseTile:
     """A register tile with int8 activations.
 
     Attributes:
-        operands: the memrefs.
-        target: the instruction set.
-        epilogue: the fused epilogue, or None.
-        tile_numbers: the weight tiles.
-        rows: the rows of M.
         prefetch_bytes: the prefetch distance of the weight; 0 for none.
     """
 

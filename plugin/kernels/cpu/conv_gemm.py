@@ -30,8 +30,6 @@ class ConvGemm:
         target: the instruction set; AMX kernels use its vectors where a process has no AMX tiles.
         geometry: output pixels, and the input pixels that they read.
         channels: C, a multiple of the k-pack.
-        workgroups: the number of workgroups.
-        epilogue: the fused epilogue, or None.
         pad_copy: copies padded rows to workgroup memory; None where the activations in memory have
             their padding.
     """

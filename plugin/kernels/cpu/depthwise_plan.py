@@ -27,12 +27,7 @@ class DepthwisePlan:
 
     Args:
         images: N.
-        vertical, horizontal: the spatial axes.
         channels: C, at least the lanes of a vector.
-        padding_value: i8.
-        target: the instruction set.
-        workgroups: the number of workgroups.
-        epilogue: the fused epilogue, or None.
     """
 
     images: int
@@ -98,9 +93,7 @@ class GatherPlan:
     A task has a block of output rows, a strip of output columns, and a chunk of channels.
 
     Args:
-        conv: the convolution.
         mr: MR, the output pixels of a register tile: whole periods of the tap packs.
-        chunk_vectors: the vectors of channels of a chunk.
         strip: the output columns of a strip; a multiple of MR where there are several strips.
     """
 

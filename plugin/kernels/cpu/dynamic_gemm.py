@@ -36,7 +36,6 @@ class DynamicGemm:
 
     Args:
         tiles: the layout of the packed weight.
-        target: the instruction set.
     """
 
     tiles: Tiles

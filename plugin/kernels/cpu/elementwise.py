@@ -157,7 +157,6 @@ class ElementwiseKernel:
 
     Attributes:
         shape: the shape that the expression is evaluated on.
-        expression: the expression.
         operand_sizes, operand_elements: the number of elements, and the element type, of each
             operand.
         result_size, result_element: the same of the result.
@@ -289,8 +288,6 @@ class _Evaluation:
     """The evaluation of an expression at a position, or at ``lanes`` positions of the last axis.
 
     Attributes:
-        operands: memrefs.
-        elements: their element types.
         lanes: the number of positions.
         outer: the position along the outer axes.
         last: the first position along the last axis.

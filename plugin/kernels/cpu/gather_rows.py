@@ -53,7 +53,6 @@ class GatherRows:
 
     Args:
         weight: the layout of the table.
-        rows: the number of gathered rows.
         index_element: i32 or i64.
     """
 
@@ -86,8 +85,6 @@ class _Row:
 
     Args:
         weight: the layout of the table.
-        memories: the memrefs of the kernel.
-        row: the number of the row.
     """
 
     def __init__(self, weight: PackedWeight, memories: Sequence[Value], row: Value) -> None:

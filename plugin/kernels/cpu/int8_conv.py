@@ -92,8 +92,6 @@ class _Workgroup:
     """The loop nest of a workgroup.
 
     Args:
-        conv: the kernel.
-        memories: its memrefs.
         number: the number of the workgroup.
     """
 
@@ -264,7 +262,6 @@ class _Workgroup:
         long as multiplications.
 
         Args:
-            activations: the memref of activations.
             start: the first k-pack of the first pixel.
         """
         conv, step, length = self.conv, self.conv.pixel_step, self.conv.k_packs_per_pass
@@ -296,10 +293,6 @@ class _Workgroup:
 
 class _PaddedRows:
     """The padded rows of a block of output rows, as multiplicands in workgroup memory.
-
-    Args:
-        conv: the kernel.
-        images: the memref of images.
 
     Attributes:
         k_packs: the memory as k-packs.
@@ -339,7 +332,6 @@ class _PaddedRows:
             row: the first output row of a block.
             tile: the number of the register tile in the row.
             is_wanted: if there is this tile.
-            slot, slots: the number of the slot, and their count.
         """
         conv, pad_copy, step = self._conv, self._pad_copy, self._conv.copy_step
         *_, width, channels = pad_copy.padded_shape

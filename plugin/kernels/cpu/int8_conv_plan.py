@@ -61,8 +61,6 @@ class WidenedPanels:
 
     Attributes:
         tiles: the layout of the weight; a step has one k-pack.
-        target: the instruction set.
-        k_packs: the k-packs of a panel.
     """
 
     tiles: Tiles

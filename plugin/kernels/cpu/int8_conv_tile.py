@@ -37,8 +37,6 @@ class WeightTile:
 
     Attributes:
         memory: a memref of tiles.
-        tile: the index in the memref.
-        element: the element type of the memref.
     """
 
     memory: Value
@@ -51,11 +49,7 @@ class Int8ConvTile:
     """MR output pixels of a row times a weight tile.
 
     Attributes:
-        plan: the kernel.
-        weight: the weight tile.
-        initial: the memref of initial accumulators.
         activations: the memref that is read.
-        tile: the number of the weight tile.
         row: the output row, counted over all images.
         start: the first k-pack of the first pixel in `activations`.
         pixel_step: k-packs from a pixel to the next.
@@ -144,10 +138,7 @@ class _KLoopNest:
     """The loops over taps and k-packs, in the order in which the weight is packed.
 
     Attributes:
-        tile: the register tile.
         loops: the count of each loop, and the distance of its iterations in k-packs.
-        rows: the count of the outermost loop.
-        unroll: the limit of unrolled k-packs.
         total: the k-packs of all loops.
         slot: emits other work after the unrolled k-packs.
     """
@@ -174,7 +165,6 @@ class _KLoopNest:
             done: the k-packs before.
             number: the first k-pack in the weight.
             position: the first k-pack in the activations.
-            accumulators: the accumulators.
         """
         (count, distance), *inner = self.loops[level:]
         inner_k_packs = math.prod(each for each, _ in inner)

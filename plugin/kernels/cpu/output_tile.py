@@ -24,10 +24,7 @@ class OutputTile:
     spilled to memory: the epilogue is then emitted once, as a loop over them.
 
     Args:
-        tiles: the layout of the weight.
         pixels: the output pixels that are computed together, or are in memory together.
-        epilogue: the fused epilogue, or None.
-        tables: the memrefs of its tables.
         result: ``rows x pixels x N``.
         in_memory: the kernel itself writes accumulators to memory.
 
@@ -62,9 +59,7 @@ class OutputTile:
 
         Args:
             accumulators: of each pixel, a vector for each vector of the tile.
-            row: the output row.
             pixel: the first pixel in the row.
-            tile: the number of the weight tile.
         """
         vectors, lanes = self._tiles.vectors, self._tiles.lanes
         first = scalar(constant_index(0))
@@ -131,11 +126,9 @@ class OutputTile:
         """Apply the epilogue to a group of accumulators in memory, and store the results.
 
         Args:
-            group: the number of the group.
             pixels: the number of pixels of all groups.
             first: the first pixel of all groups in memory.
             row, pixel: its place in the result.
-            tile: the number of the weight tile.
         """
         size, vectors, lanes = self.pixels_per_group(pixels), self._tiles.vectors, self._tiles.lanes
         offset = group * size

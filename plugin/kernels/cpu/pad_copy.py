@@ -35,8 +35,6 @@ class PadCopyKernel:
         vertical, horizontal: the spatial axes, with their padding.
         channels: C of the input.
         extra_channels: channels that are added, filled with padding.
-        padding_value: i8.
-        target: the instruction set.
         writes_multiplicands: the result has multiplicands, and not i8.
         workgroups: the number of workgroups, which share the rows.
     """
@@ -91,7 +89,6 @@ class PadCopyKernel:
         """Copy an image row with its padding.
 
         Args:
-            source: the images.
             result: a memref of one axis.
             image, row: the row, counted from the first row of padding.
             start: the index of the padded row in the result.
@@ -127,7 +124,6 @@ class PadCopyKernel:
 
         Args:
             source, result, image, row, start: as for `copy_row`.
-            length: the number of elements.
         """
         first = self._fill_sides(result, start)
         self._if_inside(

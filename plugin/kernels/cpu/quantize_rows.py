@@ -46,7 +46,6 @@ class QuantizeRows:
 
     Args:
         m: M; None where it is dynamic.
-        k: K.
         block_size: consecutive activations that share a scale, a multiple of 4.
         lanes: f32 lanes of a vector.
         row_sum_factor: the sum of each block is multiplied by this number.

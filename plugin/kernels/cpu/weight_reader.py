@@ -37,7 +37,6 @@ class BlockIndex(NamedTuple):
     """The position of a block in a tile.
 
     Attributes:
-        record: number of the record.
         block: number of the block in the record.
     """
 
@@ -49,10 +48,7 @@ class BlockColumns(NamedTuple):
     """Consecutive columns of a block of a tile.
 
     Attributes:
-        tile: number of the tile.
-        block: position of the block.
         column: the first column in the tile.
-        lanes: the number of columns.
     """
 
     tile: Value
@@ -66,7 +62,6 @@ class WeightReader:
     """Emits loads of a packed weight.
 
     Args:
-        weight: the layout.
         memrefs: memrefs of `weight_bindings`.
         first_record: number of the record that the memrefs start with; None for 0.
     """
@@ -170,9 +165,6 @@ class UnpackedStep:
 
     Attributes:
         memory: the memref of the weight.
-        weight: the layout.
-        target: the instruction set.
-        tile: the number of the tile.
         start: the byte offset of the step in the tile.
         number: the number of the step, counted from the activations' first.
         prefetch_bytes: the prefetch distance; 0 for none.
@@ -221,9 +213,7 @@ class UnpackedPanel:
     It is constructed at the beginning of a kernel, where it allocates its memory.
 
     Args:
-        weight: the layout of the weight.
         tiles: the number of tiles of the panel.
-        target: the instruction set.
 
     Attributes:
         layout: the layout of the panel.
@@ -258,8 +248,6 @@ class UnpackedPanel:
         """Emit the unpacking of a range of records, and return the reader of the panel.
 
         Args:
-            reader: the reader of the weight.
-            tiles: the numbers of the tiles.
             start, stop: the range of the weight's records.
         """
         for index, tile in enumerate(tiles):

@@ -32,11 +32,7 @@ _SIGNS = {"stablehlo.add": 1, "stablehlo.subtract": -1}
 
 
 class ExactEpilogue:
-    """Emitter of the operations of an epilogue.
-
-    Args:
-        match: the operations.
-    """
+    """Emitter of the operations of an epilogue."""
 
     def __init__(self, match: EpilogueMatch) -> None:
         self.match = match
@@ -65,7 +61,6 @@ class ExactEpilogue:
 
         Args:
             form: the vector's N.
-            accumulators: the vector.
             initial: the numbers that the accumulators started with, if not 0.
         """
 
@@ -94,7 +89,6 @@ class ExactEpilogue:
 
         Args:
             operands: the vectors, or NumPy arrays.
-            operations: the operations.
             emit_requantize: emits a requantization.
             initial: the numbers that the accumulators started with, if not 0.
             of: the value that the vectors hold; None for the accumulators.

@@ -57,7 +57,6 @@ class FastPathCheck:
     """Check that f32 estimates are far enough from ties.
 
     Attributes:
-        isa: the instruction set.
         needs_fallback: for each vector, True if some of its estimates are not proved exact.
         distances: distances of such estimates to the nearest integers.
         tie_tolerance: the distance from a tie within which estimates may be wrong.
@@ -111,11 +110,7 @@ class FastPathCheck:
 
 
 class F32Epilogue:
-    """Emitter of f32 estimates of an epilogue, and the analysis that they rest on.
-
-    Args:
-        match: the operations.
-    """
+    """Emitter of f32 estimates of an epilogue, and the analysis that they rest on."""
 
     def __init__(self, match: EpilogueMatch) -> None:
         self.match, self.exact = match, ExactEpilogue(match)
@@ -149,7 +144,6 @@ class F32Epilogue:
         Args:
             forms: the N of each vector.
             accumulators: at most as many vectors as are narrowed together.
-            isa: the instruction set.
             needs_fallback: for each vector, True if some of its estimates are not proved exact.
 
         Returns:

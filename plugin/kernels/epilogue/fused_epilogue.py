@@ -33,7 +33,6 @@ class FusedEpilogue:
         emitter: emits the operations.
         tables: the constants that they read.
         element: the element type of the results.
-        target: the instruction set.
         vectors_per_estimate: vectors that are estimated together; 0 without estimates.
         fallback_by_vector: for each of the vectors that are computed together, True if its
             estimates are not all proved exact.
@@ -61,25 +60,23 @@ class FusedEpilogue:
         """Emit the code of matched operations; None if they have no vector code.
 
         Args:
-            match: the operations.
-            target: the instruction set.
             vectors: vectors of N that the kernel computes together.
         """
         preview = _Preview(match, target)
         estimate, check, vectors_per_estimate = None, FastPathCheck(target), 0
         for vectors_per_estimate in (target.vectors_per_narrowing, 1):
-            estimate, check = preview.estimate(vectors_per_estimate)
+            estimate, check = preview.emit(vectors_per_estimate)
             if estimate:
                 break
         fallback = check.fallback_by_vector(match.n, vectors) if estimate else [True]
         text = estimate or ""
         if any(fallback):
-            exact = preview.exact(uniform_tables=estimate is not None)
+            exact, _ = preview.emit(0, uniform_tables=estimate is not None)
             if exact is None:
                 return None
             text += exact
         if any(fallback) and not all(fallback):
-            text += preview.estimate(vectors_per_estimate, needs_fallback=False)[0] or ""
+            text += preview.emit(vectors_per_estimate, needs_fallback=False)[0] or ""
         return cls(
             text,
             preview.emitter,
@@ -141,7 +138,6 @@ class FusedEpilogue:
 
         Args:
             memories: the memrefs of `bindings`.
-            accumulators: the vector, of the contraction's element type.
             n: its first N.
         """
         form = self._form(memories, n, uniform_tables=self.vectors_per_estimate > 0)
@@ -201,31 +197,20 @@ class FusedEpilogue:
 
 
 class _Preview:
-    """Emission of an epilogue ahead of its kernel, into modules that only give their text.
-
-    Args:
-        match: the operations.
-        isa: the instruction set.
-    """
+    """Emission of an epilogue ahead of its kernel, into modules that only give their text."""
 
     def __init__(self, match: EpilogueMatch, isa: InstructionSet) -> None:
         self.match, self.isa = match, isa
         self.emitter = F32Epilogue(match)
         self.tables: list[Table] = []
 
-    def exact(self, *, uniform_tables: bool) -> str | None:
-        """The text of the exact operations; None if they have no vector code."""
-        return self._emit(0, True, uniform_tables)[0]
-
-    def estimate(
-        self, vectors: int, *, needs_fallback: bool = True
+    def emit(
+        self, vectors: int, *, needs_fallback: bool = True, uniform_tables: bool = True
     ) -> tuple[str | None, FastPathCheck]:
-        """The text of the estimates of some vectors, and their check; no text for no estimates."""
-        return self._emit(vectors, needs_fallback, True)
+        """Emit estimates of some vectors, or for 0 the exact operations; return text and check.
 
-    def _emit(
-        self, vectors: int, needs_fallback: bool, uniform_tables: bool
-    ) -> tuple[str | None, FastPathCheck]:
+        The text is None without estimates, or without vector code of the operations.
+        """
         module, tables, check = ir.Module.create(), list(self.tables), FastPathCheck(self.isa)
         with ir.InsertionPoint(module.body), constants_of(module.body):
             forms = [  # two vectors stand for any number: all are computed alike
@@ -275,7 +260,6 @@ def epilogue_bindings(
     """The last bindings of a kernel with an epilogue: its tables and the result.
 
     Args:
-        epilogue: the epilogue, or None.
         width: N, padded to whole vectors.
         shape: the shape of the result.
         accumulator: the element type of the accumulators.

@@ -44,7 +44,6 @@ class ChannelVectors(Vectors):
 
     Args:
         lanes: the lanes of a vector.
-        n: the size of N.
         read: called with a table, returns its values for the N of the vector.
         uniform_tables: read the value of all N from a table too, so that kernels that differ in it
             share their code.

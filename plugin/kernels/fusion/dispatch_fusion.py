@@ -97,7 +97,6 @@ class _Group:
     """Consecutive calls whose operands do not depend on other users of their results.
 
     Attributes:
-        module_globals: the globals of the module.
         calls: the calls, in order.
         result_of: results of calls, and reshapes of them, with the result they share memory with.
         users: operations that depend on a result, in order.
@@ -120,7 +119,6 @@ class _Group:
         """True if a call can be added.
 
         Args:
-            call: the call.
             small: the calls that can be fused: their reads make no output.
         """
         if not self.dependents.isdisjoint(call.operands):
@@ -265,7 +263,6 @@ class _FusedCall:
     """A call that a fused kernel runs.
 
     Attributes:
-        call: the call.
         locations: the locations of its bindings.
     """
 

@@ -218,7 +218,6 @@ class Expression:
     """A kernel that replaces an operation and its producers.
 
     Attributes:
-        op: the operation.
         kernel: computes its result.
         operands: the tensors that the kernel reads.
         absorbed: the producers.
@@ -234,10 +233,8 @@ class ExpressionBuilder:
     """Builder of the expression of an operation.
 
     Args:
-        op: the operation.
         order: the positions of operations in their block.
         lanes: the f32 lanes of a vector.
-        module_globals: the globals of the module.
     """
 
     def __init__(

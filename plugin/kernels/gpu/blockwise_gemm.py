@@ -72,7 +72,6 @@ class GpuBlockwiseGemm:
 
     Args:
         weight: the planar layout of the weight, with one vector of columns in a tile.
-        tiles_per_thread: the tiles that a thread has columns of.
         cast: from the integers to f32.
         m: M; None where it is dynamic.
         mr: MR, the rows of a thread.
@@ -190,11 +189,8 @@ class _Thread:
     """The code of a thread.
 
     Attributes:
-        gemm: the kernel.
         columns: the thread's columns of the weight.
         memory: the other memrefs.
-        first_tile: the number of the first tile.
-        rows: the numbers of the rows.
         share: the part of K, with split-K.
     """
 
@@ -241,7 +237,6 @@ class _Thread:
         """Add a step: several blocks, or a part of one.
 
         Args:
-            step: the number of the step.
             outer: the outer scales of its blocks; None to load them.
             accumulators: f32.
         """

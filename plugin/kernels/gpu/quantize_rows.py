@@ -48,7 +48,6 @@ class GpuQuantizeRows:
 
     Args:
         m: M; None where it is dynamic.
-        k: K.
         block_size: consecutive activations that share a scale, a multiple of 4.
         threads: of a workgroup.
     """

@@ -82,9 +82,6 @@ class ThreadWeight:
     """The columns of a thread.
 
     Attributes:
-        weight: the layout.
-        memrefs: the memrefs.
-        tiles: the numbers of the tiles.
         starts: the index of the thread's first vector of words in each tile.
         lane_group: the thread's number among those that share a tile.
     """
@@ -169,7 +166,6 @@ class KPack:
     """Four consecutive integers of each column: a bit field of a word of the first plane.
 
     Attributes:
-        field: the number of the bit field.
         word: the number of the word in its step.
     """
 
@@ -187,7 +183,6 @@ class StepWords:
 
     Attributes:
         columns: the columns of the thread.
-        step: the number of the step.
         loaded: words by plane, tile, and number if that is constant.
     """
 

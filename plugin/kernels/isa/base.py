@@ -215,7 +215,6 @@ class InstructionSet(ABC):
         """Look bytes up in a table of 16 bytes, by `shuffle_intrinsic`.
 
         Args:
-            table: the entries.
             indices: u8, as many as a vector has bytes.
         """
         count = self.lanes * 4

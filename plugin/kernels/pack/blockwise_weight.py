@@ -32,7 +32,6 @@ class PackedOperands:
 
     Attributes:
         operands: one for the block records, or the planar tensors.
-        layout: their layout.
     """
 
     operands: list[Value]
@@ -44,7 +43,6 @@ class BlockwiseWeight:
     """The weight of a block contraction as a matrix ``N x K``, or several of them.
 
     Attributes:
-        contraction: the contraction.
         batch, columns, inner: loops of batches, of N, and of K.
         tiles: layout of the integers of each batch.
         codebook: the codebook, if the integers are its entries.
@@ -95,7 +93,6 @@ class _Tensor:
 
     Attributes:
         sources: values that it is computed from.
-        element: its element type.
         key: all else that it depends on.
         pack: returns it.
     """

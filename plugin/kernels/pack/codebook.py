@@ -35,8 +35,6 @@ class Codebook:
     Attributes:
         table: the entries as bytes.
         plane: bytes of indices, the operand of `subquant.unpack`.
-        shape: of the integers.
-        INDEX_BITS: bits of an index.
     """
 
     INDEX_BITS: ClassVar[int] = 4

@@ -32,7 +32,6 @@ class SkippedTaps:
     Args:
         axis: the vertical axis.
         counts: for each kind of output row, the skipped taps in the low and in the high padding.
-        padding: the value of the padding.
     """
 
     axis: ConvAxis
@@ -45,7 +44,6 @@ class Int8Weight:
     """The weight of an int8 contraction.
 
     Args:
-        value: the tensor.
         axes: permutation to ``OC x spatial... x C``.
         groups: groups of channels; the weight has the channels of one.
         summands: number of i8 weights that it is the sum of, 1 or 2.

@@ -58,7 +58,6 @@ class BitField(NamedTuple):
     """The bits of a k-pack in one plane.
 
     Attributes:
-        plane: number of the plane.
         vector: number of the vector among those of the plane.
         bits: width of the field.
         byte_shift: number of its lowest bit in the byte.
@@ -151,7 +150,6 @@ class Tiles:
         """Return the number of a vector in a step.
 
         Args:
-            plane: its plane.
             vector: its number in the plane, times `vectors`, plus the vector of columns.
         """
         if plane:
@@ -252,7 +250,6 @@ class BlockField(NamedTuple):
     """A parameter of one or several blocks.
 
     Attributes:
-        element: its element type.
         blocks: consecutive blocks that share it.
     """
 
@@ -266,7 +263,6 @@ class PackedWeight:
 
     Args:
         tiles: layout of the integers.
-        scale: encoding of the scales.
         zero_point: zero point of all blocks; None where each block has its own.
         offset: encoding of the offsets; None where there are none.
         is_planar: the integers and each field are tensors of their own.

@@ -34,7 +34,6 @@ class TapPacks:
     """K-packs of the taps of a horizontal axis.
 
     Args:
-        axis: the axis.
         k_pack: pixels of a k-pack.
         rows: vertical taps, whose image rows share gathered k-packs with other output rows.
     """

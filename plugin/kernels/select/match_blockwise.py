@@ -33,10 +33,8 @@ class BlockwiseMatch:
     """A block contraction that a kernel computes.
 
     Attributes:
-        weight: the weight.
         outer: loops of the activations alone.
         m: rows of activations of all batches; None where M is dynamic.
-        epilogue: the fused epilogue.
     """
 
     weight: BlockwiseWeight

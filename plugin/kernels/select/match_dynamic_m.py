@@ -17,7 +17,6 @@ class DynamicMMatch:
     """An int8 matrix product with a dynamic M.
 
     Attributes:
-        activations, weight: tensors of i8.
         activation_axes, weight_axes: permutations to ``M x K`` and ``N x K``.
     """
 

@@ -63,9 +63,6 @@ class GatherRowsMatch:
 
     Attributes:
         operation: the ``subquant.dequantize`` that returns the rows.
-        contraction: the contraction.
-        indices: indices of the rows.
-        count: number of indices.
     """
 
     operation: Operation
@@ -133,7 +130,6 @@ class _GatheredRows:
     """Rows of several tensors that are gathered with the same indices.
 
     Attributes:
-        index_shape: shape of the indices.
         indices: the indices, once a gather is found.
         checked: pairs of values, and whether the first has rows of the second.
     """

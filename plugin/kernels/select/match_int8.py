@@ -55,7 +55,6 @@ class Int8Match:
         strides, dilations: of each spatial axis.
         result_axes: permutation of ``N x spatial... x OC`` to the result.
         groups: groups of channels; each has output channels of its own.
-        padding_value: value of the padding.
         summands: number of i8 weights that the weight is the sum of, 1 or 2.
     """
 
