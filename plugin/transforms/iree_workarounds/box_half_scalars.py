@@ -2,7 +2,7 @@
 
 Symptom: an f16 or bf16 argument arrives as 0, without an error (all targets).
 Cause: the virtual machine of IREE 3.13 has no 16-bit floats.
-Test: `test_f16_scalars_need_a_box` in tests/test_iree_limits.py.
+Test: `test_f16_scalars_need_a_box` in tests/test_iree_limits_numbers.py.
 
 The runtime passes a tensor instead; it knows the scalar from the signature that this pass records.
 

@@ -4,7 +4,7 @@ Symptom: elements are at wrong indices; three axes in a cycle, without an error 
 size (all targets).
 Cause: IREE 3.13 rewrites a ``broadcast_in_dim`` that keeps the rank as a transposition by
 ``broadcast_dimensions``, which is the inverse permutation.
-Test: `test_elements_are_still_at_wrong_indices` in tests/test_iree_limits.py.
+Test: `test_elements_are_still_at_wrong_indices` in tests/test_iree_limits_numbers.py.
 
 The operand is transposed first, so that ``broadcast_dimensions`` are increasing.
 

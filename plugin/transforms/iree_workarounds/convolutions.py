@@ -19,7 +19,7 @@ Symptom (Vulkan, where a convolution is written as loops before IREE reads it): 
 Cause: the verifier of IREE 3.13 computes other sizes for the second form ("expected collapsed type"
 for the third).
 Test: `test_a_widened_depthwise_convolution` and
-`test_depthwise_convolutions_of_three_axes_are_still_wrong` in tests/test_iree_limits.py.
+`test_depthwise_convolutions_of_three_axes_are_still_wrong` in tests/test_iree_limits*.py.
 
 Source: StableHLO specification, ``convolution``.
 """

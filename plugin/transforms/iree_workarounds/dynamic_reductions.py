@@ -4,7 +4,7 @@ Symptom: a second result of the dispatch (a tensor that is computed, reduced and
 has its elements at wrong indices, or the call fails (all targets).
 Cause: IREE 3.13 collapses neighboring reduced axes into one, and gives the second result the size
 of another axis.
-Test: `test_neighboring_axes_still_get_the_size_of_another` in tests/test_iree_limits.py.
+Test: `test_neighboring_axes_still_get_the_size_of_another` in tests/test_iree_limits_numbers.py.
 
 Axes are reduced one by one where several sizes are dynamic::
 

@@ -3,7 +3,7 @@
 Symptom: the sign is lost in every vectorized matmul of i8.
 Cause: the SPIR-V backend of IREE 3.13 rewrites ``extsi`` of a vector that was loaded as wider words
 into shifts and masks that are right for ``extui`` only.
-Test: `test_sign_extension_is_still_lost_without_the_pass` in tests/test_iree_limits.py.
+Test: `test_sign_extension_is_still_lost_without_the_pass` in tests/test_iree_limits_vulkan.py.
 
 IREE does not rewrite the same with ``extui``, xor and subtraction. ``sitofp`` from a narrow type
 becomes a sign extension and ``sitofp`` from i32.

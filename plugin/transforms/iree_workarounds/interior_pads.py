@@ -6,7 +6,7 @@ Cause: IREE 3.13 folds the destination of a pad with interior padding (by an out
 padding or an update; also through reshapes and slices) into the inner pad, and loses its strides.
 It also loses the strides if the operand of the interior padding is itself padded.
 Test: `test_elements_are_still_at_wrong_indices` and
-`test_a_padded_operand_is_still_dilated_wrongly` in tests/test_iree_limits.py.
+`test_a_padded_operand_is_still_dilated_wrongly` in tests/test_iree_limits_numbers.py.
 
 A barrier after the inner pad separates the two. The operand of interior padding, and of a
 convolution or window that dilates it, is computed in another dispatch. On Vulkan, a barrier before

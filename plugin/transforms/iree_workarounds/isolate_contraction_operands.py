@@ -5,7 +5,7 @@ Cause: IREE 3.13 fuses a widening cast (a dequantization, for example) into the 
 consumer. For contractions of some shapes, and for every operation with a sliding window, the fused
 cast goes through workgroup memory, which is written and read without a barrier.
 Test: `test_a_cast_before_a_dot_is_still_wrong_without_the_pass` and others in
-tests/test_iree_limits.py.
+tests/test_iree_limits_vulkan.py.
 
 A barrier keeps the cast in a dispatch of its own. It is `emit.linalg.in_separate_dispatch`, which
 is gone when dispatches are formed: with IREE's other barrier the caller would wait. Barriers also

@@ -5,7 +5,7 @@ Symptom: some elements of a result are wrong or missing; or "failed to legalize 
 Cause: IREE 3.13 distributes the loops of a reduction to threads in the order in which they are
 written.
 Test: `test_a_reduction_in_another_loop_order_is_still_wrong` and
-`test_accumulators_of_one_size_are_still_shared` in tests/test_iree_limits.py.
+`test_accumulators_of_one_size_are_still_shared` in tests/test_iree_limits_vulkan.py.
 
 Results are wrong where
 

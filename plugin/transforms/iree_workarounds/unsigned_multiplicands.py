@@ -5,7 +5,7 @@ Symptom: 200 of ``ui8`` is read as -56, and true as -1 (all targets); some contr
 Cause: IREE 3.13 reads unsigned operands of a contraction with a wider result as signed. It also
 folds a widening conversion of an operand of ``dot`` or ``dot_general``, or of both of a
 ``convolution``, and reads the narrow integers as signed ones.
-Test: `test_multiplicands_are_still_read_as_signed` in tests/test_iree_limits.py.
+Test: `test_multiplicands_are_still_read_as_signed` in tests/test_iree_limits_numbers.py.
 
 Unsigned operands are widened first, and are signless. Instead of a conversion, booleans are
 selected numbers, and unsigned integers are sign-extended and masked to their bits::
