@@ -99,18 +99,23 @@ def clamped(w, value, low=-128, high=127, zero_point=0):
     return w.convert(value, "i8")
 
 
+CASES = {}
+"""Writer, expected results, and True for a monotone requantization, by name."""
+
+
+def case(name, expected, *, is_monotone=False):
+    """Register a writer of operations on accumulators."""
+
+    def register(write):
+        CASES[name] = write, expected, is_monotone
+        return write
+
+    return register
+
+
 MULTIPLIERS = np.random.default_rng(6).integers(1 << 30, (1 << 31) - 1, N)
 SHIFTS = np.random.default_rng(7).integers(4, 11, N)
 SHIFTS[:3] = 6, 7, 12
-
-
-def emit_double_rounding(w, acc):
-    """LiteRT's rounding: half up to 31 bits, then half away from zero."""
-    wide = w.binary("multiply", w.convert(acc, "i64"), MULTIPLIERS)
-    high = w.convert(right(w, w.binary("add", wide, 1 << 30), 31), "i32")
-    nudged = w.binary("add", high, right(w, high, 31))
-    halves = w.binary("add", right(w, nudged, SHIFTS - 1), 1)
-    return clamped(w, right(w, halves, 1), zero_point=-9)
 
 
 def expected_double_rounding(acc):
@@ -120,9 +125,26 @@ def expected_double_rounding(acc):
     return np.clip(away - 9, -128, 127)
 
 
+@case("rounded twice", expected_double_rounding, is_monotone=True)
+def emit_double_rounding(w, acc):
+    """LiteRT's rounding: half up to 31 bits, then half away from zero."""
+    wide = w.binary("multiply", w.convert(acc, "i64"), MULTIPLIERS)
+    high = w.convert(right(w, w.binary("add", wide, 1 << 30), 31), "i32")
+    nudged = w.binary("add", high, right(w, high, 31))
+    halves = w.binary("add", right(w, nudged, SHIFTS - 1), 1)
+    return clamped(w, right(w, halves, 1), zero_point=-9)
+
+
 FACTOR = round(0.0071 * 2**38)
 
 
+def expected_half_away(acc):
+    magnitude = (2 * abs(acc.astype(object)) * FACTOR + (1 << 38)) // (1 << 39)
+    clipped = np.clip(np.where(acc < 0, -magnitude, magnitude), -128, 100)
+    return clipped.astype(np.int8) ^ np.int8(-128)
+
+
+@case("rounded once, away from zero", expected_half_away, is_monotone=True)
 def emit_half_away(w, acc):
     """Round the magnitude half up."""
     wide = w.convert(acc, "i64")
@@ -135,94 +157,64 @@ def emit_half_away(w, acc):
     return w.binary("xor", clamped(w, value, -128, 100), -128)
 
 
-def expected_half_away(acc):
-    magnitude = (2 * abs(acc.astype(object)) * FACTOR + (1 << 38)) // (1 << 39)
-    clipped = np.clip(np.where(acc < 0, -magnitude, magnitude), -128, 100)
-    return clipped.astype(np.int8) ^ np.int8(-128)
-
-
+@case("half up", lambda acc: np.clip((acc + 64) >> 7, -128, 127), is_monotone=True)
 def emit_half_up(w, acc):
     """Round to a power of two: some accumulators are ties."""
     return clamped(w, right(w, w.binary("add", acc, 1 << 6), 7))
 
 
-def expected_half_up(acc):
-    return np.clip((acc + 64) >> 7, -128, 127)
-
-
+@case(
+    "falls for one N",
+    lambda acc: np.clip((acc * np.where(np.arange(N) == 3, -5, 5)) >> 9, -128, 127),
+)
 def emit_falling(w, acc):
     factors = np.where(np.arange(N) == 3, -5, 5)
     return clamped(w, right(w, w.binary("multiply", acc, factors), 9))
 
 
-def expected_falling(acc):
-    return np.clip((acc * np.where(np.arange(N) == 3, -5, 5)) >> 9, -128, 127)
-
-
+@case("wraps", lambda acc: np.clip((acc.astype(np.int32) << np.int32(19)) >> 24, -128, 127))
 def emit_wrapping(w, acc):
     return clamped(w, right(w, w.binary("multiply", acc, 1 << 19), 24))
 
 
-def expected_wrapping(acc):
-    return np.clip((acc.astype(np.int32) << np.int32(19)) >> 24, -128, 127)
-
-
+@case("has two slopes", lambda acc: np.clip(np.where(acc < 0, acc >> 7, acc >> 5), -128, 127))
 def emit_two_slopes(w, acc):
     """Two slopes, with the change at 0."""
     less, more = right(w, acc, 7), right(w, acc, 5)
     return clamped(w, w.select(w.negative(acc), less, more))
 
 
-def expected_two_slopes(acc):
-    return np.clip(np.where(acc < 0, acc >> 7, acc >> 5), -128, 127)
-
-
+@case("is narrowed", lambda acc: (acc >> 6).astype(np.int8))
 def emit_narrowing(w, acc):
     return w.convert(right(w, acc, 6), "i8")
 
 
-def expected_narrowing(acc):
-    return (acc >> 6).astype(np.int8)
-
-
+@case("is clipped, and added to", lambda acc: np.clip((np.maximum(acc, 0) + acc) >> 4, -128, 127))
 def emit_sum_of_clipped(w, acc):
     """Double the slope where nothing is clipped: both ends of the range are on that line."""
     positive = w.binary("maximum", acc, 0)
     return clamped(w, right(w, w.binary("add", positive, acc), 4))
 
 
-def expected_sum_of_clipped(acc):
-    return np.clip((np.maximum(acc, 0) + acc) >> 4, -128, 127)
-
-
 LEAST = np.where(np.arange(N) == 3, -20, -128)
 
 
+@case("is clipped for one N", lambda acc: np.clip(np.maximum((acc + 64) >> 7, LEAST), -128, 127))
 def emit_clipped_n(w, acc):
     """Clip one N more tightly."""
     return clamped(w, w.binary("maximum", right(w, w.binary("add", acc, 1 << 6), 7), LEAST))
 
 
-def expected_clipped_n(acc):
-    return np.clip(np.maximum((acc + 64) >> 7, LEAST), -128, 127)
-
-
+@case("is multiplied after it was rounded", lambda acc: np.clip((acc >> 5) * 3, -128, 127))
 def emit_product_of_rounded(w, acc):
     """Multiply a rounded value."""
     return clamped(w, w.binary("multiply", right(w, acc, 5), 3))
 
 
-def expected_product_of_rounded(acc):
-    return np.clip((acc >> 5) * 3, -128, 127)
-
-
+@case("is a sum of rounded values", lambda acc: np.clip((acc >> 4) + ((acc + 8) >> 4), -128, 127))
 def emit_sum_of_rounded(w, acc):
     """Add two rounded values."""
     return clamped(w, w.binary("add", right(w, acc, 4), right(w, w.binary("add", acc, 8), 4)))
-
-
-def expected_sum_of_rounded(acc):
-    return np.clip((acc >> 4) + ((acc + 8) >> 4), -128, 127)
 
 
 BITS = np.random.default_rng(8).integers(36, 40, N)
@@ -236,6 +228,14 @@ def quotient_and_remainder(w, acc, bits, factors=1):
     return right(w, wide, bits), w.binary("and", wide, (1 << bits) - 1)
 
 
+def expected_half_to_even(acc):
+    value, whole = acc.astype(object) * EVEN, np.array([1 << int(n) for n in BITS], object)
+    quotient, twice = value // whole, 2 * (value % whole)
+    more = (twice > whole) | ((twice == whole) & (quotient % 2 == 1))
+    return np.clip(quotient + more + 120, 0, 255).astype(np.uint8).view(np.int8)
+
+
+@case("to even, without a sign", expected_half_to_even, is_monotone=True)
 def emit_half_to_even(w, acc):
     """Round half to even, to an unsigned byte."""
     quotient, remainder = quotient_and_remainder(w, acc, BITS, EVEN)
@@ -246,13 +246,12 @@ def emit_half_to_even(w, acc):
     return clamped(w, w.binary("add", quotient, w.convert(more, "i64")), 0, 255, 120)
 
 
-def expected_half_to_even(acc):
-    value, whole = acc.astype(object) * EVEN, np.array([1 << int(n) for n in BITS], object)
-    quotient, twice = value // whole, 2 * (value % whole)
-    more = (twice > whole) | ((twice == whole) & (quotient % 2 == 1))
-    return np.clip(quotient + more + 120, 0, 255).astype(np.uint8).view(np.int8)
+def expected_half_away_by_remainder(acc):
+    magnitude = (abs(acc) + 64) >> 7
+    return np.clip(np.where(acc < 0, -magnitude, magnitude), -128, 127)
 
 
+@case("half away from zero, by the remainder", expected_half_away_by_remainder, is_monotone=True)
 def emit_half_away_by_remainder(w, acc):
     """Round half away from zero, by a threshold of the remainder."""
     wide = w.convert(acc, "i64")
@@ -266,21 +265,22 @@ def emit_half_away_by_remainder(w, acc):
     return clamped(w, w.binary("add", w.convert(name, "i64"), quotient))
 
 
-def expected_half_away_by_remainder(acc):
-    magnitude = (abs(acc) + 64) >> 7
-    return np.clip(np.where(acc < 0, -magnitude, magnitude), -128, 127)
-
-
+@case(
+    "rises where the remainder is small",
+    lambda acc: np.clip((acc >> 7) + ((acc & 127) < 64), -128, 127),
+)
 def emit_reversed_remainder(w, acc):
     quotient, remainder = quotient_and_remainder(w, acc, 7)
     more = w.convert(w.compare("LT", remainder, 64), "i64")
     return clamped(w, w.binary("add", quotient, more))
 
 
-def expected_reversed_remainder(acc):
-    return np.clip((acc >> 7) + ((acc & 127) < 64), -128, 127)
+def expected_too_steep(acc):
+    is_odd, remainder = (acc >> 7) & 1, acc & 127
+    return np.clip((acc >> 7) + is_odd * ((remainder >= 32) + 1 * (remainder >= 64)), -128, 127)
 
 
+@case("rises too far", expected_too_steep)
 def emit_too_steep(w, acc):
     """Raise odd quotients by two, above their successors."""
     quotient, remainder = quotient_and_remainder(w, acc, 7)
@@ -290,11 +290,7 @@ def emit_too_steep(w, acc):
     return clamped(w, w.binary("add", value, w.convert(more[1], "i64")))
 
 
-def expected_too_steep(acc):
-    is_odd, remainder = (acc >> 7) & 1, acc & 127
-    return np.clip((acc >> 7) + is_odd * ((remainder >= 32) + 1 * (remainder >= 64)), -128, 127)
-
-
+@case("reads another remainder", lambda acc: np.clip((acc >> 7) + ((acc & 63) >= 32), -128, 127))
 def emit_other_remainder(w, acc):
     quotient, _ = quotient_and_remainder(w, acc, 7)
     _, remainder = quotient_and_remainder(w, acc, 6)
@@ -302,13 +298,16 @@ def emit_other_remainder(w, acc):
     return clamped(w, w.binary("add", quotient, more))
 
 
-def expected_other_remainder(acc):
-    return np.clip((acc >> 7) + ((acc & 63) >= 32), -128, 127)
-
-
 COUNTS = np.where(np.arange(N) < 16, np.arange(N) + 3, 32 * np.arange(N))
 
 
+def expected_overlong_shifts(acc):
+    remainder = np.where(acc.astype(np.int16) < 0, 0xFFFF, 0)
+    none = np.where(np.maximum(COUNTS, 31) == 31, acc.astype(object) << 31, 0) & (1 << 32) - 1
+    return (((acc >> np.minimum(COUNTS, 31)) ^ remainder) + none).astype(object) & 255
+
+
+@case("shifts all bits out", expected_overlong_shifts)
 def emit_overlong_shifts(w, acc):
     """Shift by all bits and more: signed, unsigned, and to the left."""
     signs = right(w, acc, COUNTS)
@@ -318,15 +317,15 @@ def emit_overlong_shifts(w, acc):
     return w.convert(w.binary("add", value, none), "i8")
 
 
-def expected_overlong_shifts(acc):
-    remainder = np.where(acc.astype(np.int16) < 0, 0xFFFF, 0)
-    none = np.where(np.maximum(COUNTS, 31) == 31, acc.astype(object) << 31, 0) & (1 << 32) - 1
-    return (((acc >> np.minimum(COUNTS, 31)) ^ remainder) + none).astype(object) & 255
-
-
 BOOLEANS = np.arange(N) % 3 == 0
 
 
+def expected_booleans(acc):
+    either = (acc < 0) | BOOLEANS
+    return np.where(~(either ^ BOOLEANS), ((1 << 31) + 5) >> 1, 1)
+
+
+@case("selects by booleans", expected_booleans)
 def emit_booleans(w, acc):
     """Select by constant booleans between values wider than the compared ones."""
     constant = w.constant([str(each).lower() for each in BOOLEANS], "i1")
@@ -337,11 +336,7 @@ def emit_booleans(w, acc):
     return w.convert(right(w, chosen, 1), "i8")
 
 
-def expected_booleans(acc):
-    either = (acc < 0) | BOOLEANS
-    return np.where(~(either ^ BOOLEANS), ((1 << 31) + 5) >> 1, 1)
-
-
+@case("mixes signed and unsigned bytes", lambda acc: np.clip((acc + 8000) >> 6, -27, 229))
 def emit_mixed_signs(w, acc):
     """Give signed bytes below 0, and unsigned ones from there on."""
     acc = w.binary("add", acc, 8000)
@@ -350,49 +345,9 @@ def emit_mixed_signs(w, acc):
     return w.convert(w.select(w.negative(acc), least, most), "i8")
 
 
-def expected_mixed_signs(acc):
-    return np.clip((acc + 8000) >> 6, -27, 229)
-
-
+@case("leaves nothing", np.zeros_like)
 def emit_nothing_left(w, acc):
     return w.convert(w.binary("shift_left", acc, 40), "i8")
-
-
-CASES = {
-    # emitter, expected results, True for a monotone requantization
-    "rounded twice": (emit_double_rounding, expected_double_rounding, True),
-    "rounded once, away from zero": (emit_half_away, expected_half_away, True),
-    "half up": (emit_half_up, expected_half_up, True),
-    "to even, without a sign": (emit_half_to_even, expected_half_to_even, True),
-    "half away from zero, by the remainder": (
-        emit_half_away_by_remainder,
-        expected_half_away_by_remainder,
-        True,
-    ),
-    "rises where the remainder is small": (
-        emit_reversed_remainder,
-        expected_reversed_remainder,
-        False,
-    ),
-    "rises too far": (emit_too_steep, expected_too_steep, False),
-    "reads another remainder": (emit_other_remainder, expected_other_remainder, False),
-    "falls for one N": (emit_falling, expected_falling, False),
-    "wraps": (emit_wrapping, expected_wrapping, False),
-    "has two slopes": (emit_two_slopes, expected_two_slopes, False),
-    "is clipped, and added to": (emit_sum_of_clipped, expected_sum_of_clipped, False),
-    "is clipped for one N": (emit_clipped_n, expected_clipped_n, False),
-    "is multiplied after it was rounded": (
-        emit_product_of_rounded,
-        expected_product_of_rounded,
-        False,
-    ),
-    "is a sum of rounded values": (emit_sum_of_rounded, expected_sum_of_rounded, False),
-    "is narrowed": (emit_narrowing, expected_narrowing, False),
-    "shifts all bits out": (emit_overlong_shifts, expected_overlong_shifts, False),
-    "selects by booleans": (emit_booleans, expected_booleans, False),
-    "mixes signed and unsigned bytes": (emit_mixed_signs, expected_mixed_signs, False),
-    "leaves nothing": (emit_nothing_left, np.zeros_like, False),
-}
 
 
 def function(write, count, name="main"):
@@ -413,8 +368,8 @@ func.func @{name}(%x: tensor<{count}x{K}xi8>) -> {w.type(result)} {{
 }}"""
 
 
-def check(case, instructions, main, step=1):
-    write, expected, is_monotone = CASES[case]
+def check(name, instructions, main, step=1):
+    write, expected, is_monotone = CASES[name]
     x, acc = activations(step)
     options = CompileOptions(kernels=instructions)
     lowered = compile_to_bytes(function(write, len(x)), options, emit="mlir")
@@ -425,21 +380,21 @@ def check(case, instructions, main, step=1):
 @functools.cache
 def together():
     count = len(activations(1)[0])
-    texts = {case: function(write, count) for case, (write, _, _) in CASES.items()}
+    texts = {name: function(write, count) for name, (write, *_) in CASES.items()}
     return Together(texts, kernels=HERE[0])
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_each_accumulator_is_rounded_as_written(case, cpu):
-    check(case, HERE[0], together().function(case, cpu))
+@pytest.mark.parametrize("name", CASES)
+def test_each_accumulator_is_rounded_as_written(name, cpu):
+    check(name, HERE[0], together().function(name, cpu))
 
 
 @pytest.mark.parametrize("instructions", EVERY)
-@pytest.mark.parametrize("case", [*CASES][:5])
+@pytest.mark.parametrize("name", [name for name, (*_, is_monotone) in CASES.items() if is_monotone])
 @pytest.mark.share(4)
-def test_with_all_instructions(case, instructions):
-    text = function(CASES[case][0], len(activations(3)[0]))
-    check(case, instructions, subquant.compile(text, kernels=instructions).main, step=3)
+def test_with_all_instructions(name, instructions):
+    text = function(CASES[name][0], len(activations(3)[0]))
+    check(name, instructions, subquant.compile(text, kernels=instructions).main, step=3)
 
 
 def test_kernels_that_differ_in_constants_share_code():

@@ -3,7 +3,8 @@
 Symptom: elements of a tensor that another operation reads are never written (all targets).
 Cause: IREE 3.13 computes the operand in the dispatch that reads it. If the operand has other
 readers, that dispatch also stores it for them, but only at the positions that it reads.
-Test: `test_an_operand_that_is_read_in_part_is_still_written_in_part` in tests/test_iree_limits_numbers.py.
+Test: `test_an_operand_that_is_read_in_part_is_still_written_in_part` in
+tests/test_iree_limits_numbers.py.
 
 Affected are windows of one element with strides, convolutions of one product with strides, a
 ``gather`` at constant positions, and linalg loops that do not reduce and read with strides, at
