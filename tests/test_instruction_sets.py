@@ -13,7 +13,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.pipeline import compile_pipeline
 from subquant.errors import UsageError
-from subquant.kernels.isa.registry import fastest_instruction_set
+from subquant.kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
 
 ASSEMBLY = {
     "avx512vnni-amd": ("znver4", "vpdpbusd", "zmm"),
@@ -22,6 +22,11 @@ ASSEMBLY = {
     "avx2": ("haswell", "vpmaddubsw", "ymm"),
     "portable": ("znver3", "vpmaddwd", "ymm"),  # LLVM proves that the multiplicands have few bits
 }
+
+
+def test_every_instruction_set_has_its_assembly() -> None:
+    """`test_kernels_amx.py` and `test_arm_code_contains_sdot` test the others."""
+    assert ASSEMBLY.keys() == INSTRUCTION_SETS.keys() - {"amx", "neon-dotprod"}
 
 
 @pytest.mark.parametrize("instructions", ASSEMBLY)

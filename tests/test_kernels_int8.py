@@ -86,7 +86,11 @@ CPUS = {
     "avx2": "haswell",
     "portable": "x86-64-v2",
 }
-"""A CPU with the vector instructions of each set; AMX has its own tests."""
+"""A CPU with the vector instructions of each set; AMX and NEON have tests of their own."""
+
+
+def test_every_instruction_set_has_a_cpu() -> None:
+    assert CPUS.keys() == INSTRUCTION_SETS.keys() - {"amx", "neon-dotprod"}
 
 
 @pytest.mark.parametrize("instructions", CPUS)

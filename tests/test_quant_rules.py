@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,13 @@ import pytest
 
 from subquant.dialects import subquant
 from subquant.dialects.stablehlo import OPERATIONS, of_category
-from subquant.numerics.function_tables import UNARY_FUNCTIONS
+from subquant.numerics.function_tables import (
+    BINARY_FUNCTIONS,
+    UNARY_FUNCTIONS,
+    binary_table,
+    unary_table,
+)
+from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from subquant.transforms.quantization.math.rules import NO_RULE, rules
 from subquant.transforms.quantization.verify_quantization import OPERATION_CHECKS
 
@@ -46,6 +53,37 @@ def test_whole_turns_are_taken_off_for_every_periodic_function() -> None:
     with np.errstate(invalid="ignore", divide="ignore"):
         periodic = {n for n, f in UNARY_FUNCTIONS.items() if np.allclose(f(x), f(x + 2 * np.pi))}
     assert periodic == {n.partition(".")[2] for n, op in OPERATIONS.items() if op.is_periodic}
+
+
+@pytest.mark.parametrize("scale", [0.1, 0.7])
+def test_functions_that_jump_are_tabulated_from_the_expressed_type(scale: float) -> None:
+    """In f32 ``10 * 0.1`` is 1; with the f64 product of the f32 scale, its ceiling would be 2.
+
+    0 is no such point: the f64 product is exact there.
+    """
+    halves = np.array([n / 2 for n in range(-6, 7) if n])
+
+    def jumps(function: Callable[..., np.ndarray], *others: float) -> bool:
+        with np.errstate(all="ignore"):
+            left, right = (function(halves + step, *others) for step in (-1e-9, 1e-9))
+        return bool(np.any(np.abs(right - left) > 0.5))
+
+    int8, int16 = StorageType(8, True), StorageType(16, True)
+    operand = QuantizationParameters(int8, ExpressedType.F32, scales=np.array(scale))
+    divisor = QuantizationParameters(StorageType(2, True), ExpressedType.F32)  # -2, -1, 0 and 1
+    result = QuantizationParameters(int16, ExpressedType.F32, scales=np.array(1 / 16))
+    reals = (np.arange(-128, 128) * np.float32(scale)).astype(np.float32).astype(np.float64)
+    unary = [name for name, function in UNARY_FUNCTIONS.items() if jumps(function)]
+    assert {"ceil", "floor", "round_nearest_afz", "round_nearest_even"} <= {*unary}
+    for name in unary:
+        expected = UNARY_FUNCTIONS[name](reals) * 16
+        np.testing.assert_array_equal(unary_table(name, operand, result), expected, err_msg=name)
+    binary = [name for name, function in BINARY_FUNCTIONS.items() if jumps(function, 1.0)]
+    assert "remainder" in binary
+    for name in binary:
+        table = binary_table(name, operand, divisor, result).reshape(256, 4)
+        expected = np.rint(BINARY_FUNCTIONS[name](reals, 1.0) * 16)
+        np.testing.assert_array_equal(table[:, 3], expected, err_msg=name)
 
 
 OPERATION_NAMES = sorted(

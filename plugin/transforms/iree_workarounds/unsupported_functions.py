@@ -4,7 +4,7 @@ Symptom: IREE compiles most of a module, and then fails with a symbol (``undefin
 a SPIR-V operation.
 Cause: IREE 3.13 leaves these functions to libm, which its executables do not link, or to SPIR-V
 operations that do not take the type.
-Test: none; tests/test_messages.py holds the error.
+Test: none fails once IREE has them; tests/test_unsupported_functions.py fails if one is missing.
 
 Functions of constants are left to IREE, which computes them on the CPU at compile time.
 """
