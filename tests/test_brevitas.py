@@ -219,79 +219,43 @@ _WS = _value("weight_scale", _STEPS)
 _IS = _value("input_scale", 0.25)
 
 
+_UNSUPPORTED_LAYERS = [
+    ({**_WS, **_IS, **_value("input_zp", 3, "int8")}, "'input_zp' is 3, exp"),
+    ({**_value("output_scale", 1), **_value("output_zp", 1, "int8")}, "'outp"),
+    ({**_value("act_scale", 1), **_value("act_zp", 1, "int8")}, "'act_zp' is"),
+    ({**_WS, **_value("input_scale", [1, 2])}, "'input_scale' has 2 elements"),
+    (_value("weight_scale", np.ones((2, 3))), "differs along several axes"),
+    ({**_WS, "input_zp_dtype": "torch.float8_e4m3fnuz"}, "'torch.float8_e4m"),
+    ({**_value("weight_scale", np.ones((1, 4))), **_IS}, "along axis 1, exp"),
+]
+_INVALID_LAYERS = [
+    (7, "layer 'l' must be an object, got 7"),
+    (_IS, "there is no 'weight_scale', which a quantized layer must have"),
+    ({"weight_scale": [1]}, "'weight_scale_shape' must be a list of extents, got N"),
+    ({**_WS, "weight_scale_shape": [7, 1]}, r"has 6 elements, expected the shape"),
+    ({**_WS, "weight_scale_shape": [-6]}, "must be a list of extents"),
+    ({**_WS, "weight_scale_shape": [1] * 99 + [6]}, "'weight_scale' has the shape"),
+    ({**_WS, "weight_scale": "abc"}, "must be a list of numbers, got 'abc'"),
+    ({**_WS, "weight_scale": [True] * 6}, "must be a list of numbers"),
+    ({**_WS, "weight_scale": [1e300] * 6}, "a number that float32 does not hold"),
+    (_value("weight_scale", -1.0), "scales of a quantizer must be positive and fin"),
+    (_value("weight_scale", 0.0), "scales of a quantizer must be positive and fin"),
+    (_value("weight_scale", np.ones(5)), r"shape \[5\] does not fit a weight of sh"),
+    (_value("weight_scale", np.ones((1, 6))), "does not fit a weight of shape"),
+    ({**_WS, **_value("weight_zp", [1, 2], "int8")}, "'weight_zp' has 2 elements, an"),
+    ({**_WS, **_value("weight_zp", [200], "int8")}, "the number 200, which is none of"),
+    ({**_WS, **_value("weight_zp", [0.5], "int8")}, "the number 0.5, which is none"),
+    ({**_WS, **_value("weight_zp", [1])}, "'weight_zp_dtype' is None, expected torch"),
+    ({**_WS, **_value("input_scale", 1e-38)}, "beyond the range of i32, and the quan"),
+    (_value("smoothquant_mul", [1e30]), "has a number that float16 cannot hold"),
+]
+
+
 @pytest.mark.parametrize(
-    ("layer", "error", "expected"),
+    ("layer", "expected", "error"),
     [
-        ({**_WS, **_IS, **_value("input_zp", 3, "int8")}, UnsupportedError, "'input_zp' is 3, exp"),
-        (
-            {**_value("output_scale", 1), **_value("output_zp", 1, "int8")},
-            UnsupportedError,
-            "'outp",
-        ),
-        (
-            {**_value("act_scale", 1), **_value("act_zp", 1, "int8")},
-            UnsupportedError,
-            "'act_zp' is",
-        ),
-        (
-            {**_WS, **_value("input_scale", [1, 2])},
-            UnsupportedError,
-            "'input_scale' has 2 elements",
-        ),
-        (_value("weight_scale", np.ones((2, 3))), UnsupportedError, "differs along several axes"),
-        ({**_WS, "input_zp_dtype": "torch.float8_e4m3fnuz"}, UnsupportedError, "'torch.float8_e4m"),
-        ({**_value("weight_scale", np.ones((1, 4))), **_IS}, UnsupportedError, "along axis 1, exp"),
-        (7, InputError, "layer 'l' must be an object, got 7"),
-        (_IS, InputError, "there is no 'weight_scale', which a quantized layer must have"),
-        (
-            {"weight_scale": [1]},
-            InputError,
-            "'weight_scale_shape' must be a list of extents, got N",
-        ),
-        ({**_WS, "weight_scale_shape": [7, 1]}, InputError, r"has 6 elements, expected the shape"),
-        ({**_WS, "weight_scale_shape": [-6]}, InputError, "must be a list of extents"),
-        ({**_WS, "weight_scale_shape": [1] * 99 + [6]}, InputError, "'weight_scale' has the shape"),
-        ({**_WS, "weight_scale": "abc"}, InputError, "must be a list of numbers, got 'abc'"),
-        ({**_WS, "weight_scale": [True] * 6}, InputError, "must be a list of numbers"),
-        ({**_WS, "weight_scale": [1e300] * 6}, InputError, "a number that float32 does not hold"),
-        (
-            _value("weight_scale", -1.0),
-            InputError,
-            "scales of a quantizer must be positive and fin",
-        ),
-        (_value("weight_scale", 0.0), InputError, "scales of a quantizer must be positive and fin"),
-        (
-            _value("weight_scale", np.ones(5)),
-            InputError,
-            r"shape \[5\] does not fit a weight of sh",
-        ),
-        (_value("weight_scale", np.ones((1, 6))), InputError, "does not fit a weight of shape"),
-        (
-            {**_WS, **_value("weight_zp", [1, 2], "int8")},
-            InputError,
-            "'weight_zp' has 2 elements, an",
-        ),
-        (
-            {**_WS, **_value("weight_zp", [200], "int8")},
-            InputError,
-            "the number 200, which is none of",
-        ),
-        (
-            {**_WS, **_value("weight_zp", [0.5], "int8")},
-            InputError,
-            "the number 0.5, which is none",
-        ),
-        (
-            {**_WS, **_value("weight_zp", [1])},
-            InputError,
-            "'weight_zp_dtype' is None, expected torch",
-        ),
-        (
-            {**_WS, **_value("input_scale", 1e-38)},
-            InputError,
-            "beyond the range of i32, and the quan",
-        ),
-        (_value("smoothquant_mul", [1e30]), InputError, "has a number that float16 cannot hold"),
+        *((*row, UnsupportedError) for row in _UNSUPPORTED_LAYERS),
+        *((*row, InputError) for row in _INVALID_LAYERS),
     ],
 )
 def test_wrong_layers_are_errors_with_the_layers_name(

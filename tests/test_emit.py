@@ -7,7 +7,7 @@ one module, which is compiled once.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from subquant.emit import (
     stablehlo_reductions,
     tensor,
 )
+from subquant.emit.functions import write_function
 from subquant.emit.operation import create, element_of, mlir_type, recorded, tensor_type
 from subquant.errors import UnsupportedError
 from subquant.interpreter.interpreter_client import evaluate_in_child
@@ -263,19 +264,6 @@ def stored(array: np.ndarray) -> np.ndarray:
     return array.view(f"i{array.dtype.itemsize}") if array.dtype.kind == "u" else array
 
 
-def function_of(name: str, types: list[ir.Type], body: Function) -> None:
-    """Write a function of the current module; `body` gives the values that it returns."""
-    unfinished = ir.TypeAttr.get(ir.FunctionType.get(types, []))
-    attributes = {"sym_name": ir.StringAttr.get(name), "function_type": unfinished}
-    function = create("func.func", attributes=attributes, regions=1)
-    block = function.regions[0].blocks.append(*types)
-    with ir.InsertionPoint(block):
-        results = body(*block.arguments)
-        create("func.return", results)
-    actual = ir.FunctionType.get(types, [result.type for result in results])
-    function.attributes["function_type"] = ir.TypeAttr.get(actual)
-
-
 def types_of(case: Case) -> list[ir.Type]:
     return [
         tensor_type(argument.shape, mlir_type(element))
@@ -291,7 +279,7 @@ def interpreted(cases: list[Case], dynamic: bool = False) -> list[np.ndarray]:
         if dynamic:
             types = [tensor_type([None] * type_.rank, type_.element_type) for type_ in types]
 
-        def body(*values: Any) -> list[Any]:
+        def body(values: Any) -> list[Any]:
             left = iter(values)
             return [
                 case.function(*(tensor(next(left), element) for element in case.elements)).value
@@ -299,7 +287,7 @@ def interpreted(cases: list[Case], dynamic: bool = False) -> list[np.ndarray]:
             ]
 
         with ir.InsertionPoint(module.body):
-            function_of("main", types, body)
+            write_function("main", types, body)
         return evaluated(module, [a for case in cases for a in case.arguments], types, dynamic)
 
 
@@ -324,7 +312,7 @@ def test_tensors(name: str, on_tensors: dict[str, np.ndarray]) -> None:
 # -- bodies of loops ------------------------------------------------------------------------------
 
 
-def loop(cases: list[Case], values: tuple[Any, ...]) -> list[Any]:
+def loop(cases: list[Case], values: Sequence[Any]) -> list[Any]:
     """A loop nest over all elements, with the formulas in its body."""
     shape = [int(n) for n in values[0].type.shape]
     elements = [ElementType.of_dtype(case.expected().dtype) for case in cases]
@@ -433,12 +421,11 @@ def compiled(cpu: Device) -> Executable:
         with ir.InsertionPoint(module.body):
             for number, cases in enumerate(LOOPS):
                 inputs = [CASES[name] for name in cases]
-                function_of(f"f{number}", types_of(inputs[0]), lambda *v, c=inputs: loop(c, v))
+                write_function(f"f{number}", types_of(inputs[0]), lambda v, c=inputs: loop(c, v))
             for name, (function, arguments, _) in AROUND_LOOPS.items():
                 case = Case(function, tuple(arguments))
-                function_of(name.replace(" ", "_"), types_of(case), lambda *v, c=case: [
-                    c.function(*v)
-                ])  # fmt: skip
+                symbol = name.replace(" ", "_")
+                write_function(symbol, types_of(case), lambda v, c=case: [c.function(*v)])
         module.operation.verify()
     return subquant.compile(module, device=cpu)
 
@@ -667,7 +654,7 @@ def test_operations(name: str) -> None:
         module = ir.Module.create()
         types = types_of(Case(function, tuple(arguments)))
         with ir.InsertionPoint(module.body):
-            function_of("main", types, lambda *values: [function(*values)])
+            write_function("main", types, lambda values: [function(*values)])
         (actual,) = evaluated(module, arguments, types)
     np.testing.assert_array_equal(actual, expected)
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,6 +267,10 @@ assert "subquant.core._mlir" not in sys.modules, "MLIR's memory is the model's"
     return folder
 
 
+def load_floats(path: Path, cache: Path, **options: Any) -> loading.Model:
+    return loading.load(path, threads=1, activations="float", cache=cache, **options)
+
+
 @pytest.fixture
 def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object, **options: object) -> None:
@@ -277,9 +282,7 @@ def no_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_compilation")
 def test_a_model_is_imported_and_compiled_once(model_file: Path, kept: Path) -> None:
     steps: list[str] = []
-    model = loading.load(
-        model_file, threads=1, activations="float", cache=kept, progress=steps.append
-    )
+    model = load_floats(model_file, kept, progress=steps.append)
     assert steps == ["load"]
     expected, _ = Oracle(model_file).run(TOKENS)
     check(model.logits(TOKENS), expected)
@@ -328,13 +331,7 @@ def test_what_is_not_whole_is_made_again(
 
     def steps() -> list[str]:
         actual: list[str] = []
-        loading.load(
-            model_file,
-            threads=1,
-            activations="float",
-            cache=tmp_path / "cache",
-            progress=actual.append,
-        )
+        load_floats(model_file, tmp_path / "cache", progress=actual.append)
         return actual
 
     assert steps() == ["load"]
@@ -356,7 +353,7 @@ def test_what_is_not_whole_is_made_again(
 def test_what_is_loaded_is_not_removed(model_file: Path, kept: Path, tmp_path: Path) -> None:
     """A model maps its archive; the executable was read."""
     shutil.copytree(kept, tmp_path / "cache")
-    model = loading.load(model_file, threads=1, activations="float", cache=tmp_path / "cache")
+    model = load_floats(model_file, tmp_path / "cache")
     Cache(tmp_path / "cache").prune(0)
     [archive] = files(tmp_path / "cache")
     assert Archive(archive)
@@ -373,7 +370,7 @@ def test_a_cache_that_has_no_room(
 ) -> None:
     """A pinned entry is not evicted, however large it is."""
     monkeypatch.setenv("SUBQUANT_CACHE_SIZE", "1 kB")
-    model = loading.load(model_file, threads=1, activations="float", cache=tmp_path)
+    model = load_floats(model_file, tmp_path)
     assert len(files(tmp_path / "blobs")) == 2
     model.session().prompt(TOKENS)
 

@@ -76,6 +76,22 @@ def compiled(function: Callable[..., Any], arguments: list[Any], device: Device)
     return np.asarray(call(*arguments))
 
 
+def integers(*tensors: Any) -> list[np.ndarray]:
+    """The storage values of tensors less their offsets."""
+    return [
+        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
+        for layout in (tensor.unpack() for tensor in tensors)
+    ]
+
+
+def ran_as(implementation: str, op: Op, *arguments: Any, **options: Any) -> Any:
+    """Return the result of an operation, whose implementation is the one that is meant."""
+    with recorded() as ran:
+        result = op(*arguments, **options)
+    assert ran == [Ran(op.name, implementation)]
+    return result
+
+
 Cases = Callable[[], dict[str, tuple[Callable[..., Any], list[Any]]]]
 """Functions, each with its arguments."""
 
@@ -157,14 +173,9 @@ def test_affine_linear(case: str, device: str, request: pytest.FixtureRequest) -
     Code that corrects an offset by a sum over the wrong axis fails here, for square operands too.
     """
     x, w = AFFINE[case]
-    with recorded() as ran:
-        result = linear(x, w)
-    assert ran == [Ran("linear", "affine")]
+    result = ran_as("affine", linear, x, w)
     layouts = [tensor.unpack() for tensor in (x, w)]
-    qx, qw = (
-        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
-        for layout in layouts
-    )
+    qx, qw = integers(x, w)
     acc = qx @ qw.T
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape(-1)
     np.testing.assert_array_equal(result, acc.astype(np.float32) * scales)
@@ -242,9 +253,7 @@ def block_linears_on_vulkan() -> dict[str, Any]:
 def test_linear_with_blocks(name: str, device: str, request: pytest.FixtureRequest) -> None:
     """Block by block, eager and compiled, to the bound that `linear` states."""
     x, w = block_linears()[name][1]
-    with recorded() as ran:
-        result = linear(x, w)
-    assert ran == [Ran("linear", "blocks")]
+    result = ran_as("blocks", linear, x, w)
     assert linear.choose(x, w) == "blocks"
     check_close(linear, [x, w], result, magnitude_of(x, w))
     where = request.getfixturevalue(device)
@@ -320,9 +329,7 @@ def float_linears() -> dict[str, Any]:
 @pytest.mark.parametrize("name", FLOATS)
 def test_linear_by_float_values(name: str, cpu: Device) -> None:
     x, w = float_linears()[name][1]
-    with recorded() as ran:
-        result = linear(x, w)
-    assert ran == [Ran("linear", "dequantized")]
+    result = ran_as("dequantized", linear, x, w)
     magnitude = np.abs(reals(x)) @ np.abs(reals(w)).T
     check_close(linear, [x, w], result, magnitude)
     check_close(linear, [x, w], compiled_with(float_linears, name, cpu), magnitude)
@@ -380,9 +387,7 @@ def random_linears() -> dict[str, Any]:
 def test_linear_of_random_shapes_and_layouts(seed: int, cpu: Device) -> None:
     """The implementation that was meant; eager and compiled alike, as `linear` states."""
     x, w, implementation = random_linear(seed)
-    with recorded() as ran:
-        result = linear(x, w)
-    assert ran == [Ran("linear", implementation)]
+    result = ran_as(implementation, linear, x, w)
     actual = compiled_with(random_linears, str(seed), cpu)
     if implementation == "affine":
         np.testing.assert_array_equal(actual, result)
@@ -450,14 +455,9 @@ def test_affine_convolution(case: str, offsets: str, cpu: Device) -> None:
     """Integers exactly, beside loops; code that pads with 0 in the place of the offset fails."""
     options = CONVOLUTIONS[case][2]
     x, w = affine_convolutions()[f"{case} {offsets}"][1]
-    with recorded() as ran:
-        result = conv2d(x, w, **options)
-    assert ran == [Ran("conv2d", "affine")]
+    result = ran_as("affine", conv2d, x, w, **options)
     layouts = [tensor.unpack() for tensor in (x, w)]
-    qx, qw = (
-        layout.planes["qs"].astype(np.int64) - layout.planes.get("m", np.int64(0)).astype(np.int64)
-        for layout in layouts
-    )
+    qx, qw = integers(x, w)
     scales = layouts[0].planes["d"].reshape(()) * layouts[1].planes["d"].reshape((-1, 1, 1))
     np.testing.assert_array_equal(result, convolved(qx, qw, **options).astype(np.float32) * scales)
     if f"{case} {offsets}" in affine_convolutions_on_devices():
@@ -527,9 +527,7 @@ def float_convolutions() -> dict[str, Any]:
 def test_convolution_by_float_values(case: str, cpu: Device) -> None:
     _, kernel, options = CONVOLUTIONS[case]
     x, w, bias = float_convolutions()[case][1]
-    with recorded() as ran:
-        result = conv2d(x, w, bias, **options)
-    assert ran == [Ran("conv2d", "dequantized")]
+    result = ran_as("dequantized", conv2d, x, w, bias, **options)
     exact = convolved(reals(x), reals(w), **options) + bias.astype(np.float64).reshape((-1, 1, 1))
     magnitude = convolved(np.abs(reals(x)), np.abs(reals(w)), **options) + np.abs(bias).max()
     bound = (np.prod(kernel[1:]) + 4) * UNIT * magnitude
@@ -551,9 +549,7 @@ def lookups() -> dict[str, Any]:
 def test_embedding_lookup(name: str, cpu: Device) -> None:
     """Rows of the planes are taken, and nothing else is dequantized; the same bits."""
     ids, table = lookups()[name][1]
-    with recorded() as ran:
-        result = embedding_lookup(ids, table)
-    assert ran == [Ran("embedding_lookup", "rows")]
+    result = ran_as("rows", embedding_lookup, ids, table)
     np.testing.assert_array_equal(result, table.unpack().dequant()[ids])
     np.testing.assert_array_equal(compiled_with(lookups, name, cpu), result)
     text = text_of(embedding_lookup, ids, table)

@@ -6,6 +6,7 @@ in is computed with plain loops.
 """
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -152,18 +153,14 @@ def some_reals(rng, shape, scale, zero_point, storage, expressed):
 def test_quantize_rounds_every_operation_exactly(case, rounding):
     parameters, shape, scales, zero_points, sizes, rng = case
     scale, zero = block_values(scales, shape, sizes), block_values(zero_points, shape, sizes)
-    values = some_reals(rng, shape, scale, zero, parameters.storage, parameters.expressed)
+    expressed = parameters.expressed
+    values = some_reals(rng, shape, scale, zero, parameters.storage, expressed)
     result = quantize(values, parameters, rounding)
     assert result.dtype == parameters.storage.dtype
     assert result.shape == shape
     for index in np.ndindex(*shape):
         expected = exact_quantize(
-            values[index],
-            scale[index],
-            zero[index],
-            parameters.storage,
-            parameters.expressed,
-            rounding,
+            values[index], scale[index], zero[index], parameters.storage, expressed, rounding
         )
         assert int(result[index]) == expected, (index, values[index], scale[index], zero[index])
 
@@ -179,12 +176,7 @@ def test_dequantize_rounds_every_operation_exactly(case):
     assert result.dtype == parameters.expressed.dtype
     assert result.shape == shape
     for index in np.ndindex(*shape):
-        expected = exact_dequantize(
-            stored[index],
-            scale[index],
-            zero[index],
-            parameters.expressed,
-        )
+        expected = exact_dequantize(stored[index], scale[index], zero[index], parameters.expressed)
         assert exact(result[index]) == expected, (index, stored[index], scale[index], zero[index])
 
 
@@ -192,15 +184,7 @@ def test_dequantize_rounds_every_operation_exactly(case):
 @given(cases())
 def test_quantize_undoes_dequantize_in_f64(case):
     parameters, shape, *_, rng = case
-    exact_enough = QuantizationParameters(
-        parameters.storage,
-        F64,
-        parameters.axes,
-        parameters.block_sizes,
-        parameters.scales.astype(np.float64),
-        parameters.zero_points,
-        parameters.granularity,
-    )
+    exact_enough = replace(parameters, expressed=F64, scales=parameters.scales.astype(np.float64))
     low, high = parameters.storage.minimum, parameters.storage.maximum
     stored = rng.integers(low, high, shape, endpoint=True)
     np.testing.assert_array_equal(quantize(dequantize(stored, exact_enough), exact_enough), stored)

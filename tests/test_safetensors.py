@@ -34,6 +34,11 @@ def _entry(dtype: str, shape: list[Any], start: Any, end: Any) -> dict[str, Any]
     return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
 
 
+def _tensor(dtype: str, shape: list[Any], start: Any, end: Any, data: bytes = b"") -> bytes:
+    """A file of one tensor."""
+    return _file({"a": _entry(dtype, shape, start, end)}, data)
+
+
 def _bits(array: Array) -> bytes:
     return np.ascontiguousarray(array).tobytes()
 
@@ -212,7 +217,8 @@ _WRONG: dict[str, tuple[bytes, str]] = {
     "comma at the end": (_file(b'{"__metadata__":{},}'), "trailing comma at line 1 column 20"),
     "text after the header": (_file(b"{} {}"), "trailing characters at line 1 column 4"),
     "no tensor": (_file({"a": 1}), "invalid type: integer `1`, expected struct"),
-    "name twice": (  # which of the two counts differs from reader to reader
+    # The counts of readers differ where a name is there twice.
+    "name twice": (
         _file(
             b'{"a":' + json.dumps(_GOOD).encode() + b',"a":' + json.dumps(_GOOD).encode() + b"}",
             b"12",
@@ -230,7 +236,7 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         ),
         "the key 'a' is there twice",
     ),
-    "65 dimensions": (_file({"a": _entry("U8", [1] * 65, 0, 1)}, b"1"), "which no array has"),
+    "65 dimensions": (_tensor("U8", [1] * 65, 0, 1, b"1"), "which no array has"),
     "a name with control characters": (
         _file({"a\x1b[31m\nb": _entry("U8", [1], 1, 2)}, b"12"),
         r"invalid offset for tensor `a\\x1b\[31m\\nb`$",
@@ -252,36 +258,15 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         _file({"a": {"shape": [], "data_offsets": [0, 1]}}, b"1"),
         "missing field `dtype`",
     ),
-    "nothing": (
-        _file({"a": {}}),
-        "missing field `dtype`",
-    ),
-    "unknown dtype": (
-        _file({"a": _entry("F31", [1], 0, 4)}, b"1234"),
-        "unknown variant `F31`, expected one of",
-    ),
-    "fraction": (
-        _file({"a": _entry("U8", [1.0], 0, 1)}, b"1"),
-        "floating point `1.0`, expected usize",
-    ),
-    "exponent": (
-        _file({"a": _entry("U8", [1], 0, 1e300)}),
-        "floating point `1e.300`, expected usize",
-    ),
-    "negative extent": (
-        _file({"a": _entry("U8", [-1], 0, 1)}, b"1"),
-        "integer `-1`, expected usize",
-    ),
+    "nothing": (_file({"a": {}}), "missing field `dtype`"),
+    "unknown dtype": (_tensor("F31", [1], 0, 4, b"1234"), "unknown variant `F31`, expected one of"),
+    "fraction": (_tensor("U8", [1.0], 0, 1, b"1"), "floating point `1.0`, expected usize"),
+    "exponent": (_tensor("U8", [1], 0, 1e300), "floating point `1e.300`, expected usize"),
+    "negative extent": (_tensor("U8", [-1], 0, 1, b"1"), "integer `-1`, expected usize"),
     "leading zero": (_file(b'{"a":{"shape":[01]}}'), "invalid number at line 1 column 17"),
-    "extent of 2**63": (
-        _file({"a": _entry("U8", [1 << 63], 0, 1)}),
-        "overflow computing buffer size",
-    ),
-    "extent of 5000 digits": (_file({"a": _entry("U8", [10**4000], 0, 1)}), "number out of range"),
-    "true as an extent": (
-        _file({"a": _entry("U8", [True], 0, 1)}),
-        "boolean `true`, expected usize",
-    ),
+    "extent of 2**63": (_tensor("U8", [1 << 63], 0, 1), "overflow computing buffer size"),
+    "extent of 5000 digits": (_tensor("U8", [10**4000], 0, 1), "number out of range"),
+    "true as an extent": (_tensor("U8", [True], 0, 1), "boolean `true`, expected usize"),
     "one offset": (
         _file({"a": {**_GOOD, "data_offsets": [0]}}),
         "invalid length 1, expected a tuple of size 2",
@@ -291,29 +276,23 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         "invalid length 3, expected 2",
     ),
     "wrong size": (
-        _file({"a": _entry("F32", [2], 0, 2)}, b"12"),
+        _tensor("F32", [2], 0, 2, b"12"),
         "invalid shape, data type, or offset for tensor",
     ),
-    "end before begin": (
-        _file({"a": _entry("U8", [0], 2, 0)}, b"12"),
-        "invalid offset for tensor `a`",
-    ),
+    "end before begin": (_tensor("U8", [0], 2, 0, b"12"), "invalid offset for tensor `a`"),
     "product that overflows": (
-        _file({"a": _entry("U8", [1 << 32, 1 << 32], 0, 0)}),
+        _tensor("U8", [1 << 32, 1 << 32], 0, 0),
         "overflow computing buffer size",
     ),
     "shape that no array has": (
-        _file({"a": _entry("U8", [0, (1 << 63) - 1, (1 << 63) - 1], 0, 0)}),
+        _tensor("U8", [0, (1 << 63) - 1, (1 << 63) - 1], 0, 0),
         "which no array has",
     ),
     "overlap": (
         _file({"a": _entry("U8", [2], 0, 2), "b": _entry("U8", [2], 1, 3)}, b"123"),
         "invalid offset for tensor `b`",
     ),
-    "the same range": (
-        _file({"a": _GOOD, "b": _GOOD}, b"12"),
-        "invalid offset for tensor `[ab]`",
-    ),
+    "the same range": (_file({"a": _GOOD, "b": _GOOD}, b"12"), "invalid offset for tensor `[ab]`"),
     "empty tensor inside another": (
         _file({"a": _GOOD, "b": _entry("U8", [0], 1, 1)}, b"12"),
         "invalid offset for tensor `b`",
@@ -322,17 +301,14 @@ _WRONG: dict[str, tuple[bytes, str]] = {
         _file({"a": _GOOD, "b": _entry("U8", [1], 3, 4)}, b"1234"),
         "invalid offset for tensor `b`",
     ),
-    "hole at the start": (
-        _file({"a": _entry("U8", [1], 1, 2)}, b"12"),
-        "invalid offset for tensor `a`",
-    ),
+    "hole at the start": (_tensor("U8", [1], 1, 2, b"12"), "invalid offset for tensor `a`"),
     "truncated data": (_file({"a": _GOOD}, b"1"), "incomplete metadata, file not fully covered"),
     "data at the end": (_file({"a": _GOOD}, b"123"), "incomplete metadata, file not fully covered"),
     "out of range": (
-        _file({"a": _entry("U8", [1 << 40], 0, 1 << 40)}, b"12"),
+        _tensor("U8", [1 << 40], 0, 1 << 40, b"12"),
         "incomplete metadata, file not fully covered",
     ),
-    "boolean of 7": (_file({"a": _entry("BOOL", [2], 0, 2)}, b"\0\7"), "has the byte 7"),
+    "boolean of 7": (_tensor("BOOL", [2], 0, 2, b"\0\7"), "has the byte 7"),
     "half a surrogate pair": (_file(b'{"\\ud800":{}}'), "unexpected end of hex escape"),
     "short escape": (_file(b'{"\\u12":{}}'), "invalid escape"),
     "unknown escape": (_file(b'{"\\x":{}}'), "invalid escape"),

@@ -222,68 +222,59 @@ def test_memory_of_a_tokenizer_that_rests_is_not_written_by_others() -> None:
 # -- vocabularies that are wrong -------------------------------------------------------------------
 
 
-def changed(tokens: list[str], *, remove: str = "", add: str = "") -> list[str]:
-    return [piece if piece != remove else add for piece in tokens]
+def replaced(properties: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+    """The properties of a vocabulary with another piece in the place of one."""
+    pieces = [piece if piece != old else new for piece in properties["tokenizer.ggml.tokens"]]
+    return properties | {"tokenizer.ggml.tokens": pieces}
+
+
+UNSUPPORTED_VOCABULARIES = [
+    (scored(model="bert"), "the kind 'bert' .* expected one of: llama, gpt2"),
+    (
+        paired(pre="gpt-3"),
+        r"text is split, 'gpt-3' \(tokenizer.ggml.pre\), is not known; did you mean 'gpt-2'",
+    ),
+    (paired(pre="own"), "expected one of: llama-bpe, .*qwen2.*, default"),
+]
+INVALID_VOCABULARIES = [
+    ({}, "no property 'tokenizer.ggml.model'; it comes without a vocabulary"),
+    (scored(model=3), "'tokenizer.ggml.model' is of the type int, expected str"),
+    (scored(tokens=None), "no property 'tokenizer.ggml.tokens'"),
+    (scored(tokens=[]), "'tokenizer.ggml.tokens' is empty"),
+    (scored(tokens=[1, 2]), "'tokenizer.ggml.tokens' .* of a wrong type"),
+    (scored(scores=None), "no property 'tokenizer.ggml.scores'"),
+    (scored(scores=[1.0]), "'tokenizer.ggml.scores' has 1 elements for 323 tokens"),
+    (scored(token_type=[1]), "token_type' has 1 elements for 323 tokens"),
+    (scored(scores=[float("nan")] * 323), "infinities or NaN"),
+    (scored(bos_token_id=323), "bos_token_id' is 323, expected one of 323 tokens"),
+    (scored(eos_token_id=-1), "eos_token_id' is -1"),
+    (scored(unknown_token_id=True), "unknown_token_id' is of the type bool"),
+    (replaced(SCORED, "he", "th"), "SentencePiece refuses the model's vocabulary: .*th"),
+    (
+        replaced(SCORED, "\n", "\n\n"),
+        r"SentencePiece refuses the model's vocabulary: .*\\n\\n is already defined",
+    ),
+    (replaced(SCORED, "<0x0A>", "<0xZZ>"), "piece '<0xZZ>' is a byte, expected '<0xXX>'"),
+    (paired(merges=None), "no property 'tokenizer.ggml.merges'"),
+    (paired(merges=["ab"]), "pair 0 of 'tokenizer.ggml.merges' is 'ab'"),
+    (paired(merges=[*PAIRS, "q zz"]), "pair of 'q' and 'zz' makes no piece"),
+    # Longer than all pieces, which is a panic in the package.
+    (
+        paired(
+            tokens=["a", "b"], merges=["a b"], token_type=None, bos_token_id=None, eos_token_id=None
+        ),
+        "pair of 'a' and 'b' makes no piece",
+    ),
+    (paired(merges=[*PAIRS, "<|im _end|>"]), "refuses the model's pairs: .*<|im"),
+    (replaced(PAIRED, "he", "th"), "two tokens of the model's vocabulary have the same piece"),
+]
 
 
 @pytest.mark.parametrize(
-    ("properties", "error", "message"),
+    ("properties", "message", "error"),
     [
-        ({}, InputError, "no property 'tokenizer.ggml.model'; it comes without a vocabulary"),
-        (scored(model="bert"), UnsupportedError, "the kind 'bert' .* expected one of: llama, gpt2"),
-        (scored(model=3), InputError, "'tokenizer.ggml.model' is of the type int, expected str"),
-        (scored(tokens=None), InputError, "no property 'tokenizer.ggml.tokens'"),
-        (scored(tokens=[]), InputError, "'tokenizer.ggml.tokens' is empty"),
-        (scored(tokens=[1, 2]), InputError, "'tokenizer.ggml.tokens' .* of a wrong type"),
-        (scored(scores=None), InputError, "no property 'tokenizer.ggml.scores'"),
-        (scored(scores=[1.0]), InputError, "'tokenizer.ggml.scores' has 1 elements for 323 tokens"),
-        (scored(token_type=[1]), InputError, "token_type' has 1 elements for 323 tokens"),
-        (scored(scores=[float("nan")] * 323), InputError, "infinities or NaN"),
-        (scored(bos_token_id=323), InputError, "bos_token_id' is 323, expected one of 323 tokens"),
-        (scored(eos_token_id=-1), InputError, "eos_token_id' is -1"),
-        (scored(unknown_token_id=True), InputError, "unknown_token_id' is of the type bool"),
-        (
-            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="he", add="th")),
-            InputError,
-            "SentencePiece refuses the model's vocabulary: .*th",
-        ),
-        (
-            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="\n", add="\n\n")),
-            InputError,
-            r"SentencePiece refuses the model's vocabulary: .*\\n\\n is already defined",
-        ),
-        (
-            scored(tokens=changed(SCORED["tokenizer.ggml.tokens"], remove="<0x0A>", add="<0xZZ>")),
-            InputError,
-            "piece '<0xZZ>' is a byte, expected '<0xXX>'",
-        ),
-        (
-            paired(pre="gpt-3"),
-            UnsupportedError,
-            r"text is split, 'gpt-3' \(tokenizer.ggml.pre\), is not known; did you mean 'gpt-2'",
-        ),
-        (paired(pre="own"), UnsupportedError, "expected one of: llama-bpe, .*qwen2.*, default"),
-        (paired(merges=None), InputError, "no property 'tokenizer.ggml.merges'"),
-        (paired(merges=["ab"]), InputError, "pair 0 of 'tokenizer.ggml.merges' is 'ab'"),
-        (paired(merges=[*PAIRS, "q zz"]), InputError, "pair of 'q' and 'zz' makes no piece"),
-        (
-            # Longer than all pieces, which is a panic in the package.
-            paired(
-                tokens=["a", "b"],
-                merges=["a b"],
-                token_type=None,
-                bos_token_id=None,
-                eos_token_id=None,
-            ),
-            InputError,
-            "pair of 'a' and 'b' makes no piece",
-        ),
-        (paired(merges=[*PAIRS, "<|im _end|>"]), InputError, "refuses the model's pairs: .*<|im"),
-        (
-            paired(tokens=changed(PAIRED["tokenizer.ggml.tokens"], remove="he", add="th")),
-            InputError,
-            "two tokens of the model's vocabulary have the same piece",
-        ),
+        *((*row, UnsupportedError) for row in UNSUPPORTED_VOCABULARIES),
+        *((*row, InputError) for row in INVALID_VOCABULARIES),
     ],
 )
 def test_a_wrong_vocabulary(
