@@ -55,7 +55,6 @@ def printable(text: str, keep: str = "") -> str:
     Names come from files: of tensors, functions, operations, and of the files themselves.
 
     Args:
-        text: the text.
         keep: characters that stay, such as a line break in a text of several lines.
     """
     if text.isprintable():
@@ -87,8 +86,6 @@ def expected_name(name: str, known: Iterable[str], kind: str = "one of") -> str:
     """Return advice for an unknown name: similar names, or else all known ones.
 
     Args:
-        name: the unknown name.
-        known: the known names.
         kind: the words before the list of all names: ``one of``.
     """
     names = list(known)

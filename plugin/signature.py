@@ -107,7 +107,6 @@ class Signature:
     """The arguments and results of one function.
 
     Args:
-        inputs, outputs: their types, in order.
         keeps_state: the function assigns variables, and may do so after it has returned.
     """
 
@@ -153,11 +152,9 @@ class Signature:
 
 @dataclass(frozen=True)
 class WorkEstimate:
-    """Cost estimate of a call, which decides between one thread and several.
+    """Nanoseconds of a call on one thread, and its sequential dispatches.
 
-    Args:
-        nanoseconds: the time of one thread.
-        dispatches: the number of dispatches, which run one after the other.
+    The estimate decides between one thread and several.
     """
 
     nanoseconds: int
@@ -176,7 +173,6 @@ class WorkEstimate:
         """True if several threads save more nanoseconds than they cost: to start, and per dispatch.
 
         Args:
-            threads: the number of threads.
             pool: the threads are those of a worker pool (`subquant.iree_hooks`), not IREE's.
         """
         start, each_dispatch = _WORKER_POOL_OVERHEAD_NS if pool else _IREE_THREADS_OVERHEAD_NS
@@ -262,7 +258,6 @@ def parameters_to_json(
     """Return quantization parameters as JSON values; scales and zero points are exact.
 
     Args:
-        parameters: the parameters.
         array_to_json: writes the scales, in f64, and the zero points, in i64.
     """
     written = array_to_json or _array_to_json
@@ -285,7 +280,6 @@ def parameters_from_json(
     """Return the parameters that `parameters_to_json` wrote.
 
     Args:
-        fields: the JSON values.
         array_from_json: reads a flat array of a dtype that `array_to_json` wrote.
     """
     read = array_from_json or _array_from_json

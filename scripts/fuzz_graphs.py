@@ -111,12 +111,9 @@ class Graph:
         """Add a node if ONNX Runtime computes it.
 
         Args:
-            operator: the operator.
             inputs: names of values; empty where an optional one is left out.
-            outputs: the number of outputs.
             rounds: the operator rounds its results.
             bound: no partial sum of the operator is greater.
-            attributes: those of the node.
         """
         names = [f"{self.name()}_{number}" for number in range(outputs)]
         node = helper.make_node(operator, inputs, names, **attributes)

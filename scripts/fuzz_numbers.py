@@ -202,7 +202,6 @@ def run(
     """Run programs of a kind, and return minimized failures.
 
     Args:
-        seed, kind: of the programs.
         numbers: the numbers of the programs.
         instruction_sets: one of them is drawn for all programs; they also run without kernels.
     """

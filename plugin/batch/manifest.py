@@ -68,9 +68,6 @@ class Record:
 class Manifest:
     """Records of a folder.
 
-    Args:
-        folder: the folder of the outputs, which may be missing.
-
     Raises:
         InputError: the file cannot be read.
     """

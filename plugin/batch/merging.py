@@ -17,14 +17,7 @@ from .run import CompiledModel, Status
 
 @dataclass(frozen=True)
 class Compilations:
-    """Results of a run.
-
-    Args:
-        results: the results in the order of the input.
-        options, emit: the options of the compilations.
-        seconds: the time of the run, or of all runs together.
-        versions: versions of subquant, the bindings and IREE.
-    """
+    """Results of a run."""
 
     results: tuple[CompiledModel, ...]
     options: CompileOptions
@@ -107,9 +100,6 @@ def _result_of(values: reports.Fields) -> CompiledModel:
 
 def merge_compilations(named: Sequence[tuple[str, Compilations]]) -> Compilations:
     """Merge reports, in the order of the arguments.
-
-    Args:
-        named: at least one report with the name of its file.
 
     Raises:
         InputError: versions or options differ, or two reports have the same model.

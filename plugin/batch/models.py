@@ -27,13 +27,7 @@ from ..errors import InputError, UsageError, quoted
 
 @dataclass(frozen=True)
 class Model:
-    """Model and the names of its outputs.
-
-    Args:
-        path: the path of the model.
-        stem: the stem of its outputs in the output folder, with "/".
-        output: the path of the output in the output folder, with "/".
-    """
+    """Path of a model; the stem and path of its output in the output folder, with "/"."""
 
     path: str
     stem: str
@@ -166,8 +160,6 @@ def name_outputs(
     """Return the models with the names of their outputs.
 
     Args:
-        paths: the paths of the models.
-        output: the folder of the outputs.
         emit: the format, which is the suffix of the outputs.
         base: the base folder of the names; by default the current folder, or the common folder of
             all models, if one lies outside of the current folder.

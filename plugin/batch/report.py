@@ -47,14 +47,7 @@ def to_json(
     seconds: float,
     versions: Mapping[str, str | None],
 ) -> str:
-    """Return the results as JSON text.
-
-    Args:
-        results: the results in the order of the input.
-        options, emit: the options of the compilations.
-        seconds: the time of the run.
-        versions: versions of subquant, the bindings and IREE.
-    """
+    """Return the results as JSON text."""
     return reports.to_json(
         "compile",
         _counts(results),

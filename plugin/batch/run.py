@@ -82,14 +82,10 @@ class Batch:
     """Batch of models.
 
     Args:
-        models: the models, with different outputs.
-        folder: the folder of the outputs.
-        options: the options of the compilations.
         emit: see `subquant.compiler.compilation.compile_to_bytes`.
         parameters: a folder for the constants of 1 KiB and more, in one archive (``.irpa``) for
             each model, named like its output; None to keep them in the executables.
         resume: True to skip up-to-date outputs.
-        limits: limits of the child processes.
 
     Raises:
         InputError: the folder or its manifest cannot be read or written.

@@ -83,9 +83,6 @@ class Bench:
 
         Args:
             source: the source of the module, or the path of the executable.
-            reproducer: as for `compile_to_bytes`.
-            steps: called with each step.
-            on_remark: called with each remark.
 
         Raises:
             SubquantError: an option or the model is wrong, or the compilation or a call fails.

@@ -180,9 +180,7 @@ def compile_model(
 
     Args:
         model: the path, or "-" for standard input.
-        options: target, arithmetic and import options.
         emit, check, parameters, weights, limits: as for `compile_to_bytes`.
-        output: the path of the output, or None.
         source: the model if it was read already.
     """
     from ..compiler.compilation import compile_to_bytes

@@ -38,13 +38,6 @@ def compile_models(
 ) -> int:
     """Compile models, write the reports, and return the exit status.
 
-    Args:
-        patterns: paths, patterns and ``@`` lists.
-        output: the folder of the outputs.
-        options, emit, limits: options of each compilation.
-        many: options of the whole run.
-        parameters: the folder of the parameter archives.
-
     Raises:
         SubquantError: there is no model, an output cannot be written, or the cluster is lost.
     """

@@ -91,9 +91,6 @@ class Call:
     def check(self, signatures: Mapping[str, Signature | None]) -> str:
         """Check function name, arguments and options before the compilation and the call.
 
-        Args:
-            signatures: the signatures of the functions, by name.
-
         Returns:
             The name of the function to call.
 

@@ -59,13 +59,7 @@ def find_model(model: str, progress: Callable[[str], None]) -> str:
 def load_model(
     model: str, progress: Callable[[str], None], check: Callable[[Model], object], **options: Any
 ) -> Model:
-    """Load a model by the values of `model_options`.
-
-    Args:
-        model: a path or name.
-        progress: called with each step.
-        check: as for `subquant.models.load`: finds errors before the compilation.
-        **options: the values of `model_options`.
+    """Load a model by the values of `model_options`; see `subquant.models.load`.
 
     Raises:
         SubquantError: as `subquant.models.load` and `find_model`.

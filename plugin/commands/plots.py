@@ -207,10 +207,6 @@ def _format_of(path: str | os.PathLike[str]) -> str:
 def write_plot(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None:
     """Write a plot atomically, with matplotlib's defaults instead of the user's settings.
 
-    Args:
-        path: the file; its suffix is the format.
-        draw: creates the figure.
-
     Raises:
         UsageError, EnvironmentProblem: as `check_plot`.
         InputError: the file cannot be written.

@@ -175,11 +175,7 @@ _OPERATOR_COLUMNS = (("operator", "constants"), ("result", ""), ("quantized", ""
 
 
 def render_model(model: Mapping[str, Any]) -> RenderableType:
-    """Return a table of the operators of an imported model, by graph.
-
-    Args:
-        model: the result of `subquant.importers.tflite.inspection.describe_model`.
-    """
+    """Return a table of the operators of an imported model, by graph."""
     table = _table(_OPERATOR_COLUMNS, wrapped=1)
     several = len(model["graphs"]) > 1
     for graph in model["graphs"]:

@@ -90,10 +90,6 @@ class CompileResult:
 class Cache(Store):
     """A folder of the results of compilations.
 
-    Args:
-        folder: its path.
-        on_damage: as in `Store`.
-
     Raises:
         UsageError: the variable ``SUBQUANT_CACHE_SIZE`` is no size.
     """
@@ -150,8 +146,6 @@ class Cache(Store):
         """Write the result of a compilation.
 
         Args:
-            key: the key of the source.
-            result: the result, without its parameters.
             about: the `description` of the entry.
             parameters: the parameter archive; None for none.
             move: the archive is a temporary file of the store, and may be renamed.

@@ -56,12 +56,7 @@ _DIALECTS = ("arith", "chlo", "func", "linalg", "math", "quant", "scf", "stableh
 
 
 def reworded(message: str, notes: Sequence[str]) -> str:
-    """Return a message of upstream's parser or verifier for a user.
-
-    Args:
-        message: the message of the diagnostic.
-        notes: its notes; one shows the operation.
-    """
+    """Return a message of upstream's parser or verifier for a user."""
     block_match = _BLOCKS.search(message)
     if block_match is not None:
         axis, expected = int(block_match.group(1)), int(block_match.group(2))

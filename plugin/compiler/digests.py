@@ -112,12 +112,7 @@ def are_settled(identities: Sequence[tuple[int, ...]]) -> bool:
 
 
 class FileDigests:
-    """Digests of files, and the identities that the files had.
-
-    Args:
-        memo: remembers digests of large files; None for none.
-        form: the version of the keys.
-    """
+    """Digests of files, and the identities that the files had; `form` is the key version."""
 
     def __init__(self, memo: Memo | None, form: int) -> None:
         self._memo, self._form = memo, form

@@ -52,12 +52,7 @@ _SESSION_FILES = sorted(map(str, Path(session.__file__).parent.glob("*.py")))
 
 @dataclass(frozen=True)
 class Key:
-    """The key of a compilation, and the files that it depends on.
-
-    Args:
-        text: hexadecimal digits.
-        files: the paths, with the identity of each file when it was hashed.
-    """
+    """The key of a compilation, and the identities of its files when they were hashed."""
 
     text: Digest
     files: tuple[tuple[str, FileIdentity], ...] = ()
@@ -83,7 +78,6 @@ def key_of_source(
         source, options, emit, weights: as in
             `subquant.compiler.compilation.compile_to_bytes`.
         parameters: large constants go to a parameter file.
-        memo: remembers digests of large files.
 
     Raises:
         InputError: a file cannot be read.
@@ -209,10 +203,6 @@ def files_beside(module: Input, data: bytes | None = None) -> dict[str, str]:
     A tensor names its file by the pair of strings ``location`` and the name. The bytes are searched
     for such pairs, since a parse needs the package `onnx` and 0.5 s. A model with other occurrences
     of the word, or another encoding of the pair, is parsed.
-
-    Args:
-        module: the source.
-        data: its bytes, if they are known.
 
     Raises:
         InputError: it cannot be read.

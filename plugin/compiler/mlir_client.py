@@ -153,8 +153,6 @@ def lower(
     """Parse a module and run the passes of a compilation.
 
     Args:
-        source: the module.
-        options: the options of the compilation.
         emit: ``mlir`` for text; else bytecode.
         cpu_features: the features to record for the runtime, from `recorded_features`.
         parameters: a file for large constants (`subquant.compiler.parameter_archive`).

@@ -72,12 +72,7 @@ def program_archive(
 
 
 class ProgramArchive:
-    """An archive that is being written, and its sources.
-
-    Args:
-        archive: the archive.
-        parameters: the parameters that passes read, and write to the archive.
-    """
+    """An archive that is being written, and its sources."""
 
     def __init__(self, archive: ArchiveWriter, parameters: ParameterStore) -> None:
         self.archive = archive
@@ -85,9 +80,6 @@ class ProgramArchive:
 
     def finish(self, module: ir.Module) -> int:
         """Write the remaining parameters and constants of a module, and let it read them.
-
-        Args:
-            module: the module after the passes of a compilation; changed in place.
 
         Returns:
             The number of bytes of moved constants.

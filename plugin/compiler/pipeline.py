@@ -196,8 +196,6 @@ def run_pipeline(
     Kernels, which passes do not change, are verified with the whole module at the end.
 
     Args:
-        module: the module.
-        passes: the passes, in order.
         on_pass: called before each pass (for progress).
         on_remark: called with the remarks of passes (their options request them).
 
@@ -237,12 +235,7 @@ _VULKAN_EXPANSIONS = (
 def compile_pipeline(
     options: CompileOptions, parameters: ParameterStore | None = None
 ) -> list[ModulePass]:
-    """Return the passes of a compilation.
-
-    Args:
-        options: of the compilation.
-        parameters: parameters that the compiler reads and writes.
-    """
+    """Return the passes of a compilation."""
     is_vulkan = options.target == "vulkan"
     division = "deferred" if is_vulkan else "native"
     zero_points = options.zero_points

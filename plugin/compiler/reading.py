@@ -30,12 +30,7 @@ OnRemark = Callable[[Remark], None]
 
 
 def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR text.
-
-    Args:
-        text: the module.
-        context: a context of `create_context`.
-        file: the name that errors show.
+    """Parse MLIR text; errors show the name `file`.
 
     Raises:
         ParseError, VerificationError: with the place of the first error.
@@ -71,10 +66,6 @@ def parse_bytes(
     """Parse MLIR text or bytecode, an artifact of StableHLO, a TensorFlow Lite or ONNX model.
 
     Args:
-        data: the contents of the file.
-        context: as for `parse_text`.
-        file: likewise.
-        options: options of the importers.
         on_remark: called with remarks about the nodes of an ONNX model.
         path: the path of the file, for the external data of an ONNX model; by default `file`.
 

@@ -34,11 +34,6 @@ def is_artifact(data: bytes) -> bool:
 def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Module:
     """Read a portable artifact.
 
-    Args:
-        data: bytecode with `is_artifact`.
-        context: a context of `create_context`.
-        file: the name in errors.
-
     Raises:
         ParseError: it is broken, has a version that is too old, or uses features that this version
             of StableHLO lacks.

@@ -174,7 +174,6 @@ class Store:
         """Write the contents of a file as a blob.
 
         Args:
-            path: the file.
             move: the file is one of `temporary`, and may be renamed.
 
         Raises:
@@ -260,9 +259,7 @@ class Store:
     def evict(self, written: int, spared: Collection[Digest]) -> None:
         """Evict the least recently used files of a full store; 32 checks per limit written.
 
-        Args:
-            written: the bytes written since the last call.
-            spared: keys and digests to keep.
+        Keys and digests in `spared` stay.
         """
         chance = int.from_bytes(os.urandom(4), "little") / 2**32
         if self.limit and chance * self.limit < max(written, _BLOCK_BYTES) * _CHECKS_PER_LIMIT:

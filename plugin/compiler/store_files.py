@@ -21,25 +21,14 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Record:
-    """The record of a key.
-
-    Args:
-        fields: JSON values.
-        blobs: the digests of its blobs by name.
-    """
+    """The record of a key: JSON values, and the digests of its blobs by name."""
 
     fields: Mapping[str, Any]
     blobs: Mapping[str, Digest] = field(default_factory=dict)
 
 
 class StoredFile(NamedTuple):
-    """A file of the store.
-
-    Args:
-        used: the time of its last use in seconds.
-        size: the bytes that it takes on a disk.
-        path: its path.
-    """
+    """A file of the store: the time of its last use, its bytes on a disk, and its path."""
 
     used: float
     size: int

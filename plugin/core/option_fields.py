@@ -85,8 +85,6 @@ def option(default: Any, help: str, metavar: str | None = None, old_name: str = 
     """Declare a field that the command line shows.
 
     Args:
-        default: the default value.
-        help: the text in ``--help``.
         metavar: the name of the value there; None for a field whose type names it.
     """
     return field(default=default, metadata={"help": help, "metavar": metavar, "old_name": old_name})

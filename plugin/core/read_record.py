@@ -62,9 +62,6 @@ class TrackedItems(Mapping[str, Item]):
 
     ``items[name]``, ``items.get(name)``, ``items.values()`` and ``items.items()`` record each value
     that they give. ``name in items``, ``len`` and iteration over names record nothing.
-
-    Args:
-        items: the mapping; it is not copied.
     """
 
     def __init__(self, items: Mapping[str, Item]) -> None:
@@ -108,7 +105,6 @@ class ReadRecord:
 
         Args:
             kind: the file format's noun for one item: ``tensor``, ``attribute``.
-            items: by name.
             irrelevant: items that need not be looked up.
         """
         tracked = TrackedItems(items)

@@ -71,14 +71,7 @@ def to_json(
     results: Sequence[Mapping[str, Any]],
     **fields: Any,
 ) -> str:
-    """Return a report as JSON text.
-
-    Args:
-        report: its kind.
-        summary: counts.
-        results: an object for each case, in the order of the input.
-        **fields: fields of this kind.
-    """
+    """Return a report as JSON text."""
     values = {"version": VERSION, "report": report, "summary": summary, **fields}
     text = json.dumps({**values, "results": results}, indent=1, ensure_ascii=False)
     # File names may have bytes that are no UTF-8; Python writes them in a form that readers refuse.
@@ -211,8 +204,6 @@ def plain_table(
     Rich needs 0.6 ms for a row, which it may have to wrap.
 
     Args:
-        titles: the titles of the columns.
-        rows: a text for each column.
         right: the columns that are right-aligned.
         rule: the character of the line below the titles.
     """

@@ -46,7 +46,6 @@ def load_json(path: str | os.PathLike[str], subject: str) -> JsonObject:
     """Read a JSON file that holds an object.
 
     Args:
-        path: the file.
         subject: the name of the file in errors: "the model's configuration".
 
     Raises:

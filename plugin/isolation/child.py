@@ -47,9 +47,8 @@ _MAX_IDLE_BYTES = 1 << 30
 def serve(module: str, lifeline: int | None) -> None:
     """Serve calls until the end of standard input: the main function of a child.
 
-    Args:
-        module: the module to import before the first call.
-        lifeline: a pipe whose other end is open while the parent lives; None if there is none.
+    A first call finds `module` imported. The other end of the pipe `lifeline` is open while the
+    parent lives.
     """
     if lifeline is not None:
         _end_with_parent(lifeline)

@@ -321,8 +321,6 @@ def call(
 
     Args:
         function: ``subquant.module:name``; it takes the arguments, the blobs and a `ReportStep`.
-        arguments: JSON values.
-        blobs: bytes.
         steps: called when the function reports a step.
         limits: limits of the child; by default those of `Limits`.
         is_quiet: hide the output of the child.

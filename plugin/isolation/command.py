@@ -19,13 +19,7 @@ from .supervisor import Malformed, receive, send
 
 @dataclass(frozen=True)
 class CommandResult:
-    """The result of a command.
-
-    Args:
-        status: its exit status, negative for a signal.
-        stderr: its standard error.
-        output: the contents of its output file; None if it wrote none.
-    """
+    """Exit status of a command (negative for a signal), its standard error and output file."""
 
     status: int
     stderr: bytes

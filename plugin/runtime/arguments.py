@@ -42,9 +42,6 @@ def check_arguments(
     """Check the number, the dtypes and the shapes of the arguments of a call.
 
     Args:
-        arguments: arrays or numbers.
-        inputs: the types of the arguments.
-        function: the name of the function, for errors.
         quantized_io: reals are given for quantized arguments.
         conversion: advice on an argument of another dtype.
 

@@ -201,8 +201,6 @@ def put(
     """Copy an array into a device's memory.
 
     Args:
-        device: the device.
-        array: the array.
         like: the type to store it as; None for the type of a tensor.
         label: the name of the array in errors.
         quantized_io: reals are given for a quantized type.

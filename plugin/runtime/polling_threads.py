@@ -33,11 +33,7 @@ def list_threads() -> set[int]:
 
 
 def lower_busy_threads(before: set[int]) -> None:
-    """Lower the priority of new threads that run although there is no work.
-
-    Args:
-        before: the threads that are not new.
-    """
+    """Lower the priority of new threads that run although there is no work."""
     busy = list_threads() - before if before else set()
     for _ in range(_LOOKS if busy else 0):
         time.sleep(_LOOK_INTERVAL_SECONDS)  # a thread that is started runs, too

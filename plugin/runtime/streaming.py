@@ -41,7 +41,6 @@ def stream(
     """Call `function` for each slice of its arguments along axis 0.
 
     Args:
-        function: the function.
         arguments: one array for each argument. An array with one more axis than the signature is
             sliced; any other is an argument of each call.
         quantized_io: as in `subquant.runtime.Function`.

@@ -24,12 +24,7 @@ _MAX_SECONDS, _MAX_CALLS = 86_400, 10_000_000
 
 @dataclass(frozen=True)
 class Times:
-    """Times of calls, in milliseconds.
-
-    Args:
-        count: the number of calls.
-        minimum, lower_quartile, median, upper_quartile: of the times.
-    """
+    """Times of calls, in milliseconds."""
 
     count: int
     minimum: float
@@ -93,7 +88,6 @@ def time_calls(
     """Call a function until the time is up, and return the nanoseconds of each call.
 
     Args:
-        call: the function; its argument is the number of the call.
         seconds: the duration, a day at most, for 1 to 10 million calls.
         repeat: the number of calls, instead of a duration.
         warm_up: the number of earlier calls that are not timed.

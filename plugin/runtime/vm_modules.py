@@ -179,15 +179,7 @@ def description_in_child(
 
 @dataclass(frozen=True)
 class PublicFunction:
-    """A function of an executable, and its recorded properties.
-
-    Args:
-        name: the name of the function.
-        handle: the function of the bindings.
-        reflection: recorded text by key.
-        signature: the signature; None if none is recorded.
-        weights: its prepacked weights; None for none.
-    """
+    """A function of an executable, and its recorded properties."""
 
     name: str
     handle: Any
@@ -198,10 +190,6 @@ class PublicFunction:
 
 def public_functions(module: Any, file: str) -> list[PublicFunction]:
     """Return the functions with a signature of subquant, or else those that look like a user's.
-
-    Args:
-        module: the executable.
-        file: its name, for errors.
 
     Raises:
         InputError: the recorded properties are no text, or no signature.

@@ -117,13 +117,7 @@ class _Pair:
 
 
 def compare(path: Path, threads: int, progress: Callable[[str], None]) -> list[str]:
-    """Compare all engines on a page and on prompts, and return the lines of a report.
-
-    Args:
-        path: a GGUF file.
-        threads: of each engine.
-        progress: called with one line for each step.
-    """
+    """Compare all engines on a page and on prompts, and return the lines of a report."""
     with tempfile.TemporaryDirectory() as folder:
         progress("write weights as floats")
         floats = Path(folder) / "floats.gguf"

@@ -74,25 +74,14 @@ class Data:
 
 @dataclass(frozen=True)
 class Check:
-    """Verdict on a result.
-
-    Args:
-        is_right: the result is within its bound.
-        text: the distance from the exact result.
-    """
+    """Verdict on a result."""
 
     is_right: bool
     text: str
 
 
 def check(data: Data, result: Array, notes: Mapping[str, Any]) -> Check:
-    """Compare a result with the exact one.
-
-    Args:
-        data: the case.
-        result: the result of a peer.
-        notes: the peer's notes: the rounding of its activations.
-    """
+    """Compare a result with the exact one."""
     if result.shape != data.exact.shape:
         return Check(False, f"has shape {result.shape}, not {data.exact.shape}")
     if not np.isfinite(result.astype(np.float64)).all():

@@ -65,12 +65,7 @@ class Kernel:
 
 
 def kernel(ceiling: str, features: frozenset[str]) -> Kernel | None:
-    """Return the kernel for a CPU with these features, by LLVM's names; None if there is none.
-
-    Args:
-        ceiling: one of `CEILINGS`.
-        features: the features of `subquant.compiler.target_features.host_features`.
-    """
+    """Return the kernel for a CPU with these features, by LLVM's names; None if there is none."""
     if ceiling == "read":
         lanes = 16 if "avx512f" in features else 8
         text = _module(_read(lanes), _BYTES, lanes)

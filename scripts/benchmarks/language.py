@@ -27,10 +27,6 @@ def model_file() -> Path:
 def exact_logits(source: Dataset, tokens: Sequence[int]) -> Callable[[int, int], Array]:
     """Run a model in NumPy, with dequantized weights and float activations.
 
-    Args:
-        source: the model.
-        tokens: the tokens to read.
-
     Returns:
         A function of a position and a number of positions that returns their logits.
     """

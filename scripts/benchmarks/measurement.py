@@ -157,11 +157,7 @@ class Measured:
 
 
 class Workers:
-    """Processes of peers, one for each peer and number of threads, started on the first use.
-
-    Args:
-        log, preloaded: see `Worker`.
-    """
+    """Processes of peers, one for each peer and number of threads, started on the first use."""
 
     def __init__(self, log: Path, preloaded: Path | None = None) -> None:
         self._log, self._preloaded = log, preloaded
@@ -195,10 +191,7 @@ def measure(
     """Time a case.
 
     Args:
-        data: the case.
         threads: of each peer.
-        peers: modules of `benchmarks.peers`.
-        workers: their processes.
         seconds: measured time of each peer, in all slices.
         progress: called with one line for each step.
 

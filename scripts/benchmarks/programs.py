@@ -39,7 +39,6 @@ def quantized_integers(case: Case, arrays: dict[str, Array], *, has_weight_argum
     """Return a matmul or convolution of quantized types; a convolution has a bias.
 
     Args:
-        case, arrays: see `benchmarks.cases`.
         has_weight_argument: the weights are an argument instead of a constant.
     """
     x, w, bias, w_scales = (arrays[name] for name in ("x", "w", "bias", "w_scales"))

@@ -155,12 +155,7 @@ def _share_text(share_of: Mapping[str, float]) -> str:
 
 
 def table(outcomes: Sequence[Outcome], peers: Mapping[str, str]) -> str:
-    """Return a table for a terminal: minimum / median in milliseconds.
-
-    Args:
-        outcomes: the cases.
-        peers: the name of each peer, subquant included.
-    """
+    """Return a table for a terminal: minimum / median in milliseconds."""
     rows = _rows(outcomes, peers)
     rows[0][2 : 2 + len(peers)] = [name.rpartition(" ")[0] or name for name in peers.values()]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

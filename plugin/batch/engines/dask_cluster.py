@@ -65,15 +65,7 @@ def run_on_cluster(
     on_notice: Callable[[str], object],
     bugs: list[str],
 ) -> Generator[Done, None, None]:
-    """Run tasks on the workers of a Dask scheduler; see `dispatch.run_tasks`.
-
-    Args:
-        tasks: the tasks.
-        address: the address of the scheduler.
-        on_step: called with each step of a task.
-        on_notice: called with messages for people, such as a refused worker.
-        bugs: a list to which tracebacks are added.
-    """
+    """Run tasks on a Dask cluster, as `dispatch.run_tasks`; collect tracebacks in `bugs`."""
     with without_dask_logs(), connected(address) as client:
         yield from _Run(client, address, on_step, on_notice, bugs).run(tasks)
 
@@ -186,12 +178,7 @@ class _Run:
         return len(self.pending) < max(2 * self.workers.threads, 2) and self.size < LARGEST_WINDOW
 
     def _submit(self, task: Task, cancelled: int = 0) -> Iterator[Done]:
-        """Submit a task to Dask; yield its `Done` if no worker offers its resources.
-
-        Args:
-            task: the task.
-            cancelled: the number of earlier submissions.
-        """
+        """Submit a task; yield its `Done` if no worker offers its resources."""
         needs = self._resources(task.needs)
         preferred = {**needs, **task.optional_resources}
         if self.workers.offer(preferred):

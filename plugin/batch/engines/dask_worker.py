@@ -118,14 +118,7 @@ def cpu_resource() -> str:
 
 @dataclass(frozen=True)
 class Present:
-    """Worker known to the scheduler.
-
-    Args:
-        address: its address.
-        machine: its host.
-        threads: tasks that it runs at a time.
-        is_admitted: True if it offers the client's resource (`resource_of`).
-    """
+    """Worker of the scheduler, which is admitted if it offers `resource_of`."""
 
     address: str
     machine: str
@@ -134,12 +127,7 @@ class Present:
 
 
 def present(resource: str, dask_scheduler: Scheduler) -> dict[str, Present]:
-    """Return the workers by their addresses.
-
-    Args:
-        resource: the client's resource (`resource_of`).
-        dask_scheduler: the scheduler, passed by Dask.
-    """
+    """Return the workers by their addresses."""
     return {
         address: Present(address, _machine(address), state.nthreads, resource in state.resources)
         for address, state in dask_scheduler.workers.items()
@@ -190,9 +178,6 @@ def retry_unrunnable(dask_scheduler: Scheduler) -> None:
     """Schedule tasks again that no worker could run before the last admission.
 
     Dask does so when a worker joins, which is before its admission.
-
-    Args:
-        dask_scheduler: the scheduler, passed by Dask.
     """
     for worker in list(dask_scheduler.running):
         if not dask_scheduler.unrunnable:
@@ -247,13 +232,7 @@ class _Children(WorkerPlugin):
 
 
 def perform_there(task: Task, key: str, has_steps: bool, *blobs: bytes) -> tuple[str, Answer]:
-    """Run a task in a thread of a worker.
-
-    Args:
-        task: the task, without its blobs.
-        key: its key in Dask.
-        has_steps: True to report its steps.
-        blobs: its blobs.
+    """Run a task without its blobs in a thread of a worker.
 
     Returns:
         The address of this worker, and the answer.

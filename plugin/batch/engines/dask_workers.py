@@ -41,13 +41,7 @@ class Snapshot:
 
 
 class ClusterWorkers:
-    """Workers that the scheduler has, and those that are admitted.
-
-    Args:
-        client: the connection.
-        address: the scheduler, for errors.
-        events: a queue that `poll` puts snapshots into.
-    """
+    """Workers of a scheduler, and those that are admitted; `poll` puts snapshots into `events`."""
 
     def __init__(self, client: Client, address: str, events: queue.SimpleQueue[Any]) -> None:
         self.client, self.address, self.events = client, address, events

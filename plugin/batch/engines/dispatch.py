@@ -26,7 +26,6 @@ def run_tasks(
     with their child processes; use ``with closing(...)`` if the loop may end early.
 
     Args:
-        tasks: the tasks.
         jobs: tasks at a time on this machine; by default one for each core.
         cluster: the address of a Dask scheduler, whose workers run them instead of this machine.
         on_step: called with a task and each step that its function reports.

@@ -189,9 +189,6 @@ class UnpackedBundle:
 def unpack_bundle(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[UnpackedBundle]:
     """Unpack a bundle into a temporary folder for a ``with`` block.
 
-    Args:
-        label, blobs: the properties of the `InputBundle`.
-
     Raises:
         EnvironmentProblem: the files cannot be written.
     """

@@ -14,13 +14,9 @@ from .tasks import LARGEST_WINDOW, Answer, Done, OnStep, Task, cores_of_each, do
 def run_locally(
     tasks: Iterator[Task], jobs: int, on_step: OnStep | None, bugs: list[str]
 ) -> Generator[Done, None, None]:
-    """Run tasks in threads of this process; see `dispatch.run_tasks`.
+    """Run tasks in threads of this process, as `dispatch.run_tasks`; collect tracebacks in `bugs`.
 
-    Args:
-        tasks: the tasks; up to `jobs` of them are prefetched, unless they are large.
-        jobs: tasks at a time.
-        on_step: called with each step of a task.
-        bugs: a list to which tracebacks are added.
+    Up to `jobs` tasks are prefetched, unless they are large.
     """
     events: queue.SimpleQueue[Future[Answer] | tuple[Task, str]] = queue.SimpleQueue()
     running: dict[Future[Answer], tuple[Task, CancellableWork]] = {}

@@ -66,7 +66,6 @@ class Done:
     """Outcome of a task.
 
     Args:
-        task: the task.
         value: the JSON value that its function returned.
         blobs: the bytes that it returned.
         error: its exception, or its loss; then there is no value.
@@ -90,12 +89,7 @@ OnStep = Callable[[Task, str], object]
 class Answer:
     """Result of `perform`, readable by other processes and versions of Python.
 
-    Args:
-        value: the JSON value of the function.
-        blobs: the bytes that it returned.
-        error: a `SubquantError`, as `error_to_json` writes it.
-        bug: the traceback of any other exception.
-        seconds: the run time.
+    It is a `Done` with the error as `error_to_json` writes it, or the traceback of a bug.
     """
 
     value: Any = None
@@ -109,8 +103,6 @@ def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
     """Run a task in this thread.
 
     Args:
-        task: the task.
-        steps: called with each step that the function reports.
         work: the handle by which another thread cancels it.
 
     Raises:

@@ -35,12 +35,7 @@ def describe() -> dict[str, str]:
 
 
 class Calls:
-    """Bound calls, one for each copy of the weights.
-
-    Args:
-        calls: bound calls of one function.
-        notes: see `Prepared`.
-    """
+    """Bound calls, one for each copy of the weights."""
 
     def __init__(self, calls: Sequence[BoundCall], notes: dict[str, Any]) -> None:
         self._calls = calls
