@@ -1,7 +1,4 @@
-"""TOSA on IREE: every form of rescale, variables, and types that say more than the integers.
-
-The reference is TOSA's pseudo-code for ``RESCALE``, in Python's integers.
-"""
+"""TOSA on IREE: every form of rescale, variables, and types that say more than the integers."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import compile_for
 from programs import LONG
-from subquant.compiler.compilation import compile_to_bytes
-from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SignatureError, UsageError
-from subquant.runtime import Device, Executable
+from subquant.runtime import Device
 from subquant.runtime.streaming import stream
+from test_tosa_rescale import Mode, check_modes, program
 
 # Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
 SCALES_32 = [
@@ -33,89 +30,42 @@ SCALES_32 = [
 SCALES_16 = [(1 << 14, 14), (1 << 14, 15), (23170, 17), (32767, 2), (3 << 12, 20), (1, 31), (0, 40)]
 
 
-def apply_scale(value: int, multiplier: int, shift: int, double: bool) -> int:
-    rounding = 1 << (shift - 1)
-    if double and shift > 31:
-        rounding += 1 << 30 if value >= 0 else -(1 << 30)
-    return (value * multiplier + rounding) >> shift
-
-
-def read(bits: int, width: int, unsigned: bool) -> int:
-    bits &= (1 << width) - 1
-    return bits if unsigned or bits < 1 << (width - 1) else bits - (1 << width)
-
-
-def reference(x: np.ndarray, case: dict[str, object], scales: list[tuple[int, int]]) -> np.ndarray:
-    """Rescale the bits `x` of shape (n, channels), one scale for each channel."""
-    source, target = int(str(case["source"])[1:]), int(str(case["target"])[1:])
-    unsigned = (bool(case["input_unsigned"]), bool(case["output_unsigned"]))
-    low = 0 if unsigned[1] else -(1 << (target - 1))
-    high = low + (1 << target) - 1
-    double = bool(case["scale32"]) and case["mode"] == "DOUBLE_ROUND"
-    out = np.empty(x.shape, np.int64)
-    for index, bits in np.ndenumerate(x):
-        value = read(int(bits), source, unsigned[0]) - int(str(case["input_zp"]))
-        scaled = apply_scale(value, *scales[index[1]], double) + int(str(case["output_zp"]))
-        out[index] = read(min(max(scaled, low), high), target, False)
-    return out
-
-
-def rescale_function(name: str, case: dict[str, object], scales: list[tuple[int, int]]) -> str:
-    multipliers, shifts = (list(column) for column in zip(*scales, strict=True))
-    n, source, target = len(scales), case["source"], case["target"]
-    m = "i32" if case["scale32"] else "i16"
-
-    def constant(name: str, values: object, type_: str) -> str:
-        return f'%{name} = "tosa.const"() <{{values = dense<{values}> : {type_}}}> : () -> {type_}'
-
-    flags = ", ".join(
-        f"{flag} = {str(case[flag]).lower()}" for flag in ("input_unsigned", "output_unsigned")
-    )
-    return f"""
-  func.func @{name}(%x: tensor<?x{n}x{source}>) -> tensor<?x{n}x{target}> {{
-    {constant("m", multipliers, f"tensor<{n}x{m}>")}
-    {constant("s", shifts, f"tensor<{n}xi8>")}
-    {constant("xz", case["input_zp"], f"tensor<1x{source}>")}
-    {constant("yz", case["output_zp"], f"tensor<1x{target}>")}
-    %y = tosa.rescale %x, %m, %s, %xz, %yz {{{flags}, per_channel = true,
-      rounding_mode = {case["mode"]}, scale32 = {str(case["scale32"]).lower()}}}
-      : (tensor<?x{n}x{source}>, tensor<{n}x{m}>, tensor<{n}xi8>, tensor<1x{source}>,
-         tensor<1x{target}>) -> tensor<?x{n}x{target}>
-    return %y : tensor<?x{n}x{target}>
-  }}"""
-
-
-def rescale_cases() -> list[dict[str, object]]:
+def rescale_modes() -> list[Mode]:
     kinds = [
-        ("i8", "i8", False, False, 3, -5),
-        ("i8", "i8", True, False, 200, 7),
-        ("i8", "i8", False, True, -128, 128),
-        ("i8", "i16", False, False, 0, 0),
-        ("i8", "i32", False, False, 9, 0),
-        ("i16", "i8", False, False, 0, -1),
-        ("i16", "i16", True, False, 32768, 0),
-        ("i32", "i8", False, False, 0, -128),
-        ("i32", "i8", False, True, 0, 255),
-        ("i32", "i16", False, False, 0, 0),
-        ("i32", "i32", False, False, 0, 0),
-        ("i48", "i8", False, False, 0, 4),
-        ("i48", "i32", False, False, 0, 0),
+        # types, signedness and zero points of the input and the output
+        (("i8", "i8"), (False, False), (3, -5)),
+        (("i8", "i8"), (True, False), (200, 7)),
+        (("i8", "i8"), (False, True), (-128, 128)),
+        (("i8", "i16"), (False, False), (0, 0)),
+        (("i8", "i32"), (False, False), (9, 0)),
+        (("i16", "i8"), (False, False), (0, -1)),
+        (("i16", "i16"), (True, False), (32768, 0)),
+        (("i32", "i8"), (False, False), (0, -128)),
+        (("i32", "i8"), (False, True), (0, 255)),
+        (("i32", "i16"), (False, False), (0, 0)),
+        (("i32", "i32"), (False, False), (0, 0)),
+        (("i48", "i8"), (False, False), (0, 4)),
+        (("i48", "i32"), (False, False), (0, 0)),
     ]
-    modes = [
+    roundings = [
         (True, "SINGLE_ROUND"), (True, "INEXACT_ROUND"), (True, "DOUBLE_ROUND"),
         (False, "SINGLE_ROUND"), (False, "INEXACT_ROUND"),
     ]  # fmt: skip
-    names = ("source", "target", "input_unsigned", "output_unsigned", "input_zp", "output_zp")
     return [
-        dict(zip(names, kind, strict=True)) | {"scale32": scale32, "mode": mode}
-        for kind, (scale32, mode) in itertools.product(kinds, modes)
-        if not (kind[0] == "i48" and scale32)
-    ]
+        Mode(
+            *types, *map(list, zip(*(SCALES_32 if scale32 else SCALES_16), strict=True)),
+            zero_points, rounding=rounding, scale32=scale32, unsigned=unsigned,
+        )
+        for (types, unsigned, zero_points), (scale32, rounding) in itertools.product(
+            kinds, roundings
+        )
+        if not (types[0] == "i48" and scale32)
+    ]  # fmt: skip
 
 
-def inputs_of(case: dict[str, object], channels: int) -> np.ndarray:
+def inputs_of(mode: Mode) -> np.ndarray:
     """All bits of i8; of wider types the extremes, the values around 0, and random ones."""
-    width = int(str(case["source"])[1:])
+    width = mode.width(0)
     if width == 8:
         column = np.arange(-128, 128)
     else:
@@ -124,48 +74,18 @@ def inputs_of(case: dict[str, object], channels: int) -> np.ndarray:
         drawn = np.random.default_rng(width).integers(-edge, edge, 120)
         small = np.random.default_rng(width + 1).integers(-3000, 3000, 120)
         column = np.concatenate([few, np.arange(-4, 4), drawn, small])
-    array = np.repeat(column[:, None], channels, 1)
+    array = np.repeat(column[:, None], len(mode.shifts), 1)
     return array.astype({8: np.int8, 16: np.int16, 32: np.int32, 48: np.int64}[width])
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
-def test_every_form_of_rescale(device: str, request: pytest.FixtureRequest) -> None:
-    where: Device = request.getfixturevalue(device)
-    cases = rescale_cases()[:: 3 if where.is_vulkan and not LONG else 1]
-    scales = [SCALES_32 if case["scale32"] else SCALES_16 for case in cases]
-    functions = [
-        rescale_function(f"f{n}", c, s) for n, (c, s) in enumerate(zip(cases, scales, strict=True))
-    ]
-    target = "vulkan" if where.is_vulkan else "llvm-cpu"
-    executable = subquant.compile("\n".join(functions), target=target, device=where)
-    for number, (case, scale) in enumerate(zip(cases, scales, strict=True)):
-        x = inputs_of(case, len(scale))
-        expected = reference(x, case, scale)
-        np.testing.assert_array_equal(executable[f"f{number}"](x), expected, err_msg=str(case))
-
-
-DYNAMIC = """
-func.func @main(%x: tensor<5x2xi8>, %m: tensor<2xi32>, %s: tensor<2xi8>, %xz: tensor<1xi8>,
-                %yz: tensor<1xi8>) -> tensor<5x2xi8> {
-  %y = tosa.rescale %x, %m, %s, %xz, %yz {input_unsigned = true, output_unsigned = false,
-    per_channel = true, rounding_mode = DOUBLE_ROUND, scale32 = true}
-    : (tensor<5x2xi8>, tensor<2xi32>, tensor<2xi8>, tensor<1xi8>, tensor<1xi8>) -> tensor<5x2xi8>
-  return %y : tensor<5x2xi8>
-}
-"""
-
-
-def test_rescale_with_parameters_that_are_no_constants(cpu: Device) -> None:
-    executable = subquant.compile(DYNAMIC, device=cpu)
-    x = np.array([[-128, 127], [0, 1], [-1, -2], [5, 6], [100, -100]], np.int8)
-    scales = [(1 << 30, 30), (1200000000, 34)]
-    m, s = np.array([a for a, _ in scales], np.int32), np.array([b for _, b in scales], np.int8)
-    y = executable.main(x, m, s, np.array([-56], np.int8), np.array([-3], np.int8))
-    case: dict[str, object] = {
-        "source": "i8", "target": "i8", "input_unsigned": True, "output_unsigned": False,
-        "input_zp": 200, "output_zp": -3, "scale32": True, "mode": "DOUBLE_ROUND",
-    }  # fmt: skip
-    np.testing.assert_array_equal(y, reference(x, case, scales))
+@pytest.mark.parametrize("device_name", ["cpu", "vulkan", "vulkan_32bit"])
+def test_every_form_of_rescale(device: Device, device_name: str) -> None:
+    modes = rescale_modes()[:: 3 if device.is_vulkan and not LONG else 1]
+    functions = [program([mode], ("?", len(mode.shifts)), f"f{n}") for n, mode in enumerate(modes)]
+    executable = compile_for("\n".join(functions), device)
+    for number, mode in enumerate(modes):
+        x = inputs_of(mode)
+        check_modes([mode], x, [executable[f"f{number}"](x)])
 
 
 # -- variables ------------------------------------------------------------------------------------
@@ -191,17 +111,9 @@ func.func @total() -> tensor<2xi32> {
 """
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan", "vulkan_32bit"])
-def test_variables_keep_their_values(device: str, request: pytest.FixtureRequest) -> None:
-    where: Device = request.getfixturevalue(device)
-    target = "vulkan" if where.is_vulkan else "llvm-cpu"
-    data = compile_to_bytes(
-        COUNTER,
-        CompileOptions(
-            target=target, vulkan_target=where.vulkan_target if where.is_vulkan else "generic"
-        ),
-    )
-    executable = Executable(data, where)
+@pytest.mark.parametrize("device_name", ["cpu", "vulkan", "vulkan_32bit"])
+def test_variables_keep_their_values(device: Device, device_name: str) -> None:
+    executable = compile_for(COUNTER, device)
     steps = np.array([[1, 2], [3, 4], [-5, 6], [7, -8]], np.int32)
     before = np.array([10, -3]) + np.vstack([np.zeros((1, 2), np.int32), steps.cumsum(0)[:-1]])
     np.testing.assert_array_equal(stream(executable.add, [steps])[0], before)
@@ -209,7 +121,7 @@ def test_variables_keep_their_values(device: str, request: pytest.FixtureRequest
     first = executable.swap(np.array([-8, 7], np.int8))
     second = executable.swap(np.array([1, 2], np.int8))
     np.testing.assert_array_equal([first, second], [[0, 0], [-8, 7]])
-    repeated = Executable(data, where)  # a loaded executable has its own variables
+    repeated = compile_for(COUNTER, device)  # a loaded executable has its own variables
     np.testing.assert_array_equal(repeated.total(), [10, -3])
 
 
@@ -281,6 +193,7 @@ func.func @beside(%x: tensor<4xf32>) -> tensor<4xf32> {
 func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
   %q = quant.qcast %x : tensor<4xf32> to tensor<4x!q>
   %r = quant.dcast %q : tensor<4x!q> to tensor<4xf32>
+  %zero = "tosa.const"() <{values = dense<0.0> : tensor<1xf32>}> : () -> tensor<1xf32>
   %y = tosa.negate %r, %zero, %zero : (tensor<4xf32>, tensor<1xf32>, tensor<1xf32>) -> tensor<4xf32>
   return %y : tensor<4xf32>
 }
@@ -289,23 +202,17 @@ func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
 
 def test_values_that_are_rounded_stay_rounded(cpu: Device) -> None:
     """Upstream's passes for TOSA take a value that is quantized and dequantized for itself."""
-    zero = (
-        '  %zero = "tosa.const"() <{values = dense<0.0> : tensor<1xf32>}> : () -> tensor<1xf32>\n'
-    )
-    text = ROUNDED.replace("  %y =", f"{zero}  %y =")
-    executable = Executable(compile_to_bytes(text), cpu)
+    executable = subquant.compile(ROUNDED, device=cpu)
     x = np.array([0.3, -1.2, 70.0, -70.0], np.float32)
     rounded = np.array([0.5, -1.0, 62.0, -65.5], np.float32)
     np.testing.assert_array_equal(executable.beside(x), rounded)
     np.testing.assert_array_equal(executable.main(x), -rounded)
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan"])
-def test_quantized_types_in_tosa(device: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("device_name", ["cpu", "vulkan"])
+def test_quantized_types_in_tosa(device: Device, device_name: str) -> None:
     """Reals in, reals out: each value is what its type says, narrow ranges included."""
-    where: Device = request.getfixturevalue(device)
-    target = "vulkan" if where.is_vulkan else "llvm-cpu"
-    executable = subquant.compile(QUANTIZED, target=target, device=where)
+    executable = compile_for(QUANTIZED, device)
     rng = np.random.default_rng(0)
     a = rng.normal(0, 3, (1, 4, 4, 3)).astype(np.float32)
     w = rng.normal(0, 3, (2, 1, 1, 3)).astype(np.float32)
@@ -390,16 +297,14 @@ def transposed(x: np.ndarray, w: np.ndarray, b: np.ndarray, case: tuple) -> np.n
     return y
 
 
-@pytest.mark.parametrize("device", ["cpu", "vulkan"])
-def test_transposed_convolutions(device: str, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("device_name", ["cpu", "vulkan"])
+def test_transposed_convolutions(device: Device, device_name: str) -> None:
     """Strides, padding of both signs, zero points; the sums are exact but for f32."""
-    where: Device = request.getfixturevalue(device)
-    cases = TRANSPOSED[:: 3 if where.is_vulkan and not LONG else 1]
+    cases = TRANSPOSED[:: 3 if device.is_vulkan and not LONG else 1]
     text = "".join(
         transposed_function(f"f{n}", case, "?" if n % 2 else "2") for n, case in enumerate(cases)
     )
-    target = "vulkan" if where.is_vulkan else "llvm-cpu"
-    executable = subquant.compile(text, target=target, device=where)
+    executable = compile_for(text, device)
     arrays = {"i4": np.int8, "i8": np.int8, "i16": np.int16, "f32": np.float32}
     rng = np.random.default_rng(0)
     for number, case in enumerate(cases):

@@ -96,10 +96,11 @@ class Mode:
         self.zero_points = zero_points
         self.rounding, self.scale32, self.unsigned = rounding, scale32, unsigned
 
-    def storage(self, side: int) -> StorageType:
-        name = self.types[side]
-        signed = not (self.unsigned[side] or name.startswith("u"))
-        return StorageType(int(name.lstrip("ui")), signed)
+    def width(self, side: int) -> int:
+        return int(self.types[side].lstrip("ui"))
+
+    def is_unsigned(self, side: int) -> bool:
+        return self.unsigned[side] or self.types[side].startswith("u")
 
     def operations(self, number: int) -> str:
         channels, width = len(self.multipliers), 32 if self.scale32 else 16
@@ -112,10 +113,10 @@ class Mode:
             )
 
         source, target = self.types
-        zero_types = [f"i{self.storage(side).width}" for side in (0, 1)]
+        zero_types = [f"i{self.width(side)}" for side in (0, 1)]
         wrapped = []
         for side in (0, 1):
-            half = 1 << (self.storage(side).width - 1)
+            half = 1 << (self.width(side) - 1)
             wrapped.append((self.zero_points[side] + half) % (2 * half) - half)
         flags = (
             f"input_unsigned = {str(self.unsigned[0]).lower()}, "
@@ -135,8 +136,8 @@ class Mode:
         )
 
     def expected(self, values: np.ndarray) -> np.ndarray:
-        storage = self.storage(1)
-        range_ = (storage.minimum, storage.maximum)
+        low = 0 if self.is_unsigned(1) else -(1 << (self.width(1) - 1))
+        range_ = (low, low + (1 << self.width(1)) - 1)
         double = self.rounding == "DOUBLE_ROUND" and self.scale32
         result = [
             [
@@ -155,13 +156,13 @@ class Mode:
         return np.array(result)
 
 
-def program(modes: list[Mode], shape: tuple[int, int]) -> str:
+def program(modes: list[Mode], shape: tuple[int | str, int], name: str = "main") -> str:
     """One function that rescales its argument in every mode."""
     body = "".join(mode.operations(number) for number, mode in enumerate(modes))
     results = ", ".join(f"%r{number}" for number in range(len(modes)))
     types = ", ".join(f"tensor<NxCx{mode.types[1]}>" for mode in modes)
     text = (
-        f"func.func @main(%x: tensor<NxCx{modes[0].types[0]}>) -> ({types}) {{\n"
+        f"func.func @{name}(%x: tensor<NxCx{modes[0].types[0]}>) -> ({types}) {{\n"
         f"{body}return {results} : {types}\n}}"
     )
     return text.replace("NxCx", f"{shape[0]}x{shape[1]}x")
@@ -204,12 +205,10 @@ def some(modes: list[Mode], count: int) -> list[Mode]:
 def check_modes(modes: list[Mode], values: np.ndarray, results: list[np.ndarray]) -> None:
     assert len(results) == len(modes)
     for mode, result in zip(modes, results, strict=True):
-        storage = mode.storage(0)
-        read = values.astype(np.int64)
-        read = read if storage.signed else read & ((1 << storage.width) - 1)
-        actual = result.astype(np.int64)
-        if not mode.storage(1).signed:
-            actual = actual & ((1 << mode.storage(1).width) - 1)
+        read, actual = (
+            array.astype(np.int64) & ((1 << mode.width(side)) - 1 if mode.is_unsigned(side) else -1)
+            for side, array in enumerate((values, result))
+        )
         np.testing.assert_array_equal(actual, mode.expected(read), err_msg=str(vars(mode)))
 
 
@@ -281,7 +280,7 @@ def test_unsigned_types_and_four_bits() -> None:
     check_modes(modes, values, InterpretedModule(module)["main"].invoke([values]))
 
 
-def test_operands_that_are_not_constants() -> None:
+def test_operands_that_are_not_constants(cpu: Device) -> None:
     text = """
 func.func @main(%x: tensor<5x2xi8>, %m: tensor<2xi32>, %k: tensor<2xi8>, %xz: tensor<1xi8>,
                 %rz: tensor<1xi8>) -> tensor<5x2xi8> {
@@ -304,6 +303,7 @@ func.func @main(%x: tensor<5x2xi8>, %m: tensor<2xi32>, %k: tensor<2xi8>, %xz: te
         np.array([-4], np.int8),
     ]
     check_modes([mode], values, InterpretedModule(module)["main"].invoke(arguments))
+    check_modes([mode], values, subquant.compile(text, device=cpu)["main"].invoke(arguments))
 
 
 @pytest.mark.parametrize("rounding", ["SINGLE_ROUND", "DOUBLE_ROUND"])
@@ -360,6 +360,7 @@ func.func @main(%x: tensor<256xi32>) -> tensor<256x!q> {{
 # -- quantized operations -------------------------------------------------------------------------
 
 BINARY = ("add", "subtract", "multiply", "divide", "maximum", "minimum")
+PAIR_OPERATIONS = (*BINARY, "abs")
 DIRECTIONS = ("EQ", "NE", "GE", "GT", "LE", "LT")
 
 
@@ -383,6 +384,9 @@ class Quantized:
         middle = self.zero_point + np.arange(-6, 6)
         return np.array([*ends, *middle[(middle >= low) & (middle <= high)], *drawn])
 
+    def reals(self, stored: np.ndarray) -> np.ndarray:
+        return (stored.astype(np.int64) - self.zero_point) * np.longdouble(self.scale)
+
 
 def elementwise(name: str, operands: list[Quantized], result: Quantized, size: int) -> str:
     types = [f"tensor<{size}x{side.text}>" for side in operands]
@@ -397,8 +401,8 @@ def elementwise(name: str, operands: list[Quantized], result: Quantized, size: i
 
 
 def comparisons(operands: list[Quantized], size: int) -> str:
-    types = ", ".join(f"tensor<{size}x{side.text}>" for side in operands)
-    parameters = ", ".join(f"%a{n}: tensor<{size}x{side.text}>" for n, side in enumerate(operands))
+    each = [f"tensor<{size}x{side.text}>" for side in operands]
+    types, parameters = ", ".join(each), ", ".join(f"%a{n}: {t}" for n, t in enumerate(each))
     bits = ", ".join([f"tensor<{size}xi1>"] * len(DIRECTIONS))
     body = "".join(
         f"  %{name} = stablehlo.compare {name}, %a0, %a1 : ({types}) -> tensor<{size}xi1>\n"
@@ -422,14 +426,10 @@ def exact_steps(name: str, operands: list[Quantized], result: Quantized, values:
     Differences have up to 32 bits and scales 24: sums and products are exact in long doubles of 64
     bits but for a relative 2**-63, which no comparison here can see.
     """
-    wide = np.longdouble
-    reals = [
-        (array.astype(np.int64) - side.zero_point).astype(wide) * wide(side.scale)
-        for array, side in zip(values, operands, strict=True)
-    ]
+    reals = [side.reals(array) for array, side in zip(values, operands, strict=True)]
     with np.errstate(all="ignore"):
         real = np.abs(reals[0]) if name == "abs" else getattr(np, name)(*reals)
-    return real / wide(result.scale) + result.zero_point
+    return real / np.longdouble(result.scale) + result.zero_point
 
 
 def check_close(
@@ -466,22 +466,14 @@ SETS = {
     "equal": (Quantized("i8", 0.5, 0), Quantized("i8", 0.5, 0), Quantized("i8", 0.5, 0)),
     "far": (Quantized("i8", 3e-5, 127), Quantized("i8", 0.9, -128), Quantized("i8", 0.0041, 5)),
     "unsigned": (Quantized("u8", 0.031, 128), Quantized("u8", 0.7, 0), Quantized("u8", 0.02, 255)),
-    "narrow": (
-        Quantized("i8<-127:127>", 0.3, 1),
-        Quantized("i8<-127:127>", 0.011, 90),
-        Quantized("i8<-127:127>", 0.2, -20),
+    "narrow": tuple(
+        Quantized("i8<-127:127>", scale, zero)
+        for scale, zero in ((0.3, 1), (0.011, 90), (0.2, -20))
     ),
 }
 OPTIONS = [
-    "rounding=single",
-    "rounding=double",
-    "rounding=inexact",
-    "scale32=false",
-    "types=quantized",
+    *("rounding=single", "rounding=double", "rounding=inexact", "scale32=false", "types=quantized")
 ]
-
-
-PAIR_OPERATIONS = (*BINARY, "abs")
 
 
 def operands_of(name: str, set_: str) -> tuple[list[Quantized], Quantized]:
@@ -573,11 +565,7 @@ def test_comparisons(set_: str, cpu: Device) -> None:
     got = subquant.compile(module, device=cpu)["main"].invoke(values)
     some = [array[:: 7 * 256 + 1] for array in values]
     few, _ = run_both(comparisons(operands, some[0].size), "", some)
-    reals = [
-        (array.astype(np.int64) - side.zero_point) * np.longdouble(side.scale)
-        for array, side in zip(values, operands, strict=True)
-    ]
-    difference = reals[0] - reals[1]
+    difference = operands[0].reals(values[0]) - operands[1].reals(values[1])
     clear = np.abs(difference) > max(side.scale for side in operands) * 1.2 / (1 << 20)
     if set_ == "equal":
         clear[:] = True
@@ -605,7 +593,7 @@ def quantized(draw: Any, storage: str) -> Quantized:
 
 @st.composite
 def operations(draw: Any) -> tuple[str, list[Quantized], Quantized, str]:
-    name = draw(st.sampled_from([*BINARY, "abs"]))
+    name = draw(st.sampled_from(PAIR_OPERATIONS))
     storage = draw(st.sampled_from(STORAGES))
     types = [draw(quantized(storage)) for _ in range(2 if name == "abs" else 3)]
     options = draw(st.sampled_from(OPTIONS))
@@ -764,8 +752,8 @@ def test_iree_refuses_a_mixture(tmp_path: Path, cpu: Device) -> None:
     assert b"mixture of input types" in refused.stderr
     # StableHLO's own lowering of the rest leaves TOSA that IREE accepts.
     module, _ = lowered(text, f"{FORTH},convert-quantized-to-storage,stablehlo-legalize-to-linalg")
-    element_taken = iree_compile(bytecode(module), tmp_path)
-    assert element_taken.returncode == 0, element_taken.stderr
+    compiled = iree_compile(bytecode(module), tmp_path)
+    assert compiled.returncode == 0, compiled.stderr
     executable = Executable((tmp_path / "out.vmfb").read_bytes(), device=cpu)
     np.testing.assert_array_equal(executable["main"].invoke(values)[0], expected)
 
