@@ -236,8 +236,6 @@ class _Workgroup:
             assembly.store(tile, TileMemory(start, stride, offset))
         assembly.emit()
 
-    # -- without AMX ------------------------------------------------------------------------------
-
     def _fall_back(self, position: AmxUnit, buffer: ArrayLike) -> None:
         """Compute the accumulators of a unit without AMX, one output pixel after the other.
 

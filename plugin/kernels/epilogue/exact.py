@@ -89,7 +89,6 @@ class ExactEpilogue:
 
         Args:
             operands: the vectors, or NumPy arrays.
-            emit_requantize: emits a requantization.
             initial: the numbers that the accumulators started with, if not 0.
             of: the value that the vectors hold; None for the accumulators.
         """

@@ -64,7 +64,6 @@ class F32Requant:
         min_x, max_x: the range of ``x``.
         tie_tolerance: the distance from a tie within which estimates may be wrong.
         f32_slope, f32_offset: the estimate.
-        f32_sign_offset: the same for `sign_offset`.
         is_exact: for each N, True if the estimate is proved exact for the whole range.
     """
 
@@ -141,8 +140,9 @@ class F32Requant:
         for attempt in range(2 * _SLOPES_PER_SIDE + 1):
             if attempt and len(left) > _MAX_UNPROVED_SHARE * n:
                 break
-            steps = (attempt + 1) // 2 * (1 if attempt % 2 else -1)
-            slopes = _next_floats(nearest[0][left], steps)
+            slopes, toward = nearest[0][left], np.float32(np.inf if attempt % 2 else -np.inf)
+            for _ in range((attempt + 1) // 2):
+                slopes = np.nextafter(slopes, toward)
             start = [each[left] for each in nearest[1:]]
             intervals = self._offset_intervals(x[:, left], expected[:, left], slopes, *start)
             for fractions in (None, *_OFFSET_FRACTIONS):
@@ -170,7 +170,9 @@ class F32Requant:
                 intervals = [(low[~is_exact], high[~is_exact]) for low, high in intervals]
         is_exact = np.ones(n, bool)
         is_exact[left] = False
-        slopes, offsets, sign_offsets = (_collapsed(each.reshape(shape)) for each in proved)
+        slopes, offsets, sign_offsets = (  # of size 1 if all are equal
+            each[:1] if (each == each[0]).all() else each.reshape(shape) for each in proved
+        )
         return replace(
             self,
             f32_slope=slopes,
@@ -261,18 +263,6 @@ class F32Requant:
         return are_exact
 
 
-def _next_floats(floats: Array, steps: int) -> Array:
-    """The floats that are a number of steps above, or below for a negative number."""
-    for _ in range(abs(steps)):
-        floats = np.nextafter(floats, np.float32(np.copysign(np.inf, steps)))
-    return floats
-
-
 def _flat(grid: Array, shape: tuple[int, ...]) -> Array:
     """One number for each N."""
     return np.broadcast_to(grid, shape).reshape(-1)
-
-
-def _collapsed(numbers: Array) -> Array:
-    """Numbers as an array of one element if all are equal."""
-    return numbers.reshape(-1)[:1] if (numbers == numbers.reshape(-1)[0]).all() else numbers

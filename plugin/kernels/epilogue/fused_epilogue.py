@@ -30,9 +30,7 @@ class FusedEpilogue:
 
     Attributes:
         text: the code; epilogues of equal texts share it.
-        emitter: emits the operations.
         tables: the constants that they read.
-        element: the element type of the results.
         vectors_per_estimate: vectors that are estimated together; 0 without estimates.
         fallback_by_vector: for each of the vectors that are computed together, True if its
             estimates are not all proved exact.
@@ -261,8 +259,6 @@ def epilogue_bindings(
 
     Args:
         width: N, padded to whole vectors.
-        shape: the shape of the result.
-        accumulator: the element type of the accumulators.
     """
     if epilogue is None:
         return [Binding(shape, accumulator)]

@@ -71,10 +71,8 @@ class EpilogueMatch:
     Attributes:
         accumulators: the result of the contraction.
         operations: the operations, each after its operands.
-        result: the result of the last operation.
         axis: the axis of `accumulators` that is N.
         constants: the other operands, as grids: arrays with one axis at most longer than 1, N.
-        requantization: the form of requantizations.
         integer_only: f32 estimates are not allowed.
         accumulator_bounds: returns the greatest magnitude of the accumulators for each N, if known.
         folds_bias: the kernel can initialize accumulators with numbers that differ by N.

@@ -67,7 +67,6 @@ class MonotoneRequant:
         added: ``x = accumulator + added``, integers.
         slope, offset: f64.
         sign_offset: f64; the sign of 0 is 1.
-        low, high: the clamp.
         bounds: the greatest magnitudes of accumulators.
         tie_tolerance: the distance from a tie within which results may be the neighbor's.
     """
@@ -97,7 +96,6 @@ def monotone_requant(
         accumulators: the value that they start from.
         constants: the other operands, as grids of `MonotoneRequant`.
         bounds: the greatest magnitude of the accumulators of each N, a grid.
-        element_of: returns the element type of a value.
         evaluate: maps accumulators, with an additional first axis, to their exact results.
 
     Unsigned bytes may be stored as signed bytes: 255 as -1.

@@ -61,11 +61,7 @@ class _Remainder:
     kind: Literal["remainder", "parity", "comparison"] = "comparison"
 
     def plus_quotient(self, value: Piece) -> Piece:
-        """The quotient plus this function.
-
-        Args:
-            value: the dividend.
-        """
+        """The quotient plus this function."""
         last = _power_of_two(self.bits) - 1
         points = [0 * last, last, *(cut + n for cut in self.thresholds for n in (-1, 0, 1))]
         remainders = np.sort(np.clip(np.stack(np.broadcast_arrays(*points)), 0, last), axis=0)
@@ -113,10 +109,8 @@ class Analysis:
     """Abstract interpretation of operations on ranges of accumulators.
 
     Args:
-        operations: elementwise operations on integers.
         accumulators: the value that they start from.
         constants: the other operands, grids.
-        element_of: returns the element type of a value.
     """
 
     def __init__(

@@ -29,7 +29,6 @@ class Table:
     """A value for each N, or one for all.
 
     Attributes:
-        data: the values' bytes.
         element: their element type: i64 that fits i32 is stored as i32, booleans as i8.
         is_uniform: the table has the one value of all N, once for each lane of a vector.
     """
@@ -43,7 +42,6 @@ class ChannelVectors(Vectors):
     """Vectors of consecutive N, in which arrays are tables.
 
     Args:
-        lanes: the lanes of a vector.
         read: called with a table, returns its values for the N of the vector.
         uniform_tables: read the value of all N from a table too, so that kernels that differ in it
             share their code.

@@ -61,7 +61,6 @@ def fuse_dispatches(kernels: KernelTable, fuse_below_macs: int) -> dict[KernelCa
     """Fuse consecutive calls of a kernel table.
 
     Args:
-        kernels: the table.
         fuse_below_macs: the int8 multiply-accumulates of a fused call at most.
 
     Returns:
@@ -97,7 +96,6 @@ class _Group:
     """Consecutive calls whose operands do not depend on other users of their results.
 
     Attributes:
-        calls: the calls, in order.
         result_of: results of calls, and reshapes of them, with the result they share memory with.
         users: operations that depend on a result, in order.
         users_before: the number of users ahead of the last call.
@@ -260,11 +258,7 @@ def _aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class _FusedCall:
-    """A call that a fused kernel runs.
-
-    Attributes:
-        locations: the locations of its bindings.
-    """
+    """A call that a fused kernel runs."""
 
     call: KernelCall
     locations: tuple[_Location, ...]
@@ -284,8 +278,6 @@ class _FusedKernel:
     """A kernel that runs the kernels of several calls.
 
     Attributes:
-        calls: the calls, in order.
-        result_bytes: the sizes of results.
         intermediate_bytes: the size of the intermediate results together.
     """
 

@@ -220,7 +220,6 @@ class Expression:
     Attributes:
         kernel: computes its result.
         operands: the tensors that the kernel reads.
-        absorbed: the producers.
     """
 
     op: Operation
@@ -345,7 +344,6 @@ def _merged_axes(shape: Sequence[int], reads: Sequence[OperandRead], end: int) -
 
     Args:
         shape: the shape of the expression; axes of size 1 are left out.
-        reads: the reads of its operands.
         end: axes before this one are not merged with later ones.
     """
     groups: list[list[int]] = []

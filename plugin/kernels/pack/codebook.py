@@ -53,9 +53,24 @@ class Codebook:
         if taking is None or not taking.is_of_elements:
             return None
         table = constant_elements(gather.operands[0], module_globals)
-        unpack = _unpack_of(taking.indices, module_globals)
         is_i8 = str(storage.type.element_type) == "i8"
-        if table is None or table.size != 1 << cls.INDEX_BITS or unpack is None or not is_i8:
+        if table is None or table.size != 1 << cls.INDEX_BITS or not is_i8:
+            return None
+        unpack = _producer(taking.indices)
+        while unpack is not None and unpack.name in ("stablehlo.and", "stablehlo.convert"):
+            element = unpack.results[0].type.element_type
+            if not isinstance(element, ir.IntegerType) or element.width < 8:
+                return None
+            if unpack.name == "stablehlo.and":
+                mask = constant_elements(unpack.operands[1], module_globals)
+                if mask is None or (~mask & ((1 << cls.INDEX_BITS) - 1)).any():
+                    return None
+            unpack = _producer(unpack.operands[0])
+        if unpack is None or unpack.name != UNPACK:
+            return None
+        # A 4-bit result would be signed in StableHLO, and half of the indices negative.
+        has_8_bits = unpack.results[0].type.element_type.width == 8
+        if [int(bits) for bits in unpack.attributes["bits"]] != [cls.INDEX_BITS] or not has_8_bits:
             return None
         shape = tuple(int(extent) for extent in storage.type.shape)
         # Reshapes keep the order of the bytes only if the last axis fills bytes.
@@ -82,23 +97,3 @@ def _producer(value: Value) -> Operation | None:
     """Return the operation that computes a value before reshapes; None for an argument."""
     owner = reshape_source(value).owner
     return None if isinstance(owner, ir.Block) else owner.operation
-
-
-def _unpack_of(indices: Value, module_globals: ModuleGlobals) -> Operation | None:
-    """Return the ``subquant.unpack`` that 4-bit indices of a gather are converted from."""
-    op = _producer(indices)
-    while op is not None and op.name in ("stablehlo.and", "stablehlo.convert"):
-        element = op.results[0].type.element_type
-        if not isinstance(element, ir.IntegerType) or element.width < 8:
-            return None
-        if op.name == "stablehlo.and":
-            mask = constant_elements(op.operands[1], module_globals)
-            if mask is None or (~mask & ((1 << Codebook.INDEX_BITS) - 1)).any():
-                return None
-        op = _producer(op.operands[0])
-    if op is None or op.name != UNPACK:
-        return None
-    if [int(bits) for bits in op.attributes["bits"]] != [Codebook.INDEX_BITS]:
-        return None
-    # A 4-bit result would be signed in StableHLO, and half of the indices negative.
-    return op if op.results[0].type.element_type.width == 8 else None

@@ -44,8 +44,18 @@ class TapPacks:
 
     @cached_property
     def spacing(self) -> int:
-        """Pixels from a k-pack to the next."""
-        return min(filter(self._covers_taps, range(1, _MAX_SPACING + 1)), key=self._cost)
+        """Pixels from a k-pack to the next: of those with all taps in k-packs, the cheapest."""
+        axis, costs = self.axis, dict[int, float]()
+        for spacing in range(1, _MAX_SPACING + 1):
+            period = self._period(spacing)
+            starts = range(0, period * axis.stride, axis.stride)
+            offsets = [(n + m * axis.dilation) % spacing for n in starts for m in range(axis.taps)]
+            if all(n % axis.dilation == 0 and n < axis.dilation * self.k_pack for n in offsets):
+                packs = sum(len(list(self._packs(output, spacing))) for output in range(period))
+                gathered = axis.stride / spacing
+                # of an output, in multiplications of a k-pack
+                costs[spacing] = gathered * _GATHER_COST_IN_PRODUCTS + self.rows * packs / period
+        return min(costs, key=costs.__getitem__)
 
     @property
     def period(self) -> int:
@@ -89,20 +99,6 @@ class TapPacks:
             end = min(tap + self.k_pack - lane, axis.taps)
             yield number, lane, range(tap, end)
             tap = end
-
-    def _covers_taps(self, spacing: int) -> bool:
-        """True if each tap is a pixel of a k-pack."""
-        axis = self.axis
-        starts = range(0, self._period(spacing) * axis.stride, axis.stride)
-        offsets = [(n + tap * axis.dilation) % spacing for n in starts for tap in range(axis.taps)]
-        return all(n % axis.dilation == 0 and n < axis.dilation * self.k_pack for n in offsets)
-
-    def _cost(self, spacing: int) -> float:
-        """Return the cost of an output in multiplications of a k-pack."""
-        period = self._period(spacing)
-        packs = sum(len(list(self._packs(output, spacing))) for output in range(period))
-        gathered = self.axis.stride / spacing
-        return gathered * _GATHER_COST_IN_PRODUCTS + self.rows * packs / period
 
     def _period(self, spacing: int) -> int:
         return math.lcm(spacing, self.axis.stride) // self.axis.stride

@@ -57,9 +57,15 @@ def call_gpu(
     mr, k_packs_per_word = _MIN_MAX_MR, 8 // tiles.plane_bits[0]
     if m is not None:  # M is divided evenly
         mr = -(-m // -(-m // max(_MIN_MAX_MR, _MAX_UNROLLED_MACS // k_packs_per_word)))
+    # The tiles of a thread: the number that computes the fewest padding tiles.
+    groups = -(-tiles.count // (_THREADS_PER_WORKGROUP // THREADS_PER_TILE))
+    limit = min(_MAX_TILES_PER_THREAD, groups, groups * -(-(m or 1) // mr) // _MIN_WORKGROUPS)
     kernel = GpuBlockwiseGemm(
         weight.layout,
-        _tiles_per_thread(tiles, -(-(m or 1) // mr)),
+        min(
+            range(max(1, limit), 0, -1),
+            key=lambda n: -(-groups // n) * (n + _ACTIVATION_COST_IN_TILES),
+        ),
         Cast(_UNSIGNED_BYTES, match.contraction.expressed),
         m,
         mr,
@@ -88,17 +94,6 @@ def call_gpu(
     if split:
         value = stablehlo_reductions.reduce(value, [1])
     return result_tensor(match, value, extents, result)
-
-
-def _tiles_per_thread(tiles: Tiles, row_blocks: int) -> int:
-    """Return the number of tiles of a thread: the one that computes the fewest padding tiles.
-
-    Args:
-        row_blocks: M / MR.
-    """
-    count = -(-tiles.count // (_THREADS_PER_WORKGROUP // THREADS_PER_TILE))
-    limit = max(1, min(_MAX_TILES_PER_THREAD, count, count * row_blocks // _MIN_WORKGROUPS))
-    return min(range(limit, 0, -1), key=lambda n: -(-count // n) * (n + _ACTIVATION_COST_IN_TILES))
 
 
 def _split_k(tiles: Tiles, m: int, workgroups: int) -> int:
