@@ -1019,8 +1019,8 @@ def options(rng: random.Random, corpus: Corpus) -> Case:
     return Case(arguments, files)
 
 
-def _piece_case(rng: random.Random, format_: str) -> Case:
-    """A known file with one piece added or changed (`pieces`)."""
+def _piece_case(format_: str, rng: random.Random, corpus: Corpus) -> Case:
+    """A known file with one piece added or changed: an error names it, or it is used (`pieces`)."""
     if str(_ROOT / "scripts") not in sys.path:
         sys.path.append(str(_ROOT / "scripts"))
     from pieces import answer
@@ -1030,28 +1030,11 @@ def _piece_case(rng: random.Random, format_: str) -> Case:
                 call=functools.partial(answer, base, piece))  # fmt: skip
 
 
-@kind(0)
-def onnx_pieces(rng: random.Random, corpus: Corpus) -> Case:
-    """ONNX models with one piece added: as the reference computes them, or an error names it."""
-    return _piece_case(rng, "onnx")
-
-
-@kind(0)
-def tflite_pieces(rng: random.Random, corpus: Corpus) -> Case:
-    """TensorFlow Lite models with one piece added."""
-    return _piece_case(rng, "tflite")
-
-
-@kind(0)
-def gguf_pieces(rng: random.Random, corpus: Corpus) -> Case:
-    """Language models with one piece added."""
-    return _piece_case(rng, "gguf")
-
-
-@kind(0)
-def checkpoint_pieces(rng: random.Random, corpus: Corpus) -> Case:
-    """Checkpoints with one piece added."""
-    return _piece_case(rng, "checkpoints")
+KINDS |= {
+    f"{name}_pieces": (0, functools.partial(_piece_case, format_))
+    for name, format_ in (("onnx", "onnx"), ("tflite", "tflite"), ("gguf", "gguf"),
+                          ("checkpoint", "checkpoints"))
+}  # fmt: skip
 
 
 @kind(0)
@@ -1471,14 +1454,8 @@ def _run_on_cluster(inputs: Any, tally: _Tally) -> bool:
     from subquant.errors import SubquantError
 
     archive = make_archive()
-    options = [
-        "--kinds",
-        inputs.kinds,
-        "--seed",
-        str(inputs.seed),
-        "--seconds",
-        str(inputs.seconds),
-    ]
+    options = ["--kinds", inputs.kinds, "--seed", str(inputs.seed), "--seconds",
+               str(inputs.seconds)]  # fmt: skip
     last = inputs.first + inputs.count
 
     def task(first: int) -> Task:

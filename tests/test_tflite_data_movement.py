@@ -20,7 +20,7 @@ from subquant.importers.tflite import Interpreter, write_module
 from subquant.importers.tflite.data_movement import MOVED_INPUTS
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Array, Graph, Quantized
+from tflite_builder import Array, Graph, Quantized, one_operator
 from tflite_data_movement_cases import DATA_MOVEMENT, SELECTORS, add_operator, dequantized, nearest
 
 EXACT = ImportOptions(semantics="exact")
@@ -30,6 +30,15 @@ NAMES = sorted(DATA_MOVEMENT | SELECTORS)
 def compute_with_numpy(data: bytes, inputs: Sequence[Array]) -> Array:
     """Compute the first result of a model with NumPy."""
     return np.asarray(Interpreter(read_tflite(data), EXACT).run(0, inputs)[0])
+
+
+def check_exactly(data: bytes, inputs: Sequence[Array], expected: Array, cpu: Device) -> None:
+    """Compare the first result of a model, with NumPy and on the CPU."""
+    np.testing.assert_array_equal(compute_with_numpy(data, inputs), expected)
+    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
+    results = function(*inputs)
+    first = results[0] if isinstance(results, (tuple, list)) else results
+    np.testing.assert_array_equal(np.asarray(first), expected)
 
 
 def _seed(name: str) -> int:
@@ -122,34 +131,26 @@ def test_a_scale_for_each_index_moves_with_its_axis(cpu: Device) -> None:
     data = graph.model([more], [result, total])
     expressed = (weights * scales.astype(np.float64)[:, None]).T
     expected = np.clip(np.rint(expressed / scales[:, None]), -128, 127)
-    zeros = np.zeros((3, 3), np.int8)
-    np.testing.assert_array_equal(
-        Interpreter(read_tflite(data), EXACT).run(0, [zeros])[0], expected
-    )
-    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
-    np.testing.assert_array_equal(np.asarray(function(zeros)[0]), expected)
+    check_exactly(data, [np.zeros((3, 3), np.int8)], expected, cpu)
 
 
 def test_zeros_like_storage_are_zero_points() -> None:
-    graph = Graph()
-    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
-    result = graph.tensor((2, 3), "int8", Quantized(0.25, -7))
-    graph.operator("ZEROS_LIKE", [operand], [result])
-    model = read_tflite(graph.model([operand], [result]))
+    model = read_tflite(
+        one_operator("ZEROS_LIKE", [((2, 3), "int8", Quantized(0.5, 3))],
+                     [((2, 3), "int8", Quantized(0.25, -7))])
+    )  # fmt: skip
     storage = np.ones((2, 3), np.int8)
     assert (Interpreter(model, EXACT).run(0, [storage])[0] == -7).all()
     assert (Interpreter(model).run(0, [storage])[0] == 0).all()
 
 
 def test_a_joined_activation_is_applied() -> None:
-    graph, rng = Graph(), np.random.default_rng(2)
+    rng, target = np.random.default_rng(2), Quantized(0.05, -12)
     parameters = [Quantized(0.1, 3), Quantized(0.07, -20)]
-    operands = [graph.tensor((4, 3), "int8", each) for each in parameters]
-    target = Quantized(0.05, -12)
-    result = graph.tensor((4, 6), "int8", target)
-    graph.operator("CONCATENATION", operands, [result], "ConcatenationOptions", axis=1,
-                   fusedActivationFunction=3)  # fmt: skip
-    model = read_tflite(graph.model(operands, [result]))
+    model = read_tflite(one_operator(
+        "CONCATENATION", [((4, 3), "int8", each) for each in parameters],
+        [((4, 6), "int8", target)], "ConcatenationOptions", axis=1, fusedActivationFunction=3,
+    ))  # fmt: skip
     storage = [drawn(tensor, rng) for tensor in model.subgraphs[0].inputs]
     expressed = [dequantized(each, part) for each, part in zip(storage, parameters, strict=True)]
     expected = nearest(np.clip(np.concatenate(expressed, 1), 0, 6), target, "int8")
@@ -157,23 +158,20 @@ def test_a_joined_activation_is_applied() -> None:
 
 
 def test_a_cast_between_scales_keeps_the_expressed_values() -> None:
-    graph, rng = Graph(), np.random.default_rng(3)
     source, target = Quantized(0.1, 3), Quantized(0.004)
-    operand, result = graph.tensor((40,), "int8", source), graph.tensor((40,), "int16", target)
-    graph.operator("CAST", [operand], [result], "CastOptions")
-    storage = rng.integers(-128, 128, 40).astype(np.int8)
-    expected = nearest(dequantized(storage, source), target, "int16")
-    np.testing.assert_array_equal(
-        compute_with_numpy(graph.model([operand], [result]), [storage]), expected
+    data = one_operator(
+        "CAST", [((40,), "int8", source)], [((40,), "int16", target)], "CastOptions"
     )
+    storage = np.random.default_rng(3).integers(-128, 128, 40).astype(np.int8)
+    expected = nearest(dequantized(storage, source), target, "int16")
+    np.testing.assert_array_equal(compute_with_numpy(data, [storage]), expected)
 
 
 def test_data_movement_from_integers_without_a_scale_is_refused() -> None:
-    graph = Graph()
-    operand = graph.tensor((2, 3), "int8")
-    result = graph.tensor((6,), "int8", Quantized(0.5))
-    graph.operator("RESHAPE", [operand], [result], "ReshapeOptions", newShape=[6])
-    model = read_tflite(graph.model([operand], [result]))
+    result = ((6,), "int8", Quantized(0.5))
+    model = read_tflite(
+        one_operator("RESHAPE", [((2, 3), "int8")], [result], "ReshapeOptions", newShape=[6])
+    )
     with pytest.raises(UnsupportedError, match=r"operator 0 \(RESHAPE\) computes integers without"):
         write_module(model, create_context(), EXACT)
 
@@ -190,20 +188,15 @@ def _called(name: str) -> bytes:
     """An operator that computes a graph which returns its argument transposed."""
     outer = Graph()
     inner = outer.part()
-    argument = inner.tensor((2, 3), "int8", SIDES[1])
-    flipped = inner.constant([1])
-    value = inner.tensor((2, 3), "int8", SIDES[2])
-    inner.operator("REVERSE_V2", [argument, flipped], [value])
-    number = outer.called(inner, [argument], [value])
-    operand = outer.tensor((2, 3), "int8", SIDES[0])
-    result = outer.tensor((2, 3), "int8", SIDES[3])
+    tensors = [((2, 3), "int8", each) for each in SIDES]
+    number = outer.called(inner, *inner.apply("REVERSE_V2", [tensors[1], [1]], tensors[2:3]))
     if name == "IF":
-        condition = outer.tensor((), "bool")
-        outer.operator("IF", [condition, operand], [result], "IfOptions",
-                       thenSubgraphIndex=number, elseSubgraphIndex=number)  # fmt: skip
-        return outer.model([condition, operand], [result])
-    outer.operator("CALL", [operand], [result], "CallOptions", subgraph=number)
-    return outer.model([operand], [result])
+        return outer.model(*outer.apply(
+            "IF", [((), "bool"), tensors[0]], tensors[3:], "IfOptions",
+            thenSubgraphIndex=number, elseSubgraphIndex=number,
+        ))  # fmt: skip
+    return outer.model(*outer.apply("CALL", tensors[:1], tensors[3:], "CallOptions",
+                                    subgraph=number))  # fmt: skip
 
 
 def _through(storage: Array, parameters: list[Quantized]) -> Array:
@@ -216,42 +209,28 @@ def _through(storage: Array, parameters: list[Quantized]) -> Array:
 def test_graphs_requantize_arguments_and_results(name: str, cpu: Device) -> None:
     data, storage = _called(name), np.arange(-60, 60, 20, dtype=np.int8).reshape(2, 3)
     inputs = [np.array(True), storage] if name == "IF" else [storage]
-    expected = _through(storage, SIDES)[:, ::-1]
-
-    np.testing.assert_array_equal(compute_with_numpy(data, inputs), expected)
-    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
-    np.testing.assert_array_equal(np.asarray(function(*inputs)), expected)
+    check_exactly(data, inputs, _through(storage, SIDES)[:, ::-1], cpu)
 
 
 def test_loops_requantize_what_they_carry(cpu: Device) -> None:
     outer = Graph()
     condition, body = outer.part(), outer.part()
-    counter, value = condition.tensor((), "int32"), condition.tensor((2, 3), "int8", SIDES[0])
-    limit = condition.constant(2)
-    verdict = condition.tensor((), "bool")
-    condition.operator("LESS", [counter, limit], [verdict])
-    first = outer.called(condition, [counter, value], [verdict])
-    counter, value = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[1])
-    one = body.constant(1)
-    axis = body.constant([1])
-    more, flipped = body.tensor((), "int32"), body.tensor((2, 3), "int8", SIDES[2])
-    body.operator("ADD", [counter, one], [more], "AddOptions", potScaleInt16=False)
-    body.operator("REVERSE_V2", [value, axis], [flipped])
-    second = outer.called(body, [counter, value], [more, flipped])
-    start = outer.constant(0)
-    operand = outer.tensor((2, 3), "int8", SIDES[0])
-    results = [outer.tensor((), "int32"), outer.tensor((2, 3), "int8", SIDES[3])]
-    outer.operator("WHILE", [start, operand], results, "WhileOptions",
-                   condSubgraphIndex=first, bodySubgraphIndex=second)  # fmt: skip
-    data = outer.model([operand], [results[1]])
+    counter, tensors = ((), "int32"), [((2, 3), "int8", each) for each in SIDES]
+    value = condition.tensor(*tensors[0])
+    [count], verdict = condition.apply("LESS", [counter, np.array(2, np.int32)], [((), "bool")])
+    first = outer.called(condition, [count, value], verdict)
+    [count], [more] = body.apply("ADD", [counter, np.array(1, np.int32)], [counter], "AddOptions",
+                                 potScaleInt16=False)  # fmt: skip
+    [value], [flipped] = body.apply("REVERSE_V2", [tensors[1], [1]], tensors[2:3])
+    second = outer.called(body, [count, value], [more, flipped])
+    operands, results = outer.apply(
+        "WHILE", [np.array(0, np.int32), tensors[0]], [counter, tensors[3]], "WhileOptions",
+        condSubgraphIndex=first, bodySubgraphIndex=second,
+    )  # fmt: skip
+    data = outer.model(operands, results[1:])
     storage = np.arange(-60, 60, 20, dtype=np.int8).reshape(2, 3)
     once = [SIDES[0], SIDES[1], SIDES[2]]
-    expected = _through(storage, [*once, *once, SIDES[0], SIDES[3]])
-    np.testing.assert_array_equal(
-        Interpreter(read_tflite(data), EXACT).run(0, [storage])[0], expected
-    )
-    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
-    np.testing.assert_array_equal(np.asarray(function(storage)), expected)
+    check_exactly(data, [storage], _through(storage, [*once, *once, SIDES[0], SIDES[3]]), cpu)
 
 
 def test_variables_requantize_between_assignment_and_reading(cpu: Device) -> None:
@@ -263,9 +242,4 @@ def test_variables_requantize_between_assignment_and_reading(cpu: Device) -> Non
     graph.operator("ASSIGN_VARIABLE", [handle, operand], [])
     graph.operator("READ_VARIABLE", [handle], [result])
     data, storage = graph.model([operand], [result]), np.arange(6, dtype=np.int8).reshape(2, 3)
-    expected = _through(storage, SIDES[:2])
-    np.testing.assert_array_equal(
-        Interpreter(read_tflite(data), EXACT).run(0, [storage])[0], expected
-    )
-    function = Executable(compile_to_bytes(data, CompileOptions(semantics="exact")), cpu).main
-    np.testing.assert_array_equal(np.asarray(function(storage)), expected)
+    check_exactly(data, [storage], _through(storage, SIDES[:2]), cpu)

@@ -17,7 +17,7 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError, UsageError
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Graph, Quantized
+from tflite_builder import Array, Graph, Quantized
 
 
 def frames(name: str = "x") -> bytes:
@@ -103,11 +103,9 @@ def by_rate() -> bytes:
     graph, numbers = Graph(), []
     parameters = Quantized(0.5, 3)
     for name in ("ADD", "MUL"):
-        branch = graph.part()
-        sides = [branch.tensor((2, 3), "int8", parameters) for _ in range(2)]
-        result = branch.tensor((2, 3), "int8", parameters)
-        branch.operator(name, sides, [result], f"{name.capitalize()}Options")
-        numbers.append(graph.called(branch, sides, [result]))
+        branch, tensor = graph.part(), ((2, 3), "int8", parameters)
+        ends = branch.apply(name, [tensor, tensor], [tensor], f"{name.capitalize()}Options")
+        numbers.append(graph.called(branch, *ends))
     operands = [graph.tensor((2, 3), "int8", parameters, name=name) for name in ("a", "b")]
     rate = graph.tensor((1,), "int32", name="rate")
     most = graph.constant([16000])
@@ -121,13 +119,18 @@ def by_rate() -> bytes:
     return graph.model([operands[0], rate, operands[1]], [result])
 
 
-@pytest.mark.parametrize("rate", [16000, 8000])
-def test_an_input_value_decides_a_branch_as_in_litert(rate: int, cpu: Device) -> None:
-    rng = np.random.default_rng(rate)
+def computed_by_litert(rate: int, seed: int) -> list[Array]:
+    """Two random inputs, and LiteRT's result at a rate."""
+    rng = np.random.default_rng(seed)
     a, b = (rng.integers(-128, 128, (2, 3)).astype(np.int8) for _ in range(2))
     theirs = LiteRt(by_rate())
     theirs([a, np.array([rate], np.int32), b])
-    expected = theirs.tensor(read_tflite(by_rate()).subgraphs[0].outputs[0].index)
+    return [a, b, theirs.tensor(read_tflite(by_rate()).subgraphs[0].outputs[0].index)]
+
+
+@pytest.mark.parametrize("rate", [16000, 8000])
+def test_an_input_value_decides_a_branch_as_in_litert(rate: int, cpu: Device) -> None:
+    a, b, expected = computed_by_litert(rate, rate)
     options = CompileOptions(input_values=(f"rate={rate}",))
     assert "scf.if" not in compile_to_bytes(by_rate(), options, emit="mlir").decode()
     function = Executable(compile_to_bytes(by_rate(), options), cpu).main
@@ -136,11 +139,7 @@ def test_an_input_value_decides_a_branch_as_in_litert(rate: int, cpu: Device) ->
 
 
 def test_the_value_of_a_quantized_input_is_its_integers(cpu: Device) -> None:
-    rng = np.random.default_rng(5)
-    a, b = (rng.integers(-128, 128, (2, 3)).astype(np.int8) for _ in range(2))
-    theirs = LiteRt(by_rate())
-    theirs([a, np.array([16000], np.int32), b])
-    expected = theirs.tensor(read_tflite(by_rate()).subgraphs[0].outputs[0].index)
+    a, b, expected = computed_by_litert(16000, 5)
     value = ",".join(map(str, b.reshape(-1)))
     options = CompileOptions(input_values=("rate=16000", f"b={value}"))
     function = Executable(compile_to_bytes(by_rate(), options), cpu).main

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from tflite_builder import Graph, Quantized
+from tflite_builder import Graph, Quantized, f32
 from tflite_cases import Case, Ends, Rng, quantized
 
 Shape = tuple[int, ...]
@@ -18,71 +18,50 @@ def counted(graph: Graph, rng: Rng, dtype: str) -> Ends:
     parameters = None
     if dtype == "int8":
         parameters = Quantized(float(rng.uniform(0.1, 1)), int(rng.integers(-20, 20)))
-    condition = graph.part()
-    count, _ = condition.tensor((), "int32"), condition.tensor(shape, dtype, parameters)
-    most = condition.constant(limit)
-    less = condition.tensor((), "bool")
-    condition.operator("LESS", [count, most], [less])
-    body = graph.part()
-    count, value = body.tensor((), "int32"), body.tensor(shape, dtype, parameters)
-    one = body.constant(1)
-    following, changed = body.tensor((), "int32"), body.tensor(shape, dtype, parameters)
-    body.operator("ADD", [count, one], [following], "AddOptions")
-    body.operator("ADD", [value, value], [changed], "AddOptions")
-    numbers = [
-        graph.called(condition, [0, 1], [less]),
-        graph.called(body, [count, value], [following, changed]),
-    ]
-    start = graph.constant(int(rng.integers(-1, 3)))
-    operand = graph.tensor(shape, dtype, parameters)
-    ends = [graph.tensor((), "int32"), graph.tensor(shape, dtype, parameters)]
-    return [operand], graph.operator(
-        "WHILE", [start, operand], ends, "WhileOptions",
-        condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
+    counter, tensor = ((), "int32"), (shape, dtype, parameters)
+    condition, body = graph.part(), graph.part()
+    value = condition.tensor(*tensor)
+    [count], less = condition.apply("LESS", [counter, np.array(limit, np.int32)], [((), "bool")])
+    first = graph.called(condition, [count, value], less)
+    value = body.tensor(*tensor)
+    [count], [following] = body.apply(
+        "ADD", [counter, np.array(1, np.int32)], [counter], "AddOptions"
+    )
+    _, [changed] = body.apply("ADD", [value, value], [tensor], "AddOptions")
+    second = graph.called(body, [count, value], [following, changed])
+    start = np.array(rng.integers(-1, 3), np.int32)
+    return graph.apply(
+        "WHILE", [start, tensor], [counter, tensor], "WhileOptions",
+        condSubgraphIndex=first, bodySubgraphIndex=second,
     )  # fmt: skip
 
 
 def measured(graph: Graph, rng: Rng) -> Ends:
     """A loop until the sum of the value is large: how often depends on the input."""
     shape = (4,)
-    condition = graph.part()
-    value = condition.tensor(shape, "float32")
-    axis = condition.constant([0])
-    total = condition.tensor((), "float32")
-    limit = condition.constant(100, "float32")
-    less = condition.tensor((), "bool")
-    condition.operator("SUM", [value, axis], [total], "ReducerOptions", keepDims=False)
-    condition.operator("LESS", [total, limit], [less])
-    body = graph.part()
-    value, doubled = body.tensor(shape, "float32"), body.tensor(shape, "float32")
-    data = rng.uniform(1.2, 2, shape).astype(np.float32)
-    factor = body.tensor(shape, "float32", None, data)
-    body.operator("MUL", [value, factor], [doubled], "MulOptions")
-    numbers = [graph.called(condition, [0], [less]), graph.called(body, [value], [doubled])]
-    operand, exponential, result = (graph.tensor(shape, "float32") for _ in range(3))
-    graph.operator("EXP", [operand], [exponential])
-    return [operand], graph.operator(
-        "WHILE", [exponential], [result], "WhileOptions",
-        condSubgraphIndex=numbers[0], bodySubgraphIndex=numbers[1],
-    )  # fmt: skip
+    condition, body = graph.part(), graph.part()
+    value, total = condition.apply("SUM", [f32(*shape), [0]], [f32()], "ReducerOptions",
+                                   keepDims=False)  # fmt: skip
+    _, less = condition.apply("LESS", [*total, np.array(100, np.float32)], [((), "bool")])
+    factor = rng.uniform(1.2, 2, shape).astype(np.float32)
+    ends = body.apply("MUL", [f32(*shape), factor], [f32(*shape)], "MulOptions")
+    first, second = graph.called(condition, value, less), graph.called(body, *ends)
+    operands, exponential = graph.apply("EXP", [f32(*shape)], [f32(*shape)])
+    _, results = graph.apply("WHILE", exponential, [f32(*shape)], "WhileOptions",
+                             condSubgraphIndex=first, bodySubgraphIndex=second)  # fmt: skip
+    return operands, results
 
 
 def chosen(graph: Graph, rng: Rng, dtype: str, known: bool) -> Ends:
-    shape = (3, 4)
-    x = quantized(rng, "int8") if dtype == "int8" else None
+    tensor = ((3, 4), dtype, quantized(rng, "int8") if dtype == "int8" else None)
     numbers = []
     for name in ("ADD", "MUL"):
         branch = graph.part()
-        sides = [branch.tensor(shape, dtype, x) for _ in range(2)]
-        result = branch.tensor(shape, dtype, x)
-        branch.operator(name, sides, [result], f"{name.capitalize()}Options")
-        numbers.append(graph.called(branch, sides, [result]))
-    data = np.array(bool(rng.integers(0, 2))) if known else None
-    condition = graph.tensor((), "bool", None, data)
-    operands = [graph.tensor(shape, dtype, x) for _ in range(2)]
-    result = graph.tensor(shape, dtype, x)
-    return operands if known else [condition, *operands], graph.operator(
-        "IF", [condition, *operands], [result], "IfOptions",
+        ends = branch.apply(name, [tensor, tensor], [tensor], f"{name.capitalize()}Options")
+        numbers.append(graph.called(branch, *ends))
+    condition: object = np.array(bool(rng.integers(0, 2))) if known else ((), "bool")
+    return graph.apply(
+        "IF", [condition, tensor, tensor], [tensor], "IfOptions",
         thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
     )  # fmt: skip
 
@@ -92,36 +71,26 @@ def composite(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape = (2, 3, 8)
     part = graph.part()
     x = quantized(rng, "int16") if dtype == "int16" else None
-    operand = part.tensor(shape, "float32")
-    weight = part.tensor((8,), "float32")
-    axis = part.constant([-1])
-    small = part.constant(1e-6, "float32")
-    squares, ratio, result = (part.tensor(shape, "float32") for _ in range(3))
-    means, shifted_means, inverse = (part.tensor((2, 3, 1), "float32") for _ in range(3))
-    part.operator("MUL", [operand, operand], [squares], "MulOptions")
-    part.operator("MEAN", [squares, axis], [means], "ReducerOptions", keepDims=True)
-    part.operator("ADD", [means, small], [shifted_means], "AddOptions")
-    part.operator("RSQRT", [shifted_means], [inverse])
-    part.operator("MUL", [operand, inverse], [ratio], "MulOptions")
-    part.operator("MUL", [ratio, weight], [result], "MulOptions")
-    number = graph.called(part, [operand, weight], [result])
+    whole, row = f32(*shape), f32(2, 3, 1)
+    operand, weight = part.tensor(*whole), part.tensor(*f32(8))
+    _, squares = part.apply("MUL", [operand, operand], [whole], "MulOptions")
+    _, means = part.apply("MEAN", [*squares, [-1]], [row], "ReducerOptions", keepDims=True)
+    _, shifted = part.apply("ADD", [*means, np.array(1e-6, np.float32)], [row], "AddOptions")
+    _, inverse = part.apply("RSQRT", shifted, [row])
+    _, ratio = part.apply("MUL", [operand, *inverse], [whole], "MulOptions")
+    _, result = part.apply("MUL", [*ratio, weight], [whole], "MulOptions")
+    number = graph.called(part, [operand, weight], result)
     root = graph.tensor(shape, dtype, x)
-    start = root
+    value = [root]
     if x is not None:
-        start = graph.tensor(shape, "float32")
-        graph.operator("DEQUANTIZE", [root], [start])
-    data = rng.normal(size=8).astype(np.float32)
-    weights, first, last = (
-        graph.tensor((8,), "float32", None, data),
-        graph.tensor(shape, "float32"),
-        graph.tensor(shape, "float32"),
-    )
-    for source, target in ((start, first), (first, last)):
-        graph.operator(
-            "STABLEHLO_COMPOSITE", [source, weights], [target], "StableHLOCompositeOptions",
+        _, value = graph.apply("DEQUANTIZE", value, [whole])
+    weights = graph.constant(rng.normal(size=8), "float32")
+    for _ in range(2):
+        _, value = graph.apply(
+            "STABLEHLO_COMPOSITE", [*value, weights], [whole], "StableHLOCompositeOptions",
             name="odml.rms_norm", compositeAttributes=[], decompositionSubgraphIndex=number,
         )  # fmt: skip
-    return [root], [last]
+    return [root], value
 
 
 CASES: dict[str, Case] = {

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from tflite_builder import Graph, Quantized, packed
+from tflite_builder import Graph, Quantized, f32, packed
 from tflite_cases import Case, Ends, Rng, quantized
 from tflite_elementwise_cases import QUANTIZED
 
@@ -37,9 +37,9 @@ def gather_nd(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, depth = (3, 4, 5), int(rng.integers(1, 4))
     positions = np.stack([rng.integers(0, shape[n], (2, 3)) for n in range(depth)], -1)
     parameters = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, parameters)
-    result = graph.tensor((2, 3, *shape[depth:]), dtype, parameters)
-    return [operand], graph.operator("GATHER_ND", [operand, graph.constant(positions)], [result])
+    result = ((2, 3, *shape[depth:]), dtype, parameters)
+    inputs = [(shape, dtype, parameters), positions.astype(np.int32)]
+    return graph.apply("GATHER_ND", inputs, [result])
 
 
 def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -130,30 +130,23 @@ def positions(
     """Indices from 0 to `most`, constant or computed from an input of floats."""
     if not computed:
         return [], graph.constant(rng.integers(0, most + 1, shape))
-    operand, wide, size, other, result = (
-        graph.tensor(shape, "float32"), graph.tensor(shape, "int32"), graph.tensor(shape, "int32"),
-        graph.constant([most + 1]), graph.tensor(shape, "int32"),
-    )  # fmt: skip
-    scaled = graph.tensor(shape, "float32")
-    factor = graph.constant(np.full(shape, 100), "float32")
-    graph.operator("MUL", [operand, factor], [scaled], "MulOptions")
-    graph.operator("CAST", [scaled], [wide])
-    graph.operator("ABS", [wide], [size])
-    graph.operator("FLOOR_MOD", [size, other], [result])
-    return [operand], result
+    factor, integers = np.full(shape, 100, np.float32), (shape, "int32")
+    operands, scaled = graph.apply("MUL", [f32(*shape), factor], [f32(*shape)], "MulOptions")
+    _, wide = graph.apply("CAST", scaled, [integers])
+    _, size = graph.apply("ABS", wide, [integers])
+    _, [result] = graph.apply("FLOOR_MOD", [*size, [most + 1]], [integers])
+    return operands, result
 
 
 def computed_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
     """Starts that are computed of an input of floats."""
     shape, parameters = (6, 5, 4), _parameters(rng, dtype)
     inputs, starts = positions(graph, rng, (3,), computed=True, most=2)
-    operand, result = (
-        graph.tensor(shape, dtype, parameters),
-        graph.tensor((3, 2, 2), dtype, parameters),
+    result = ((3, 2, 2), dtype, parameters)
+    operands, results = graph.apply(
+        "SLICE", [(shape, dtype, parameters), starts, [3, 2, 2]], [result]
     )
-    return [operand, *inputs], graph.operator(
-        "SLICE", [operand, starts, graph.constant((3, 2, 2))], [result]
-    )
+    return [operands[0], *inputs], results
 
 
 def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -199,9 +192,9 @@ def spaces(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     large, small = (2, height * size, width * size, depth), (2, height, width, depth * size * size)
     parameters = _parameters(rng, dtype)
     first, last = (small, large) if name == "DEPTH_TO_SPACE" else (large, small)
-    operand, result = graph.tensor(first, dtype, parameters), graph.tensor(last, dtype, parameters)
+    ends = [(first, dtype, parameters)], [(last, dtype, parameters)]
     table = {"DEPTH_TO_SPACE": "DepthToSpaceOptions", "SPACE_TO_DEPTH": "SpaceToDepthOptions"}
-    return [operand], graph.operator(name, [operand], [result], table[name], blockSize=size)
+    return graph.apply(name, *ends, table[name], blockSize=size)
 
 
 def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -216,10 +209,8 @@ def batches(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     few = (2, *inner.tolist(), 3)
     parameters = _parameters(rng, dtype)
     first, last = (few, many) if name == "SPACE_TO_BATCH_ND" else (many, few)
-    operand, result = graph.tensor(first, dtype, parameters), graph.tensor(last, dtype, parameters)
-    return [operand], graph.operator(
-        name, [operand, graph.constant(blocks), graph.constant(pads)], [result]
-    )
+    inputs = [(first, dtype, parameters), blocks.tolist(), pads.tolist()]
+    return graph.apply(name, inputs, [(last, dtype, parameters)])
 
 
 def repeated(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -229,20 +220,17 @@ def repeated(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     if name == "BROADCAST_TO":
         shape = np.where(rng.random(3) < 0.5, 1, counts)
     last = (shape * counts if name == "TILE" else np.array((2, *counts))).tolist()
-    operand = graph.tensor(shape.tolist(), dtype, parameters)
-    result = graph.tensor(last, dtype, parameters)
-    argument = graph.constant(counts if name == "TILE" else last)
-    return [operand], graph.operator(
-        name, [operand, argument], [result], version=1 if name == "TILE" else 2
+    inputs = [(shape.tolist(), dtype, parameters), counts.tolist() if name == "TILE" else last]
+    return graph.apply(
+        name, inputs, [(last, dtype, parameters)], version=1 if name == "TILE" else 2
     )
 
 
 def reverse(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    parameters = _parameters(rng, dtype)
+    tensor = ((2, 3, 4), dtype, _parameters(rng, dtype))
     first = int(rng.integers(0, 3))
     axes = list(range(first, int(rng.integers(first + 1, 4))))
-    operand, result = (graph.tensor((2, 3, 4), dtype, parameters) for _ in range(2))
-    return [operand], graph.operator("REVERSE_V2", [operand, graph.constant(axes)], [result])
+    return graph.apply("REVERSE_V2", [tensor, axes], [tensor])
 
 
 def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -275,13 +263,9 @@ def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
 
 def update(graph: Graph, rng: Rng, dtype: str) -> Ends:
     parameters = _parameters(rng, dtype)
-    operand = graph.tensor((4, 5, 3), dtype, parameters)
-    part = graph.tensor((2, 3, 3), dtype, parameters)
-    starts = graph.constant(rng.integers(-2, 5, 3))
-    result = graph.tensor((4, 5, 3), dtype, parameters)
-    return [operand, part], graph.operator(
-        "DYNAMIC_UPDATE_SLICE", [operand, part, starts], [result]
-    )
+    whole, part = ((4, 5, 3), dtype, parameters), ((2, 3, 3), dtype, parameters)
+    starts = rng.integers(-2, 5, 3).tolist()
+    return graph.apply("DYNAMIC_UPDATE_SLICE", [whole, part, starts], [whole])
 
 
 def generated_values(graph: Graph, rng: Rng, name: str) -> Ends:

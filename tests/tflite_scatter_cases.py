@@ -17,11 +17,9 @@ def top_k(graph: Graph, rng: Rng, dtype: str, length: int = 0) -> Ends:
     length = length or int(rng.integers(2, 90))
     count = int(rng.integers(1, min(length + 1, 90)))
     parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
-    operand = graph.tensor((2, 3, length), dtype, parameters)
-    results = [graph.tensor((2, 3, count), dtype, parameters), graph.tensor((2, 3, count), "int32")]
-    return [operand], graph.operator(
-        "TOPK_V2", [operand, graph.constant(count)], results, "TopKV2Options"
-    )
+    results = [((2, 3, count), dtype, parameters), ((2, 3, count), "int32")]
+    inputs = [((2, 3, length), dtype, parameters), np.array(count, np.int32)]
+    return graph.apply("TOPK_V2", inputs, results, "TopKV2Options")
 
 
 def scatter_nd(graph: Graph, rng: Rng, dtype: str, computed: bool) -> Ends:
@@ -53,37 +51,28 @@ def segments(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 def sparse_to_dense(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, count = (3, 4), int(rng.integers(1, 6))
     linear = np.sort(rng.choice(12, count, replace=False))
-    indices = graph.constant(np.stack(np.unravel_index(linear, shape), -1))
-    updates = graph.tensor((count,), dtype)
-    other = graph.constant(3, dtype)
-    result = graph.tensor(shape, dtype)
-    return [updates], graph.operator(
-        "SPARSE_TO_DENSE", [indices, graph.constant(shape), updates, other], [result],
-        "SparseToDenseOptions",
-    )  # fmt: skip
+    indices = np.stack(np.unravel_index(linear, shape), -1).astype(np.int32)
+    inputs = [indices, list(shape), ((count,), dtype), np.array(3, dtype)]
+    return graph.apply("SPARSE_TO_DENSE", inputs, [(shape, dtype)], "SparseToDenseOptions")
 
 
 def reverse_sequence(graph: Graph, rng: Rng, dtype: str) -> Ends:
     shape, parameters = (3, 4, 5), quantized(rng, dtype) if dtype in QUANTIZED else None
     batch, time = (int(n) for n in rng.choice(3, 2, replace=False))
-    operand, result = graph.tensor(shape, dtype, parameters), graph.tensor(shape, dtype, parameters)
-    lengths = graph.constant(rng.integers(0, shape[time] + 1, shape[batch]))
-    return [operand], graph.operator(
-        "REVERSE_SEQUENCE", [operand, lengths], [result], "ReverseSequenceOptions",
-        seqDim=time, batchDim=batch,
-    )  # fmt: skip
+    lengths = rng.integers(0, shape[time] + 1, shape[batch]).astype(np.int32)
+    tensor = (shape, dtype, parameters)
+    return graph.apply("REVERSE_SEQUENCE", [tensor, lengths], [tensor], "ReverseSequenceOptions",
+                       seqDim=time, batchDim=batch)  # fmt: skip
 
 
 def diagonal(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     rows, columns = (int(n) for n in rng.integers(1, 6, 2))
     if name == "MATRIX_DIAG":
-        operand, result = graph.tensor((2, rows), dtype), graph.tensor((2, rows, rows), dtype)
-        return [operand], graph.operator(name, [operand], [result], "MatrixDiagOptions")
-    inputs = [
-        graph.tensor((2, rows, columns), dtype), graph.tensor((2, min(rows, columns)), dtype)
-    ]  # fmt: skip
-    result = graph.tensor((2, rows, columns), dtype)
-    return inputs, graph.operator(name, inputs, [result], "MatrixSetDiagOptions")
+        ends = [((2, rows), dtype)], [((2, rows, rows), dtype)]
+        return graph.apply(name, *ends, "MatrixDiagOptions")
+    whole = ((2, rows, columns), dtype)
+    inputs = [whole, ((2, min(rows, columns)), dtype)]
+    return graph.apply(name, inputs, [whole], "MatrixSetDiagOptions")
 
 
 def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
@@ -94,8 +83,7 @@ def bitcast(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
         result_shape = (2, 3, sizes[0] // sizes[1])
     elif sizes[0] < sizes[1]:
         shape = (2, 3, sizes[1] // sizes[0])
-    operand, result = graph.tensor(shape, source), graph.tensor(result_shape, target)
-    return [operand], graph.operator("BITCAST", [operand], [result], "BitcastOptions")
+    return graph.apply("BITCAST", [(shape, source)], [(result_shape, target)], "BitcastOptions")
 
 
 def broadcast_arguments(graph: Graph, rng: Rng) -> Ends:

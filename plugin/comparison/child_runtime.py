@@ -41,10 +41,9 @@ def call_runtime(
     """Call a function that computes with another runtime, in a child process.
 
     Args:
-        runtime: the name of the runtime, for errors.
+        runtime, file: the names of the runtime and of the model, for errors.
         function: ``subquant.module:name``; it returns a text if the runtime refuses the model.
         requirement: the package to install.
-        file: the name of the model, for errors.
         arguments, blobs: arguments of the function.
         limits: limits of the child process.
 

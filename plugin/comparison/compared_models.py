@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -49,10 +48,7 @@ class Argument(NamedTuple):
 class ComparedModel(ABC):
     """A model, its tensors, and its computation with NumPy and with references.
 
-    Args:
-        data: the contents of the file.
-        file: the file name, for errors.
-        options: import options.
+    `data` are the contents of the file, whose name is for errors.
     """
 
     references: tuple[Reference, ...]
@@ -127,9 +123,8 @@ class TfliteModel(ComparedModel):
     def arguments(self) -> list[Argument]:
         """Return the arguments of the main graph."""
         graph, signature = self.model.subgraphs[0], self.model.signatures[0]
-        names = [tensor.name for tensor in graph.inputs]
-        if not signature.subgraph:
-            names = list(signature.inputs)
+        is_main = not signature.subgraph
+        names = signature.inputs if is_main else [tensor.name for tensor in graph.inputs]
         return [
             Argument(tensor.name, ElementType.parse(tensor.element), shape,
                      tensor.quantization is not None)
@@ -175,13 +170,13 @@ def _interpret(interpreter: tflite.Interpreter, calls: Calls) -> Values:
     results: Values = []
     for arrays in calls:
         values: dict[str, Array] = {}
-        interpreter.run(0, arrays, partial(_store, values))
+
+        def store(tensor: Tensor, value: Array, values: dict[str, Array] = values) -> None:
+            values[str(tensor.index)] = value
+
+        interpreter.run(0, arrays, store)
         results.append(values)
     return results
-
-
-def _store(values: dict[str, Array], tensor: Tensor, value: Array) -> None:
-    values[str(tensor.index)] = value
 
 
 class OnnxModel(ComparedModel):
@@ -304,6 +299,6 @@ def _call(
     executable: Executable, model: ComparedModel, arrays: Sequence[Array]
 ) -> Mapping[str, Array]:
     results: Any = executable.main(*arrays)
-    results = list(results) if isinstance(results, (list, tuple)) else [results]
+    results = results if isinstance(results, (list, tuple)) else [results]
     keys = [tensor.key for tensor in model.tensors()]
     return dict(zip(keys, map(np.asarray, results), strict=True))

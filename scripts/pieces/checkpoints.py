@@ -44,12 +44,11 @@ class Checkpoint(Base):
 
     def expected_of(self, files: dict[str, bytes]) -> list[np.ndarray]:
         """Return a digest of the tensors, and of the keys that their packing depends on."""
-        config = json.loads(files[CONFIGURATION]).get("quantization_config")
-        known = config
-        if isinstance(config, dict):
+        known = json.loads(files[CONFIGURATION]).get("quantization_config")
+        if isinstance(known, dict):
             known = {
                 key: value
-                for key, value in config.items()
+                for key, value in known.items()
                 if key not in _DESCRIPTIVE and value is not None
             }
         digest = hashlib.sha256(files[WEIGHTS] + json.dumps(known, sort_keys=True).encode())
@@ -138,13 +137,8 @@ def _key(rng: random.Random, files: dict[str, bytes]) -> Any:
     unknown, value = unknown_name(rng), rng.choice(_VALUES)
     if quantization is None or rng.random() < 0.1:
         config[rng.choice((unknown, "quantization_config", "compression_config"))] = value
-        key = next(reversed(config))
-        return (
-            f"{key} = {value}",
-            (key, "quantization"),
-            {CONFIGURATION: json.dumps(config).encode()},
-            False,
-        )
+        key, changed = next(reversed(config)), {CONFIGURATION: json.dumps(config).encode()}
+        return f"{key} = {value}", (key, "quantization"), changed, False
     key = unknown if rng.random() < 0.4 else rng.choice(_KEYS)
     quantization[key] = value
     changed = {CONFIGURATION: json.dumps(config).encode()}

@@ -307,16 +307,13 @@ def _changed(rng: random.Random, header: Header) -> Any:
     key = rng.choice(list(header.properties))
     old = header.properties[key]
     [kind] = struct.unpack_from("<I", old)
-    if kind == _LIST:
-        [of] = struct.unpack_from("<I", old, 4)
-        if of == _STRING:  # whose lengths are not to change
-            new: bytes = old[:-1] + (b"b" if old[-1:] == b"a" else b"a")
-        else:
-            body = bytearray(old)
-            body[rng.randrange(16, len(body))] ^= 1
-            new = bytes(body)
-    elif kind == _STRING:
-        new = old[:-1] + (b"b" if old[-1:] == b"a" else b"a")
+    of = struct.unpack_from("<I", old, 4)[0] if kind == _LIST else kind
+    if of == _STRING:  # whose lengths are not to change
+        new: bytes = old[:-1] + (b"b" if old[-1:] == b"a" else b"a")
+    elif kind == _LIST:
+        body = bytearray(old)
+        body[rng.randrange(16, len(body))] ^= 1
+        new = bytes(body)
     elif kind == 6:
         [real] = struct.unpack_from("<f", old, 4)
         new = struct.pack("<If", 6, real * rng.choice((0.5, 2.0, 0.0)))

@@ -201,12 +201,8 @@ def unknown_attribute(rng: random.Random, model: Any) -> Any:
     from onnx import helper
 
     node, name = rng.choice(model.graph.node), unknown_name(rng)
-    node.attribute.append(
-        helper.make_attribute(
-            name,
-            rng.choice((0, 1, 2, -1, 0.5, "x", "NOTSET", [1, 2], [0.5], ["a"], [0], [1, 1, 1, 1])),
-        )
-    )
+    values = (0, 1, 2, -1, 0.5, "x", "NOTSET", [1, 2], [0.5], ["a"], [0], [1, 1, 1, 1])
+    node.attribute.append(helper.make_attribute(name, rng.choice(values)))
     return f"the unknown attribute {name} of {node.op_type}", (name,), True
 
 
@@ -223,11 +219,8 @@ def attribute(rng: random.Random, model: Any) -> Any:
         return None
     kinds = defs.OpSchema.AttrType
     drawn = (kinds.INT, kinds.FLOAT, kinds.STRING, kinds.INTS, kinds.FLOATS, kinds.STRINGS)
-    known = [
-        each
-        for each in schema.attributes.values()
-        if each.type in drawn and each.name not in _WITHOUT_MEANING
-    ]
+    attributes = schema.attributes.values()
+    known = [a for a in attributes if a.type in drawn and a.name not in _WITHOUT_MEANING]
     if not known:
         return None
     chosen = rng.choice(known)
@@ -241,11 +234,8 @@ def attribute(rng: random.Random, model: Any) -> Any:
         if default == new or default == str(new).encode():
             return None
     node.attribute.append(helper.make_attribute(chosen.name, new))
-    return (
-        f"{chosen.name} = {new} (was {value}) of {node.op_type}",
-        (chosen.name, str(new), *_SHOWN_BY.get(node.op_type, ())),
-        False,
-    )
+    names = (chosen.name, str(new), *_SHOWN_BY.get(node.op_type, ()))
+    return f"{chosen.name} = {new} (was {value}) of {node.op_type}", names, False
 
 
 _WITHOUT_MEANING = ("sorted",)
@@ -301,14 +291,9 @@ def extra_input(rng: random.Random, model: Any) -> Any:
     # The name of the input in the schema of the newest operator set; "" if there is none.
     formals = defs.get_schema(node.op_type).inputs if defs.has(node.op_type) else []
     formal = str(formals[min(index, len(formals) - 1)].name) if formals else ""
-    names = (
-        name,
-        *(word for word in formal.split("_") if len(word) > 3),
-        f"input {index}",
-        f"input {index + 1}",
-        f"{len(node.input)} inputs",
-        "inputs",
-    )
+    words = (word for word in formal.split("_") if len(word) > 3)
+    places = (f"input {index}", f"input {index + 1}", f"{len(node.input)} inputs", "inputs")
+    names = (name, *words, *places)
     return f"input {index} of {node.op_type}, {shape} = {values}", names, False
 
 
@@ -320,11 +305,8 @@ def operator_set(rng: random.Random, model: Any) -> Any:
     imported.version = rng.choice([*range(7, 24), 0, 1, 6, 99])
     if imported.version == old:
         return None
-    return (
-        f"operator set {imported.version} (was {old})",
-        ("operator set", "opset", f" {imported.version} ", model.graph.node[0].op_type),
-        False,
-    )
+    names = ("operator set", "opset", f" {imported.version} ", model.graph.node[0].op_type)
+    return f"operator set {imported.version} (was {old})", names, False
 
 
 @_change

@@ -69,9 +69,8 @@ def drawn(inputs: list[tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
     for shape, kind in inputs:
         name = kind.lower()
         if "float" in name or name in ("f32", "f16"):
-            array = random_.standard_normal(shape).astype(
-                np.float16 if "16" in name else np.float32
-            )
+            dtype = np.float16 if "16" in name else np.float32
+            array = random_.standard_normal(shape).astype(dtype)
         elif name in ("bool", "i1"):
             array = random_.integers(0, 2, shape).astype(np.bool_)
         elif name in ("int32", "int64", "uint32"):
@@ -230,13 +229,8 @@ def option(rng: random.Random, model: Any) -> Any:
         new = rng.choice([n for n in (0, 1, 2, 3, 4, 5, -1, 7, 100) if n != old])
     setattr(owner, name, new)
     kind = type(owner).__name__.removesuffix("T")
-    words = (
-        name,
-        name.removeprefix("fused").removesuffix("Factor"),
-        "options",
-        "windows",
-        "ellipses",
-    )
+    short = name.removeprefix("fused").removesuffix("Factor")
+    words = (name, short, "options", "windows", "ellipses")
     return f"{name} = {new} (was {old}) of {kind}", words, False
 
 

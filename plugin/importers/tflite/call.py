@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ...core.option_fields import Activations
 from ...errors import InputError, Place, SubquantError, UnsupportedError
 from ...numerics.array_functions import beside, convert
 from ...numerics.block_form import BlockForm
@@ -26,42 +25,14 @@ from .operator_record import OperatorRecord
 from .reading.model import Operator, Quantization, Tensor
 from .reading.schema import ACTIVATIONS, PADDINGS, TENSOR_TYPES
 
+if TYPE_CHECKING:  # it imports this module
+    from .graph_evaluator import GraphEvaluator
+
 _WITH_TANH = frozenset(
     ("BIDIRECTIONAL_SEQUENCE_LSTM", "BIDIRECTIONAL_SEQUENCE_RNN", "LSTM", "RNN", "SVDF",
      "UNIDIRECTIONAL_SEQUENCE_LSTM", "UNIDIRECTIONAL_SEQUENCE_RNN")
 )  # fmt: skip
 """The operators whose fused activation function may be TANH; LiteRT ignores TANH in others."""
-
-
-class ModelContext(Protocol):
-    """Interface of a model to its operators: subgraphs and variables."""
-
-    location: Place
-    """The location of errors: the file."""
-
-    activations: Activations
-    """The arithmetic of float operators with integer weights."""
-
-    def run(self, index: int, inputs: Sequence[AnyArray]) -> list[AnyArray]:
-        """Compute a subgraph of the model."""
-
-    def transfer(self, value: AnyArray, source: Tensor, target: Tensor) -> AnyArray:
-        """Return the value of one tensor as the value of another."""
-
-    def variable_tensor(self, variable: str, like: Tensor) -> Tensor:
-        """Return the tensor that defines the quantization parameters of a variable."""
-
-    def inputs_and_outputs(self, index: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        """Return the inputs and the outputs of a subgraph."""
-
-    def materialize(self, value: AnyArray, like: Tensor) -> AnyArray:
-        """Return a value of the program that is written, of the type of a tensor."""
-
-    def read(self, variable: str, like: Tensor) -> AnyArray:
-        """Return the value of a variable, of the type of a tensor."""
-
-    def write(self, variable: str, value: AnyArray) -> None:
-        """Assign a value to a variable."""
 
 
 class _MissingOptionError(InputError, AttributeError):
@@ -89,7 +60,7 @@ class Call(BaseCall[Operand]):
     Args:
         operator: the operator as the file describes it.
         inputs: the operands; None for an optional input that is absent.
-        context: the model.
+        context: the evaluation of the model: its subgraphs and variables.
         record: the record of the options and inputs that the importer reads.
         is_dequantized: operands and results are floats, dequantized by the caller, which also
             clamps results to the fused activation function.
@@ -97,7 +68,7 @@ class Call(BaseCall[Operand]):
 
     operator: Operator
     inputs: Sequence[Operand | None]
-    context: ModelContext
+    context: GraphEvaluator
     record: OperatorRecord
     is_dequantized: bool = False
 

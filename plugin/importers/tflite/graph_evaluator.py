@@ -53,10 +53,7 @@ OnTensor = Callable[[Tensor, AnyArray], None]
 class GraphEvaluator(ABC):
     """Evaluates the subgraphs of a model on arrays or traced values.
 
-    Args:
-        model: the model.
-        options: import options: semantics and activations.
-        operator_scope: returns a context manager that is entered around each operator.
+    `operator_scope` returns a context manager that is entered around each operator.
     """
 
     def __init__(
@@ -82,12 +79,9 @@ class GraphEvaluator(ABC):
     def run(
         self, index: int, inputs: Sequence[AnyArray], on_tensor: OnTensor | None = None
     ) -> list[AnyArray]:
-        """Compute a subgraph.
+        """Compute a subgraph of the model.
 
-        Args:
-            index: the index of the subgraph.
-            inputs: the values of its inputs.
-            on_tensor: called with each tensor that an operator computes, and its value.
+        `on_tensor` is called with each tensor that an operator computes, and its value.
 
         Raises:
             UnsupportedError, InputError: an operator is refused.

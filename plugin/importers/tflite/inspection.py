@@ -82,15 +82,13 @@ def _tensor(tensor: Tensor) -> dict[str, Any]:
     parameters = tensor.quantization
     quantized = None
     if parameters is not None and not tensor.is_float:
+        zero_points = parameters.zero_points
         quantized = {
             "axis": parameters.axis,
             "block_size": parameters.block_size,
             "scales": parameters.scales.size,
             "scale_range": [float(parameters.scales.min()), float(parameters.scales.max())],
-            "zero_point_range": [
-                int(parameters.zero_points.min()),
-                int(parameters.zero_points.max()),
-            ],
+            "zero_point_range": [int(end()) for end in (zero_points.min, zero_points.max)],
         }
     return {
         "name": tensor.name,

@@ -23,12 +23,7 @@ def initial_value(like: Tensor) -> Array:
 
 
 class Interpreter(GraphEvaluator):
-    """Computes a model with NumPy; exact semantics computes in NumPy's floats.
-
-    Args:
-        model: the model.
-        options: import options: semantics and activations.
-    """
+    """Computes a model with NumPy; exact semantics computes in NumPy's floats."""
 
     def __init__(self, model: Model, options: ImportOptions = AS_IN_FILE) -> None:
         super().__init__(model, options)

@@ -77,10 +77,7 @@ UNIDIRECTIONAL_SEQUENCE_RNN:3 UNPACK:6
 class OperatorRecord:
     """Records the options, inputs and fields of an operator that are read.
 
-    Args:
-        operator: the operator as the file describes it.
-        inputs: its inputs; None for an optional input that is absent.
-        place: the location of errors.
+    An optional input that is absent is None. Errors have the location.
     """
 
     def __init__(self, operator: Operator, inputs: Sequence[Any], location: Place) -> None:

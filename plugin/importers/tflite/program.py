@@ -39,7 +39,7 @@ from .input_shapes import (
 )
 from .interpreter import Interpreter, initial_value
 from .operand import ComplexValue, VariableHandle, quantization_parameters
-from .reading.model import ELEMENTS, Model, Operator, Signature, Subgraph, Tensor
+from .reading.model import ELEMENTS, Model, Signature, Subgraph, Tensor
 
 
 def write_module(
@@ -47,10 +47,7 @@ def write_module(
 ) -> ir.Module:
     """Write a module with a function for each signature; the only one is called ``main``.
 
-    Args:
-        model: the model.
-        context: of `subquant.dialects.create_context`.
-        options: import options.
+    The context is one of `subquant.dialects.create_context`.
 
     Raises:
         UnsupportedError, InputError: an operator is refused.
@@ -74,18 +71,14 @@ def write_module(
 
 
 class Program(GraphEvaluator):
-    """Writes the operations of a model's subgraphs.
-
-    Args:
-        model: the model.
-        module: the module that gets functions and globals.
-        options: import options.
-    """
+    """Writes the operations of a model's subgraphs; the module gets functions and globals."""
 
     def __init__(
         self, model: Model, module: ir.Module, options: ImportOptions = AS_IN_FILE
     ) -> None:
-        super().__init__(model, options, _operator_location)
+        super().__init__(
+            model, options, lambda operator: ir.Location.name(str(operator), ir.Location.current)
+        )
         self._module = module
         interpreter = Interpreter(model, options)
         self._initial_values = interpreter.variables
@@ -185,13 +178,7 @@ class Program(GraphEvaluator):
 
 
 class _FunctionWriter:
-    """Writes the function of a signature; a dynamic batch loops over a function for one element.
-
-    Args:
-        program: the program.
-        signature: the signature.
-        name: the name of the function.
-    """
+    """Writes the function of a signature; a dynamic batch loops over a function for one element."""
 
     def __init__(self, program: Program, signature: Signature, name: str) -> None:
         self.program, self.signature, self.name = program, signature, name
@@ -217,9 +204,9 @@ class _FunctionWriter:
                 values, self._body
             ))  # fmt: skip
         _record_unsigned(function, self.arguments, self.results)
-        result_names = [tensor.name for tensor in self.results]
-        if not options.every_tensor:
-            result_names = list(signature.outputs)
+        result_names = list(signature.outputs)
+        if options.every_tensor:
+            result_names = [tensor.name for tensor in self.results]
         argument_names = [signature.inputs[index] for index in self.indices]
         for attribute, names in zip(NAMES_ATTRIBUTES, (argument_names, result_names), strict=True):
             texts = [ir.StringAttr.get(each) for each in names]
@@ -297,10 +284,6 @@ def _symbol(variable: str) -> str:
     return f"variable.{variable}"
 
 
-def _operator_location(operator: Operator) -> ir.Location:
-    return ir.Location.name(str(operator), ir.Location.current)
-
-
 # -- function types -------------------------------------------------------------------------------
 
 
@@ -309,11 +292,10 @@ def _record_unsigned(
 ) -> None:
     """Record the unsigned integers of a signature for the runtime; the module has signless ones."""
     signless = function.attributes["function_type"].value
-    pairs = ((signless.inputs, inputs), (signless.results, results))
-    signature = ir.FunctionType.get(*(
-        [_with_signedness(type_, tensor) for type_, tensor in zip(types, tensors, strict=True)]
-        for types, tensors in pairs
-    ))  # fmt: skip
+    signature = ir.FunctionType.get(
+        list(map(_with_signedness, signless.inputs, inputs)),
+        list(map(_with_signedness, signless.results, results)),
+    )
     if signature != signless:
         function.attributes[SIGNATURE_ATTRIBUTE] = ir.TypeAttr.get(signature)
 

@@ -58,11 +58,8 @@ def interpolation_table(
 ) -> Array:
     """Tabulate a function of 16-bit storage values in 513 int16 entries.
 
-    Each entry is lowered by half of the interpolation's error in the middle of its interval.
-
-    Args:
-        function: of arrays of the dtype of the scales, f32 or f64.
-        input_scale, input_zero_point, output_scale, output_zero_point: quantization parameters.
+    Each entry is lowered by half of the interpolation's error in the middle of its interval. The
+    function is of arrays of the dtype of the scales, f32 or f64.
     """
     kind = np.dtype(type(input_scale)).type
     low, high = (kind(input_scale * (end - input_zero_point)) for end in (-32768, 32767))

@@ -109,13 +109,8 @@ def quantize_f32(
 ) -> AnyArray:
     """Quantize f32 values: the quotient rounded half away from zero, plus the zero point.
 
-    Args:
-        values: f32.
-        scale, zero_point: quantization parameters of the result.
-        low, high: range of its storage type.
-
-    Returns:
-        32-bit integers. A quotient beyond 32 bits, undefined in LiteRT, saturates.
+    `low` and `high` are the range of the storage type. A quotient beyond 32 bits, undefined in
+    LiteRT, saturates. The result has 32-bit integers.
     """
     quotient = values / np.float32(scale)
     # Beyond 2**20, and for NaN, the result is a constant; below, f32 holds every integer exactly.
@@ -152,12 +147,9 @@ def saturating_cast(values: AnyArray, low: int, high: int, dtype: DType) -> AnyA
 def activation_range(
     activation: str, scale: np.float32, zero_point: int, low: int, high: int
 ) -> tuple[int, int]:
-    """Return the range of storage values to which a fused activation clamps.
+    """Return the range of storage values to which a fused activation of the schema clamps.
 
-    Args:
-        activation: an activation function of the schema.
-        scale, zero_point: quantization parameters of the result.
-        low, high: range of its storage type.
+    `low` and `high` are the range of the result's storage type.
     """
 
     def to_storage(value: float) -> int:

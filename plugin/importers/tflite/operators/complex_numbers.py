@@ -74,16 +74,11 @@ def rfft2d(call: Call) -> ComplexValue:
     return ComplexValue(*(component.transpose(*order) for component in spectrum))
 
 
-@importer("REAL")
-def real(call: Call) -> AnyArray:
-    """Import REAL."""
-    return _complex(call).real
-
-
-@importer("IMAG")
-def imaginary(call: Call) -> AnyArray:
-    """Import IMAG."""
-    return _complex(call).imaginary
+@importer("REAL", "IMAG")
+def component(call: Call) -> AnyArray:
+    """Import REAL and IMAG."""
+    value = _complex(call)
+    return value.real if call.operator.name == "REAL" else value.imaginary
 
 
 @importer("COMPLEX_ABS")

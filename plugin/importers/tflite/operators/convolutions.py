@@ -66,11 +66,9 @@ def _conv_2d(call: Call, images: Operand, order: Sequence[int], axis: int, group
         raise call.error(f"has windows of {sizes} in images of {list(images.shape[1:3])}")
 
     def convolve(left: AnyArray, right: AnyArray, fill: float, dtype: type) -> AnyArray:
-        padded = left
         if any(map(any, pads)):
-            padded = np.pad(left, ((0, 0), *pads, (0, 0)), constant_values=fill)
-        right = right.transpose(*order)
-        return convolve_last(padded, right, strides, dilations, groups, dtype)
+            left = np.pad(left, ((0, 0), *pads, (0, 0)), constant_values=fill)
+        return convolve_last(left, right.transpose(*order), strides, dilations, groups, dtype)
 
     if images.is_float and dynamic_range.applies(call, filters):
         return call.activated(dynamic_range.convolve(call, images, filters, bias, convolve))
@@ -163,13 +161,9 @@ def spread_images(
 ) -> AnyArray:
     """Return the images whose convolution by flipped filters is a transposed convolution.
 
-    Args:
-        images: ``[N, ..., C]``.
-        result_sizes: spatial sizes of the result.
-        filter_sizes: spatial sizes of the filters.
-        strides: distances of the images' pixels in the result.
-        cropped: elements dropped at the start of each spatial dimension of the result.
-        fill: the value between and around the pixels.
+    The images are ``[N, ..., C]``, and `fill` is the value between and around their pixels. Each
+    spatial dimension has sizes, a stride, the distance of the images' pixels in the result, and a
+    number of elements that are dropped at the start of the result.
     """
     value = images
     for axis, (result_size, filter_size, stride, crop) in enumerate(

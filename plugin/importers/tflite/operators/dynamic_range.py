@@ -85,10 +85,8 @@ def _quantize_asymmetric(rows: AnyArray) -> tuple[AnyArray, AnyArray]:
 
 def _quantize_rows(call: Call, rows: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Quantize rows ``[M, K]`` as the options say; return storage and scales."""
-    quantize = (
-        _quantize_asymmetric if call.options.asymmetric_quantize_inputs else _quantize_symmetric
-    )
-    return quantize(rows)
+    is_asymmetric = call.options.asymmetric_quantize_inputs
+    return (_quantize_asymmetric if is_asymmetric else _quantize_symmetric)(rows)
 
 
 def multiply_rows(call: Call, rows: AnyArray, weights: Operand) -> AnyArray:

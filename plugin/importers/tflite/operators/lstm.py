@@ -383,9 +383,8 @@ class _IntegerLstm(_Lstm):
             return saturating_cast(total + hidden.zero_point, -128, 127, int8)
         # LiteRT uses the zero point with the opposite sign, twice.
         values = saturating_cast(total - hidden.zero_point, -128, 127, int8)
-        bias = None
-        if call.optional(indices.projection_bias) is not None:
-            bias = call.constant(indices.projection_bias)
+        has_bias = call.optional(indices.projection_bias) is not None
+        bias = call.constant(indices.projection_bias) if has_bias else None
         total = self._accumulate(values, indices.projection, -hidden.zero_point, bias)
         state = call.per_tensor(call.input(indices.state).tensor)
         factor = np.float32(self._scale(indices.projection) * hidden.scale / state.scale)

@@ -109,15 +109,11 @@ def batch_to_space(call: Call) -> AnyArray:
     sizes, rest = operand.shape[1 : 1 + count], operand.shape[1 + count :]
     batch = operand.shape[0] // block_elements
     value = operand.value.reshape((*blocks, batch, *sizes, *rest))
-    order = [count]
-    for axis in range(count):
-        order += [count + 1 + axis, axis]
-    value = value.transpose(*order, *range(2 * count + 1, value.ndim))
+    pairs = [each for axis in range(count) for each in (count + 1 + axis, axis)]
+    value = value.transpose(count, *pairs, *range(2 * count + 1, value.ndim))
     value = value.reshape((batch, *(n * b for n, b in zip(sizes, blocks, strict=True)), *rest))
-    index = [slice(None)]
-    for axis, (low, high) in enumerate(crops, 1):
-        index.append(slice(low, value.shape[axis] - high))
-    return value[tuple(index)]
+    cropped = [slice(low, value.shape[axis] - high) for axis, (low, high) in enumerate(crops, 1)]
+    return value[(slice(None), *cropped)]
 
 
 @importer("MATRIX_DIAG")

@@ -116,8 +116,7 @@ def fill(call: Call) -> AnyArray:
 @importer("ZEROS_LIKE")
 def zeros_like(call: Call) -> AnyArray:
     """Import ZEROS_LIKE; of a quantized tensor, LiteRT writes zeros of its storage."""
-    operand = call.input(0)
-    return np.zeros(operand.shape, operand.value.dtype)
+    return np.zeros(call.input(0).shape, call.input(0).value.dtype)
 
 
 @importer("SHAPE")

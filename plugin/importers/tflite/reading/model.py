@@ -93,13 +93,7 @@ class Operator:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A subgraph: operators in the order of execution.
-
-    Args:
-        index: its position in the model.
-        name: the name in the file, or "".
-        tensors, inputs, outputs, operators: its contents.
-    """
+    """A subgraph: operators in the order of execution; `index` is its position in the model."""
 
     index: int
     name: str
@@ -111,12 +105,9 @@ class Subgraph:
 
 @dataclass(frozen=True)
 class Signature:
-    """A function of the model.
+    """A function of the model, with a name for each input and output of a subgraph, in its order.
 
-    Args:
-        name: the name of the function.
-        subgraph: the index of the subgraph.
-        inputs, outputs: the name of each input and output of the subgraph, in its order.
+    `subgraph` is the index of the subgraph.
     """
 
     name: str
@@ -127,13 +118,9 @@ class Signature:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model.
+    """A model; `file` is the file name, for errors.
 
-    Args:
-        file: the file name, for errors.
-        description: the description in the file.
-        subgraphs: the subgraphs; the first is the main one.
-        signatures: the functions of the model; ``main`` in a file without signatures.
+    The first subgraph is the main one. A file without signatures has the function ``main``.
     """
 
     file: str
@@ -143,11 +130,7 @@ class Model:
 
 
 def read_tflite(data: bytes, file: str = "-") -> Model:
-    """Read a model.
-
-    Args:
-        data: the contents of the file.
-        file: the file name, for errors.
+    """Read a model from the contents of a file; errors have the file name.
 
     Raises:
         InputError: the file is damaged, or contradicts itself.

@@ -126,12 +126,7 @@ class Tensor:
 
 
 class TensorReader:
-    """Reads the tensors of a model.
-
-    Args:
-        reader: the flatbuffer.
-        buffers: the buffers of the model.
-    """
+    """Reads the tensors of a model."""
 
     def __init__(self, reader: Reader, buffers: tuple[schema.BufferTable, ...]) -> None:
         self.reader, self.buffers = reader, buffers
@@ -141,10 +136,7 @@ class TensorReader:
     ) -> Tensor:
         """Read a tensor.
 
-        Args:
-            index: its position in the subgraph.
-            table: the tensor's table.
-            tables: all tensors of the subgraph; some hold the scales of others.
+        `tables` are all tensors of the subgraph; some hold the scales of others.
 
         Raises:
             InputError, UnsupportedError: with the number and name of the tensor.
