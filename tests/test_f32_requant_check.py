@@ -40,13 +40,13 @@ def rounded(numbers):
     return np.clip(np.rint(numbers), LOW, HIGH).astype(np.int64)
 
 
-def line(slope, offset, sign_offset, bound, tie_tolerance):
+def line(slope, offset, sign_offset, bound, fallback_tolerance):
     """A requantization with the nearest floats."""
     sign_offset = None if sign_offset is None else np.array(sign_offset)
     x_range = np.array(-bound), np.array(bound)
     clamp = LOW, HIGH
     requant = F32Requant.of(
-        np.array(slope), np.array(offset), sign_offset, clamp, x_range, tie_tolerance
+        np.array(slope), np.array(offset), sign_offset, clamp, x_range, fallback_tolerance
     )
     assert requant is not None
     return requant

@@ -136,6 +136,7 @@ def create_archive(path: str | os.PathLike[str]) -> Iterator[ArchiveWriter]:
 
 
 def _metadata_of(name: str, array: Array) -> bytes:
+    """Return an entry's metadata: JSON with dtype and shape."""
     dtype = array.dtype
     if DTYPES.get(dtype.name) != dtype:
         raise InputError(

@@ -26,7 +26,7 @@ _PRESERVES_NAN = "SignedZeroInfNanPreserve"
 
 
 def forbid_inexact_floats(ir: Any, module: Any) -> None:
-    """Decorate float operations with ``NoContraction``, and entry points to preserve NaN.
+    """Decorate floats with ``NoContraction``, entry points with ``SignedZeroInfNanPreserve``.
 
     The module is in the SPIR-V dialect; `ir` is IREE's bindings.
     """

@@ -188,7 +188,7 @@ def _emit_function(kernel: Kernel, arguments: list[Value]) -> None:
 
 
 def items_per_workgroup(items: int, macs: int, calls: int = 1) -> int:
-    """Return a workgroup's items: there are at most 15 workgroups, or 128 and more.
+    """Return a workgroup's items: at most 15 workgroups or at least 128, as IREE reserves 8.
 
     There are `MAX_LARGE_WORKGROUPS` or fewer, or `_MIN_SMALL_WORKGROUPS` or more of them.
 

@@ -91,7 +91,7 @@ def check_monotone(case: MonotoneCase) -> tuple[str, bool]:
     x = (accumulators + line.added).astype(np.float64)
     real = line.slope * x + line.offset + np.where(x < 0, -line.sign_offset, line.sign_offset)
     expected = np.clip(np.rint(real), line.low, line.high).astype(np.int64)
-    is_far = np.abs(real - np.floor(real) - 0.5) > line.tie_tolerance * (1 + 2.0**-20)
+    is_far = np.abs(real - np.floor(real) - 0.5) > line.fallback_tolerance * (1 + 2.0**-20)
     is_wrong = (((results - expected) % 256) != 0) & is_far & inside
     if not is_wrong.any():
         return "", True

@@ -179,7 +179,7 @@ class _Workgroup:
         self.output.write_group(own, pixels, first, row, pixel, position.tile)
 
     def _copy_padded(self, position: AmxUnit) -> None:
-        """Copy the padded rows of a block to workgroup memory."""
+        """Copy the padded rows of a block to scratch memory."""
         gemm, pad_copy = self.gemm, self.gemm.pad_copy
         assert pad_copy is not None
         *_, width, channels = pad_copy.padded_shape

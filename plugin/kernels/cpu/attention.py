@@ -95,7 +95,7 @@ class AttentionKernel:
 
     @staticmethod
     def fits_scratch(rows: int, lanes: int) -> bool:
-        """True if the smallest block of keys fits the workgroup memory."""
+        """True if the smallest block of keys fits scratch memory."""
         return _keys_per_block(rows, lanes) is not None
 
     @property

@@ -15,7 +15,7 @@ from ..pack.packed_weight import Tiles
 from .pad_copy import PadCopyKernel
 
 MAX_PADDED_BYTES = 16 << 10
-"""Padded rows in workgroup memory stay in the L1 cache beside the weight up to this size.
+"""Padded rows in scratch memory stay in the L1 cache beside the weight up to this size.
 
 IREE gives a workgroup 32 KiB.
 """
@@ -30,7 +30,7 @@ class ConvGemm:
         target: the instruction set; AMX kernels use its vectors where a process has no AMX tiles.
         geometry: output pixels, and the input pixels that they read.
         channels: C, a multiple of the k-pack.
-        pad_copy: copies padded rows to workgroup memory; None where the activations in memory have
+        pad_copy: copies padded rows to scratch memory; None where the activations in memory have
             their padding.
     """
 
@@ -50,11 +50,11 @@ class ConvGemm:
 
     @property
     def fits_scratch(self) -> bool:
-        """True if the padded rows of an output row fit workgroup memory."""
+        """True if the padded rows of an output row fit scratch memory."""
         return self.padded_bytes(1) <= MAX_PADDED_BYTES
 
     def padded_bytes(self, output_rows: int) -> int:
-        """The workgroup memory for the padded rows that some output rows read."""
+        """The scratch memory for the padded rows that some output rows read."""
         if self.pad_copy is None:
             return 0
         *_, width, channels = self.pad_copy.padded_shape

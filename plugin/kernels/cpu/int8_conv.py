@@ -14,7 +14,7 @@ are biased by +128, and ``-128 * sum(w)`` is folded into the initial accumulator
 Loop nest of a workgroup, which has a weight tile of NR columns and a range of register tiles of MR
 output pixels (`Int8ConvTile`):
 
-* Padding: the padded rows that a block of output rows reads are copied to workgroup memory first,
+* Padding: the padded rows that a block of output rows reads are copied to scratch memory first,
   or vertical padding is skipped: then the initial accumulators include the products of the skipped
   taps, for each number of skipped rows.
 * Panels: where multiplicands are i16, the weight tile is widened once (`WidenedPanels`). If it has
@@ -292,7 +292,7 @@ class _Workgroup:
 
 
 class _PaddedRows:
-    """The padded rows of a block of output rows, as multiplicands in workgroup memory.
+    """The padded rows of a block of output rows, as multiplicands in scratch memory.
 
     Attributes:
         k_packs: the memory as k-packs.

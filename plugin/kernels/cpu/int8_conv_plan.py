@@ -229,7 +229,7 @@ class Int8ConvPlan(ConvGemm):
 
     @property
     def converts_to_scratch(self) -> bool:
-        """True if the multiplicands of a register tile are written to workgroup memory.
+        """True if the multiplicands of a register tile are written to scratch memory.
 
         Only those of 1x1 filters: pixels of larger filters share them, and are apart in memory.
         """

@@ -4,7 +4,7 @@ The result is NHWC, flattened, as i8 or as multiplicands (`InstructionSet.multip
 takes three passes over memory for this: it fills the result, copies each image row, and widens it.
 (With AVX2 that takes twenty times as long where the number of pixels is no power of two.)
 
-Convolution kernels that copy rows to workgroup memory use the methods for single rows.
+Convolution kernels that copy rows to scratch memory use the methods for single rows.
 """
 
 from __future__ import annotations

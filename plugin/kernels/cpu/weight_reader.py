@@ -1,7 +1,7 @@
 """Loads of packed weights in kernels: integers, scales, zero points and offsets of blocks.
 
 Extracting integers from bit fields in registers (`UnpackedStep`) takes as long as multiplying them.
-So a kernel of many rows of M first unpacks a panel, part of K of some tiles, to workgroup memory as
+So a kernel of many rows of M first unpacks a panel, part of K of some tiles, to scratch memory as
 bytes with f32 scales and offsets (`UnpackedPanel`). It fits the L1 cache, and all rows read it.
 
 ``docs/performance/kernels.md`` has times with and without panels.

@@ -67,7 +67,7 @@ class FastPathCheck:
     isa: InstructionSet
     needs_fallback: Sequence[bool] = ()
     distances: list[ArrayLike] = field(default_factory=list)
-    tie_tolerance: float = 0.0
+    fallback_tolerance: float = 0.0
     is_exact: Array = field(default_factory=lambda: np.ones(1, bool))
     has_estimates: bool = False
 
@@ -95,7 +95,7 @@ class FastPathCheck:
             rounded.append(isa.round_to_i32(real))
             if needs_fallback and not requant.is_exact.all():
                 self.distances.append(isa.distance_to_integer(real))
-        self.tie_tolerance = max(self.tie_tolerance, requant.tie_tolerance)
+        self.fallback_tolerance = max(self.fallback_tolerance, requant.fallback_tolerance)
         self.has_estimates = True
         self.is_exact = self.is_exact & requant.is_exact
         return rounded
@@ -105,7 +105,7 @@ class FastPathCheck:
         if not self.distances:
             return None
         greatest = self.isa.max_magnitude(self.distances)
-        limit = form.known(np.full(1, 0.5 - self.tie_tolerance, np.float32), F32)
+        limit = form.known(np.full(1, 0.5 - self.fallback_tolerance, np.float32), F32)
         return reduce_lanes("or", greatest >= limit)
 
 
@@ -221,7 +221,7 @@ class F32Epilogue:
         if key in self._requants:
             return self._requants[key]
         requantized, requant = self.exact.requantizations[op], None
-        tolerance, storage = self._tie_tolerance(requantized), requantized.storage
+        tolerance, storage = self._fallback_tolerance(requantized), requantized.storage
         if tolerance is not None:
             (term,) = requantized.terms
             clamp, bound = (storage.minimum, storage.maximum), min(term.bound, (1 << 31) - 1)
@@ -243,7 +243,7 @@ class F32Epilogue:
         self._requants[key] = requant
         return requant
 
-    def _tie_tolerance(self, requantized: RequantizedSum) -> float | None:
+    def _fallback_tolerance(self, requantized: RequantizedSum) -> float | None:
         """The ``e`` of the module's text; None if there is no estimate."""
         is_8_bit = requantized.storage.width <= U8.bits
         if self.match.integer_only or len(requantized.terms) > 1 or not is_8_bit:
@@ -308,7 +308,7 @@ class F32Epilogue:
         reach = 1 + max(float(np.abs(limit - monotone.offset).max()) for limit in clamp)
         greatest = 1 + max(map(abs, clamp))
         parts = 3 * reach + 2 * greatest + float(np.abs(monotone.offset).max())
-        tolerance = parts * 2.0**-24 + 2.0**-20 + monotone.tie_tolerance
+        tolerance = parts * 2.0**-24 + 2.0**-20 + monotone.fallback_tolerance
         sign_offset = monotone.sign_offset if monotone.sign_offset.any() else None
         requant = F32Requant.of(
             monotone.slope, monotone.offset, sign_offset, clamp, x_range, tolerance

@@ -34,7 +34,7 @@ import numpy as np
 
 from ...numerics.element_types import Array
 
-_MAX_TIE_TOLERANCE = 2.0**-7
+_MAX_FALLBACK_TOLERANCE = 2.0**-7
 """With a larger tolerance the exact operations would run too often."""
 _SLOPES_PER_SIDE = 2
 """Floats that are tried on each side of the nearest slope."""
@@ -74,7 +74,7 @@ class F32Requant:
     high: int
     min_x: Array
     max_x: Array
-    tie_tolerance: float
+    fallback_tolerance: float
     f32_slope: Array
     f32_offset: Array
     f32_sign_offset: Array | None
@@ -88,7 +88,7 @@ class F32Requant:
         sign_offset: Array | None,
         clamp: tuple[int, int],
         x_range: tuple[Array, Array],
-        tie_tolerance: float,
+        fallback_tolerance: float,
     ) -> F32Requant | None:
         """Return the estimate with the nearest floats; None if it is too coarse to pay.
 
@@ -97,13 +97,20 @@ class F32Requant:
             clamp: the least and the greatest result.
             x_range: the least and the greatest ``x``.
         """
-        if not tie_tolerance <= _MAX_TIE_TOLERANCE:
+        if not fallback_tolerance <= _MAX_FALLBACK_TOLERANCE:
             return None
         slope, offset = np.asarray(slope, np.float64), np.asarray(offset, np.float64)
         nearest = slope.astype(np.float32), offset.astype(np.float32)
         f32_sign_offset = None if sign_offset is None else sign_offset.astype(np.float32)
         return cls(
-            slope, offset, sign_offset, *clamp, *x_range, tie_tolerance, *nearest, f32_sign_offset
+            slope,
+            offset,
+            sign_offset,
+            *clamp,
+            *x_range,
+            fallback_tolerance,
+            *nearest,
+            f32_sign_offset,
         )
 
     @property
@@ -220,7 +227,7 @@ class F32Requant:
         The list is equally long for each N; None if it is too long.
         """
         # The other floats differ from the line by this much more.
-        tolerance = self.tie_tolerance + self.reach * _SLOPES_PER_SIDE * 2.0**-23
+        tolerance = self.fallback_tolerance + self.reach * _SLOPES_PER_SIDE * 2.0**-23
         tolerance += _MAX_OFFSET_SHIFT + float(np.abs(self.offset).max()) * 2.0**-23
         radius = tolerance / self.slope + 2.0**-10  # more than the error of f64
         integers_per_tie = int(2 * radius.max()) + 1

@@ -44,7 +44,7 @@ from .requant_domain import Analysis
 from .requant_piece import NotMonotone, Piece
 
 _MAX_PIECES = 8
-_TIE_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
+_FALLBACK_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Values of ``e`` that are tried: a second rounding moves ties."""
 _MAX_ACCUMULATORS_PER_EVALUATION = 1 << 16
 """Larger batches need more memory and are not faster."""
@@ -78,7 +78,7 @@ class MonotoneRequant:
     low: int
     high: int
     bounds: Array
-    tie_tolerance: float = 0.0
+    fallback_tolerance: float = 0.0
 
 
 def monotone_requant(
@@ -110,15 +110,15 @@ def monotone_requant(
         return None
     proved = _proved_tolerance(pieces, line)
     if proved is not None:
-        return replace(line, tie_tolerance=proved)
+        return replace(line, fallback_tolerance=proved)
 
     def steps_of(accumulators: Array) -> Array:
         steps = np.asarray(evaluate(accumulators)).astype(np.int64)
         return steps if line.low < 0 else steps & 255
 
-    for tolerance in _TIE_TOLERANCES:
+    for tolerance in _FALLBACK_TOLERANCES:
         if _follows_line(line, tolerance, steps_of):
-            return replace(line, tie_tolerance=tolerance)
+            return replace(line, fallback_tolerance=tolerance)
     return None
 
 
@@ -163,7 +163,7 @@ def _fitted_line(pieces: Pieces, bounds: Array) -> MonotoneRequant | None:
 
 
 def _proved_tolerance(pieces: Pieces, line: MonotoneRequant) -> float | None:
-    """The tie tolerance that follows from the analysis alone; None if there is none.
+    """The fallback tolerance that follows from the analysis alone; None if there is none.
 
     Where no bound clips it, each piece is ``floor(y)``, and f64 gives ``y`` up to `Piece.error` and
     one part in ``2**46``: each operation misses one in ``2**53`` of its terms. A clipped piece is
@@ -187,7 +187,7 @@ def _proved_tolerance(pieces: Pieces, line: MonotoneRequant) -> float | None:
             ends.append((middle, value))
         if ((signs[0] != signs[1]) & (line.sign_offset != 0)).any():
             return None
-    tolerance = next((each for each in _TIE_TOLERANCES if error <= each), None)
+    tolerance = next((each for each in _FALLBACK_TOLERANCES if error <= each), None)
     if tolerance is None:
         return None
     for middle, value in ends:

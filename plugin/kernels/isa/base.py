@@ -62,10 +62,10 @@ class Accumulator:
 
 
 def round_half_even(reals: ArrayLike) -> tuple[ArrayLike, ArrayLike]:
-    """Round floats below 2**22 half to even by adding 1.5 * 2**23: to i32, and to floats.
+    """Round floats below 2**22 half to even by + 1.5 * 2**23 (``roundeven``: 30 operations).
 
     The addition rounds to the unit in the last place, so that the lowest bits of the sum are the
-    integer. IREE expands ``math.roundeven`` to 30 operations.
+    integer. IREE expands ``math.roundeven`` to 30 operations. Results are i32, and floats.
     """
     shifted = reals + _ROUNDING_SHIFT
     return bits_of(shifted, I32) - int(_ROUNDING_SHIFT.view(np.int32)), shifted - _ROUNDING_SHIFT

@@ -107,7 +107,7 @@ class _Int8Call:
         if not kernel.can_convert_activations:
             kernel = replace(kernel, converts_activations=False)
         if geometry.output_rows > 1 and self._needs_copy(channel_padding):
-            kernel = self._with_pad_copy(kernel, channel_padding)
+            kernel = self._with_fused_padding(kernel, channel_padding)
         vertical, _ = match.axes()
         skipped = None
         if is_invariant(match.weight, kernels.module_globals) and kernel.can_skip_padding(vertical):
@@ -183,7 +183,7 @@ class _Int8Call:
         workgroups = workgroups_per_tile(kernel.equivalent_macs, halo_macs=kernel.halo_macs)
         kernel = replace(kernel, workgroups=workgroups)
         if not kernel.fits_scratch:
-            return MatchFailure("its image rows do not fit the scratch memory of a workgroup")
+            return MatchFailure("its image rows do not fit scratch memory")
         kernel = replace(kernel, epilogue=self.epilogue)
         weight = match.packed_source()
         taps = weight.depthwise(
@@ -232,7 +232,7 @@ class _Int8Call:
 
     # -- activations -------------------------------------------------------------------------------
 
-    def _with_pad_copy(self, kernel: Int8Conv, channel_padding: int) -> Int8Conv:
+    def _with_fused_padding(self, kernel: Int8Conv, channel_padding: int) -> Int8Conv:
         """Let the kernel pad the image rows that it reads, if that takes less time than a copy."""
         pad_copy = self._pad_copy(channel_padding, is_converted=True)
         geometry, vertical = kernel.geometry, pad_copy.vertical

@@ -32,7 +32,7 @@ _MAX_DENSE_GROUPS = 8
 """Up to this number of groups, a weight with zeros for the other groups costs the least."""
 _MIN_SLICE_LANES, _MAX_K_PACK = 16, 4
 """A slice has whole vectors of any instruction set, and whole k-packs."""
-_AMX_SPEEDUP = 8
+_MAX_AMX_CHANNEL_SLICES = 8
 """AMX multiplies all groups of a slice; it is faster than vectors up to this number of slices.
 
 Both take as long for eight groups of 16 channels.
@@ -279,7 +279,10 @@ class Int8Match:
         if not target.has_amx_tiles or self.is_depthwise:
             return False
         m = self.geometry().output_pixels
-        return m >= _MIN_AMX_ROWS and self.vectors_and_channel_slices(target)[1] <= _AMX_SPEEDUP
+        return (
+            m >= _MIN_AMX_ROWS
+            and self.vectors_and_channel_slices(target)[1] <= _MAX_AMX_CHANNEL_SLICES
+        )
 
     def vectors_and_channel_slices(self, target: InstructionSet) -> tuple[int, int]:
         """Return NR in vectors, and the number of slices of the channels.
