@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
+
+from onnx_models import OPSET, model
 
 Array = np.ndarray[Any, Any]
-
-OPSET = 21
 
 
 class Network:
@@ -53,15 +53,8 @@ class Network:
     def model(
         self, inputs: dict[str, tuple[str, tuple[int, ...]]], *outputs: str
     ) -> onnx.ModelProto:
-        ends = [
-            helper.make_tensor_value_info(name, getattr(TensorProto, type_), shape)
-            for name, (type_, shape) in inputs.items()
-        ]
-        results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
-        tensors = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
-        graph = helper.make_graph(self.nodes, "network", ends, results, tensors)
-        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
-        return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        results = dict.fromkeys(outputs, "FLOAT")
+        return model(self.nodes, inputs, results, self.constants, self.opset)
 
 
 def _normalized(net: Network, x: str, channels: int) -> str:

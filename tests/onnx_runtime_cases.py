@@ -13,20 +13,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import plain
-from onnx_runtime import DeviceShare
-from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.reader import read_onnx
+from onnx_models import computed, end, model, node, plain
+from onnx_runtime import DeviceShare, run_onnx_runtime
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
-
-onnxruntime.set_default_logger_severity(4)
 
 
 @dataclass(frozen=True)
@@ -44,8 +38,7 @@ class Case:
     @functools.cached_property
     def expected(self) -> list[Array]:
         """The results of ONNX Runtime."""
-        session = onnxruntime.InferenceSession(self.model.SerializeToString())
-        return [np.asarray(each) for each in session.run(None, dict(self.arguments))]
+        return run_onnx_runtime(self.model, self.arguments)
 
     @functools.cached_property
     def typed(self) -> onnx.ModelProto:
@@ -53,16 +46,12 @@ class Case:
         result = onnx.ModelProto()
         result.CopyFrom(self.model)
         for output, value in zip(result.graph.output, self.expected, strict=True):
-            type_ = helper.np_dtype_to_tensor_dtype(value.dtype)
-            output.CopyFrom(helper.make_tensor_value_info(output.name, type_, value.shape))
+            output.CopyFrom(end(output.name, value))
         return result
 
     def check_numpy(self, tolerance: float) -> None:
         """Compare what NumPy computes."""
-        model = read_onnx(self.typed.SerializeToString())
-        feeds = {each.name: plain(self.arguments[each.name]) for each in model.inputs}
-        with np.errstate(all="ignore"):
-            self.compare(Interpreter(model).run(feeds), tolerance)
+        self.compare(computed(self.typed, None, *map(plain, self.arguments.values())), tolerance)
 
     def compare(self, results: Sequence[Any], tolerance: float) -> None:
         """Compare results with those of ONNX Runtime."""
@@ -99,27 +88,14 @@ def case(
         opset: of ONNX's own domain.
         attributes: of the node.
     """
-    domain, _, name = operator.rpartition(".")
     names = ["" if value is None else f"x{n}" for n, value in enumerate(inputs)]
+    arguments = {f"x{n}": np.asarray(each) for n, each in enumerate(inputs) if each is not None}
+    fixed = {f"x{n}": arguments.pop(f"x{n}") for n in constants if f"x{n}" in arguments}
     results = [f"y{n}" for n in range(outputs)]
-    node = helper.make_node(name, names, results, domain=domain, **attributes)
-    arguments, values, tensors = {}, [], []
-    for number, (own, value) in enumerate(zip(names, inputs, strict=True)):
-        if value is None:
-            continue
-        array = np.asarray(value)
-        if number in constants:
-            tensors.append(numpy_helper.from_array(array, own))
-            continue
-        arguments[own] = array
-        type_ = helper.np_dtype_to_tensor_dtype(array.dtype)
-        values.append(helper.make_tensor_value_info(own, type_, array.shape))
-    untyped = [helper.make_empty_tensor_value_info(each) for each in results]
-    graph = helper.make_graph([node], "graph", values, untyped, tensors)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("ai.onnx.ml", 4)]
-    if domain == "com.microsoft":
-        opsets.append(helper.make_opsetid(domain, 1))
-    return Case(helper.make_model(graph, opset_imports=opsets, ir_version=10), arguments)
+    nodes = [node(operator, names, results, **attributes)]
+    proto = model(nodes, arguments, dict.fromkeys(results), fixed, opset)
+    proto.opset_import.add(domain="ai.onnx.ml", version=4)
+    return Case(proto, arguments)
 
 
 class Cases:
@@ -146,7 +122,7 @@ class Cases:
 
         @ON_DEVICES
         @pytest.mark.parametrize("name", self._share.names)
-        def test_devices(name: str, device_name: str, device: Device) -> None:
+        def test_devices(name: str, device: Device) -> None:
             self.check_device(name, device)
 
         return test_numpy, test_devices

@@ -17,6 +17,9 @@ import numpy as np
 import onnx
 from onnx import defs, helper, numpy_helper
 
+from onnx_models import end
+from onnx_runtime import run_onnx_runtime
+
 Array = np.ndarray[Any, Any]
 
 OLDEST = 7
@@ -90,8 +93,7 @@ def at_version(case: VersionCase, version: int) -> onnx.ModelProto | None:
         if name in case.constants:
             constants.append(numpy_helper.from_array(array, name))
         else:
-            type_ = helper.np_dtype_to_tensor_dtype(array.dtype)
-            inputs.append(helper.make_tensor_value_info(name, type_, array.shape))
+            inputs.append(end(name, array))
     while names and not names[-1]:
         names.pop()
     required = [n for n, each in schema.attributes.items() if each.required]
@@ -111,25 +113,13 @@ def at_version(case: VersionCase, version: int) -> onnx.ModelProto | None:
 
 def feeds_of(case: VersionCase, model: onnx.ModelProto) -> dict[str, Array]:
     """Return the arguments of a model of a case."""
-    feeds = {}
-    for each in model.graph.input:
-        array = case.inputs[each.name]
-        assert array is not None
-        feeds[each.name] = array
-    return feeds
+    return {each.name: np.asarray(case.inputs[each.name]) for each in model.graph.input}
 
 
 def expected(model: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array] | None:
     """Return the results by ONNX Runtime, or else by the reference evaluator; None by neither."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-        return [np.asarray(each) for each in session.run(None, dict(feeds))]
+        return run_onnx_runtime(model, feeds)
     except Exception:  # it has no kernel for the version or type
         pass
     from onnx.reference import ReferenceEvaluator

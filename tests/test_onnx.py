@@ -23,7 +23,6 @@ from onnx_runtime import DeviceShare
 from subquant.cli import main
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.importers.onnx import Interpreter
 from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
@@ -60,11 +59,8 @@ def assert_results(results: list[Any], expected: list[Any]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_numpy_computes_what_onnx_says(name: str) -> None:
     case = quantizing_tests()[name]
-    actual = read_onnx(case.model.SerializeToString())
     for inputs, expected in case.data_sets:
-        feeds = {each.name: plain(a) for each, a in zip(actual.inputs, inputs, strict=True)}
-        with np.errstate(all="ignore"):
-            assert_results(Interpreter(actual).run(feeds), expected)
+        assert_results(computed(case.model, None, *map(plain, inputs)), expected)
 
 
 ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
@@ -72,7 +68,7 @@ ON_DEVICE = DeviceShare(NAMES, 5, lambda name: quantizing_tests()[name].model)
 
 @ON_DEVICES
 @pytest.mark.parametrize("name", ON_DEVICE.names)
-def test_devices_compute_what_onnx_says(name: str, device_name: str, device: Device) -> None:
+def test_devices_compute_what_onnx_says(name: str, device: Device) -> None:
     for inputs, expected in quantizing_tests()[name].data_sets:
         assert_results(ON_DEVICE.results(name, device, map(plain, inputs)), expected)
 
@@ -251,9 +247,7 @@ def test_damage_is_an_error_or_another_model() -> None:
 @pytest.mark.parametrize("depth", [64, 75], ids=["whole", "ragged"])
 @ON_DEVICES
 @pytest.mark.share(6)
-def test_matmul_nbits(
-    bits: int, zero_points: str, depth: int, device_name: str, device: Device
-) -> None:
+def test_matmul_nbits(bits: int, zero_points: str, depth: int, device: Device) -> None:
     """Against f64: sums of `depth` products of f32, whose reals are exact within one rounding."""
     rng = np.random.default_rng(bits)
     features, size = 24, 32
@@ -294,50 +288,37 @@ def packed(codes: Any, bits: int) -> Any:
     return (padded << (bits * np.arange(count))).sum(-1).astype(np.uint8)
 
 
+def four_bits(*more: str) -> onnx.ModelProto:
+    """A MatMulNBits of zeros, with further inputs."""
+    constants = {"b": np.zeros((8, 2, 16), np.uint8), "s": np.ones((8, 2), np.float32),
+                 "g": np.zeros(64, np.int32)}  # fmt: skip
+    nodes = [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s", *more], ["y"], K=64, N=8, bits=4,
+                  block_size=32)]  # fmt: skip
+    return model(nodes, {"x": ("FLOAT", (1, 64))}, {"y": ("FLOAT", (1, 8))}, constants)
+
+
 def test_the_packed_weight_is_a_block_contraction() -> None:
     """The fusion finds its dequantization, with 4 bits of storage."""
-    proto = model(
-        [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s"], ["y"], K=64, N=8, bits=4,
-              block_size=32)],
-        {"x": ("FLOAT", (1, 64))}, {"y": ("FLOAT", (1, 8))},
-        {"b": np.zeros((8, 2, 16), np.uint8), "s": np.ones((8, 2), np.float32)},
-    )  # fmt: skip
-    text = text_of(proto)
+    text = text_of(four_bits())
     assert "subquant.dequantize" in text
     assert "tensor<8x64xi4>" in text
 
 
 def test_an_order_of_rows_is_refused_by_name() -> None:
-    proto = model(
-        [node(f"{MICROSOFT}.MatMulNBits", ["x", "b", "s", "", "g"], ["y"], K=64, N=8, bits=4,
-              block_size=32)],
-        {"x": ("FLOAT", (1, 64))}, {"y": ("FLOAT", (1, 8))},
-        {"b": np.zeros((8, 2, 16), np.uint8), "s": np.ones((8, 2), np.float32),
-         "g": np.zeros(64, np.int32)},
-    )  # fmt: skip
     with pytest.raises(UnsupportedError, match="has tensor 'g' as g_idx"):
-        text_of(proto)
+        text_of(four_bits("", "g"))
 
 
 def test_inspect_lists_nodes_and_what_would_be_refused(in_temporary_folder: Path) -> None:
-    from onnx import TensorProto, helper
-
     nodes = [
-        helper.make_node("Relu", ["x"], ["a"]),
-        helper.make_node("MatMulInteger", ["b", "c"], ["d"]),
-        helper.make_node("RandomUniformLike", ["a"], ["e"]),
+        node("Relu", ["x"], ["a"]),
+        node("MatMulInteger", ["b", "c"], ["d"]),
+        onnx.helper.make_node("RandomUniformLike", ["a"], ["e"]),
     ]
-    floats, integers = TensorProto.FLOAT, TensorProto.UINT8
-    graph = helper.make_graph(
-        nodes, "g",
-        [helper.make_tensor_value_info("x", floats, [2, 3]),
-         helper.make_tensor_value_info("b", integers, [2, 3]),
-         helper.make_tensor_value_info("c", integers, [3, 4])],
-        [helper.make_tensor_value_info("d", TensorProto.INT32, [2, 4]),
-         helper.make_tensor_value_info("a", floats, [2, 3])],
-    )  # fmt: skip
-    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    Path("m.onnx").write_bytes(data.SerializeToString())
+    floats = ("FLOAT", [2, 3])
+    inputs = {"x": floats, "b": ("UINT8", [2, 3]), "c": ("UINT8", [3, 4])}
+    proto = model(nodes, inputs, {"d": ("INT32", [2, 4]), "a": floats}, {}, 13)
+    Path("m.onnx").write_bytes(proto.SerializeToString())
     shown = CliRunner().invoke(main, ["inspect", "m.onnx", "--json"])
     assert shown.exit_code == 0, shown.output
     actual = json.loads(shown.stdout)

@@ -50,10 +50,10 @@ def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
 
 
 def remarks_of(proto: onnx.ModelProto) -> list[str]:
+    """Return the remarks about the model's nodes, without those of passes."""
     actual: list[Remark] = []
     options = CompileOptions(explain=True)
     compile_to_bytes(proto.SerializeToString(), options, emit="mlir", on_remark=actual.append)
-    """Return the remarks about the model's nodes, without those of passes."""
     node_remarks = [str(remark).partition("remark: ")[2] for remark in actual]
     return [
         remark for remark in node_remarks if "nodes with" in remark or remark.startswith("node ")

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import OPSET, computed, node, node_tests, plain
+from onnx_models import computed, end, model, node, node_tests, plain, text_of
 from subquant.errors import InputError, SubquantError, UnsupportedError
-from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
@@ -23,31 +21,9 @@ def graph(
     nodes: list[Any], inputs: list[str], outputs: list[str], constants: dict[str, Array]
 ) -> Any:
     """Return a graph of a node, whose inputs and results have no types."""
-    ends = [[helper.make_empty_tensor_value_info(name) for name in names]
-            for names in (inputs, outputs)]  # fmt: skip
+    ends = [[end(name, None) for name in names] for names in (inputs, outputs)]
     tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
     return helper.make_graph(nodes, "inner", *ends, tensors)
-
-
-def whole(
-    nodes: list[Any],
-    inputs: dict[str, tuple[str, Any]],
-    outputs: dict[str, str],
-    constants: dict[str, Array],
-    opset: int = OPSET,
-) -> onnx.ModelProto:
-    ends = [
-        helper.make_tensor_value_info(name, getattr(TensorProto, type_), shape)
-        for name, (type_, shape) in inputs.items()
-    ]
-    results = [
-        helper.make_tensor_value_info(name, getattr(TensorProto, type_), None)
-        for name, type_ in outputs.items()
-    ]
-    tensors = [numpy_helper.from_array(array, name) for name, array in constants.items()]
-    graph_proto = helper.make_graph(nodes, "graph", ends, results, tensors)
-    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph_proto, opset_imports=opsets, ir_version=10)
 
 
 RNG = np.random.default_rng(0)
@@ -85,11 +61,11 @@ def branches(condition: str) -> onnx.ModelProto:
         constants["known"] = np.array(True)
     else:
         inputs[condition] = ("BOOL", ())
-    return whole(nodes, inputs, {"y": "UINT8"}, constants)
+    return model(nodes, inputs, {"y": "UINT8"}, constants)
 
 
 @ON_DEVICES
-def test_a_branch(device_name: str, device: Device) -> None:
+def test_a_branch(device: Device) -> None:
     for condition, expected in ((True, step(X)), (False, X)):
         (actual,) = computed(branches("c"), device, X, np.array(condition))
         np.testing.assert_array_equal(actual, expected)
@@ -99,8 +75,6 @@ def test_a_branch_that_is_known() -> None:
     """The known branch is the only one that is written, and its result stays integers."""
     proto = branches("known")
     np.testing.assert_array_equal(computed(proto, None, X)[0], step(X))
-    from onnx_models import text_of
-
     assert "stablehlo.if" not in text_of(proto)
     assert "stablehlo.if" in text_of(branches("c"))
 
@@ -117,7 +91,7 @@ def looped(trips: str, condition: str, inputs: dict[str, tuple[str, Any]], scan:
     inputs = {"x": ("UINT8", (3, 6)), **inputs}
     constants = {**CONSTANTS, "three": np.array(3, np.int64), "true": np.array(True)}
     types = {"y": "UINT8", "all": "FLOAT"}
-    return whole(loop_nodes, inputs, {name: types[name] for name in last}, constants)
+    return model(loop_nodes, inputs, {name: types[name] for name in last}, constants)
 
 
 def repeated(count: int) -> list[Array]:
@@ -128,13 +102,13 @@ def repeated(count: int) -> list[Array]:
 
 
 @ON_DEVICES
-def test_a_loop_with_a_count(device_name: str, device: Device) -> None:
+def test_a_loop_with_a_count(device: Device) -> None:
     (actual,) = computed(looped("three", "", {}, False), device, X)
     np.testing.assert_array_equal(actual, repeated(3)[-1])
 
 
 @ON_DEVICES
-def test_a_loop_with_a_computed_count(device_name: str, device: Device) -> None:
+def test_a_loop_with_a_computed_count(device: Device) -> None:
     proto = looped("m", "", {"m": ("INT64", ())}, False)
     for count in (1, 2, 0):
         (actual,) = computed(proto, device, X, np.array(count, np.int64))
@@ -142,7 +116,7 @@ def test_a_loop_with_a_computed_count(device_name: str, device: Device) -> None:
 
 
 @ON_DEVICES
-def test_a_loop_with_results_of_each_iteration(device_name: str, device: Device) -> None:
+def test_a_loop_with_results_of_each_iteration(device: Device) -> None:
     """Reals of each, in order."""
     actual, reals = computed(looped("three", "true", {}, True), device, X)
     np.testing.assert_array_equal(actual, repeated(3)[-1])
@@ -151,7 +125,7 @@ def test_a_loop_with_results_of_each_iteration(device_name: str, device: Device)
 
 
 @ON_DEVICES
-def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> None:
+def test_a_loop_while_a_condition_holds(device: Device) -> None:
     """Doubles until a sum is large; the number of iterations is a value that it carries."""
     body = graph(
         [
@@ -162,7 +136,7 @@ def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> Non
         ],
         ["i", "c", "v", "k"], ["again", "w2", "k2"], {},
     )  # fmt: skip
-    proto = whole(
+    proto = model(
         [node("Loop", ["", "go", "x", "zero"], ["y", "k"], body=body)],
         {"x": ("FLOAT", (4,)), "limit": ("FLOAT", ())}, {"y": "FLOAT", "k": "INT64"},
         {**CONSTANTS, "go": np.array(True), "zero": np.array(0, np.int64)},
@@ -177,14 +151,14 @@ def test_a_loop_while_a_condition_holds(device_name: str, device: Device) -> Non
 @pytest.mark.parametrize("backward", [0, 1])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.share(2)
-def test_a_scan(axis: int, backward: int, device_name: str, device: Device) -> None:
+def test_a_scan(axis: int, backward: int, device: Device) -> None:
     """Sums of rows or columns, of dequantized bytes, from either end; results along axis 1."""
     body = graph(
         [node("DequantizeLinear", ["b", "s", "z"], ["r"]), node("Add", ["a", "r"], ["n"]),
          node("Identity", ["n"], ["e"])],
         ["a", "b"], ["n", "e"], {},
     )  # fmt: skip
-    proto = whole(
+    proto = model(
         [node("Scan", ["zero", "x"], ["y", "all"], body=body, num_scan_inputs=1,
               scan_input_axes=[axis], scan_input_directions=[backward], scan_output_axes=[1],
               scan_output_directions=[backward])],
@@ -212,7 +186,7 @@ def test_a_graph_in_a_graph(cpu: Device) -> None:
         [node("Mod", ["i", "two"], ["m"]), node("Equal", ["m", "one"], ["odd"]), *inner],
         ["i", "c", "v"], ["c", "n2"], {"two": np.array(2, np.int64), "one": np.array(1, np.int64)},
     )  # fmt: skip
-    proto = whole(
+    proto = model(
         [node("Loop", ["three", "", "x"], ["y"], body=body)],
         {"x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {**CONSTANTS, "three": np.array(3, np.int64)},
     )  # fmt: skip
@@ -220,33 +194,31 @@ def test_a_graph_in_a_graph(cpu: Device) -> None:
     np.testing.assert_array_equal(computed(proto, cpu, x)[0], (x + x) * 2 + x)
 
 
+def chosen(yes: Any, no: Any) -> onnx.ModelProto:
+    """A model of one If."""
+    nodes = [node("If", ["c"], ["y"], then_branch=yes, else_branch=no)]
+    return model(nodes, {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {})
+
+
+SAME = graph([node("Identity", ["x"], ["b"])], [], ["b"], {})
 REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
     "inner node": (
-        whole([node("If", ["c"], ["y"],
-                    then_branch=graph([node("RandomUniformLike", ["x"], ["a"])], [], ["a"], {}),
-                    else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
-              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        chosen(graph([node("RandomUniformLike", ["x"], ["a"])], [], ["a"], {}), SAME),
         UnsupportedError,
         "node 0 (If) 'the If', then_branch: node 0 (RandomUniformLike) 'the RandomUniformLike'",
     ),
     "name": (
-        whole([node("If", ["c"], ["y"],
-                    then_branch=graph([node("Relu", ["?"], ["a"])], [], ["a"], {}),
-                    else_branch=graph([], [], ["x"], {}))],
-              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        chosen(graph([node("Relu", ["?"], ["a"])], [], ["a"], {}), graph([], [], ["x"], {})),
         InputError,
         "node 0 (If) 'the If', then_branch: node 0 (Relu) 'the Relu' reads '?', which nothing",
     ),
     "types": (
-        whole([node("If", ["c"], ["y"],
-                    then_branch=graph([node("Cast", ["x"], ["a"], to=6)], [], ["a"], {}),
-                    else_branch=graph([node("Identity", ["x"], ["b"])], [], ["b"], {}))],
-              {"c": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
+        chosen(graph([node("Cast", ["x"], ["a"], to=6)], [], ["a"], {}), SAME),
         SubquantError,
         "node 0 (If) 'the If' ",
     ),
     "shapes": (
-        whole([node("Loop", ["", "go", "x"], ["y"],
+        model([node("Loop", ["", "go", "x"], ["y"],
                     body=graph([node("Concat", ["v", "v"], ["w"], axis=0)],
                                ["i", "c", "v"], ["c", "w"], {}))],
               {"go": ("BOOL", ()), "x": ("FLOAT", (4,))}, {"y": "FLOAT"}, {}),
@@ -263,8 +235,6 @@ REFUSED: dict[str, tuple[Any, type[SubquantError], str]] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_graphs_are_named(name: str) -> None:
-    from onnx_models import text_of
-
     proto, kind, message = REFUSED[name]
     with pytest.raises(kind) as caught:
         text_of(proto)
@@ -277,8 +247,7 @@ def test_onnx_computes_the_same(name: str) -> None:
     if name not in actual:
         pytest.skip(f"the package onnx has no {name}")
     case = actual[name]
-    model = read_onnx(case.model.SerializeToString())
     for inputs, expected in case.data_sets:
-        feeds = {each.name: plain(a) for each, a in zip(model.inputs, inputs, strict=True)}
-        for result, reference in zip(Interpreter(model).run(feeds), expected, strict=True):
+        results = computed(case.model, None, *map(plain, inputs))
+        for result, reference in zip(results, expected, strict=True):
             np.testing.assert_array_equal(result, plain(reference))

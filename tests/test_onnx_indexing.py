@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
-from onnx_models import computed, text_of
+from onnx_models import computed, end, model, node, text_of
+from onnx_runtime import run_onnx_runtime
 from onnx_runtime_cases import Case, Cases, case
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
@@ -120,43 +120,26 @@ test_numpy_computes_as_onnx_runtime, test_devices_compute_as_onnx_runtime = CASE
 
 def counting_loop(*, is_counted: bool = True) -> onnx.ModelProto:
     """A loop that goes on while a counter is below 3, or while an element is below 3."""
-    value = helper.make_tensor_value_info
-    kinds = onnx.TensorProto
     nodes = [
-        helper.make_node("Gather", ["x", "i"], ["row"]),
-        helper.make_node("Mul", ["row", "row"], ["square"]),
-        helper.make_node("Add", ["i", "one"], ["next"]),
-        helper.make_node("Less", ["next", "n"], ["goes_on"]),
+        node("Gather", ["x", "i"], ["row"]),
+        node("Mul", ["row", "row"], ["square"]),
+        node("Add", ["i", "one"], ["next"]),
+        node("Less", ["next", "n"], ["goes_on"]),
     ]
-    body = helper.make_graph(
-        nodes, "body",
-        [value("it", kinds.INT64, []), value("c", kinds.BOOL, []), value("i", kinds.INT64, [])],
-        [value("goes_on", kinds.BOOL, []), value("next", kinds.INT64, []),
-         value("square", kinds.FLOAT, [4])],
-    )  # fmt: skip
-    constants = [
-        helper.make_tensor("true", kinds.BOOL, [], [True]),
-        helper.make_tensor("zero", kinds.INT64, [], [0]),
-        helper.make_tensor("one", kinds.INT64, [], [1]),
-    ]
-    inputs = [value("x", kinds.FLOAT, [3, 4])]
-    if is_counted:
-        constants.append(helper.make_tensor("n", kinds.INT64, [], [3]))
-    else:
-        inputs.append(value("n", kinds.INT64, []))
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["", "true", "zero"], ["last", "y"], body=body)], "graph",
-        inputs, [value("y", kinds.FLOAT, [3, 4])], constants,
-    )  # fmt: skip
-    opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    count, rows = ("INT64", []), ("FLOAT", [3, 4])
+    ends = [end("it", count), end("c", ("BOOL", [])), end("i", count)]
+    results = [end("goes_on", ("BOOL", [])), end("next", count), end("square", ("FLOAT", [4]))]
+    body = helper.make_graph(nodes, "body", ends, results)
+    constants = {"true": True, "zero": 0, "one": 1} | ({"n": 3} if is_counted else {})
+    inputs = {"x": rows} | ({} if is_counted else {"n": count})
+    loop = node("Loop", ["", "true", "zero"], ["last", "y"], body=body)
+    return model([loop], inputs, {"y": rows}, constants, 17)
 
 
 def test_a_loop_whose_condition_counts_has_results_of_each_iteration(cpu: Device) -> None:
     proto = counting_loop()
     x = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
-    session = onnxruntime.InferenceSession(proto.SerializeToString())
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = run_onnx_runtime(proto, {"x": x})
     for device in (None, cpu):
         np.testing.assert_array_equal(computed(proto, device, x)[0], expected)
 
@@ -168,14 +151,9 @@ def test_a_loop_without_a_bound_whose_condition_is_computed_is_refused() -> None
 
 def test_products_along_an_axis(cpu: Device) -> None:
     """ONNX Runtime has no CumProd; IREE refuses to pad f64 with ones."""
-    value = helper.make_tensor_value_info
-    nodes = [helper.make_node("CumProd", ["x", "axis"], ["y"], exclusive=1)]
-    graph = helper.make_graph(
-        nodes, "graph", [value("x", onnx.TensorProto.DOUBLE, [3, 5])],
-        [value("y", onnx.TensorProto.DOUBLE, [3, 5])],
-        [helper.make_tensor("axis", onnx.TensorProto.INT64, [], [1])],
-    )  # fmt: skip
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26)], ir_version=10)
+    nodes = [node("CumProd", ["x", "axis"], ["y"], exclusive=1)]
+    ends = ("DOUBLE", [3, 5])
+    proto = model(nodes, {"x": ends}, {"y": ends}, {"axis": 1}, 26)
     x = np.random.default_rng(0).normal(size=(3, 5))
     expected = np.cumprod(np.concatenate([np.ones((3, 1)), x[:, :-1]], axis=1), axis=1)
     for device in (None, cpu):

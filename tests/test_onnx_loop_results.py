@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import helper
 
-from onnx_models import node, text_of
+from onnx_models import end, node, text_of
 from subquant.errors import UnsupportedError
 from subquant.runtime import Device
 from test_onnx_dynamic_sizes import check, whole
@@ -19,18 +19,11 @@ Array = np.ndarray[Any, Any]
 
 def body(nodes: list[Any], outputs: dict[str, tuple[str, list[int]]]) -> Any:
     """The graph of an iteration, which carries ``sum``; its results have the types of outputs."""
-    inputs = [
-        helper.make_tensor_value_info("number", TensorProto.INT64, []),
-        helper.make_tensor_value_info("goes", TensorProto.BOOL, []),
-        helper.make_tensor_value_info("sum", TensorProto.FLOAT, [2]),
-    ]
-    results = [
-        helper.make_tensor_value_info(name, getattr(TensorProto, type_), shape)
-        for name, (type_, shape) in outputs.items()
-    ]
+    inputs = {"number": ("INT64", []), "goes": ("BOOL", []), "sum": ("FLOAT", [2])}
     for number, each in enumerate(nodes):
         each.name = f"inner {number}"
-    return helper.make_graph(nodes, "body", inputs, results)
+    ends = [[end(*each) for each in named.items()] for named in (inputs, outputs)]
+    return helper.make_graph(nodes, "body", *ends)
 
 
 STEP = [

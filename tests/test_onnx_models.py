@@ -19,12 +19,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 from devices import ON_DEVICES
-from onnx_models import computed
+from onnx_models import computed, every_tensor
 from onnx_networks import quantized
 from onnx_oracle import Oracle
 from programs import LONG
-from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 
 MODELS = {
@@ -113,11 +111,8 @@ def drawn(proto: onnx.ModelProto) -> np.ndarray[Any, Any]:
 def test_every_tensor_is_exact(name: str, form: str) -> None:
     """With NumPy; integers equal, floats within a part of the greatest."""
     proto = quantized_model(name, form)
-    actual = read_onnx(proto.SerializeToString())
-    x = {actual.inputs[0].name: drawn(proto)}
-    ours: dict[str, Any] = {}
-    Interpreter(actual).run(x, lambda name, value: ours.update({name: np.asarray(value)}))
-    oracle = Oracle(proto, ours)
+    x = {proto.graph.input[0].name: drawn(proto)}
+    oracle = Oracle(proto, every_tensor(proto, x))
     oracle(x)
     assert oracle.integers > 10_000
 
@@ -125,13 +120,13 @@ def test_every_tensor_is_exact(name: str, form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @ON_DEVICES
 @pytest.mark.share(2)
-def test_devices_compute_mnist(form: str, device_name: str, device: Device) -> None:
+def test_devices_compute_mnist(form: str, device: Device) -> None:
     check_device("mnist", form, device)
 
 
 @pytest.mark.parametrize("form", FORMS)
 @ON_DEVICES
-def test_devices_compute_ultraface(form: str, device_name: str, device: Device) -> None:
+def test_devices_compute_ultraface(form: str, device: Device) -> None:
     """It takes a minute for each."""
     if not LONG:
         pytest.skip("of the long suite")
@@ -155,13 +150,10 @@ def test_weights_in_blocks(name: str, cpu: Device) -> None:
         pytest.skip("of the long suite")
     proto = blocked_model(name)
     x = drawn(proto)
-    actual = read_onnx(proto.SerializeToString())
-    feeds = {actual.inputs[0].name: x}
-    ours: dict[str, Any] = {}
-    results = Interpreter(actual).run(
-        feeds, lambda name, value: ours.update({name: np.asarray(value)})
-    )
+    feeds = {proto.graph.input[0].name: x}
+    ours = every_tensor(proto, feeds)
     Oracle(proto, ours)(feeds, tolerance=1e-4)
+    results = [ours[each.name] for each in proto.graph.output]
     for result, expected in zip(computed(proto, cpu, x), results, strict=True):
         bound = 1e-4 * float(np.abs(expected).max())
         np.testing.assert_allclose(result, expected, rtol=0, atol=bound)

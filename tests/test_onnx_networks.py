@@ -7,18 +7,16 @@ saturate on some CPUs and fuse what differs.
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
-from onnx_models import computed, text_of
+from onnx_models import computed, every_tensor, text_of
 from onnx_networks import FORMS, NETWORKS, drawn, quantized
 from onnx_oracle import Oracle
+from onnx_runtime import run_onnx_runtime
 from programs import LONG
-from subquant.importers.onnx import Interpreter
-from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
 from together import Together
 
@@ -38,11 +36,7 @@ def test_every_tensor_is_exact(case: str) -> None:
     """With NumPy: integers equal, floats within a part of the greatest."""
     proto = written(case)
     feeds = drawn(proto, 7)
-    ours: dict[str, Any] = {}
-    Interpreter(read_onnx(proto.SerializeToString())).run(
-        feeds, lambda name, value: ours.update({name: np.asarray(value)})
-    )
-    oracle = Oracle(proto, ours)
+    oracle = Oracle(proto, every_tensor(proto, feeds))
     oracle(feeds)
     assert oracle.integers > 0
 
@@ -99,15 +93,9 @@ def test_an_lstm_with_quantized_weights_computes_what_onnx_runtime_does() -> Non
 
     Sums of floats differ by units in the last place.
     """
-    onnxruntime = pytest.importorskip("onnxruntime")
     proto = written("recurrent-dynamic")
     assert "DynamicQuantizeLSTM" in {node.op_type for node in proto.graph.node}
     feeds = drawn(proto, 7)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    (expected,) = session.run(None, feeds)
+    (expected,) = run_onnx_runtime(proto, feeds)
     (result,) = computed(proto, None, *feeds.values())
     np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6 * np.abs(expected).max())

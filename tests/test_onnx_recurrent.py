@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from devices import ON_DEVICES
-from onnx_models import MICROSOFT, computed, node_tests, text_of
-from onnx_runtime import DeviceShare
+from onnx_models import MICROSOFT, computed, model, node_tests, text_of
+from onnx_runtime import DeviceShare, run_onnx_runtime
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError
@@ -216,26 +216,14 @@ def written(case: str) -> tuple[onnx.ModelProto, dict[str, Array]]:
         inputs.pop()
     feeds = {name: values[name] for name in inputs if name}
     outputs = ["Y", "Y_h", "Y_c"][: 1 + len(STATES[operator])]
-    type_ = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return of_node(
-        helper.make_node(operator, inputs, outputs, hidden_size=HIDDEN, **attributes), feeds, type_
-    ), feeds
+    node = helper.make_node(operator, inputs, outputs, hidden_size=HIDDEN, **attributes)
+    return of_node(node, feeds, {}, np.dtype(dtype)), feeds
 
 
-def of_node(node: Any, feeds: Mapping[str, Array], type_: int) -> onnx.ModelProto:
-    ends = [
-        helper.make_tensor_value_info(
-            name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape
-        )
-        for name, value in feeds.items()
-    ]
-    results = [helper.make_tensor_value_info(name, type_, None) for name in node.output if name]
-    graph = helper.make_graph([node], "graph", ends, results)
-    return helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", 22), helper.make_opsetid(MICROSOFT, 1)],
-        ir_version=10,
-    )
+def of_node(
+    node: Any, feeds: Mapping[str, Array], constants: Mapping[str, Array], type_: Any = "FLOAT"
+) -> onnx.ModelProto:
+    return model([node], feeds, {name: type_ for name in node.output if name}, constants, 22)
 
 
 def assert_close(results: list[Array], expected: list[Array], scale: float = 1.0) -> None:
@@ -256,17 +244,6 @@ def test_numpy_computes_the_formulas(case: str) -> None:
     assert_close(computed(proto, None, *feeds.values()), specified(operator, attributes, feeds))
 
 
-def of_onnx_runtime(proto: onnx.ModelProto, feeds: Mapping[str, Array]) -> list[Array]:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, dict(feeds)))
-
-
 WITHOUT = ("batch-first", "f64", "f16")
 """Cases that ONNX Runtime does not compute."""
 
@@ -275,7 +252,7 @@ WITHOUT = ("batch-first", "f64", "f16")
 def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
     """Its tanh and sigmoid are rational functions: they add 1e-6 to the tolerance."""
     proto, feeds = written(case)
-    assert_close(computed(proto, None, *feeds.values()), of_onnx_runtime(proto, feeds), 2.0)
+    assert_close(computed(proto, None, *feeds.values()), run_onnx_runtime(proto, feeds), 2.0)
 
 
 ON_DEVICE = DeviceShare(CASES, 3, lambda name: written(name)[0])
@@ -290,22 +267,19 @@ def test_the_cpu_computes_the_same(case: str, cpu: Device) -> None:
 
 @ON_DEVICES
 @pytest.mark.parametrize("length", [1, 2])
-def test_both_directions_start_from_the_same_zeros(
-    length: int, device: Device, device_name: str
-) -> None:
+def test_both_directions_start_from_the_same_zeros(length: int, device: Device) -> None:
     """Loops take both states as one buffer, which IREE lost where it was passed twice."""
     rng = np.random.default_rng(length)
     feeds = {"X": rng.normal(size=(3, 1, 1)).astype(np.float32),
              "W": rng.normal(size=(2, 8, 1)).astype(np.float32)}  # fmt: skip
     node = helper.make_node("LSTM", ["X", "W", "R", "", "lengths"], ["", "", "c"], hidden_size=2,
                             direction="bidirectional")  # fmt: skip
-    proto = of_node(node, feeds, onnx.TensorProto.FLOAT)
-    for name, array in (("R", rng.normal(size=(2, 8, 2)).astype(np.float32)),
-                        ("lengths", np.array([length], np.int32))):  # fmt: skip
-        proto.graph.initializer.append(numpy_helper.from_array(array, name))
+    constants = {"R": rng.normal(size=(2, 8, 2)).astype(np.float32),
+                 "lengths": np.array([length], np.int32)}  # fmt: skip
+    proto = of_node(node, feeds, constants)
     data = compile_to_bytes(proto.SerializeToString(), CompileOptions(target=device.name))
     result = Executable(data, device).main(*feeds.values())
-    assert_close([np.asarray(result)], of_onnx_runtime(proto, feeds), 2.0)
+    assert_close([np.asarray(result)], run_onnx_runtime(proto, feeds), 2.0)
 
 
 @functools.cache
@@ -377,18 +351,15 @@ def quantized(
     node = helper.make_node("DynamicQuantizeLSTM", inputs, list(outputs), domain=MICROSOFT,
                             hidden_size=HIDDEN, **attributes)  # fmt: skip
     feeds = {name: values[name] for name in inputs if name in values}
-    proto = of_node(node, feeds, TensorProto.FLOAT)
-    proto.graph.initializer.extend(
-        numpy_helper.from_array(constants[name], name) for name in inputs if name in constants
-    )
-    return proto, feeds
+    used = {name: constants[name] for name in inputs if name in constants}
+    return of_node(node, feeds, used), feeds
 
 
 @pytest.mark.parametrize("case", QUANTIZED)
 def test_the_state_is_quantized_as_in_onnx_runtime(case: str) -> None:
     """The same integers in each step: one that differed would change results by 1e-3."""
     proto, feeds = quantized(**QUANTIZED[case])
-    assert_close(computed(proto, None, *feeds.values()), of_onnx_runtime(proto, feeds), 2.0)
+    assert_close(computed(proto, None, *feeds.values()), run_onnx_runtime(proto, feeds), 2.0)
 
 
 def test_the_cpu_computes_quantized_steps(cpu: Device) -> None:

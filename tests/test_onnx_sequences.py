@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import helper
 
-from onnx_models import computed, model, node, text_of
+from onnx_models import computed, end, model, node, text_of
+from onnx_runtime import run_onnx_runtime
 from subquant.errors import SubquantError, UnsupportedError
 from subquant.runtime import Device
 
@@ -56,8 +56,7 @@ MODELS = {
         node("SplitToSequence", ["x", "sizes"], ["s"], axis=0),
         node("SequenceMap", ["s"], ["t"], body=helper.make_graph(
             [node("Neg", ["a"], ["b"])], "body",
-            [helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, None)],
-            [helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, None)],
+            [end("a", "FLOAT")], [end("b", "FLOAT")],
         )),
         node("ConcatFromSequence", ["t"], ["y"], axis=0),
     ),
@@ -74,15 +73,14 @@ MODELS = {
 @pytest.mark.parametrize("name", MODELS)
 def test_numpy_computes_as_onnx_runtime(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    session = onnxruntime.InferenceSession(MODELS[name].SerializeToString())
-    (expected,) = session.run(None, {"x": x})
+    (expected,) = run_onnx_runtime(MODELS[name], {"x": x})
     np.testing.assert_array_equal(computed(MODELS[name], None, x)[0], expected)
 
 
 def test_a_device_computes_as_onnx_runtime(cpu: Device) -> None:
     proto = MODELS["insert and erase"]
     x = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
-    (expected,) = onnxruntime.InferenceSession(proto.SerializeToString()).run(None, {"x": x})
+    (expected,) = run_onnx_runtime(proto, {"x": x})
     np.testing.assert_array_equal(computed(proto, cpu, x)[0], expected)
 
 
@@ -109,8 +107,6 @@ def test_maps_and_texts_at_the_boundary_are_refused() -> None:
     proto.graph.output[0].CopyFrom(helper.make_value_info("y", kind))
     with pytest.raises(UnsupportedError, match="zipmap=False"):
         text_of(proto)
-    proto.graph.output[0].CopyFrom(
-        helper.make_tensor_value_info("y", onnx.TensorProto.STRING, [4, 3])
-    )
+    proto.graph.output[0].CopyFrom(end("y", ("STRING", [4, 3])))
     with pytest.raises(UnsupportedError, match="replace texts by numbers"):
         text_of(proto)
