@@ -1,7 +1,9 @@
 """A program for each of the StableHLO operations that admit quantized types.
 
 `PROGRAMS` has one row an operation. In it ``Q`` stands for a quantized element type; `program_text`
-writes the row as a function, with given element types in the places of ``Q``.
+writes the row as a function, with element types in place of ``Q``. The tests of rules, verifiers
+and passes read these rows; the programs that run are the conformance suite's
+(`subquant.conformance.suite`).
 """
 
 from __future__ import annotations

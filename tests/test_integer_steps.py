@@ -266,8 +266,8 @@ WIDE_FUNCTIONS = frozenset(
         """,
     )
 )
-"""Operations without an integer form for some of their types, where storage is too wide for a
-table or two scales are compared."""
+"""Operations that ``--integer-only`` refuses for some types: storage is too wide for a table,
+or two scales are compared."""
 
 
 def float_values(module: ir.Module) -> Iterator[str]:

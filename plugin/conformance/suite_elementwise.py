@@ -9,9 +9,11 @@ from .suite_types import SHAPES, generic, split, tensor
 
 _MATH = ("i8 > i8", "i8 > i8b", "u8 > u8", "i4 > i4b", "u4 > u4", "i16 > i16b", "i8 > i8f",
          "i8_f16 > i8_f16", "i8_bf16 > i8_bf16", "i8_f64 > i8b_f64")  # fmt: skip
+"""Types of real functions, ``operand > result``, by the names of `suite_types.TYPES`."""
 _EXACT = ("i8 > i8", "i8 > i8b", "u8 > u8b", "i4 > i4", "u4 > u4b", "i16 > i16b", "u16 > u16",
           "i32 > i32b", "i8p > i8c", "i8_f16 > i8b_f16", "i8_bf16 > i8_bf16",
           "i8_f64 > i8_f64")  # fmt: skip
+"""Types of functions that are exact on integers; more of them, up to i32."""
 
 UNARY: dict[str, tuple[str, ...]] = {
     "abs": _EXACT, "negate": _EXACT, "sign": _EXACT, "floor": _EXACT, "ceil": _EXACT,

@@ -45,7 +45,11 @@ TYPES: dict[str, str | Quantized] = {
     **{name: name for name in ("f16", "bf16", "f32", "f64", "i1")},
     **{f"int{width}": f"i{width}" for width in (8, 16, 32, 64)},
 }
-"""The types that rows name: storage, scale, zero point, and the expressed type unless f32."""
+"""Named types of the suite: storage, scale, zero point, and the expressed type unless f32.
+
+The letter after a storage type tells types apart: ``b`` has another scale and zero point, ``c`` is
+coarse, ``f`` fine, ``n`` has a narrow range, ``p`` a power of two as scale, ``u`` the scale 1.
+"""
 
 SHAPES: tuple[Tensor, ...] = (
     Tensor((7,), "f32"),

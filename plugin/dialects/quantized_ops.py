@@ -149,7 +149,7 @@ class QuantizedOp:
         per_tensor_operands: positions where a per-axis type is not admitted all the same.
         bodies: from the element types of operands and results to those of the regions' arguments
             and results; None for an operation without regions, or whose regions take no elements.
-        is_periodic: a function of angles, which may lose whole turns.
+        is_periodic: a function with the period 2 pi, whose multiples an angle may lose.
         reads: what says which elements of an operand become an element of a result: the shapes
             alone, a window that moves, or an index of its own (``dynamic_slice`` has one for all).
     """

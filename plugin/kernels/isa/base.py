@@ -140,7 +140,7 @@ class InstructionSet(ABC):
 
     @property
     def family(self) -> str:
-        """Name of the instruction set for any processor that has these instructions."""
+        """Name of the instruction set without the vendor: ``avx512vnni`` of ``avx512vnni-amd``."""
         return self.name
 
     # -- register blocking -------------------------------------------------------------------------
