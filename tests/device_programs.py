@@ -7,7 +7,7 @@ import numpy as np
 import subquant
 from subquant.runtime import Device, Executable
 
-PROGRAM = """
+QUANTIZED = """
 !w = !quant.uniform<i4:f32:{0:2}, {{0.5:1}, {0.25:-2}}>
 !n = !quant.uniform<i8<-127:127>:f32, 0.5>
 func.func @product(%w: tensor<4x8x!w>, %x: tensor<8xf32>) -> tensor<4xf32>
@@ -27,6 +27,12 @@ func.func @halve(%q: tensor<6x!n>) -> tensor<6x!n> {
   %r = quant.qcast %h : tensor<6xf32> to tensor<6x!n>
   return %r : tensor<6x!n>
 }
+"""
+"""Functions of quantized arguments: `product` and `halve`."""
+
+PROGRAM = (
+    QUANTIZED
+    + """
 func.func @twice(%x: tensor<6xi8>) -> (tensor<6xi8>, tensor<6xi8>) {
   %y = arith.addi %x, %x : tensor<6xi8>
   return %y, %y : tensor<6xi8>, tensor<6xi8>
@@ -41,6 +47,7 @@ func.func @number(%x: f32) -> f32 {
   return %x : f32
 }
 """
+)
 UPDATES = """
 func.func @update(%c: tensor<16384xf32>, %x: tensor<4xf32>, %i: tensor<i32>) -> tensor<16384xf32>
     attributes {subquant.argument_names = ["cache", "x", "i"]} {

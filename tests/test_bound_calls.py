@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import subquant
+from device_programs import QUANTIZED
 from devices import ON_DEVICES
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -20,26 +21,9 @@ from subquant.errors import ExecutionError, SignatureError, UsageError
 from subquant.iree_hooks.entry_names import ALLOCATE_SUFFIX, BOUND_SUFFIX, SYNC_SUFFIX
 from subquant.runtime import Device, Executable, native_calls
 
-PROGRAM = """
-!w = !quant.uniform<i4:f32:{0:2}, {{0.5:1}, {0.25:-2}}>
-!n = !quant.uniform<i8<-127:127>:f32, 0.5>
-func.func @product(%w: tensor<4x8x!w>, %x: tensor<8xf32>) -> tensor<4xf32>
-    attributes {subquant.argument_names = ["weights", "x"]} {
-  %d = quant.dcast %w : tensor<4x8x!w> to tensor<4x8xf32>
-  %z = arith.constant 0.0 : f32
-  %e = tensor.empty() : tensor<4xf32>
-  %i = linalg.fill ins(%z : f32) outs(%e : tensor<4xf32>) -> tensor<4xf32>
-  %y = linalg.matvec ins(%d, %x : tensor<4x8xf32>, tensor<8xf32>)
-      outs(%i : tensor<4xf32>) -> tensor<4xf32>
-  return %y : tensor<4xf32>
-}
-func.func @halve(%q: tensor<6x!n>) -> tensor<6x!n> {
-  %x = quant.dcast %q : tensor<6x!n> to tensor<6xf32>
-  %c = arith.constant dense<0.5> : tensor<6xf32>
-  %h = arith.mulf %x, %c : tensor<6xf32>
-  %r = quant.qcast %h : tensor<6xf32> to tensor<6x!n>
-  return %r : tensor<6x!n>
-}
+PROGRAM = (
+    QUANTIZED
+    + """
 func.func @two(%x: tensor<6xi32>, %y: tensor<6xi32>)
     -> (tensor<6xi32>, tensor<6xi32> {jax.result_info = "t"}) {
   %s = arith.addi %x, %y : tensor<6xi32>
@@ -82,6 +66,7 @@ func.func @nothing() {
   return
 }
 """
+)
 X = np.arange(6, dtype=np.int32)
 
 

@@ -12,46 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from subquant.compiler import mlir_client
+from processes import PROGRAM, SPARSE, children_of, is_alive, opt, wait_until
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.isolation import client
 from subquant.isolation.client import call
-
-PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
-SPARSE = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
 
 
 @pytest.fixture(autouse=True)
 def here(in_temporary_folder: Path) -> Path:
     """Reproducers go to the current folder."""
     return in_temporary_folder
-
-
-def opt(text: str, passes: str | None = None, **options: object) -> str:
-    result = mlir_client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
-    assert result.text is not None
-    return result.text
-
-
-def children_of(pid: int) -> list[int]:
-    shown = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line) for line in shown.stdout.split()]
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def ends(pid: int) -> bool:
-    for _ in range(100):
-        if not is_alive(pid):
-            return True
-        time.sleep(0.05)
-    return False
 
 
 LOOPS = """
@@ -77,7 +48,7 @@ def test_a_busy_child_dies_with_its_parent(number: signal.Signals) -> None:
     parent.send_signal(number)
     parent.wait()
     parent.stdout.close()
-    assert ends(child)
+    assert wait_until(lambda: not is_alive(child))
 
 
 WAITS = """
@@ -121,7 +92,7 @@ def test_an_idle_child_dies_with_its_parent() -> None:
     (child,) = children_of(parent.pid)
     parent.kill()
     parent.communicate()
-    assert ends(child)
+    assert wait_until(lambda: not is_alive(child))
 
 
 GROW = """

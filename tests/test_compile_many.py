@@ -11,9 +11,8 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from click.testing import CliRunner, Result
 
 import subquant
 from onnx_models import model, node
+from processes import descendants_of, is_alive, wait_until
 from subquant.batch import manifest as manifests
 from subquant.batch import tasks
 from subquant.batch.manifest import NAME, Manifest, Record
@@ -698,26 +698,6 @@ main(sys.argv[1:])
 """
 
 
-def children_of(process: int) -> list[int]:
-    actual = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process:
-            actual += [int(path.parent.name), *children_of(int(path.parent.name))]
-    return actual
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    for _ in range(600):
-        if holds():
-            return
-        time.sleep(0.05)
-    pytest.fail("it does not come to that")
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_what_is_done_stays_done(here: Path, number: int) -> None:
     write("a.mlir", "b.mlir", "c.mlir")
@@ -728,12 +708,13 @@ def test_what_is_done_stays_done(here: Path, number: int) -> None:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
     ) as process:
-        wait_until(lambda: Path("out", NAME).is_file() and b"\n" in Path("out", NAME).read_bytes())
-        wait_until(lambda: len(children_of(process.pid)) == 2)
-        children = children_of(process.pid)
+        manifest = Path("out", NAME)
+        assert wait_until(lambda: manifest.is_file() and b"\n" in manifest.read_bytes())
+        assert wait_until(lambda: len(descendants_of(process.pid)) == 2)
+        children = descendants_of(process.pid)
         process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    wait_until(lambda: not any(Path(f"/proc/{child}").exists() for child in children))
+    assert wait_until(lambda: not any(is_alive(child) for child in children))
     assert [*files()] == ["a.mlirbc"]
     if number != signal.SIGKILL:
         assert os.listdir("temporary") == []

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from subquant.batch.merging import Compilations, read_compilations
-from subquant.batch.report import to_json
+from subquant.batch.merging import read_compilations
+from subquant.batch.report import Compilations, to_json
 from subquant.batch.run import CompiledModel
 from subquant.cli import main
 from subquant.compiler.compile_options import CompileOptions
@@ -45,7 +45,7 @@ SECOND = replace(
 
 
 def text_of(actual: Compilations) -> str:
-    return to_json(actual.results, actual.options, actual.emit, actual.seconds, actual.versions)
+    return to_json(actual)
 
 
 def invoke(*arguments: str) -> Result:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import subquant
-from subquant.compiler import mlir_client
+from processes import PROGRAM, SPARSE, opt
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.reading import parse_bytes, parse_text
 from subquant.core._mlir import ir
@@ -29,8 +29,6 @@ from subquant.isolation import client
 from subquant.isolation.client import ChildEnded, call
 from subquant.isolation.limits import Limits, time_limit
 
-PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
-SPARSE = "#C = #sparse_tensor.encoding<{}>\nfunc.func private @f(tensor<4x4xf32, #C>)\n"
 NO_OPERAND = """func.func @main(%a: tensor<f32>) -> tensor<f32> {
   %0 = "chlo.broadcast_subtract"(%a) : (tensor<f32>) -> tensor<f32>
   return %0 : tensor<f32>
@@ -46,12 +44,6 @@ RESULTS = """func.func @main(%a: tensor<4xi8>) -> tensor<4xi8> {
 def here(in_temporary_folder: Path) -> Path:
     """Reproducers go to the current folder."""
     return in_temporary_folder
-
-
-def opt(text: str, passes: str | None = None, **options: object) -> str:
-    result = mlir_client.optimize(text.encode(), "x.mlir", passes, **options)  # type: ignore[arg-type]
-    assert result.text is not None
-    return result.text
 
 
 def error_of(text: str, passes: str | None = None, **options: object) -> CompilerError:

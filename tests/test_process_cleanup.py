@@ -8,11 +8,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from processes import PROGRAM, descendants_of, is_alive, wait_until
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.core import files
@@ -21,7 +21,6 @@ from subquant.errors import CompilerError, EnvironmentProblem
 from subquant.isolation import client
 from subquant.isolation.command import exit_on_signals, run_supervised
 
-PROGRAM = "func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> { return %x : tensor<4xf32> }\n"
 SUBQUANT = str(Path(sys.executable).with_name("subquant"))
 
 SLOW_COMPILER = """#!/bin/sh
@@ -37,22 +36,6 @@ subquant.compiler.iree_driver.session_command = lambda: [sys.argv[1]]
 from subquant.cli import main
 main(sys.argv[2:])
 """
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def wait_until(condition: object, seconds: float = 20) -> bool:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():  # type: ignore[operator]
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.fixture
@@ -109,12 +92,6 @@ def test_a_signal_ends_conformance(name: str, folder: Path) -> None:
     assert process.wait(20) == statuses.get(name, 128 + signal.Signals[name])
     assert wait_until(lambda: not any(is_alive(pid) for pid in group))
     assert wait_until(lambda: not list((folder / "temporary").iterdir()))
-
-
-def descendants_of(pid: int) -> list[int]:
-    shown = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    children = [int(line) for line in shown.stdout.split()]
-    return children + [each for child in children for each in descendants_of(child)]
 
 
 def test_a_cache_is_whole_after_a_kill(folder: Path) -> None:

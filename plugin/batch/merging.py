@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from ..compiler.compile_options import CompileOptions, Emit
 from ..core import reports
 from ..errors import InputError, Place, UsageError, error_from_json, printable, quoted
-from .report import show_table, summary_line, to_json, to_junit
+from .report import Compilations, show_table, summary_line, write_reports
 from .run import CompiledModel, Status
-
-
-@dataclass(frozen=True)
-class Compilations:
-    """Results of a run."""
-
-    results: tuple[CompiledModel, ...]
-    options: CompileOptions
-    emit: Emit
-    seconds: float
-    versions: Mapping[str, str | None]
-
-    @property
-    def exit_status(self) -> int:
-        """0, or 1 if a model failed or was not run."""
-        done = ("compiled", "up-to-date")
-        return 0 if all(result.status in done for result in self.results) else 1
 
 
 def read_compilations(path: str | os.PathLike[str]) -> Compilations:
@@ -146,9 +129,5 @@ def show_compilations(
     """
     show_table(report.results)
     print(summary_line(report.results, report.seconds))
-    if json is not None:
-        text = to_json(report.results, report.options, report.emit, report.seconds, report.versions)
-        reports.write_report(json, text)
-    if junit is not None:
-        reports.write_report(junit, to_junit(report.results, report.options))
+    write_reports(report, json, junit)
     return report.exit_status

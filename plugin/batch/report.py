@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -35,27 +35,46 @@ if TYPE_CHECKING:
 _STYLES = {"compiled": "green", "up-to-date": "dim", "failed": "red", "not-run": "yellow"}
 
 
+@dataclass(frozen=True)
+class Compilations:
+    """Results of a run."""
+
+    results: tuple[CompiledModel, ...]
+    options: CompileOptions
+    emit: Emit
+    seconds: float
+    versions: Mapping[str, str | None]
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 1 if a model failed or was not run."""
+        done = ("compiled", "up-to-date")
+        return 0 if all(result.status in done for result in self.results) else 1
+
+
 def _counts(results: Sequence[CompiledModel]) -> dict[str, int]:
     counts = Counter(result.status for result in results)
     return {status: counts[status] for status in get_args(Status)}
 
 
-def to_json(
-    results: Sequence[CompiledModel],
-    options: CompileOptions,
-    emit: Emit,
-    seconds: float,
-    versions: Mapping[str, str | None],
-) -> str:
+def write_reports(report: Compilations, json: str | None, junit: str | None) -> None:
+    """Write the reports whose paths are given; InputError if a file cannot be written."""
+    if json is not None:
+        reports.write_report(json, to_json(report))
+    if junit is not None:
+        reports.write_report(junit, to_junit(report))
+
+
+def to_json(report: Compilations) -> str:
     """Return the results as JSON text."""
     return reports.to_json(
         "compile",
-        _counts(results),
-        [_fields(result) for result in results],
-        seconds=round(seconds, 3),
-        emit=emit,
-        options=asdict(options),
-        versions=dict(versions),
+        _counts(report.results),
+        [_fields(result) for result in report.results],
+        seconds=round(report.seconds, 3),
+        emit=report.emit,
+        options=asdict(report.options),
+        versions=dict(report.versions),
     )
 
 
@@ -79,18 +98,18 @@ def _message(result: CompiledModel) -> str:
     return "" if result.error is None else str(result.error).splitlines()[0]
 
 
-def to_junit(results: Sequence[CompiledModel], options: CompileOptions) -> bytes:
+def to_junit(report: Compilations) -> bytes:
     """Return the results as JUnit XML: a suite of the target, a class for each folder."""
-    cases = []
-    for result in results:
+    cases, label = [], report.options.label
+    for result in report.results:
         folders = [part for part in PurePath(result.name).parent.parts if part not in ("/", "..")]
         failure = None if result.error is None else type(result.error).__name__
         message = "" if result.error is None else str(result.error)
         is_skipped = result.status == "not-run"
         cases.append(
             reports.Case(
-                options.label,
-                ".".join((options.label, *folders)),
+                label,
+                ".".join((label, *folders)),
                 result.name,
                 0.0 if result.status == "up-to-date" else result.seconds,
                 failure,

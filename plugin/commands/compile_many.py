@@ -17,7 +17,7 @@ from ..batch import report
 from ..batch.models import Model, find_models, name_outputs
 from ..batch.run import Batch, CompiledModel
 from ..compiler.compile_options import CompileOptions, Emit
-from ..core.reports import check_places, write_report
+from ..core.reports import check_places
 from ..core.versions import installed_versions
 from ..errors import UsageError, printable, quoted
 from ..isolation.command import exit_on_signals
@@ -65,28 +65,21 @@ def compile_models(
             for model, result in run:
                 display.add(model, result)
     finally:
-        results = [display.results.get(model.path) or batch.not_run(model) for model in models]
-        _report(results, options, emit, many, time.monotonic() - start)
+        results = tuple(display.results.get(model.path) or batch.not_run(model) for model in models)
+        versions = {"subquant": __version__, **installed_versions()}
+        done = report.Compilations(results, options, emit, time.monotonic() - start, versions)
+        _report(done, many)
     return 1 if any(result.status != "compiled" and result.error for result in results) else 0
 
 
-def _report(
-    results: Sequence[CompiledModel],
-    options: CompileOptions,
-    emit: Emit,
-    many: BatchOptions,
-    seconds: float,
-) -> None:
+def _report(done: report.Compilations, many: BatchOptions) -> None:
+    results = done.results
     if any(result.status != "not-run" for result in results):
         report.show_table(results)
-        say(report.summary_line(results, seconds), err=True)
+        say(report.summary_line(results, done.seconds), err=True)
         if any(result.status == "not-run" for result in results):
             say("note: --resume compiles the rest", err=True)
-    if many.json is not None:
-        versions = {"subquant": __version__, **installed_versions()}
-        write_report(many.json, report.to_json(results, options, emit, seconds, versions))
-    if many.junit is not None:
-        write_report(many.junit, report.to_junit(results, options))
+    report.write_reports(done, many.json, many.junit)
 
 
 class _Display:

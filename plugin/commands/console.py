@@ -15,7 +15,7 @@ from pathlib import Path
 
 import click
 
-from ..core.files import read_input, read_stream, reproducer_name, write_atomically
+from ..core.files import read_input, read_stream, reproducer_name, write_atomically, writing
 from ..errors import InputError, Remark, SubquantError, printable
 
 
@@ -136,7 +136,5 @@ def write_output(path: str, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
         return
-    try:
+    with writing(path):
         write_atomically(path, data)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror}") from None

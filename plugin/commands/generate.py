@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from ..core.files import writing
 from ..errors import UsageError, counted
 from ..models.sampling import Sampling
 from .console import say, show_progress
@@ -127,14 +128,11 @@ def _check_emit_options() -> None:
 
 
 def _emit(model: str, emit: str, context: int | None) -> None:
-    from ..errors import InputError
     from ..models import emit as emit_model
 
     folder = Path(emit)
-    try:
+    with writing(emit):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write '{emit}': {error.strerror}") from None
     module, archive = folder / "model.mlir", folder / "model.irpa"
     with show_progress(model) as progress:
         path = find_model(model, progress)

@@ -21,8 +21,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ..core.files import write_atomically
-from ..errors import EnvironmentProblem, InputError, UsageError, printable
+from ..core.files import write_atomically, writing
+from ..errors import EnvironmentProblem, UsageError, printable
 from .tables import shape_text
 
 if TYPE_CHECKING:
@@ -223,10 +223,8 @@ def write_plot(path: str | os.PathLike[str], draw: Callable[[], Figure]) -> None
         dpi = min(_DPI, _MAX_PIXELS / max(figure.get_size_inches()))
         metadata = {"Title": figure.get_suptitle(), **_UNDATED[kind]}
         figure.savefig(image, format=kind, dpi=dpi, metadata=metadata)
-    try:
+    with writing(path):
         write_atomically(path, image.getvalue())
-    except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror}") from None
 
 
 def shortened(text: str, max_length: int) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..core.files import writing
 from ..errors import InputError, Remark, SubquantError, UsageError
 from ..isolation.limits import Limits
 from . import mlir_client
@@ -175,12 +176,8 @@ class _Compilation:
                     return self._compute(cache, key)
         self._report(result.remarks, result.signature_texts)
         if result.parameters is not None and self.parameters is not None:
-            with result.parameters as archive:
-                try:
-                    archive.copy_to(self.parameters)
-                except OSError as error:
-                    name = os.fspath(self.parameters)
-                    raise InputError(f"cannot write '{name}': {error.strerror or error}") from None
+            with result.parameters as archive, writing(self.parameters):
+                archive.copy_to(self.parameters)
         self.notify("cached")
         return result.executable
 

@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from ..core._mlir import Operation, in_context_of, ir
+from ..core.files import writing
 from ..dialects.dense import CONSTANTS, array_of_dense
 from ..emit.operation import create, is_used, value
 from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_of
-from ..errors import InputError
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
 from ..numerics.element_types import Array
@@ -64,11 +64,8 @@ def program_archive(
         InputError: a file cannot be read, or the archive cannot be written.
     """
     sources = {scope: _parameters_of(source) for scope, source in weights.items()}
-    try:
-        with create_archive(path) as archive:
-            yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
-    except OSError as error:
-        raise InputError(f"cannot write '{os.fspath(path)}': {error.strerror or error}") from None
+    with writing(path), create_archive(path) as archive:
+        yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
 
 
 class ProgramArchive:

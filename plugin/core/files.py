@@ -212,6 +212,16 @@ def _open_unnamed(folder: Path) -> Iterator[tuple[IO[bytes], Callable[[Path], No
             Path(temporary).unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an OSError of the block into an InputError: the file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"cannot write '{os.fspath(path)}': {reason}") from None
+
+
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file whole or not at all: to a temporary file beside it, which is then renamed.
 

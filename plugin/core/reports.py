@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..errors import InputError, Place, UsageError, printable, quoted
-from .files import write_atomically
+from .files import write_atomically, writing
 
 VERSION = 1
 """The version of JSON reports; reports of other versions are refused."""
@@ -255,7 +255,5 @@ def write_report(path: str, data: str | bytes) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    try:
+    with writing(path):
         write_atomically(path, data.encode() if isinstance(data, str) else data)
-    except OSError as error:
-        raise InputError(f"cannot write '{path}': {error.strerror}") from None
