@@ -28,7 +28,7 @@ from subquant.layouts import (
     QuantizedTensor,
     StaticScaledQuantizer,
 )
-from subquant.layouts.codebooks import codebook
+from subquant.layouts.lookup import codebook
 from subquant.weights import Dataset, Theta
 from subquant.weights.inspection import describe, property_lines
 from subquant.weights.sources import import_weights, open_weights

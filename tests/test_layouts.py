@@ -34,8 +34,8 @@ from subquant.layouts import (
     TensorScaledLayout,
     tensor_from_record,
 )
-from subquant.layouts.codebooks import LEVELS
 from subquant.layouts.ggml import BLOCK_TYPES
+from subquant.layouts.lookup import LEVELS
 from subquant.numerics.array_functions import lookup, unpack_bits
 from subquant.numerics.casts import dequantize
 from subquant.numerics.packed_integers import PackedIntegers, pack_bits

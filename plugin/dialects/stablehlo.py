@@ -177,8 +177,8 @@ def _first(count: int) -> Callable[[int], Sequence[int]]:
     return lambda operands: range(min(count, operands))
 
 
-def _from(start: int) -> Callable[[int], Sequence[int]]:
-    return lambda operands: range(start, operands)
+def _but_first(operands: int) -> Sequence[int]:
+    return range(1, operands)
 
 
 def _except_indices(operands: int) -> Sequence[int]:
@@ -230,7 +230,7 @@ _ROWS = (
     _row("remainder", "elementwise-binary", same_baseline_type()),
     _row("subtract", "elementwise-binary", same_baseline_type()),
     _row("clamp", "elementwise-ternary", same_baseline_type("C3, C4")),
-    _row("select", "elementwise-ternary", same_baseline_type("C2"), element_operands=_from(1)),
+    _row("select", "elementwise-ternary", same_baseline_type("C2"), element_operands=_but_first),
     _row("compare", "comparison", same_baseline_type(), **_PREDICATE),
     _row("is_finite", "comparison", **_PREDICATE),
     # contractions

@@ -356,22 +356,19 @@ def put_slice(part: Value, tensor: Value, position: Value) -> Value:
 def put_part(part: Value, tensor: Value, starts: Sequence[Value]) -> Value:
     """A tensor with a part of it replaced, from a position along each axis."""
     sizes = [dim(part, axis) for axis, n in enumerate(part.type.shape) if is_dynamic(int(n))]
-    rank = part.type.rank
-    attributes = {
-        "operandSegmentSizes": ir.DenseI32ArrayAttr.get([1, 1, len(starts), len(sizes), 0]),
-        "static_offsets": integers([ir.ShapedType.get_dynamic_size()] * rank),
-        "static_sizes": integers([int(n) for n in part.type.shape]),
-        "static_strides": integers([1] * rank),
-    }
+    attributes = _slice_attributes(part.type, [1, 1, len(starts), len(sizes), 0], len(starts))
     operands = [part, tensor, *starts, *sizes]
     return value("tensor.insert_slice", operands, tensor.type, attributes)
 
 
-def _slice_attributes(type_: ir.Type, operands: Sequence[int]) -> dict[str, ir.Attribute]:
-    rank = type_.rank
+def _slice_attributes(
+    type_: ir.Type, operands: Sequence[int], offsets: int = 1
+) -> dict[str, ir.Attribute]:
+    """The attributes of a slice with computed offsets along the first axes, and 0 along others."""
+    rank, dynamic = type_.rank, ir.ShapedType.get_dynamic_size()
     return {
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get(list(operands)),
-        "static_offsets": integers([ir.ShapedType.get_dynamic_size(), *[0] * (rank - 1)]),
+        "static_offsets": integers([dynamic] * offsets + [0] * (rank - offsets)),
         "static_sizes": integers([int(n) for n in type_.shape]),
         "static_strides": integers([1] * rank),
     }

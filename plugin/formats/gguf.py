@@ -24,15 +24,16 @@ Source: the GGUF specification of ggml.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
-import stat
 import struct
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from ..core.files import regular_file_size
 from ..core.strict_json import Json, JsonObject
 from ..errors import InputError, Place, UnsupportedError
 from ..layouts.ggml import BLOCK_TYPES, PRIMITIVE_TYPES, GgmlTensor
@@ -111,10 +112,7 @@ def read_gguf_file(path: str | os.PathLike[str], *, lists: bool = True) -> Conte
     """Read one file as `read_gguf`: of a model in several files, that part alone."""
     file = os.fspath(path)
     try:
-        status = os.stat(file)
-        if not stat.S_ISREG(status.st_mode):
-            raise InputError(f"cannot read '{file}': not a regular file")
-        if not status.st_size:
+        if not regular_file_size(file):
             raise InputError("is empty, expected a GGUF file", Place(file))
         with open(file, "rb") as stream:
             data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
@@ -350,11 +348,8 @@ class _Reader:
             )
         if 0 in shape:
             raise self.error(f"{what} has the shape {list(shape)}, expected no extent of 0")
-        elements = 1
-        for extent in shape:
-            elements *= extent
         if kind in PRIMITIVE_TYPES:
-            size = elements * PRIMITIVE_TYPES[kind].itemsize
+            size = math.prod(shape) * PRIMITIVE_TYPES[kind].itemsize
             return _Info(name, shape, kind, offset, offset + size)
         block = BLOCK_TYPES[kind]
         if not shape or shape[-1] % block.size:
@@ -362,7 +357,7 @@ class _Reader:
                 f"{what} of the GGML type {kind} has the shape {list(shape)}, expected a last axis "
                 f"that is a multiple of {block.size}"
             )
-        size = elements // block.size * block.block.itemsize
+        size = math.prod(shape) // block.size * block.block.itemsize
         return _Info(name, shape, kind, offset, offset + size)
 
     # -- the data ----------------------------------------------------------------------------------

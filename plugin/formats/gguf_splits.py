@@ -83,7 +83,13 @@ def read_parts(path: str | os.PathLike[str], read: Callable[[str], Contents]) ->
                     Place(file),
                 )
             contents[part] = (properties, tensors) if part == file else read(part)
-            _check_numbers(contents[part][0], part, (index, count, total))
+            numbers = _numbers(contents[part][0], part)
+            for key, own, other in zip(_KEYS, numbers, (index, count, total), strict=True):
+                if own != other:
+                    raise InputError(
+                        f"property '{key}' is {own}, expected {other} as the other parts say",
+                        Place(part),
+                    )
     return _merged(contents, total)
 
 
@@ -107,17 +113,6 @@ def _numbers(properties: Mapping[str, Json], file: str) -> tuple[int, int, int]:
             Place(file),
         )
     return number, count, properties[_TENSORS]
-
-
-def _check_numbers(
-    properties: Mapping[str, Json], file: str, expected: tuple[int, int, int]
-) -> None:
-    for key, number, other in zip(_KEYS, _numbers(properties, file), expected, strict=True):
-        if number != other:
-            raise InputError(
-                f"property '{key}' is {number}, expected {other} as the other parts say",
-                Place(file),
-            )
 
 
 def _merged(contents: Mapping[str, Contents], total: int) -> Contents:

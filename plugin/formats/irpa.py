@@ -27,6 +27,7 @@ Source: IREE's ``schemas/parameter_archive.h``; ``iree.turbine.aot.params`` 3.9.
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import struct
@@ -108,10 +109,7 @@ class Entry:
         dtype, shape = self._type()
         expected_type = f"{'x'.join(map(str, shape)) or 'one'} {dtype.name}"
         wrong = f"{self} has {self.length} bytes, expected those of {expected_type}"
-        count = 1
-        for extent in shape:
-            count *= extent
-        if count * dtype.itemsize != self.length:
+        if math.prod(shape) * dtype.itemsize != self.length:
             raise InputError(wrong, Place(self.file))
         try:
             if self.data is not None:
@@ -141,14 +139,13 @@ class Entry:
             self.metadata[len(TENSOR_PREFIX) :], where, self.file, is_part=True
         )
         description = description if isinstance(description, dict) else {}
-        kind, dtype_name, shape = (
-            description.get("type"),
-            description.get("dtype"),
-            description.get("shape"),
-        )
-        if kind != "Tensor" or not isinstance(dtype_name, str) or not isinstance(shape, list):
-            raise InputError(f"{where} is not a tensor's: {shown(description)}", Place(self.file))
-        if not all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape):
+        dtype_name, shape = description.get("dtype"), description.get("shape")
+        is_tensor = description.get("type") == "Tensor" and isinstance(dtype_name, str)
+        if not (
+            is_tensor
+            and isinstance(shape, list)
+            and all(type(extent) is int and 0 <= extent < 1 << 63 for extent in shape)
+        ):
             raise InputError(f"{where} is not a tensor's: {shown(description)}", Place(self.file))
         if dtype_name not in DTYPES:
             raise InputError(

@@ -25,8 +25,9 @@ import numpy.typing as npt
 
 from ..errors import InputError, UsageError
 from ..numerics.block_form import BlockForm
+from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
-from ..numerics.parameters import ExpressedType, StorageType
+from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 Planes = Mapping[str, Any]
 """Arrays, or traced values, by the name of the plane."""
@@ -145,6 +146,14 @@ class BlockLayout(QuantizedLayout):
     def dequant(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values, of the layout's shape, computed as the form says."""
         return self.block_form().dequantize(self.expressed()).astype(dtype)
+
+    def _sub_channel(self, storage: StorageType, scales: Array) -> QuantizationParameters:
+        """The sub-channel type of blocks of rows, with one scale for each block."""
+        axes, expressed = tuple(range(len(self.shape))), ExpressedType.of_dtype(scales.dtype)
+        sizes = (*(1 for _ in axes[1:]), self.row_block or 1)
+        return QuantizationParameters(
+            storage, expressed, axes, sizes, scales, granularity="sub-channel"
+        )
 
 
 def integers_of(array: Any, bits: int | None = None) -> StorageType:

@@ -24,8 +24,13 @@ from ..errors import InputError
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import pack_bits
 from .base import QuantizedLayout
-from .codebooks import LEVELS, codebook, even_signs
-from .lookup import LookupBlockScaledLayout, SuperBlockLookupScaled_4_6_Layout
+from .lookup import (
+    LEVELS,
+    LookupBlockScaledLayout,
+    SuperBlockLookupScaled_4_6_Layout,
+    codebook,
+    even_signs,
+)
 from .packed import BlockScaledPackedLayout
 from .scaled import BlockScaledI4Layout, BlockScaledLayout
 from .super_blocks import (

@@ -337,17 +337,7 @@ class BlockScaledLayout(BlockLayout):
         """
         if "m" in self.planes:
             raise UsageError(f"{self.name} with offsets in units of the reals is no quantized type")
-        scales = np.asarray(self.planes["d"])[..., 0]
-        axes = tuple(range(len(self.shape)))
-        sizes = (*(1,) * (len(axes) - 1), self.block_size)
-        return QuantizationParameters(
-            self.storage,
-            ExpressedType.of_dtype(scales.dtype),
-            axes,
-            sizes,
-            scales,
-            granularity="sub-channel",
-        )
+        return self._sub_channel(self.storage, np.asarray(self.planes["d"])[..., 0])
 
     def stored(self) -> Any:
         """The storage values in the shape of the tensor."""

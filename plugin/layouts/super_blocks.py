@@ -31,7 +31,7 @@ from ..errors import InputError, UsageError
 from ..numerics.block_form import BlockForm
 from ..numerics.element_types import Array
 from ..numerics.packed_integers import PackedIntegers
-from ..numerics.parameters import ExpressedType, QuantizationParameters, StorageType
+from ..numerics.parameters import QuantizationParameters, StorageType
 from .base import FLOAT_DTYPES, BlockLayout, packed_form
 
 
@@ -134,11 +134,8 @@ class SuperBlockLayout(BlockLayout):
         if self.MINIMUMS is not None:
             raise UsageError(f"{self.name} subtracts minimums, which no quantized type does")
         scales = np.asarray(self.block_form().real_scales(self.expressed()))
-        axes = tuple(range(len(self.shape)))
-        sizes = (*(1 for _ in axes[1:]), self.block_size)
         grid = (*self.shape[:-1], self.shape[-1] // self.block_size)
-        expressed = ExpressedType.of_dtype(scales.dtype)
-        return QuantizationParameters(self.storage, expressed, axes, sizes, scales.reshape(grid))
+        return self._sub_channel(self.storage, scales.reshape(grid))
 
     def dequant_blocked(self, dtype: npt.DTypeLike = np.float32) -> Any:
         """The values ``[..., SUP, SUB, B]``."""

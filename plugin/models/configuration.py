@@ -99,29 +99,18 @@ class Configuration:
             InputError: a property is missing or makes no sense, or a tensor is missing or has
                 other extents.
         """
+        of_model = {k: value for k, value in properties.items() if not k.startswith("tokenizer.")}
         try:
-            return cls._accounted(properties, tensors)
+            name = architecture_of(properties, ARCHITECTURES)
+            record = ReadRecord(None)
+            values = Properties(record.track("property", of_model, irrelevant_properties(name)))
+            tracked = record.track("tensor", tensors)
+            configuration = cls._of(name, values, tracked)
+            check_tensors(configuration, tracked)
+            _check_rows(configuration.vocabulary, values, properties.get("tokenizer.ggml.tokens"))
+            record.finish("use a model without, or a tool that knows it")
         except SubquantError as error:
             raise error.located(location) from None
-
-    @classmethod
-    def _accounted(
-        cls, properties: Mapping[str, Any], tensors: Mapping[str, InferenceTensor]
-    ) -> Configuration:
-        """Read the properties, and check that each property and tensor was read."""
-        name = architecture_of(properties, ARCHITECTURES)
-        record = ReadRecord(None)
-        of_model = record.track(
-            "property",
-            {key: value for key, value in properties.items() if not key.startswith("tokenizer.")},
-            irrelevant_properties(name),
-        )
-        tracked = record.track("tensor", tensors)
-        values = Properties(of_model)
-        configuration = cls._of(name, values, tracked)
-        check_tensors(configuration, tracked)
-        _check_rows(configuration.vocabulary, values, properties.get("tokenizer.ggml.tokens"))
-        record.finish("use a model without, or a tool that knows it")
         return configuration
 
     @classmethod

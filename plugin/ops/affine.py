@@ -34,18 +34,17 @@ def _padded(layout: QuantizedLayout) -> tuple[int, ...]:
 
 def scales_along(layout: QuantizedLayout, axis: int | None) -> AnyArray:
     """The scales in float32: of shape (), or one for each index of `axis`."""
-    scales = layout.planes["d"].astype(np.float32)
-    extent = 1 if axis is None else layout.shape[axis]
-    if _padded(layout).count(1) == len(layout.shape):
-        return scales.reshape(())
-    return scales.reshape((extent,))
+    return _along(layout, layout.planes["d"].astype(np.float32), axis)
 
 
 def offsets(layout: QuantizedLayout, axis: int | None, dtype: npt.DTypeLike) -> AnyArray | None:
     """The offsets as integers, of the form of `scales_along`; None if there are none."""
     if "m" not in layout.planes:
         return None
-    plane = layout.planes["m"].astype(dtype)
+    return _along(layout, layout.planes["m"].astype(dtype), axis)
+
+
+def _along(layout: QuantizedLayout, plane: AnyArray, axis: int | None) -> AnyArray:
     if _padded(layout).count(1) == len(layout.shape):
         return plane.reshape(())
     return plane.reshape((1 if axis is None else layout.shape[axis],))

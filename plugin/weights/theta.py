@@ -235,26 +235,26 @@ class Dataset:
             UnsupportedError: it needs a newer version, or is spread over several files.
         """
         archive = Archive(path)
+        location = Place(archive.path)
         if _PROPERTIES not in archive and _TENSORS not in archive:
             arrays = [PrimitiveTensor(entry.array(), name) for name, entry in archive.items()]
             return Dataset({}, _tree(arrays, archive.path))
         for blob in (_PROPERTIES, _TENSORS):
             if blob not in archive:
-                what = f"the archive has no entry '{blob}'; it may be truncated"
-                raise InputError(what, Place(archive.path))
-        unread = ReadRecord(Place(archive.path))
+                raise InputError(
+                    f"the archive has no entry '{blob}'; it may be truncated", location
+                )
+        unread = ReadRecord(location)
         entries = unread.track("entry", archive)
         properties = _blob(entries, _PROPERTIES, archive.path)
         version = properties.pop(_VERSION, 1)
         if version != 1:
             raise UnsupportedError(
-                f"the data set is of version {shown(version)}; only 1 can be read",
-                Place(archive.path),
+                f"the data set is of version {shown(version)}; only 1 can be read", location
             )
         if _RANKS in archive:
             raise UnsupportedError(
-                "the archive is one of several files of a sharded data set; save it whole",
-                Place(archive.path),
+                "the archive is one of several files of a sharded data set; save it whole", location
             )
         tensors = [
             _tensor(entries, name, record, archive.path)
