@@ -205,3 +205,16 @@ def test_the_supported_operators_of_models_are_listed(
     page = (ROOT / f"docs/guide/{page}.md").read_text()
     (listed,) = re.findall(r"<!-- the list of operators -->\n```text\n(.*?)```", page, re.DOTALL)
     assert listed.split() == sorted(kernels)
+
+
+@pytest.mark.parametrize("name", ["bench", "docs", "fuzz", "lint", "quickstart", "test"])
+def test_help_of_a_script_installs_nothing(name: str, tmp_path: Path) -> None:
+    """The script ends before it needs `scripts/environment`, which the copy does not have."""
+    ignored = shutil.ignore_patterns("environment", "__pycache__")
+    shutil.copytree(ROOT / "scripts", tmp_path / "scripts", ignore=ignored)
+    for option in ("--help", "-h"):
+        command = [str(tmp_path / "scripts" / name), option]
+        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        first_line = (ROOT / "scripts" / name).read_text().splitlines()[1]
+        assert printed.startswith(first_line.removeprefix("# "))
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
