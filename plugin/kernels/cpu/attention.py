@@ -265,11 +265,8 @@ class _Rows:
         kernel, memory = self.kernel, self.memory
         position = self._query_and_head(scalar(row))
         zeros = Vectors(kernel.lanes).known(0.0, F32)
-
-        def clear(offset: Value) -> None:
-            store(zeros, memory.result, [*position, offset])
-
-        loop(0, kernel.head_size, kernel.lanes, clear)
+        size, lanes = kernel.head_size, kernel.lanes
+        loop(0, size, lanes, lambda offset: store(zeros, memory.result, [*position, offset]))
         store(zeros, memory.totals, [row, 0])
         store_element(Scalars().known(_MIN_F32, F32), memory.maxima, [row])
 

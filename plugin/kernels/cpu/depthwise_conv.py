@@ -168,12 +168,8 @@ class _Task:
         target = self.target
         vectors = Vectors(target.lanes * target.k_pack)
         padding = target.multiplicands(vectors.known(self.conv.padding_value, I8))
-        zero = constant_index(0)
-
-        def write(pack: Value) -> None:
-            store(padding, self.ring, [*position, pack, zero])
-
-        loop(0, self.plan.strip_packs, 1, write)
+        zero, packs = constant_index(0), self.plan.strip_packs
+        loop(0, packs, 1, lambda pack: store(padding, self.ring, [*position, pack, zero]))
 
     def _gather_row(self, position: Sequence[Value], image_row: ArrayLike, vector: Value) -> None:
         """Gather an image row; pixels at its ends may be padding."""

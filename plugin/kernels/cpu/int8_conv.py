@@ -170,11 +170,8 @@ class _Workgroup:
         if conv.is_epilogue_pipelined:
             groups = self.output.groups(conv.mr)
 
-            def write_last(group: Value) -> None:
-                self._write_group(self.end - 1, scalar(group))
-
             def write_groups() -> None:
-                loop(0, groups, 1, write_last)
+                loop(0, groups, 1, lambda group: self._write_group(self.end - 1, scalar(group)))
 
             when(self.end > self.first, write_groups)
 
