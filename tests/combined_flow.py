@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from combined_graph import FUNCTIONS, Graph, Quantized, Value, convolve, window_positions
+from combined_graph import FUNCTIONS, Graph, Quantized, Value, as_signed, convolve, window_positions
 from combined_programs import channels, family, like, nice, product, real
 
 # Reductions
@@ -527,9 +527,8 @@ def rescaled(
 
 def constant(g: Graph, element: str, array: np.ndarray, unsigned: bool = False) -> Value:
     """``tosa.const``."""
-    bits = int(element[1:])
     if unsigned:
-        array = np.where(array >= 2 ** (bits - 1), array - 2**bits, array)
+        array = as_signed(array, int(element[1:]))
     value = Value(g.fresh(), element, array)
     g.lines.append(
         f'{value.name} = "tosa.const"() <{{values = dense<{array.tolist()}> : {value.type}}}>'

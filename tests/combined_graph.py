@@ -75,8 +75,7 @@ class Quantized:
     def given(self, array: np.ndarray) -> np.ndarray:
         """Storage as the runtime takes and gives it."""
         if self.plain and self.storage[0] == "u":
-            array = np.where(array >= 2 ** (self.bits - 1), array - 2**self.bits, array)
-            return array.astype(f"int{8 * self.dtype.itemsize}")
+            return as_signed(array, self.bits).astype(f"int{8 * self.dtype.itemsize}")
         return array.astype(self.dtype)
 
     def __str__(self) -> str:
@@ -91,6 +90,11 @@ class Quantized:
         if self.blocks:
             head += ":{" + ", ".join(f"{axis}:{size}" for axis, size in self.blocks) + "}"
         return f"!quant.uniform<{head}, {_nested(scales, zeros)}>"
+
+
+def as_signed(array: np.ndarray, bits: int) -> np.ndarray:
+    """Unsigned integers as the signed ones with the same bits."""
+    return np.where(array >= 2 ** (bits - 1), array - 2**bits, array)
 
 
 def _nested(scales: np.ndarray, zeros: np.ndarray) -> str:
@@ -345,19 +349,11 @@ class Graph:
     def constant(self, element: Element, array: Any) -> Value:
         array = np.asarray(array)
         if isinstance(element, Quantized):
-            plain = element.storage if element.storage[0] == "i" else f"u{element.storage}"
-            plain = plain.replace("uu", "ui")
-            literal = _literal(array.astype(np.int64))
-            if plain[0] == "u":
-                name = self.fresh()
-                bits = f"i{element.bits}"
-                signed = np.where(array >= 2 ** (element.bits - 1), array - 2**element.bits, array)
-                kind = tensor(array.shape, bits)
-                self.lines.append(f"{name} = arith.constant dense<{_literal(signed)}> : {kind}")
-            else:
-                name = self.fresh()
-                kind = tensor(array.shape, element.storage)
-                self.lines.append(f"{name} = arith.constant dense<{literal}> : {kind}")
+            signed = array.astype(np.int64)
+            if element.storage[0] == "u":
+                signed = as_signed(signed, element.bits)
+            name, kind = self.fresh(), tensor(array.shape, f"i{element.bits}")
+            self.lines.append(f"{name} = arith.constant dense<{_literal(signed)}> : {kind}")
             value = Value(self.fresh(), element, array)
             self.lines.append(f"{value.name} = quant.scast {name} : {kind} to {value.type}")
             return value

@@ -131,6 +131,10 @@ def computed(proto: onnx.ModelProto, device: Device | None, *inputs: Array) -> l
     function = Executable(
         compile_to_bytes(write_module(actual, create_context()), options), device
     ).main
-    results = function(*inputs)
-    listed = list(results) if isinstance(results, (list, tuple)) else [results]
-    return [np.asarray(each) for each in listed]
+    return arrays_of(function(*inputs))
+
+
+def arrays_of(results: Any) -> list[Array]:
+    """The results of a function that returns one or several."""
+    several = results if isinstance(results, (list, tuple)) else [results]
+    return [np.asarray(each) for each in several]

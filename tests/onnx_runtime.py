@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnx_models import OPSET, computed, model, node, text_of
+from onnx_models import OPSET, arrays_of, computed, model, node, text_of
 from programs import share_of
 from subquant.runtime import Device
 from together import Together
@@ -105,9 +105,7 @@ class DeviceShare:
 
     def results(self, name: str, device: Device, arguments: Iterable[Array]) -> list[Array]:
         """Compute a model on a device."""
-        results = self._programs.function(name, device)(*arguments)
-        listed = list(results) if isinstance(results, (list, tuple)) else [results]
-        return [np.asarray(each) for each in listed]
+        return arrays_of(self._programs.function(name, device)(*arguments))
 
 
 class DrawnCases:
@@ -133,28 +131,22 @@ class DrawnCases:
 
         @pytest.mark.parametrize("case", list(self._draws))
         def test_numpy(case: str) -> None:
-            self.check_numpy(case)
+            proto, feeds = self[case]
+            expected = of_onnx_runtime(proto, feeds)
+            self.compare(case, computed(proto, None, *feeds.values()), expected)
 
         @pytest.mark.parametrize("case", self._share.names)
         def test_the_cpu(case: str, cpu: Device) -> None:
-            self.check_device(case, cpu)
+            proto, feeds = self[case]
+            results = self._share.results(case, cpu, feeds.values())
+            self.compare(case, results, computed(proto, None, *feeds.values()))
 
         return test_numpy, test_the_cpu
 
     def __getitem__(self, name: str) -> Written:
         return self._draws[name](np.random.default_rng(0))
 
-    def check_numpy(self, name: str) -> None:
-        """Compare NumPy with ONNX Runtime."""
-        proto, feeds = self[name]
-        expected = of_onnx_runtime(proto, feeds)
-        for result, other in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-            self._compare(name, result, other)
-
-    def check_device(self, name: str, device: Device) -> None:
-        """Compare a device with NumPy."""
-        proto, feeds = self[name]
-        results = self._share.results(name, device, feeds.values())
-        expected = computed(proto, None, *feeds.values())
+    def compare(self, name: str, results: Sequence[Array], expected: Sequence[Array]) -> None:
+        """Compare all results of a case."""
         for result, other in zip(results, expected, strict=True):
             self._compare(name, result, other)

@@ -49,10 +49,6 @@ class Case:
             output.CopyFrom(end(output.name, value))
         return result
 
-    def check_numpy(self, tolerance: float) -> None:
-        """Compare what NumPy computes."""
-        self.compare(computed(self.typed, None, *map(plain, self.arguments.values())), tolerance)
-
     def compare(self, results: Sequence[Any], tolerance: float) -> None:
         """Compare results with those of ONNX Runtime."""
         assert len(results) == len(self.expected)
@@ -118,21 +114,15 @@ class Cases:
 
         @pytest.mark.parametrize("name", list(self._cases))
         def test_numpy(name: str) -> None:
-            self.check_numpy(name)
+            each = self._cases[name]
+            results = computed(each.typed, None, *map(plain, each.arguments.values()))
+            each.compare(results, self._tolerance)
 
         @ON_DEVICES
         @pytest.mark.parametrize("name", self._share.names)
         def test_devices(name: str, device: Device) -> None:
-            self.check_device(name, device)
+            each = self._cases[name]
+            arguments = map(plain, each.arguments.values())
+            each.compare(self._share.results(name, device, arguments), self._tolerance)
 
         return test_numpy, test_devices
-
-    def check_numpy(self, name: str) -> None:
-        """Compare the results of NumPy for a case."""
-        self._cases[name].check_numpy(self._tolerance)
-
-    def check_device(self, name: str, device: Device) -> None:
-        """Compare the results of a device for a case."""
-        each = self._cases[name]
-        arguments = map(plain, each.arguments.values())
-        each.compare(self._share.results(name, device, arguments), self._tolerance)

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from onnx_models import plain
+from onnx_models import arrays_of, plain
 from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.importers.onnx import write_module
@@ -149,11 +149,9 @@ def run_case(
         names = [each.name for each in model.graph.input if each.name not in constants]
         for inputs, outputs in case.data_sets:
             arguments = dict(zip([each.name for each in model.graph.input], inputs, strict=False))
-            results = function(*[plain(arguments[each]) for each in names])
-            listed = list(results) if isinstance(results, (list, tuple)) else [results]
-            for result, expected in zip(listed, outputs, strict=True):
+            results = arrays_of(function(*[plain(arguments[each]) for each in names]))
+            for actual, expected in zip(results, outputs, strict=True):
                 target = plain(expected)
-                actual = np.asarray(result)
                 tolerance = max(case.rtol, 1e-3), max(case.atol, 1e-6)
                 if target.dtype.name in ("float16", "bfloat16"):
                     tolerance = 1e-2, 1e-3

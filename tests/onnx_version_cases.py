@@ -151,28 +151,21 @@ def _reductions() -> Iterator[VersionCase]:
 def _pools() -> Iterator[VersionCase]:
     for rank, extents in ((1, (11,)), (2, (9, 8)), (3, (5, 6, 7))):
         x = _floats(rank, 2, 3, *extents)
-        for attributes in (
-            {"kernel_shape": [3] * rank},
-            {"kernel_shape": [3] * rank, "strides": [2] * rank, "ceil_mode": 1},
-            {
-                "kernel_shape": [2] * rank,
-                "strides": [2] * rank,
-                "pads": [1, *[0] * (2 * rank - 1)],
-                "ceil_mode": 1,
-            },
-            {"kernel_shape": [3] * rank, "strides": [2] * rank, "pads": [1] * (2 * rank)},
-            {"kernel_shape": [2] * rank, "dilations": [2] * rank},
-            {
-                "kernel_shape": [3] * rank,
-                "dilations": [2] * rank,
-                "ceil_mode": 1,
-                "strides": [2] * rank,
-                "pads": [1] * (2 * rank),
-            },
-            {"kernel_shape": [3] * rank, "strides": [2] * rank, "auto_pad": "SAME_UPPER"},
-            {"kernel_shape": [2] * rank, "strides": [2] * rank, "auto_pad": "SAME_LOWER"},
-            {"kernel_shape": [3] * rank, "strides": [2] * rank, "auto_pad": "VALID"},
-        ):
+        two, three = ({"kernel_shape": [n] * rank} for n in (2, 3))
+        steps, pads = {"strides": [2] * rank}, {"pads": [1] * (2 * rank)}
+        dilated, ceil = {"dilations": [2] * rank}, {"ceil_mode": 1}
+        windows: tuple[dict[str, Any], ...] = (
+            three,
+            three | steps | ceil,
+            two | steps | ceil | {"pads": [1, *[0] * (2 * rank - 1)]},
+            three | steps | pads,
+            two | dilated,
+            three | dilated | ceil | steps | pads,
+            three | steps | {"auto_pad": "SAME_UPPER"},
+            two | steps | {"auto_pad": "SAME_LOWER"},
+            three | steps | {"auto_pad": "VALID"},
+        )
+        for attributes in windows:
             yield VersionCase("MaxPool", {"X": x}, attributes)
             yield VersionCase("MaxPool", {"X": x}, attributes, (), 2)
             yield VersionCase("LpPool", {"X": x}, {**attributes, "p": 2})

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnx_models import MICROSOFT, computed, model, node
+from onnx_models import MICROSOFT, computed, end, model, node
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError, UsageError
@@ -206,9 +206,7 @@ def test_sparse_constants_with_indices_beyond_are_refused() -> None:
 
 
 def _branch(name: str, operator: str) -> onnx.GraphProto:
-    inner = [node(operator, ["x"], [name])]
-    output = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-    return helper.make_graph(inner, name, [], [output])
+    return helper.make_graph([node(operator, ["x"], [name])], name, [], [end(name, "FLOAT")])
 
 
 def _by_rate() -> onnx.ModelProto:

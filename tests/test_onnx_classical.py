@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import helper
 
-from onnx_models import text_of
+from onnx_models import end, text_of
 from onnx_runtime_cases import Case, Cases, case
 from subquant.errors import UnsupportedError
 
@@ -136,12 +134,9 @@ def linear(rng: Rng) -> dict[str, Case]:
             support_vectors=numbers(20), kernel_type=kernel, kernel_params=[0.3, 0.7, 3.0],
         )  # fmt: skip
     cases["support vectors of none"] = case(
-        f"{ml}.SVMRegressor",
-        [rows],
-        coefficients=numbers(4),
-        rho=numbers(1),
+        f"{ml}.SVMRegressor", [rows], coefficients=numbers(4), rho=numbers(1),
         kernel_params=[0.0, 0.0, 3.0],
-    )
+    )  # fmt: skip
     cases["support vectors of one class"] = case(
         f"{ml}.SVMRegressor", [rows], n_supports=5, coefficients=numbers(5), rho=numbers(1),
         support_vectors=numbers(20), kernel_type="RBF", kernel_params=[0.3, 0.0, 3.0], one_class=1,
@@ -273,11 +268,7 @@ def test_texts_and_maps_are_refused() -> None:
     rows = np.zeros((2, 4), np.float32)
     each = case("ai.onnx.ml.LinearClassifier", [rows], outputs=2, coefficients=[0.0] * 8,
                 intercepts=[0.0] * 2, classlabels_strings=["a", "b"])  # fmt: skip
-    proto = onnx.ModelProto()
-    proto.CopyFrom(each.model)
-    del proto.graph.output[0]
-    proto.graph.output[0].CopyFrom(
-        helper.make_tensor_value_info("y1", onnx.TensorProto.FLOAT, [2, 2])
-    )
+    del each.model.graph.output[0]
+    each.model.graph.output[0].CopyFrom(end("y1", ("FLOAT", [2, 2])))
     with pytest.raises(UnsupportedError, match="train the model with integer labels"):
-        text_of(proto)
+        text_of(each.model)

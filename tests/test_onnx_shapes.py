@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper
 
+from onnx_models import end
+from onnx_runtime import run_onnx_runtime
 from onnx_runtime_cases import Case, case
 from subquant.compiler.reading import read_module
 from subquant.errors import InputError, UnsupportedError
@@ -27,13 +27,13 @@ def integers(*numbers: int) -> np.ndarray:
     return np.array(numbers, np.int64)
 
 
-def with_types(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with results of f32."""
+def read(model: onnx.ModelProto) -> None:
+    """Read the model, with results of f32."""
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
     for output in typed.graph.output:
-        output.CopyFrom(helper.make_tensor_value_info(output.name, TensorProto.FLOAT, None))
-    return typed
+        output.CopyFrom(end(output.name, "FLOAT"))
+    read_module(typed.SerializeToString())
 
 
 REGIONS = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], F32)
@@ -112,26 +112,24 @@ def test_shapes_that_do_not_fit_are_refused(name: str) -> None:
     """ONNX Runtime refuses them too."""
     refused, message = REFUSED[name]
     with pytest.raises(InputError) as caught:
-        read_module(with_types(refused.model).SerializeToString())
+        read(refused.model)
     assert message in str(caught.value)
     with pytest.raises(Exception, match="ONNXRuntimeError"):
-        onnxruntime.InferenceSession(refused.model.SerializeToString()).run(
-            None, dict(refused.arguments)
-        )
+        run_onnx_runtime(refused.model, refused.arguments)
 
 
 def test_a_result_beyond_the_kernels_is_refused_by_the_strides() -> None:
     images = [IMAGES, zeros(2, 4, 3, 3)]
     longer = case("ConvTranspose", images, output_shape=[20, 7], strides=[3, 1]).model
     with pytest.raises(UnsupportedError, match="where the kernels with strides of 3 reach 15"):
-        read_module(with_types(longer).SerializeToString())
+        read(longer)
 
 
 def test_a_condition_beyond_an_axis_is_refused_by_the_axis() -> None:
     condition = np.ones(5, np.bool_)
     longer = case("Compress", [zeros(3, 2), condition], [1], axis=-1).model
     with pytest.raises(UnsupportedError, match="5 elements for 2 along the axis 1"):
-        read_module(with_types(longer).SerializeToString())
+        read(longer)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +151,4 @@ def test_each_step_of_each_sequence_has_a_decay_and_a_beta(
     options: dict[str, Any] = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": "gated_delta"}
     refused = case("com.microsoft.LinearAttention", inputs, outputs=2, **options).model
     with pytest.raises(InputError, match=re.escape(expected)):
-        read_module(with_types(refused).SerializeToString())
+        read(refused)

@@ -7,17 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 from onnx_models import MICROSOFT, computed, node_tests, text_of
-from onnx_runtime import DeviceShare, Feeds, of_onnx_runtime, written
+from onnx_runtime import DeviceShare, DrawnCases, Rng, Written, reals, written
 from subquant.errors import InputError, SubquantError
 from subquant.runtime import Device
 
 Array = np.ndarray[Any, Any]
-Rng = np.random.Generator
-Written = tuple[onnx.ModelProto, Feeds]
 
 OPERATORS = ("CausalConvWithState", "LinearAttention", "TensorScatter")
 
@@ -60,10 +57,8 @@ def test_onnx_node_tests_on_the_cpu(name: str, cpu: Device) -> None:
 
 def linear(rng: Rng, rule: str, *, heads: int = 2, per_key: bool = False) -> Written:
     """Two heads of keys of 4 elements, values of 6."""
-    feeds = {"i0": rng.normal(size=(2, 5, heads * 4)).astype(np.float32),
-             "i1": rng.normal(size=(2, 5, 8)).astype(np.float32),
-             "i2": rng.normal(size=(2, 5, 12)).astype(np.float32),
-             "i3": rng.normal(size=(2, 2, 4, 6)).astype(np.float32)}  # fmt: skip
+    feeds = {"i0": reals(rng, 2, 5, heads * 4), "i1": reals(rng, 2, 5, 8),
+             "i2": reals(rng, 2, 5, 12), "i3": reals(rng, 2, 2, 4, 6)}  # fmt: skip
     if rule.startswith("gated"):
         decay = rng.uniform(-1, 0, (2, 5, 8 if per_key else 2))
         feeds["i4"] = decay.astype(np.float32)
@@ -75,7 +70,7 @@ def linear(rng: Rng, rule: str, *, heads: int = 2, per_key: bool = False) -> Wri
 
 def convolution(rng: Rng, **attributes: Any) -> Written:
     shapes = {"i0": (2, 3, 7), "i1": (3, 1, 4), "i2": (3,), "i3": (2, 3, 3)}
-    feeds = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    feeds = {name: reals(rng, *shape) for name, shape in shapes.items()}
     return written(f"{MICROSOFT}.CausalConvWithState", feeds, None, 2, **attributes)
 
 
@@ -89,13 +84,12 @@ CASES: dict[str, Callable[[Rng], Written]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_numpy_computes_what_onnx_runtime_does(case: str) -> None:
+def assert_close(name: str, result: Array, other: Array) -> None:
     """Five steps of sums of f32, and an exponential function."""
-    proto, feeds = CASES[case](np.random.default_rng(0))
-    expected = of_onnx_runtime(proto, feeds)
-    for result, other in zip(computed(proto, None, *feeds.values()), expected, strict=True):
-        np.testing.assert_allclose(result, other, rtol=0, atol=5e-6 * np.abs(other).max())
+    np.testing.assert_allclose(result, other, 0, 5e-6 * np.abs(other).max(), err_msg=name)
+
+
+test_numpy_computes_what_onnx_runtime_does, _ = DrawnCases(CASES, 1, assert_close).tests()
 
 
 @pytest.mark.parametrize(
