@@ -36,7 +36,10 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
     data = one_case(fully_connected, np.random.default_rng(5))
     model = read_tflite(data)
     graph = model.subgraphs[0]
-    x, w, y = (graph.tensors[n] for n in (0, 1, len(graph.tensors) - 1))
+    x, w, bias = graph.operators[0].inputs
+    (y,) = graph.outputs
+    assert x is not None
+    assert w is not None
     assert x.quantization is not None
     assert w.quantization is not None
     assert y.quantization is not None
@@ -50,8 +53,7 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
         reals = (rows.astype(float) - x.quantization.zero_point) * float(x.quantization.scale)
         matrix = w.data.astype(float) * w.quantization.scales.astype(float).reshape(-1, 1)
         expected = reals @ matrix.T
-        if graph.operators[0].inputs[2] is not None:
-            bias = graph.operators[0].inputs[2]
+        if bias is not None:
             assert bias.quantization is not None
             expected = expected + bias.data * bias.quantization.scales.astype(float)
         low, high = {0: (-np.inf, np.inf), 1: (0, np.inf), 2: (-1, 1), 3: (0, 6)}[

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from tflite_builder import Graph, Quantized
+from tflite_builder import Graph, Quantized, packed
 
 Rng = np.random.Generator
 
@@ -31,13 +32,6 @@ def quantized(rng: Rng, dtype: str) -> Quantized:
     return Quantized(float(np.exp(rng.uniform(-6, 0))), zero_point)
 
 
-def weights(rng: Rng, shape: tuple[int, ...], axis: int | None) -> tuple[np.ndarray, Quantized]:  # type: ignore[type-arg]
-    """Symmetric int8 weights with one scale, or one for each index of an axis."""
-    count = 1 if axis is None else shape[axis]
-    scales = np.exp(rng.uniform(-8, -4, count)).tolist()
-    return rng.integers(-127, 128, shape).astype(np.int8), Quantized(scales, 0, axis or 0)
-
-
 def fitting(rng: Rng, dtype: str, product: float, length: int) -> Quantized:
     """Parameters of a result for which accumulators neither vanish nor saturate."""
     parameters = quantized(rng, dtype)
@@ -46,24 +40,67 @@ def fitting(rng: Rng, dtype: str, product: float, length: int) -> Quantized:
     return parameters
 
 
-def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool = False) -> Ends:
-    height, width, channels = rng.integers(5, 12, 3)
-    kernel = rng.integers(1, 4, 2)
-    multiplier = int(rng.integers(1, 3))
-    features = int(channels) * multiplier if depthwise else int(rng.integers(1, 9))
+def add_weights(
+    graph: Graph, rng: Rng, shape: tuple[int, ...], dtype: str, axis: int, share: float = 0.7
+) -> tuple[int, float]:
+    """A constant tensor of weights, and its greatest scale; `share` of them have several."""
+    if dtype == "float32":
+        data = rng.normal(size=shape).astype(np.float32)
+        return graph.tensor(shape, dtype, None, data), 1.0
+    if dtype == "uint8":
+        parameters = Quantized(float(np.exp(rng.uniform(-8, -4))), int(rng.integers(0, 256)))
+        data = rng.integers(0, 256, shape).astype(np.uint8)
+        return graph.tensor(shape, dtype, parameters, data), float(parameters.scales)  # type: ignore[arg-type]
+    bits = int(dtype[3:])
+    count = shape[axis] if rng.random() < share and shape[axis] > 1 else 1
+    scales = np.exp(rng.uniform(-8, -4, count)) * 2 ** (8 - bits)
+    least = -(1 << (bits - 1)) + (bits == 8)
+    data = rng.integers(least, 1 << (bits - 1), shape).astype(np.int8)
+    stored = data if bits == 8 else packed(data, bits)
+    name = None if bits == 8 else dtype.upper()
+    tensor = graph.tensor(
+        shape, "int8", Quantized(scales.tolist(), 0, axis), stored, type_name=name
+    )
+    return tensor, float(scales.max())
+
+
+def add_bias(
+    graph: Graph, rng: Rng, x: Quantized | None, weights: int, count: int, dtype: str
+) -> int:
+    """A constant bias in units of products of operands and weights."""
+    if dtype == "float32":
+        return graph.tensor((count,), dtype, None, rng.normal(size=count).astype(np.float32))
+    wide = "int64" if dtype == "int16" else "int32"
+    assert x is not None
+    scales = (graph.scales(weights) * float(x.scales)).tolist()  # type: ignore[arg-type]
+    values = rng.integers(-4000, 4000, count).astype(wide)
+    return graph.tensor((count,), wide, Quantized(scales, 0, 0), values)
+
+
+def end_parameters(
+    rng: Rng, dtype: str, scale: float, length: int
+) -> tuple[Quantized | None, Quantized | None]:
+    """The parameters of an operand and of the result; none of floats."""
+    if dtype == "float32":
+        return None, None
     x = quantized(rng, dtype)
-    images = graph.tensor((2, height, width, channels), dtype, x)
+    return x, fitting(rng, dtype, float(x.scales) * scale, length)  # type: ignore[arg-type]
+
+
+def convolution(
+    graph: Graph, rng: Rng, dtype: str = "int8", weights: str = "int8", *, depthwise: bool = False
+) -> Ends:
+    height, width, channels = (int(n) for n in rng.integers(5, 12, 3))
+    kernel, multiplier = [int(n) for n in rng.integers(1, 4, 2)], int(rng.integers(1, 3))
+    features = channels * multiplier if depthwise else int(rng.integers(1, 9))
     shape = (1, *kernel, features) if depthwise else (features, *kernel, channels)
-    axis = 3 if depthwise else 0
-    data, w = weights(rng, tuple(map(int, shape)), axis if rng.random() < 0.7 else None)
-    filters = graph.tensor(shape, "int8", w, data)
-    product = float(x.scales) * float(np.max(w.scales))  # type: ignore[arg-type]
-    bias = -1
-    if depthwise or rng.random() < 0.7:  # LiteRT wants a bias of depthwise ones
-        wide = "int64" if dtype == "int16" else "int32"
-        scales = (np.asarray(w.scales) * float(x.scales)).tolist()  # type: ignore[arg-type]
-        values = rng.integers(-4000, 4000, features).astype(wide)
-        bias = graph.tensor((features,), wide, Quantized(scales, 0, 0), values)
+    # Of float images, LiteRT wants a scale of depthwise weights for each channel.
+    share = 1.0 if depthwise and dtype == "float32" else 0.7
+    filters, scale = add_weights(graph, rng, shape, weights, 3 if depthwise else 0, share)
+    length = math.prod(kernel) * (1 if depthwise else channels)
+    x, y = end_parameters(rng, dtype, scale, length)
+    images = graph.tensor((2, height, width, channels), dtype, x)
+    bias = add_bias(graph, rng, x, filters, features, dtype)  # which LiteRT requires
     padding, (sh, sw) = int(rng.integers(0, 2)), rng.integers(1, 3, 2)
     dh, dw = rng.integers(1, 3, 2) if sh == sw == 1 else (1, 1)
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, (dh, dw), strict=True)]
@@ -71,8 +108,7 @@ def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool 
         -(-n // s) if padding == 0 else -(-(n - span + 1) // s)
         for n, s, span in zip((height, width), (sh, sw), spans, strict=True)
     ]
-    length = int(np.prod(kernel)) * (1 if depthwise else int(channels))
-    result = graph.tensor((2, *extents, features), dtype, fitting(rng, dtype, product, length))
+    result = graph.tensor((2, *extents, features), dtype, y)
     extra = {"depthMultiplier": multiplier} if depthwise else {}
     return [images], graph.operator(
         "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [images, filters, bias], [result],
@@ -82,23 +118,19 @@ def convolution(graph: Graph, rng: Rng, dtype: str = "int8", *, depthwise: bool 
     )  # fmt: skip
 
 
-def fully_connected(graph: Graph, rng: Rng, dtype: str = "int8") -> Ends:
-    rows, depth, features = map(int, rng.integers(1, 40, 3))
-    x = quantized(rng, dtype)
+def fully_connected(graph: Graph, rng: Rng, dtype: str = "int8", weights: str = "int8") -> Ends:
+    rows, depth, features = (int(n) for n in rng.integers(2, 40, 3))
+    matrix, scale = add_weights(graph, rng, (features, depth), weights, 0)
+    x, y = end_parameters(rng, dtype, scale, depth)
     operand = graph.tensor((rows, depth), dtype, x)
-    data, w = weights(rng, (features, depth), 0 if rng.random() < 0.5 and features > 1 else None)
-    matrix = graph.tensor((features, depth), "int8", w, data)
-    product = float(x.scales) * float(np.max(w.scales))  # type: ignore[arg-type]
     bias = -1
     if rng.random() < 0.7:
-        wide = "int64" if dtype == "int16" else "int32"
-        scales = (np.asarray(w.scales) * float(x.scales)).tolist()  # type: ignore[arg-type]
-        values = rng.integers(-4000, 4000, features).astype(wide)
-        bias = graph.tensor((features,), wide, Quantized(scales, 0, 0), values)
-    result = graph.tensor((rows, features), dtype, fitting(rng, dtype, product, depth))
+        bias = add_bias(graph, rng, x, matrix, features, dtype)
+    result = graph.tensor((rows, features), dtype, y)
     return [operand], graph.operator(
         "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
         fusedActivationFunction=int(rng.integers(0, 4)),
+        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
 
 
@@ -233,27 +265,23 @@ def requantize(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
 
 
 CASES: dict[str, Case] = {
-    **{f"CONV_2D-{t}": lambda graph, rng, t=t: convolution(graph, rng, t)
+    **{f"CONV_2D-{t}": partial(convolution, dtype=t) for t in ("int8", "int16")},
+    **{f"DEPTHWISE_CONV_2D-{t}": partial(convolution, dtype=t, depthwise=True)
        for t in ("int8", "int16")},
-    **{f"DEPTHWISE_CONV_2D-{t}": lambda graph, rng, t=t: convolution(graph, rng, t, depthwise=True)
-       for t in ("int8", "int16")},
-    **{f"FULLY_CONNECTED-{t}": lambda graph, rng, t=t: fully_connected(graph, rng, t)
-       for t in ("int8", "int16")},
-    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: elementwise(graph, rng, n, t)
+    **{f"FULLY_CONNECTED-{t}": partial(fully_connected, dtype=t) for t in ("int8", "int16")},
+    **{f"{n}-{t}": partial(elementwise, name=n, dtype=t)
        for n in ("ADD", "SUB", "MUL") for t in ("int8", "uint8", "int16")},
-    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: unary(graph, rng, n, t)
+    **{f"{n}-{t}": partial(unary, name=n, dtype=t)
        for n in ("SOFTMAX", "LOGISTIC", "TANH", "RELU", "RELU6") for t in ("int8", "uint8")},
     **{f"{n}-powers-int16": partial(added, name=n) for n in ("ADD", "SUB")},
     **{f"{n}-int16": partial(short_function, name=n) for n in ("SOFTMAX", "LOGISTIC", "TANH")},
     **{f"CONCATENATION-{t}": partial(joined, dtype=t) for t in ("int8", "uint8", "float32")},
-    **{f"{n}-{t}": lambda graph, rng, n=n, t=t: pooling(graph, rng, n, t)
+    **{f"{n}-{t}": partial(pooling, name=n, dtype=t)
        for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D") for t in ("int8", "uint8", "int16")},
-    "L2_POOL_2D-float32": lambda graph, rng: pooling(graph, rng, "L2_POOL_2D", "float32"),
-    **{f"{n}-float32": lambda graph, rng, n=n: pooling(graph, rng, n, "float32")
-       for n in ("AVERAGE_POOL_2D", "MAX_POOL_2D")},
-    **{f"MEAN-{t}": lambda graph, rng, t=t: mean(graph, rng, t)
-       for t in ("int8", "uint8", "int16")},
-    **{f"QUANTIZE-{a}-{b}": lambda graph, rng, a=a, b=b: requantize(graph, rng, a, b)
+    **{f"{n}-float32": partial(pooling, name=n, dtype="float32")
+       for n in ("L2_POOL_2D", "AVERAGE_POOL_2D", "MAX_POOL_2D")},
+    **{f"MEAN-{t}": partial(mean, dtype=t) for t in ("int8", "uint8", "int16")},
+    **{f"QUANTIZE-{a}-{b}": partial(requantize, source=a, target=b)
        for a, b in (("float32", "int8"), ("float32", "uint8"), ("float32", "int16"),
                     ("int8", "int8"), ("int8", "uint8"), ("uint8", "int8"), ("int16", "int8"),
                     ("int8", "int16"), ("int16", "int16"))},

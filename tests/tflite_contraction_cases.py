@@ -6,86 +6,19 @@ from functools import partial
 
 import numpy as np
 
-from tflite_builder import Graph, Quantized, packed
-from tflite_cases import Case, Ends, Rng, fitting, quantized
-
-
-def _weights(
-    graph: Graph, rng: Rng, shape: tuple[int, ...], dtype: str, axis: int, share: float = 0.7
-) -> tuple[int, float]:
-    """A constant tensor of weights, and its greatest scale; `share` of them have several."""
-    if dtype == "float32":
-        data = rng.normal(size=shape).astype(np.float32)
-        return graph.tensor(shape, dtype, None, data), 1.0
-    if dtype == "uint8":
-        parameters = Quantized(float(np.exp(rng.uniform(-8, -4))), int(rng.integers(0, 256)))
-        data = rng.integers(0, 256, shape).astype(np.uint8)
-        return graph.tensor(shape, dtype, parameters, data), float(parameters.scales)  # type: ignore[arg-type]
-    bits = int(dtype[3:])
-    count = shape[axis] if rng.random() < share and shape[axis] > 1 else 1
-    scales = np.exp(rng.uniform(-8, -4, count)) * 2 ** (8 - bits)
-    least = -(1 << (bits - 1)) + (bits == 8)
-    data = rng.integers(least, 1 << (bits - 1), shape).astype(np.int8)
-    stored = data if bits == 8 else packed(data, bits)
-    name = None if bits == 8 else dtype.upper()
-    tensor = graph.tensor(
-        shape, "int8", Quantized(scales.tolist(), 0, axis), stored, type_name=name
-    )
-    return tensor, float(scales.max())
-
-
-def _bias(graph: Graph, rng: Rng, x: Quantized | None, weights: int, count: int, dtype: str) -> int:
-    if dtype == "float32":
-        return graph.tensor((count,), dtype, None, rng.normal(size=count).astype(np.float32))
-    wide = "int64" if dtype == "int16" else "int32"
-    assert x is not None
-    scales = (graph.scales(weights) * float(x.scales)).tolist()  # type: ignore[arg-type]
-    values = rng.integers(-4000, 4000, count).astype(wide)
-    return graph.tensor((count,), wide, Quantized(scales, 0, 0), values)
-
-
-def _ends(
-    rng: Rng, dtype: str, scale: float, length: int
-) -> tuple[Quantized | None, Quantized | None]:
-    if dtype == "float32":
-        return None, None
-    x = quantized(rng, dtype)
-    return x, fitting(rng, dtype, float(x.scales) * scale, length)  # type: ignore[arg-type]
-
-
-def convolution(graph: Graph, rng: Rng, dtype: str, weights: str, depthwise: bool = False) -> Ends:
-    height, width, channels = (int(n) for n in rng.integers(4, 9, 3))
-    kh, kw = (int(n) for n in rng.integers(1, 4, 2))
-    features = channels if depthwise else int(rng.integers(1, 7))
-    shape = (1, kh, kw, features) if depthwise else (features, kh, kw, channels)
-    # Of float images, LiteRT wants a scale of depthwise weights for each channel.
-    share = 1.0 if depthwise and dtype == "float32" else 0.7
-    filters, scale = _weights(graph, rng, shape, weights, 3 if depthwise else 0, share)
-    x, y = _ends(rng, dtype, scale, kh * kw * (1 if depthwise else channels))
-    images = graph.tensor((1, height, width, channels), dtype, x)
-    bias = _bias(graph, rng, x, filters, features, dtype)
-    result = graph.tensor((1, height - kh + 1, width - kw + 1, features), dtype, y)
-    return [images], graph.operator(
-        "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [images, filters, bias], [result],
-        "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions", padding=1,
-        strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
-        fusedActivationFunction=int(rng.integers(0, 4)),
-        **({"depthMultiplier": 1} if depthwise else {}),
-    )  # fmt: skip
-
-
-def fully_connected(graph: Graph, rng: Rng, dtype: str, weights: str) -> Ends:
-    rows, depth, features = (int(n) for n in rng.integers(2, 40, 3))
-    matrix, scale = _weights(graph, rng, (features, depth), weights, 0)
-    x, y = _ends(rng, dtype, scale, depth)
-    operand = graph.tensor((rows, depth), dtype, x)
-    bias = _bias(graph, rng, x, matrix, features, dtype)
-    result = graph.tensor((rows, features), dtype, y)
-    return [operand], graph.operator(
-        "FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions",
-        fusedActivationFunction=int(rng.integers(0, 4)),
-        asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
-    )  # fmt: skip
+from tflite_builder import Graph
+from tflite_cases import (
+    Case,
+    Ends,
+    Rng,
+    add_bias,
+    add_weights,
+    convolution,
+    end_parameters,
+    fitting,
+    fully_connected,
+    quantized,
+)
 
 
 def batch_matmul(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
@@ -104,7 +37,7 @@ def batch_matmul(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> Ends:
     sides = [graph.tensor(s, dtype, q) for s, q in zip(shapes, (x, w), strict=True)]
     inputs = list(sides)
     if weights:
-        sides[1], _ = _weights(graph, rng, shapes[1], weights, 0, 0.0)
+        sides[1], _ = add_weights(graph, rng, shapes[1], weights, 0, 0.0)
         inputs = sides[:1]
     result = graph.tensor((batch, rows, columns), dtype, y)
     return inputs, graph.operator(
@@ -122,15 +55,15 @@ def transpose_conv(graph: Graph, rng: Rng, dtype: str, weights: str = "") -> End
         for n, s, k in ((height, sh, kh), (width, sw, kw))
     ]
     weights = weights or (dtype if dtype in ("uint8", "float32") else "int8")
-    filters, scale = _weights(graph, rng, (features, kh, kw, channels), weights, 0)
-    x, y = _ends(rng, dtype, scale, kh * kw * channels)
+    filters, scale = add_weights(graph, rng, (features, kh, kw, channels), weights, 0)
+    x, y = end_parameters(rng, dtype, scale, kh * kw * channels)
     images = graph.tensor((2, height, width, channels), dtype, x)
     shape = (2, *extents, features)
     result_shape = graph.constant(shape)
     result = graph.tensor(shape, dtype, y)
     inputs = [result_shape, filters, images]
     if rng.random() < 0.6:
-        inputs.append(_bias(graph, rng, x, filters, features, dtype))
+        inputs.append(add_bias(graph, rng, x, filters, features, dtype))
     return [images], graph.operator(
         "TRANSPOSE_CONV", inputs, [result], "TransposeConvOptions", padding=0 if same else 1,
         strideH=sh, strideW=sw, fusedActivationFunction=int(rng.integers(0, 4)),
@@ -162,7 +95,7 @@ def volume(graph: Graph, rng: Rng, *, transposed: bool) -> Ends:
     else:
         result_sizes = -(-extents // strides) if same else -(-(extents - sizes + 1) // strides)
     if rng.random() < 0.6:
-        inputs.append(_bias(graph, rng, None, 0, features, "float32"))
+        inputs.append(add_bias(graph, rng, None, 0, features, "float32"))
     result = graph.tensor((2, *result_sizes, features), "float32")
     name = "CONV_3D_TRANSPOSE" if transposed else "CONV_3D"
     return [images], graph.operator(name, inputs, [result], "Conv3DOptions", **options)

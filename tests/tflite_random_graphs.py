@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tflite_builder import Graph, Quantized
-from tflite_cases import Rng, weights
+from tflite_cases import Rng, add_bias, add_weights
 
 
 @dataclass
@@ -62,14 +62,11 @@ class Writer:
         features = channels if depthwise else int(self.rng.integers(1, 7))
         shape = (1, 2, 2, channels) if depthwise else (features, 2, 2, channels)
         axis = 3 if depthwise else 0
-        data, w = weights(self.rng, shape, axis if self.rng.random() < 0.5 else None)
-        filters = self.graph.tensor(shape, "int8", w, data)
-        scales = np.asarray(w.scales) * x.scale
-        values = self.rng.integers(-2000, 2000, features).astype(np.int32)
-        bias = self.graph.tensor((features,), "int32", Quantized(scales.tolist()), values)
+        filters, scale = add_weights(self.graph, self.rng, shape, "int8", axis, 0.5)
+        bias = add_bias(self.graph, self.rng, x.parameters, filters, features, "int8")
         length = 4 * (1 if depthwise else channels)
         result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] - 1, features),
-                          float(scales.max()) * 60 * math.sqrt(length))  # fmt: skip
+                          scale * x.scale * 60 * math.sqrt(length))  # fmt: skip
         self.graph.operator(
             "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [x.index, filters, bias],
             [result.index], "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
@@ -84,10 +81,8 @@ class Writer:
         if x is None:
             return None
         depth, features = x.shape[1], int(self.rng.integers(2, 20))
-        data, w = weights(self.rng, (features, depth), None)
-        matrix = self.graph.tensor((features, depth), "int8", w, data)
-        scale = float(np.max(w.scales)) * x.scale
-        result = self.new((x.shape[0], features), scale * 60 * math.sqrt(depth))
+        matrix, scale = add_weights(self.graph, self.rng, (features, depth), "int8", 0, 0)
+        result = self.new((x.shape[0], features), scale * x.scale * 60 * math.sqrt(depth))
         self.graph.operator(
             "FULLY_CONNECTED", [x.index, matrix, -1], [result.index], "FullyConnectedOptions",
             fusedActivationFunction=self.activation(),

@@ -47,24 +47,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run.
-
-    Args:
-        stablehlo, llvm: checkouts whose tests run too.
-        random: how many generated programs are run too.
-        device: names of devices, with commas.
-        filter: a regular expression; only cases whose name has a match are run.
-        shard: ``2/4``, the part of the run that is run; None for all of it.
-        jobs: how many processes; None for one a core.
-        cluster: the address of a Dask scheduler, whose workers run them.
-        json, junit: files for the results.
-        expected: the file of the expected results; None for that which comes with subquant.
-        update_expected: write the results there.
-        against: an earlier report, which the results are compared with.
-        same_bits: fail also if results have other bits than in that report.
-        strict: fail also if a case passes that is not expected to.
-        save: a folder for the programs that do not pass.
-        list: only show the names of the cases.
+    """Options of a run, each with its help.
 
     Raises:
         UsageError: no device, a number out of its range, or options that exclude each other.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .program import Program, Quantized, Tensor
-from .suite_types import SHAPES, generic, split, tensor
+from .suite_types import SHAPES, one_operation, split, tensor
 
 _MATH = ("i8 > i8", "i8 > i8b", "u8 > u8", "i4 > i4b", "u4 > u4", "i16 > i16b", "i8 > i8f",
          "i8_f16 > i8_f16", "i8_bf16 > i8_bf16", "i8_f64 > i8b_f64")  # fmt: skip
@@ -47,54 +47,45 @@ def elementwise() -> Iterator[Program]:
             operands, (result,) = split(row)
             shape = SHAPES[number % len(SHAPES)]
             types = [tensor(shape.shape, name, shape.dynamic) for name in operands]
-            yield Program(
-                f"{op}/{'-'.join(operands)}-to-{result}", op, tuple(types),
-                (tensor(shape.shape, result, shape.dynamic),), generic(op, len(types)), op,
-            )  # fmt: skip
+            yield one_operation(op, f"{'-'.join(operands)}-to-{result}", types,
+                                tensor(shape.shape, result, shape.dynamic))  # fmt: skip
     axis = Quantized("i8", (0.1, 0.25, 0.5), axis=0)
     wide = Quantized("i32", (0.001, 0.002, 0.003), (1, 2, 3), axis=0)
     for name, element in (("axis-i8", axis), ("axis-i32", wide)):
-        types = [Tensor((3, 4), element)] * 2
-        yield Program(f"add/{name}", "add", tuple(types), (types[0],), generic("add", 2), "add")
+        operand = Tensor((3, 4), element)
+        yield one_operation("add", name, (operand, operand), operand)
     for number, row in enumerate(COMPARE):
         direction = ("EQ", "NE", "LT", "LE", "GT", "GE")[number]
         types = [tensor((40,), name) for name in row.split()]
         attribute = f"comparison_direction = #stablehlo<comparison_direction {direction}>"
-        yield Program(f"compare/{direction}-{row.replace(' ', '-')}", "compare", tuple(types),
-                      (tensor((40,), "i1"),), generic("compare", 2, attribute), "compare",
-                      {"direction": direction})  # fmt: skip
+        yield one_operation("compare", f"{direction}-{row.replace(' ', '-')}", types,
+                            tensor((40,), "i1"), attribute, {"direction": direction})  # fmt: skip
     for row in ("i8 i8 i8 > i8", "i8 i8b i8 > i8b", "u8 u8 u8 > u8b", "i16 i16 i16 > i16"):
         operands, (result,) = split(row)
         unsigned = operands[0].startswith("u")
         for dims, scalars in (((5,), ""), ((2, 9), "-scalars")):
             limits: tuple[int, ...] = () if scalars else dims
-            yield Program(
-                f"clamp/{'-'.join(operands)}-to-{result}{scalars}", "clamp",
-                (tensor(limits, operands[0]), tensor(dims, operands[1]),
-                 tensor(limits, operands[2])),
-                (tensor(dims, result),), generic("clamp", 3), "clamp",
-                inputs={0: (0, 60) if unsigned else (-60, 0), 2: (70, 110)},
-            )  # fmt: skip
+            types = [tensor(*each) for each in zip((limits, dims, limits), operands, strict=True)]
+            inputs = {0: (0, 60) if unsigned else (-60, 0), 2: (70, 110)}
+            yield one_operation("clamp", f"{'-'.join(operands)}-to-{result}{scalars}", types,
+                                tensor(dims, result), inputs=inputs)  # fmt: skip
     selected = ("i8 i8 > i8", "i8 i8 > i8b", "u4 u4 > u4", "i16 i16 > i16b",
                 "i8_f16 i8_f16 > i8b_f16")  # fmt: skip
     for row in selected:
         operands, (result,) = split(row)
         types = [tensor((3, 5), "i1"), *(tensor((3, 5), name) for name in operands)]
-        yield Program(f"select/{'-'.join(operands)}-to-{result}", "select", tuple(types),
-                      (tensor((3, 5), result),), generic("select", 3), "select")  # fmt: skip
-    scalar = (tensor((), "i1"), tensor((4,), "i8"), tensor((4,), "i8"))
-    yield Program("select/scalar-predicate", "select", scalar, (scalar[1],),
-                  generic("select", 3), "select")  # fmt: skip
+        yield one_operation("select", f"{'-'.join(operands)}-to-{result}", types,
+                            tensor((3, 5), result))  # fmt: skip
+    value = tensor((4,), "i8")
+    yield one_operation("select", "scalar-predicate", (tensor((), "i1"), value, value), value)
     for name, exponent, mantissa in (("i8", 5, 10), ("i8b", 8, 2), ("u8", 4, 3), ("i16", 5, 3)):
         attribute = f"exponent_bits = {exponent} : i32, mantissa_bits = {mantissa} : i32"
-        types = [tensor((32,), name)]
-        yield Program(f"reduce_precision/{name}-e{exponent}m{mantissa}", "reduce_precision",
-                      tuple(types), tuple(types), generic("reduce_precision", 1, attribute),
-                      "reduce_precision",
-                      {"exponent_bits": exponent, "mantissa_bits": mantissa})  # fmt: skip
+        operand = tensor((32,), name)
+        bits = {"exponent_bits": exponent, "mantissa_bits": mantissa}
+        yield one_operation("reduce_precision", f"{name}-e{exponent}m{mantissa}", (operand,),
+                            operand, attribute, bits)  # fmt: skip
     for name in ("i8", "u4", "i16"):
-        yield Program(f"is_finite/{name}", "is_finite", (tensor((5,), name),),
-                      (tensor((5,), "i1"),), generic("is_finite", 1), "is_finite")  # fmt: skip
+        yield one_operation("is_finite", name, (tensor((5,), name),), tensor((5,), "i1"))
     for row in ("i8 i8 > i8", "i8 i8b > i8f", "u8 u8 > u8", "i16 i16 > i16"):
         operands, (result,) = split(row)
         types = [tensor((6,), name) for name in operands]
@@ -102,7 +93,6 @@ def elementwise() -> Iterator[Program]:
         region = "{\n^bb0(%x: $e0, %y: $e1):\n" \
                  '  %s = "stablehlo.add"(%x, %y) : ($e0, $e1) -> $e2\n' \
                  "  stablehlo.return %s : $e2\n}"  # fmt: skip
-        yield Program(f"map/{'-'.join(operands)}-to-{result}", "map", tuple(types),
-                      (tensor((6,), result),),
-                      generic("map", 2, "dimensions = array<i64: 0>", region), "add",
-                      types=elements)  # fmt: skip
+        yield one_operation("map", f"{'-'.join(operands)}-to-{result}", types,
+                            tensor((6,), result), "dimensions = array<i64: 0>", region=region,
+                            oracle="add", types=elements)  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from .program import Program, Quantized
-from .suite_types import TYPES, generic, region_body, tensor
+from .suite_types import TYPES, one_operation, region_body, tensor
 
 
 def solvers() -> Iterator[Program]:
@@ -18,9 +18,8 @@ def solvers() -> Iterator[Program]:
         zero, unit = int(element.zero_point), 20
         matrix = zero + unit * np.array([[4, 1, 0], [1, 3, 1], [0, 1, 2]])
         x = tensor((3, 3), name)
-        yield Program(f"cholesky/{name}", "cholesky", (x,), (x,),
-                      generic("cholesky", 1, "lower = true"), "cholesky", {"lower": True},
-                      inputs={0: matrix}, interpreted=False, runs=False)  # fmt: skip
+        yield one_operation("cholesky", name, (x,), x, "lower = true", {"lower": True},
+                            inputs={0: matrix}, interpreted=False, runs=False)  # fmt: skip
 
 
 _GROUP = "replica_groups = dense<0> : tensor<1x1xi64>"

@@ -12,7 +12,7 @@ from .suite_types import (
     I32_OF_I8,
     TYPES,
     element_of,
-    generic,
+    one_operation,
     region_body,
     result_types,
     tensor,
@@ -60,11 +60,10 @@ def moves() -> Iterator[Program]:
                 tensor(shape, name if n < first_index else "int32")
                 for n, shape in enumerate(shapes)
             )
-            results = result_types(oracle, arguments, attributes, (name,))
+            (result,) = result_types(oracle, arguments, attributes, (name,))
             inputs = dict.fromkeys(range(first_index, len(shapes)), (-2, 7))
-            yield Program(f"{op}/{name}", op, arguments, results,
-                          generic(op, len(shapes), text), oracle, attributes,
-                          inputs=inputs)  # fmt: skip
+            yield one_operation(op, name, arguments, result, text, attributes, oracle=oracle,
+                                inputs=inputs)  # fmt: skip
         if op in _DYNAMIC:
             dynamic_op, type_, value = _DYNAMIC[op]
             for name in ("i8", "u4"):
@@ -85,17 +84,15 @@ def moves() -> Iterator[Program]:
 def _axis_moves() -> Iterator[Program]:
     """The operations that move per-axis values."""
     at = {axis: Quantized("i8", (0.1, 0.2, 0.3), (1, 2, 3), axis=axis) for axis in range(3)}
-    rows: tuple[tuple[str, str, Tensor, Tensor, str, Attributes], ...] = (
-        ("broadcast_in_dim", "broadcast_in_dim", Tensor((3, 2), at[0]), Tensor((2, 3, 2), at[1]),
+    rows: tuple[tuple[str, Tensor, Tensor, str, Attributes], ...] = (
+        ("broadcast_in_dim", Tensor((3, 2), at[0]), Tensor((2, 3, 2), at[1]),
          "broadcast_dimensions = array<i64: 1, 2>", {"shape": (2, 3, 2), "dimensions": (1, 2)}),
-        ("reshape", "reshape", Tensor((3, 4), at[0]), Tensor((3, 2, 2), at[0]), "",
-         {"shape": (3, 2, 2)}),
-        ("transpose", "transpose", Tensor((2, 3, 4), at[1]), Tensor((4, 2, 3), at[2]),
+        ("reshape", Tensor((3, 4), at[0]), Tensor((3, 2, 2), at[0]), "", {"shape": (3, 2, 2)}),
+        ("transpose", Tensor((2, 3, 4), at[1]), Tensor((4, 2, 3), at[2]),
          "permutation = array<i64: 2, 0, 1>", {"permutation": (2, 0, 1)}),
     )  # fmt: skip
-    for op, oracle, operand, result, text, attributes in rows:
-        yield Program(f"{op}/axis", op, (operand,), (result,), generic(op, 1, text), oracle,
-                      attributes)  # fmt: skip
+    for op, operand, result, text, attributes in rows:
+        yield one_operation(op, "axis", (operand,), result, text, attributes)
 
 
 def _other_moves() -> Iterator[Program]:
@@ -104,33 +101,22 @@ def _other_moves() -> Iterator[Program]:
         assert isinstance(element, Quantized)
         plain = f"int{element.width}"
         bits = {"dtype": np.dtype(f"i{element.width // 8}")}
-        yield Program(f"bitcast_convert/{name}-to-integer", "bitcast_convert",
-                      (tensor((6,), name),), (tensor((6,), plain),),
-                      generic("bitcast_convert", 1), "bitcast_convert", bits,
-                      interpreted=False)  # fmt: skip
-        yield Program(f"bitcast_convert/{name}-from-integer", "bitcast_convert",
-                      (tensor((6,), plain),), (tensor((6,), name),),
-                      generic("bitcast_convert", 1), "bitcast_convert",
-                      {"dtype": element.dtype}, interpreted=False)  # fmt: skip
-        operand = tensor((4, 5), name, (0,))
-        yield Program(f"get_dimension_size/{name}", "get_dimension_size", (operand,),
-                      (tensor((), "int32"),),
-                      generic("get_dimension_size", 1, "dimension = 0 : i64"),
-                      "get_dimension_size", {"dimension": 0})  # fmt: skip
+        yield one_operation("bitcast_convert", f"{name}-to-integer", (tensor((6,), name),),
+                            tensor((6,), plain), "", bits, interpreted=False)  # fmt: skip
+        yield one_operation("bitcast_convert", f"{name}-from-integer", (tensor((6,), plain),),
+                            tensor((6,), name), "", {"dtype": element.dtype},
+                            interpreted=False)  # fmt: skip
+        yield one_operation("get_dimension_size", name, (tensor((4, 5), name, (0,)),),
+                            tensor((), "int32"), "dimension = 0 : i64",
+                            {"dimension": 0})  # fmt: skip
         yield Program(f"iota/{name}", "iota", (), (tensor((3, 4), name),),
                       '%r0 = "stablehlo.iota"() <{iota_dimension = 1 : i64}> : () -> $r0', "iota",
                       {"shape": (3, 4), "dimension": 1})  # fmt: skip
-        yield Program(
-            f"dynamic_iota/{name}",
-            "dynamic_iota",
-            (),
-            (tensor((3, 4), name),),
-            "%s = stablehlo.constant dense<[3, 4]> : tensor<2xi64>\n"
-            '%r0 = "stablehlo.dynamic_iota"(%s) <{iota_dimension = 0 : i64}> : '
-            "(tensor<2xi64>) -> $r0",
-            "iota",
-            {"shape": (3, 4), "dimension": 0},
-        )
+        yield Program(f"dynamic_iota/{name}", "dynamic_iota", (), (tensor((3, 4), name),),
+                      "%s = stablehlo.constant dense<[3, 4]> : tensor<2xi64>\n"
+                      '%r0 = "stablehlo.dynamic_iota"(%s) <{iota_dimension = 0 : i64}> : '
+                      "(tensor<2xi64>) -> $r0", "iota",
+                      {"shape": (3, 4), "dimension": 0})  # fmt: skip
         for direction in ("LT", "GT"):
             x = tensor((3, 9), name)
             region = (
@@ -138,10 +124,10 @@ def _other_moves() -> Iterator[Program]:
                 f"<{{comparison_direction = #stablehlo<comparison_direction {direction}>}}> : "
                 "($e, $e) -> tensor<i1>\n  stablehlo.return %p : tensor<i1>\n}"
             )
-            yield Program(f"sort/{name}-{direction}", "sort", (x,), (x,),
-                          generic("sort", 1, "dimension = 1 : i64, is_stable = true", region),
-                          "sort", {"dimension": 1, "direction": direction},
-                          {"e": tensor((), name)})  # fmt: skip
+            yield one_operation("sort", f"{name}-{direction}", (x,), x,
+                                "dimension = 1 : i64, is_stable = true",
+                                {"dimension": 1, "direction": direction}, region=region,
+                                types={"e": tensor((), name)})  # fmt: skip
         pads = "\n".join(
             f"%{n} = stablehlo.constant dense<{v}> : tensor<2xi64>"
             for n, v in (("l", "[1, -1]"), ("h", "[2, 0]"), ("i", "[1, 0]"))
@@ -221,7 +207,7 @@ def _scatters() -> Iterator[Program]:
         region = assign if body == "assign" else region_body(body)
         arguments = (Tensor((5, 3), source), tensor((4, 1), "int32"), Tensor((4, 3), source))
         # Distinct rows, one of them outside: the order of updates does not matter.
-        yield Program(f"scatter/{variant}", "scatter", arguments, (Tensor((5, 3), target),),
-                      generic("scatter", 3, numbers, region), "scatter",
-                      {**attributes, "body": body}, {"e": Tensor((), target)},
-                      {1: [[3], [0], [9], [1]]})  # fmt: skip
+        yield one_operation("scatter", variant, arguments, Tensor((5, 3), target), numbers,
+                            {**attributes, "body": body}, region=region,
+                            types={"e": Tensor((), target)},
+                            inputs={1: [[3], [0], [9], [1]]})  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy.typing as npt
 
@@ -13,6 +13,7 @@ from .suite_types import (
     element_of,
     generic,
     neutral,
+    one_operation,
     region_body,
     result_types,
     tensor,
@@ -115,9 +116,8 @@ def reductions() -> Iterator[Program]:
     two = (Tensor((3, 40), one), Tensor((3, 40), one), Tensor((), one), Tensor((), one))
     text = generic("reduce", 4, "dimensions = array<i64: 1>", region_body("add", count=2))
     text = text.replace("%r0 =", "%r:2 =").replace("-> $r0", "-> ($r0, $r1)")
-    fix = "\n".join(f'%r{n} = "stablehlo.reshape"(%r#{n}) : ($r{n}) -> $r{n}' for n in range(2))
     yield Program("reduce/two-operands", "reduce", two, (Tensor((3,), wide),) * 2,
-                  f"{text}\n{fix}", "reduce", {"dimensions": (1,), "body": "add"},
+                  f"{text}\n{_result_names(2)}", "reduce", {"dimensions": (1,), "body": "add"},
                   {"e": Tensor((), wide)}, {2: [3], 3: [3]})  # fmt: skip
     for variant, row in WINDOWS.items():
         for name, (body, operand, accumulator) in WINDOW_TYPES.items():
@@ -144,12 +144,10 @@ def _select_and_scatters() -> Iterator[Program]:
         small = tuple(n // w for n, w in zip((4, 6), window, strict=True))
         arguments = (Tensor((4, 6), source), Tensor(small, source), Tensor((), source))
         regions = f"{compare.format(direction=direction)}, {region_body('add')}"
-        yield Program(f"select_and_scatter/{variant}", "select_and_scatter", arguments,
-                      (Tensor((4, 6), target),),
-                      generic("select_and_scatter", 3, _window_text(row), regions),
-                      "select_and_scatter", {**row, "select": direction, "body": "add"},
-                      {"e": Tensor((), target), "s": Tensor((), source)},
-                      {2: [neutral("add", source)]})  # fmt: skip
+        yield one_operation("select_and_scatter", variant, arguments, Tensor((4, 6), target),
+                            _window_text(row), {**row, "select": direction, "body": "add"},
+                            region=regions, inputs={2: [neutral("add", source)]},
+                            types={"e": Tensor((), target), "s": Tensor((), source)})  # fmt: skip
 
 
 def _batch_norms() -> Iterator[Program]:
@@ -164,31 +162,24 @@ def _batch_norms() -> Iterator[Program]:
             zero = int(element.zero_point)
             positive = (zero, element.range[1])
             rank = len(shape)
-            yield Program(f"batch_norm_inference/{name}-{rank}d", "batch_norm_inference",
-                          (x, v, v, v, v), (x,), generic("batch_norm_inference", 5, attribute),
-                          "batch_norm_inference", attributes, inputs={4: positive},
-                          interpreted=False)  # fmt: skip
+            yield one_operation("batch_norm_inference", f"{name}-{rank}d", (x, v, v, v, v), x,
+                                attribute, attributes, inputs={4: positive},
+                                interpreted=False)  # fmt: skip
             if rank == 3 and name != "i8":
                 continue
-            text = f'%r:3 = "stablehlo.batch_norm_training"(%a0, %a1, %a2) <{{{attribute}}}> : ' \
-                   "($a0, $a1, $a2) -> ($r0, $r1, $r2)"  # fmt: skip
-            yield _three(f"batch_norm_training/{name}-{rank}d", "batch_norm_training", (x, v, v),
-                         (x, v, v), text, attributes, {})  # fmt: skip
-            text = (
-                '%r:3 = "stablehlo.batch_norm_grad"(%a0, %a1, %a2, %a3, %a4) '
-                f"<{{{attribute}}}> : ($a0, $a1, $a2, $a3, $a4) -> ($r0, $r1, $r2)"
-            )
-            yield _three(f"batch_norm_grad/{name}-{rank}d", "batch_norm_grad", (x, v, v, v, x),
-                         (x, v, v), text, attributes, {3: positive})  # fmt: skip
+            for op, arguments, inputs in (
+                ("batch_norm_training", (x, v, v), {}),
+                ("batch_norm_grad", (x, v, v, v, x), {3: positive}),
+            ):
+                text = generic(op, len(arguments), attribute).replace("%r0", "%r:3", 1)
+                text = text.replace("-> $r0", "-> ($r0, $r1, $r2)")
+                yield Program(f"{op}/{name}-{rank}d", op, arguments, (x, v, v),
+                              f"{text}\n{_result_names(3)}", op, attributes, {}, inputs,
+                              interpreted=False)  # fmt: skip
 
 
-def _three(
-    name: str, op: str, arguments: tuple[Tensor, ...], results: tuple[Tensor, ...], text: str,
-    attributes: Attributes, inputs: Mapping[int, npt.ArrayLike],
-) -> Program:  # fmt: skip
-    """A program whose operation has several results: they are named through a reshape."""
-    names = "\n".join(
-        f'%r{n} = "stablehlo.reshape"(%r#{n}) : ($r{n}) -> $r{n}' for n in range(len(results))
+def _result_names(count: int) -> str:
+    """Name the results of an operation with several, through reshapes."""
+    return "\n".join(
+        f'%r{n} = "stablehlo.reshape"(%r#{n}) : ($r{n}) -> $r{n}' for n in range(count)
     )
-    return Program(name, op, arguments, results, f"{text}\n{names}", op, attributes, {}, inputs,
-                   interpreted=False)  # fmt: skip

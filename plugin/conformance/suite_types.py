@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from .program import Attributes, Quantized, Tensor
+from .program import Attributes, Program, Quantized, Tensor
 from .semantics import OPERATIONS
 
 TYPES: dict[str, str | Quantized] = {
@@ -92,6 +93,22 @@ def generic(op: str, operands: int, attributes: str = "", region: str = "") -> s
     properties = f" <{{{attributes}}}>" if attributes else ""
     body = f" ({region})" if region else ""
     return f'%r0 = "stablehlo.{op}"({values}){properties}{body} : ({types}) -> $r0'
+
+
+def one_operation(
+    op: str, variant: str, arguments: Sequence[Tensor], result: Tensor, text: str = "",
+    attributes: Attributes | None = None, *, region: str = "", **more: Any,
+) -> Program:  # fmt: skip
+    """Return the program of one operation with one result.
+
+    `text` and `attributes` are the operation's attributes, for MLIR and for the oracle, whose
+    operation has the same name.
+    """
+    body = generic(op, len(arguments), text, region)
+    return Program(
+        f"{op}/{variant}", op, tuple(arguments), (result,), body, more.pop("oracle", op),
+        attributes or {}, **more,
+    )  # fmt: skip
 
 
 def element_of(entry: str | Quantized) -> str | Quantized:
