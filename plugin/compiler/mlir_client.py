@@ -7,8 +7,7 @@ crash is upstream's, and how to replay it with the reproducer. `subquant.isolati
 protocol, the limits and the life of the child; `mlir_child` has its functions. This process does
 not import MLIR, and sends a parsed module of the bindings as bytecode.
 
-All functions have the arguments `reproducer`, `progress` and `limits` of `lower`, and raise the
-`SubquantError` of the input with its location.
+All functions raise the `SubquantError` of the input with its location.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 from ..core.files import open_input, read_input, write_atomically
 from ..errors import CompilerError, ParseError, Place, Remark, SubquantError, error_from_json
@@ -27,6 +26,8 @@ from ..isolation.limits import Limits
 from .compile_options import CompileOptions, Emit
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ..core._mlir import ir
     from ..signature import Signature
     from .inspected_tensors import InspectedTensor
@@ -36,6 +37,16 @@ Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 
 _MAX_REPRODUCER_BYTES = 1 << 26
 """The size of an input up to which it is copied to a reproducer."""
+
+
+class ChildOptions(TypedDict, total=False):
+    """Options of each request to the child process."""
+
+    reproducer: str | os.PathLike[str] | None
+    """The file for the input if MLIR crashes; by default ``subquant.reproducer.mlir``."""
+    progress: Callable[[str], None] | None
+    """Called with a line about each step."""
+    limits: Limits | None
 
 
 @dataclass
@@ -146,9 +157,7 @@ def lower(
     cpu_features: str = "",
     parameters: str | os.PathLike[str] | None = None,
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
-    reproducer: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
-    limits: Limits | None = None,
+    **child: Unpack[ChildOptions],
 ) -> LoweredModule:
     """Parse a module and run the passes of a compilation.
 
@@ -157,10 +166,7 @@ def lower(
         cpu_features: the features to record for the runtime, from `recorded_features`.
         parameters: a file for large constants (`subquant.compiler.parameter_archive`).
         weights: files of weights by the scope of their parameters, which are written there too.
-        reproducer: the file for the input if MLIR crashes; by default ``subquant.reproducer.mlir``
-            in the current folder.
-        progress: called with a line about each step.
-        limits: limits of the child process.
+        **child: see `ChildOptions`.
     """
     module = input_of(source)
     value, blobs = ask(
@@ -173,9 +179,7 @@ def lower(
             "parameters": None if parameters is None else os.path.abspath(parameters),
             "weights": {scope: os.path.abspath(path) for scope, path in (weights or {}).items()},
         },
-        reproducer=reproducer,
-        progress=progress,
-        limits=limits,
+        **child,
     )
     return LoweredModule(
         blobs[0],
@@ -195,18 +199,14 @@ def optimize(
     *,
     split: bool = False,
     verify_diagnostics: bool = False,
-    reproducer: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
-    limits: Limits | None = None,
+    **child: Unpack[ChildOptions],
 ) -> OptResult:
     """Run `subquant.compiler.opt.run_opt` in a child."""
     value, blobs = ask(
         "subquant.compiler.mlir_child:optimize",
         Input(file, data=data),
         {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
-        reproducer=reproducer,
-        progress=progress,
-        limits=limits,
+        **child,
     )
     return OptResult(
         blobs[0].decode() if value["has_text"] else None,
@@ -217,19 +217,14 @@ def optimize(
 
 def inspect(
     source: Source,
-    *,
-    reproducer: str | os.PathLike[str] | None = None,
-    progress: Callable[[str], None] | None = None,
-    limits: Limits | None = None,
+    **child: Unpack[ChildOptions],
 ) -> list[InspectedTensor]:
     """Describe every quantized tensor of a module, with its name in the text."""
     value, arrays = ask(
         "subquant.compiler.mlir_child:inspect",
         input_of(source),
         {},
-        reproducer=reproducer,
-        progress=progress,
-        limits=limits,
+        **child,
     )
     from .inspected_tensors import tensors_from_fields  # with NumPy too
 
@@ -238,17 +233,14 @@ def inspect(
 
 def interpretable(
     source: Source,
-    *,
-    reproducer: str | os.PathLike[str] | None = None,
-    limits: Limits | None = None,
+    **child: Unpack[ChildOptions],
 ) -> tuple[str, dict[str, str]]:
     """Lower a module to operations of StableHLO's interpreter; return text and JSON signatures."""
     value, blobs = ask(
         "subquant.compiler.mlir_child:interpretable",
         input_of(source),
         {},
-        reproducer=reproducer,
-        limits=limits,
+        **child,
     )
     return blobs[0].decode(), value
 
@@ -283,7 +275,7 @@ def ask(
         source: its argument ``source``, and the first blob if the source has data.
         arguments: its further arguments.
         blobs: further blobs.
-        reproducer, progress, limits: as for `lower`.
+        reproducer, progress, limits: see `ChildOptions`.
     """
     limits = limits or Limits()
     arguments |= {

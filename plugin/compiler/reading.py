@@ -40,19 +40,14 @@ def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
         return _with_names(ir.Module.parse(text, context))
 
 
-def parse_file(
-    path: str | Path,
-    context: ir.Context,
-    options: ImportOptions = AS_IN_FILE,
-    on_remark: OnRemark | None = None,
-) -> ir.Module:
+def parse_file(path: str | Path, context: ir.Context) -> ir.Module:
     """Parse a file as `parse_bytes` does, with its name in errors.
 
     Raises:
         InputError: the file cannot be read.
         EnvironmentProblem, ParseError, VerificationError: as `parse_bytes`.
     """
-    return parse_bytes(read_input(path), context, str(path), options, on_remark)
+    return parse_bytes(read_input(path), context, str(path))
 
 
 def parse_bytes(

@@ -282,11 +282,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_anew)
 
 
-def start_child(module: str = "subquant.compiler.mlir_child") -> None:
-    """Start an idle child if there is none, so that it imports a module before the first call."""
+def start_child() -> None:
+    """Start an idle child if there is none, so that it imports MLIR before the first call."""
     with _POOL.changed:
         if not _POOL.idle:
-            _POOL.idle.append(_Child(module))
+            _POOL.idle.append(_Child("subquant.compiler.mlir_child"))
 
 
 @contextlib.contextmanager
