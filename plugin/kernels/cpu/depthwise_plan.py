@@ -73,7 +73,8 @@ class DepthwisePlan:
         mr = next((n for n in choices if outputs % n == 0), choices[0])
         chunk_vectors = min(vectors, max(1, _CHANNELS_PER_CHUNK // target.lanes))
         plan = GatherPlan(self, mr, chunk_vectors, outputs)
-        while plan.scratch_bytes > _MAX_GATHERED_BYTES:
+        bits = target.multiplicand_type.bits
+        while math.prod(plan.scratch_shape) * bits // 8 > _MAX_GATHERED_BYTES:
             tiles = -(-plan.strip // plan.mr)
             if tiles > 4 or (tiles > 1 and plan.chunk_vectors == 1):
                 plan = replace(plan, strip=-(-tiles // 2) * plan.mr)
@@ -119,11 +120,6 @@ class GatherPlan:
         target = self.conv.target
         lanes = target.lanes * target.k_pack
         return self.ring_rows, self.chunk_vectors, self.strip_packs, lanes
-
-    @property
-    def scratch_bytes(self) -> int:
-        """The bytes of the gathered k-packs."""
-        return math.prod(self.scratch_shape) * self.conv.target.multiplicand_type.bits // 8
 
     @property
     def strips(self) -> int:

@@ -183,15 +183,6 @@ class ElementwiseKernel:
         return Kernel(name, bindings, 1, self._body, 0, macs=math.prod(self.shape) * cost)
 
     @property
-    def _vector_lanes(self) -> int:
-        """The lanes of the vectors along the last axis; 1 for scalars."""
-        reads = self.expression.reads()
-        if any(read.strides and read.strides[-1] not in (0, 1) for read in reads):
-            return 1
-        last = self.shape[-1] if self.shape else 1
-        return next((n for n in (self.lanes, 8, 4) if last % n == 0), 1)
-
-    @property
     def _is_max_of_magnitudes(self) -> bool:
         """True for a maximum of f32 magnitudes, which are ordered as their bits, NaN above all.
 
@@ -206,7 +197,10 @@ class ElementwiseKernel:
     def _body(self, memories: Sequence[Value], _: Value, __: Extent) -> None:
         *operands, result = memories
         outer, last = self.shape[:-1], self.shape[-1] if self.shape else 1
-        lanes = self._vector_lanes
+        # Vectors along the last axis; scalars where an operand is not contiguous along it.
+        reads = self.expression.reads()
+        is_strided = any(read.strides and read.strides[-1] not in (0, 1) for read in reads)
+        lanes = next(n for n in ((1,) if is_strided else (self.lanes, 8, 4, 1)) if last % n == 0)
         strides = [math.prod(outer[axis + 1 :]) for axis in range(len(outer))]
 
         def row_of(positions: Sequence[ArrayLike]) -> ArrayLike:

@@ -22,6 +22,7 @@ from ...emit.linalg import constant_index
 from ...emit.vectors import load, load_element, loop, prefetch, quotient, remainder
 from ...numerics.array_functions import convert
 from ...numerics.element_types import I8, I32, ElementType
+from ..isa.base import Accumulator
 from .int8_conv_plan import MAX_UNROLL, Int8ConvPlan
 
 _MIN_PIPELINED_UNROLL = 4
@@ -130,7 +131,7 @@ class Int8ConvTile:
             for vector, weight in enumerate(weights):
                 accumulator = accumulators[pixel * vectors + vector]
                 results.append(target.add_products(accumulator, multiplicands, weight))
-        return [target.with_barrier_i32(each) for each in results]
+        return [target.with_barrier(Accumulator(each)).i32 for each in results]
 
 
 @dataclass(frozen=True)

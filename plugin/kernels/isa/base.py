@@ -246,10 +246,6 @@ class InstructionSet(ABC):
             accumulator, i32=scheduling_barrier(accumulator.i32, self.register_constraint)
         )
 
-    def with_barrier_i32(self, accumulator: ArrayLike) -> ArrayLike:
-        """Put a scheduling barrier after an i32 accumulator."""
-        return self.with_barrier(Accumulator(accumulator)).i32
-
     # -- rounding and narrowing of the epilogue ----------------------------------------------------
 
     def clamp_for_rounding(
