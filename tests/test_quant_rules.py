@@ -86,6 +86,27 @@ def test_functions_that_jump_are_tabulated_from_the_expressed_type(scale: float)
         np.testing.assert_array_equal(table[:, 3], expected, err_msg=name)
 
 
+@pytest.mark.parametrize("scale", [0.1, 0.7])
+def test_functions_that_jump_to_nan_are_tabulated_from_the_expressed_type(scale: float) -> None:
+    """``(-12.8) ** (10 * 0.1)`` is -12.8 in f32, and NaN with the f64 product of the f32 scale."""
+    int8, int16 = StorageType(8, True), StorageType(16, True)
+    operand = QuantizationParameters(int8, ExpressedType.F32, scales=np.array(scale))
+    result = QuantizationParameters(int16, ExpressedType.F32, scales=np.array(1 / 16))
+    dequantized = np.arange(-128, 128).astype(np.float32) * np.float32(scale)
+    reals = dequantized.astype(np.float64)
+    with np.errstate(all="ignore"):
+        powers = np.power(reals[:, np.newaxis], reals).reshape(-1)
+        logarithms = np.log1p(reals)
+    assert np.isnan(powers).any()
+    assert np.isfinite(powers[dequantized.repeat(256) < 0]).any()
+    for table, exact in (
+        (binary_table("power", operand, operand, result), powers),
+        (unary_table("log_plus_one", operand, result), logarithms),
+    ):
+        expected = np.rint(np.clip(np.nan_to_num(exact, nan=0), -2048, 2047.9375) * 16)
+        np.testing.assert_array_equal(table, expected)
+
+
 OPERATION_NAMES = sorted(
     {
         operation.OPERATION_NAME

@@ -151,7 +151,7 @@ def _store(steps: Array, element: Quantized) -> Array:
 # -- programs -------------------------------------------------------------------------------------
 
 ROUNDED = frozenset(
-    ["ceil", "compare", "floor", "power", "reduce_precision", "remainder",
+    ["ceil", "compare", "floor", "log_plus_one", "power", "reduce_precision", "remainder",
      "round_nearest_afz", "round_nearest_even", "sign"]
 )  # fmt: skip
 """Operations that jump: they see the dequantized value as the expressed type holds it."""

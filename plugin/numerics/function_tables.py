@@ -7,7 +7,8 @@ operands of 8 bits, or one of 16).
 
 ``ceil``, ``floor`` and the roundings are not continuous: ``10 * 0.1`` is a little more than 1 with
 the f32 nearest to 0.1, and its ceiling 2. StableHLO dequantizes to the expressed type first, where
-the product is 1; so do these tables for such functions.
+the product is 1; so do these tables for such functions. ``power`` jumps to NaN where
+a negative base has an exponent beside an integer, and so does ``log_plus_one`` below -1.
 
 Source: StableHLO specification, "dequantize_op_quantize" and the functions' own sections.
 """
@@ -54,7 +55,11 @@ BINARY_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "power": np.power,
     "remainder": np.fmod,
 }
-_NOT_CONTINUOUS = ("ceil", "floor", "round_nearest_afz", "round_nearest_even", "remainder")
+_NOT_CONTINUOUS = (
+    *("ceil", "floor", "round_nearest_afz", "round_nearest_even"),
+    *("log_plus_one", "power", "remainder"),
+)
+"""Functions that jump, to another value or to NaN, at reals that scales meet."""
 
 
 def fits_table(*operands: QuantizationParameters) -> bool:
