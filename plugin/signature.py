@@ -139,7 +139,10 @@ class Signature:
                     f"expected a signature of version {_VERSION}, got "
                     f"{quoted(str(values['version']))}; compile the module again"
                 )
-            inputs, outputs = (_values_from_json(values[name]) for name in ("inputs", "outputs"))
+            inputs, outputs = (
+                tuple(_value_from_json(fields) for fields in _list_of(dict, values[name]))
+                for name in ("inputs", "outputs")
+            )
             return cls(inputs, outputs, bool(values.get("state")))
         except _INVALID_JSON_ERRORS as error:
             missing = "there is no " if isinstance(error, KeyError) else ""
@@ -212,10 +215,6 @@ def _value_to_json(value: ValueType) -> dict[str, Any]:
     if value.is_fresh:
         fields["fresh"] = True
     return fields
-
-
-def _values_from_json(values: Any) -> tuple[ValueType, ...]:
-    return tuple(_value_from_json(fields) for fields in _list_of(dict, values))
 
 
 def _value_from_json(fields: dict[str, Any]) -> ValueType:

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from distributed import Client, Scheduler
 
-from test_process_cleanup import wait_until
+from processes import wait_until
 
 TESTS = Path(__file__).parent
 QUIET = {"DASK_LOGGING__DISTRIBUTED": "error"}

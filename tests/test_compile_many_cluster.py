@@ -23,9 +23,9 @@ import pytest
 
 from dask_cluster import Cluster
 from many_models import write_models
+from processes import wait_until
 from programs import LONG
 from subquant.batch.manifest import NAME
-from test_process_cleanup import wait_until
 
 distributed = pytest.importorskip("distributed")
 

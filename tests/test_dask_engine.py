@@ -30,6 +30,7 @@ from distributed import Client
 
 import subquant
 from dask_cluster import Cluster
+from processes import is_alive, wait_until
 from programs import LONG
 from subquant.batch.engines import HOST_CPU, Done, Task, available_cores, dask_connection, run_tasks
 from subquant.cli import main
@@ -41,7 +42,6 @@ from subquant.conformance.runner import machine, run_cases
 from subquant.errors import EnvironmentProblem, InputError, Place, UsageError
 from subquant.runtime.machine import describe_machine
 from test_compile_many import PROGRAM, write_onnx
-from test_process_cleanup import is_alive, wait_until
 from test_task_engines import task
 
 TESTS = Path(__file__).parent

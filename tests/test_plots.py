@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from inspected import PER_AXIS, PER_TENSOR, SUB_CHANNEL, argument, grid_argument, inspect, show
 from subquant.cli import main
@@ -140,10 +139,6 @@ def values(axes: Axes) -> np.ma.MaskedArray[Any, Any]:
     return np.ma.asarray(image.get_array())
 
 
-def bar_of(figure: Figure) -> Axes:
-    return figure.axes[1]
-
-
 def test_the_heat_map_has_a_cell_a_block() -> None:
     figure = scales_figure(grid_argument(64, 32))
     axes, bar = figure.axes
@@ -180,11 +175,9 @@ def per_axis(scales: str) -> InspectedTensor:
 )  # fmt: skip
 def test_ticks_of_the_color_bar(scales: str, ticks: list[str]) -> None:
     """Ticks are 1, 2, 5 of each decade, or only 1, or evenly spaced, and include the ends."""
-    figure = scales_figure(
-        argument(PER_AXIS.replace("f16", "f64").replace("1.0, 2.0, 4.0", scales))
-    )
+    figure = scales_figure(per_axis(scales))
     figure.draw_without_rendering()
-    bar = bar_of(figure)
+    bar = figure.axes[1]
     low, high = bar.get_ylim()
     labels = zip(bar.get_yticklabels(), bar.get_yticks(), strict=True)
     assert [label.get_text() for label, y in labels if low <= y <= high] == ticks
@@ -229,10 +222,9 @@ def test_scales_that_are_not_positive_and_finite() -> None:
     rows = show(render_scales(tensor)).splitlines()
     assert rows[1].endswith("4 blocks of 1, 1 not positive and finite")
     assert rows[4].split("│")[1] == "????····▒▒▒▒████"
-    (image,) = scales_figure(tensor).axes[0].images
-    shown = np.ma.asarray(image.get_array())
-    assert shown.mask.tolist() == [[True, False, False, False]]
-    assert image.cmap.get_bad().tolist() == pytest.approx([0xBB / 255] * 3 + [1])
+    axes = scales_figure(tensor).axes[0]
+    assert values(axes).mask.tolist() == [[True, False, False, False]]
+    assert axes.images[0].cmap.get_bad().tolist() == pytest.approx([0xBB / 255] * 3 + [1])
 
 
 def test_errors_are_bars() -> None:

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from processes import is_alive, wait_until
 from subquant.batch.engines import Done, Task, run_tasks
 from subquant.batch.engines.tasks import cores_of_each
 from subquant.errors import EnvironmentProblem, InputError, Place
 from subquant.isolation import client
 from subquant.isolation.cancellation import CancellableWork, Cancelled
 from subquant.isolation.command import run_supervised
-from test_process_cleanup import is_alive, wait_until
 
 TESTS = Path(__file__).parent
 

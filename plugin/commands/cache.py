@@ -84,7 +84,13 @@ def prune(folder: str | None, size: str | None, age: str | None) -> None:
     limit = cache.limit or None if size is None and age is None else None
     if size is not None:
         limit = parse_size(size, "--size")
-    _report_removed(cache, cache.prune(limit, None if age is None else _parse_age(age)))
+    seconds = None
+    if age is not None:
+        match = _AGE.fullmatch(age.strip())
+        if match is None:
+            raise UsageError(f"--age must be an age such as 90m, 12h, 30d or 8w, got {quoted(age)}")
+        seconds = float(match.group(1)) * _SECONDS[match.group(2)]
+    _report_removed(cache, cache.prune(limit, seconds))
 
 
 @command.command("clear")
@@ -144,13 +150,6 @@ def _open(folder: str | None) -> Cache:
     except OSError as error:
         raise InputError(f"cannot read '{cache.folder}': {error.strerror or error}") from None
     return cache
-
-
-def _parse_age(text: str) -> float:
-    match = _AGE.fullmatch(text.strip())
-    if match is None:
-        raise UsageError(f"--age must be an age such as 90m, 12h, 30d or 8w, got {quoted(text)}")
-    return float(match.group(1)) * _SECONDS[match.group(2)]
 
 
 def _report_removed(cache: Cache, removed: tuple[int, int]) -> None:

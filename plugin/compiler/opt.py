@@ -14,7 +14,6 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
-from ..core._mlir import ir
 from ..core.files import kind_of
 from ..dialects import create_context
 from ..errors import InputError, Place, Remark, SubquantError, UsageError
@@ -66,7 +65,11 @@ def run_opt(
 
     def process(source: str | bytes, remarks: list[Remark]) -> str:
         with step_context("parse"):
-            module = _parse(source, file)
+            context = create_context()
+            if isinstance(source, bytes):
+                module = parse_bytes(source, context, file)
+            else:
+                module = parse_text(source, context, file)
         if not steps or not isinstance(steps[0], VerifyQuantization):
             run_pipeline(module, [VerifyQuantization()], on_pass)
         run_pipeline(module, steps, on_pass, lambda r: remarks.append(r.in_file(file)))
@@ -111,13 +114,6 @@ def _split_at_separators(source: str) -> list[str]:
         modules.append("\n" * source.count("\n", 0, start) + source[start:end])
         start = match.end() if match else end
     return modules
-
-
-def _parse(source: str | bytes, file: str) -> ir.Module:
-    context = create_context()
-    if isinstance(source, bytes):
-        return parse_bytes(source, context, file)
-    return parse_text(source, context, file)
 
 
 def _unexpected(

@@ -63,7 +63,10 @@ def program_archive(
     Raises:
         InputError: a file cannot be read, or the archive cannot be written.
     """
-    sources = {scope: _parameters_of(source) for scope, source in weights.items()}
+    sources: dict[str, Mapping[str, Array]] = {
+        scope: _Entries(Archive(file)) if os.fspath(file).endswith(".irpa") else _Weights(file)
+        for scope, file in weights.items()
+    }
     with writing(path), create_archive(path) as archive:
         yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
 
@@ -155,13 +158,6 @@ class _Entries(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._archive)
-
-
-def _parameters_of(path: str | os.PathLike[str]) -> Mapping[str, Array]:
-    """Return the bytes of the parameters of a file of weights, by name."""
-    if os.fspath(path).endswith(".irpa"):
-        return _Entries(Archive(path))
-    return _Weights(path)
 
 
 def _bytes_of(array: Array) -> Array:

@@ -87,10 +87,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _chosen(pattern: str) -> list[Case]:
-    return [case for case in make_cases() if re.search(pattern, case.name)]
-
-
 def _describe(names: Sequence[str], workers: Workers) -> tuple[dict[str, str], list[str]]:
     """Return the names of the available peers, and a message for each missing one."""
     available, missing = {}, []
@@ -169,7 +165,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print("\n".join(compare(model_file(), max(options.threads), _say)))
         return 0
-    cases = _chosen(options.case)
+    cases = [case for case in make_cases() if re.search(options.case, case.name)]
     if options.list:
         print("\n".join(case.name for case in cases))
         return 0
