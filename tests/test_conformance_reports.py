@@ -152,6 +152,12 @@ def make(numbers: Sequence[int], shard: str | None = None, run: Run = RUN) -> Re
     return Report(run, outcomes, tuple(numbers), Judgement(failed, newly), ("A CPU",), part)
 
 
+def part_of(**changes: Any) -> Report:
+    """The second part of a run that differs from `RUN`."""
+    return make([1], "2/2", replace(RUN, **changes))
+
+
+ANOTHER_RUN = "'b.json' is of another run than 'a.json'"
 PARTS = [("2.json", make([1, 3], "2/2")), ("1.json", make([0, 2], "1/2"))]
 WHOLE = make([0, 1, 2, 3])
 
@@ -197,34 +203,21 @@ def test_a_part_that_is_missing_is_named_and_fails() -> None:
             "'a.json' and another part have the same results",
         ),
         (
-            make([1], "2/2", replace(RUN, versions={"subquant": "1", "iree": "4", "new": "1"})),
+            part_of(versions={"subquant": "1", "iree": "4", "new": "1"}),
             "'b.json' was made with other versions than 'a.json': iree 4, not 3, new 1, not none; "
             "to compare versions, use --against",
         ),
+        (part_of(filter="x"), f"{ANOTHER_RUN}: --filter is 'x', not ''"),
+        (part_of(random=5), f"{ANOTHER_RUN}: --random is 5, not 0"),
+        (part_of(cases="x"), f"{ANOTHER_RUN}: its cases are others, of other checkouts, say"),
+        (part_of(expected="x"), f"{ANOTHER_RUN}: its list of expected results is another one"),
         (
-            make([1], "2/2", replace(RUN, filter="x")),
-            "'b.json' is of another run than 'a.json': --filter is 'x', not ''",
-        ),
-        (
-            make([1], "2/2", replace(RUN, random=5)),
-            "'b.json' is of another run than 'a.json': --random is 5, not 0",
-        ),
-        (
-            make([1], "2/2", replace(RUN, cases="x")),
-            "'b.json' is of another run than 'a.json': its cases are others, of other checkouts, "
-            "say",
-        ),
-        (
-            make([1], "2/2", replace(RUN, expected="x")),
-            "'b.json' is of another run than 'a.json': its list of expected results is another one",
-        ),
-        (
-            make([1], "2/2", replace(RUN, devices=("vulkan", "llvm-cpu"))),
+            part_of(devices=("vulkan", "llvm-cpu")),
             "'b.json' is of a run on 'vulkan', 'llvm-cpu', and 'a.json' of another one with "
             "'llvm-cpu'",
         ),
         (
-            make([1], "2/2", replace(RUN, total=5)),
+            part_of(total=5),
             "'b.json' is a part of a run with 5 results, and 'a.json' of one with 4",
         ),
     ],

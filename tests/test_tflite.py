@@ -24,13 +24,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.reading import read_module
 from subquant.dialects import create_context
-from subquant.errors import (
-    ExecutionError,
-    InputError,
-    SubquantError,
-    UnsupportedError,
-    UsageError,
-)
+from subquant.errors import ExecutionError, InputError, SubquantError, UnsupportedError, UsageError
 from subquant.importers.flatbuffer import UNKNOWN
 from subquant.importers.options import ImportOptions
 from subquant.importers.tflite import Interpreter, write_module
@@ -39,7 +33,7 @@ from subquant.importers.tflite.reading.flexbuffer import read_map
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.element_types import ElementType
 from subquant.runtime import Device, Executable
-from tflite_builder import Graph, Quantized
+from tflite_builder import Graph, Quantized, one_operator
 from tflite_cases import CASES as BASIC
 from tflite_cases import convolution, one_case
 from tflite_contraction_cases import CASES as CONTRACTIONS
@@ -55,17 +49,8 @@ from tflite_recurrent_cases import HYBRID as HYBRID_RECURRENT
 from tflite_scatter_cases import CASES as POSITIONS
 from tflite_type_cases import CASES as TYPES
 
-CASES = {
-    **BASIC,
-    **CONTRACTIONS,
-    **CONTROL,
-    **CUSTOM,
-    **FUNCTIONS,
-    **INDEXING,
-    **POSITIONS,
-    **RECURRENT,
-    **TYPES,
-}
+CASES = (BASIC | CONTRACTIONS | CONTROL | CUSTOM | FUNCTIONS | INDEXING | POSITIONS | RECURRENT
+         | TYPES)  # fmt: skip
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
 HYBRID = {**HYBRID_CONTRACTIONS, **HYBRID_RECURRENT}
@@ -211,18 +196,16 @@ def test_a_bias_with_the_dimension_of_its_weight() -> None:
     """A bias has one dimension only, but converters have written the axis of the weight."""
 
     def convolution_model(dimension: int) -> bytes:
-        random, graph = np.random.default_rng(0), Graph()
-        scales = np.array([0.01, 0.02, 0.03], np.float32)
+        random, scales = np.random.default_rng(0), np.array([0.01, 0.02, 0.03], np.float32)
         w = random.integers(-127, 128, (3, 4)).astype(np.int8)
         b = random.integers(-500, 500, 3).astype(np.int32)
         inputs = [
-            graph.tensor((1, 4), "int8", Quantized(0.5, 3)),
-            graph.tensor((3, 4), "int8", Quantized(scales, axis=0), w),
-            graph.tensor((3,), "int32", Quantized(scales * np.float32(0.5), axis=dimension), b),
+            ((1, 4), "int8", Quantized(0.5, 3)),
+            ((3, 4), "int8", Quantized(scales, axis=0), w),
+            ((3,), "int32", Quantized(scales * np.float32(0.5), axis=dimension), b),
         ]
-        result = graph.tensor((1, 3), "int8", Quantized(0.4, -7))
-        graph.operator("FULLY_CONNECTED", inputs, [result], options="FullyConnectedOptions")
-        return graph.model(inputs[:1], [result])
+        result = ((1, 3), "int8", Quantized(0.4, -7))
+        return one_operator("FULLY_CONNECTED", inputs, [result], "FullyConnectedOptions")
 
     x = np.array([[5, -100, 127, 33]], np.int8)
     results = [np.asarray(list(Ours(convolution_model(n), None)([x]).values())[-1]) for n in (0, 3)]
@@ -238,41 +221,24 @@ REFUSED = "is not lowered: the shape of its result depends on values, and shapes
 
 
 def one(name: str, more: np.ndarray | None = None) -> bytes:  # type: ignore[type-arg]
-    graph = Graph()
-    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
-    extra = [] if more is None else [graph.tensor(more.shape, more.dtype.name, None, more)]
-    result = graph.tensor((2, 3), "int8", Quantized(0.5, 3))
-    graph.operator(name, [operand, *extra], [result])
-    return graph.model([operand], [result])
+    tensor = ((2, 3), "int8", Quantized(0.5, 3))
+    return one_operator(name, [tensor] if more is None else [tensor, more], [tensor])
 
 
 @pytest.mark.parametrize(
     ("data", "kind", "message"),
     [
-        (
-            one("UNIQUE"),
-            UnsupportedError,
-            "operator 0 (UNIQUE) is not lowered: the shape of its result depends on values",
-        ),
-        (
-            one("HASHTABLE_FIND"),
-            UnsupportedError,
-            "operator 0 (HASHTABLE_FIND) is not lowered: it keeps a table",
-        ),
+        (one("UNIQUE"), UnsupportedError,
+         "operator 0 (UNIQUE) is not lowered: the shape of its result depends on values"),
+        (one("HASHTABLE_FIND"), UnsupportedError,
+         "operator 0 (HASHTABLE_FIND) is not lowered: it keeps a table"),
         (one("ADD"), InputError, "operator 0 (ADD) has no input 1"),
         (one("SOFTMAX"), InputError, "operator 0 (SOFTMAX) has no option 'beta'"),
-        (
-            one("TRANSPOSE", np.array([0, 2], np.int32)),
-            InputError,
-            "operator 0 (TRANSPOSE) does not fit its operands: ",
-        ),
-        (
-            one("RELU")[:200],
-            InputError,
-            "",
-        ),
+        (one("TRANSPOSE", np.array([0, 2], np.int32)), InputError,
+         "operator 0 (TRANSPOSE) does not fit its operands: "),
+        (one("RELU")[:200], InputError, ""),
     ],
-)
+)  # fmt: skip
 def test_refusals_name_the_operator(
     data: bytes, kind: type[SubquantError], message: str, tmp_path: Path
 ) -> None:
@@ -330,21 +296,18 @@ def test_options_of_custom_operators(wide: bool) -> None:
 def test_exact_semantics_round_the_real_result_once(cpu: Device) -> None:
     """The expected result is an int64 accumulator times an f64, rounded half to even."""
     rng = np.random.default_rng(3)
-    graph = Graph()
-    x, y = Quantized(0.02, 5), Quantized(0.13, -9)
-    operand = graph.tensor((16, 40), "int8", x)
     data = rng.integers(-127, 128, (24, 40)).astype(np.int8)
     scales = np.exp(rng.uniform(-6, -4, 24)).astype(np.float32)
     bias = rng.integers(-2000, 2000, 24).astype(np.int32)
-    matrix = graph.tensor((24, 40), "int8", Quantized(scales.tolist(), 0, 0), data)
     units = (np.float32(0.02) * scales).tolist()
-    added = graph.tensor((24,), "int32", Quantized(units, 0, 0), bias)
-    result = graph.tensor((16, 24), "int8", y)
-    graph.operator(
-        "FULLY_CONNECTED", [operand, matrix, added], [result], "FullyConnectedOptions",
-        fusedActivationFunction=1,
-    )  # fmt: skip
-    model = graph.model([operand], [result])
+    inputs = [
+        ((16, 40), "int8", Quantized(0.02, 5)),
+        ((24, 40), "int8", Quantized(scales.tolist(), 0, 0), data),
+        ((24,), "int32", Quantized(units, 0, 0), bias),
+    ]
+    result = ((16, 24), "int8", Quantized(0.13, -9))
+    model = one_operator("FULLY_CONNECTED", inputs, [result], "FullyConnectedOptions",
+                         fusedActivationFunction=1)  # fmt: skip
     rows = rng.integers(-128, 128, (16, 40)).astype(np.int8)
     total = (rows.astype(np.int64) - 5) @ data.astype(np.int64).T
     products = np.float64(np.float32(0.02)) * scales.astype(np.float64)
@@ -404,10 +367,8 @@ def test_reals_of_recurrent_operators_keep_their_states() -> None:
 
 def subtraction() -> bytes:
     graph = Graph()
-    both = [graph.tensor((1, 3), "int8", Quantized(0.5, 0), name=name) for name in ("a", "b")]
-    result = graph.tensor((1, 3), "int8", Quantized(0.5, 0), name="c")
-    graph.operator("SUB", both, [result], "SubOptions")
-    return graph.model(both, [result])
+    a, b, c = (graph.tensor((1, 3), "int8", Quantized(0.5, 0), name=name) for name in "abc")
+    return graph.model(*graph.apply("SUB", [a, b], [c], "SubOptions"))
 
 
 @pytest.mark.parametrize("batch", ["5", "dynamic"])
@@ -415,7 +376,7 @@ def subtraction() -> bytes:
                                   "SUB-int16"])  # fmt: skip
 @pytest.mark.share(2)
 def test_a_batch_is_its_elements(case: str, batch: str, cpu: Device) -> None:
-    rng = np.random.default_rng(9)
+    rng = np.random.default_rng(10)
     data = one_case(CASES[case], rng)
     read = read_tflite(data)
     one = Executable(compile_to_bytes(data, CompileOptions(batch="1")), cpu).main

@@ -14,7 +14,7 @@ from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device
-from tflite_builder import Array, Graph, Quantized, schema
+from tflite_builder import Array, Graph, Quantized, assign, f32, schema
 
 _DENSE, _SPARSE = 0, 1
 
@@ -94,10 +94,9 @@ def densified(values: Array, parameters: Any, shape: tuple[int, ...] = (6, 8)) -
     operand = graph.tensor(shape, "float32")
     constant = graph.tensor(shape, values.dtype.name, None, values)
     graph._tensors[constant].sparsity = parameters
-    dense, result = (graph.tensor(shape, "float32") for _ in range(2))
-    graph.operator("DENSIFY", [constant], [dense], "DensifyOptions")
-    graph.operator("ADD", [operand, dense], [result], "AddOptions")
-    return graph.model([operand], [result])
+    _, dense = graph.apply("DENSIFY", [constant], [f32(*shape)], "DensifyOptions")
+    _, results = graph.apply("ADD", [operand, *dense], [f32(*shape)], "AddOptions")
+    return graph.model([operand], results)
 
 
 @pytest.mark.parametrize("width", [8, 16, 32])
@@ -115,13 +114,13 @@ def test_sparse_weights_of_a_product(cpu: Device) -> None:
     values = drawn(1)
     stored, parameters = sparse(values, *CASES["rows"])
     graph = Graph()
-    operand = graph.tensor((3, 8), "float32")
-    matrix = graph.tensor((6, 8), "float32", None, stored)
-    graph._tensors[matrix].sparsity = parameters
-    bias = graph.tensor((6,), "float32", None, np.arange(6, dtype=np.float32))
-    result = graph.tensor((3, 6), "float32")
-    graph.operator("FULLY_CONNECTED", [operand, matrix, bias], [result], "FullyConnectedOptions")
-    data = graph.model([operand], [result])
+    ends = graph.apply(
+        "FULLY_CONNECTED",
+        [f32(3, 8), ((6, 8), "float32", None, stored), np.arange(6, dtype=np.float32)],
+        [f32(3, 6)], "FullyConnectedOptions",
+    )  # fmt: skip
+    graph._tensors[1].sparsity = parameters
+    data = graph.model(*ends)
     assert compare(data, None, 2) > 0
     assert compare(data, cpu, 2) > 0
 
@@ -130,51 +129,33 @@ def test_sparse_int8_weights_have_scales() -> None:
     values = drawn(2).astype(np.int8)
     stored, parameters = sparse(values, *CASES["blocks"])
     graph = Graph()
-    operand = graph.tensor((3, 8), "int8", Quantized(0.5, 3))
-    matrix = graph.tensor((6, 8), "int8", Quantized(0.1), stored)
-    graph._tensors[matrix].sparsity = parameters
-    result = graph.tensor((3, 6), "int8", Quantized(4.0, -1))
-    graph.operator("FULLY_CONNECTED", [operand, matrix, -1], [result], "FullyConnectedOptions")
-    model = read_tflite(graph.model([operand], [result]))
+    ends = graph.apply(
+        "FULLY_CONNECTED",
+        [((3, 8), "int8", Quantized(0.5, 3)), ((6, 8), "int8", Quantized(0.1), stored), -1],
+        [((3, 6), "int8", Quantized(4.0, -1))], "FullyConnectedOptions",
+    )  # fmt: skip
+    graph._tensors[1].sparsity = parameters
+    model = read_tflite(graph.model(*ends))
     rows = np.random.default_rng(0).integers(-128, 128, (3, 8)).astype(np.int8)
     reals = (rows.astype(np.float64) - 3) @ values.T.astype(np.float64) * 0.05
     expected = np.clip(np.rint(reals / 4 - 1), -128, 127)
     np.testing.assert_allclose(Interpreter(model).run(0, [rows])[0], expected, atol=1)
 
 
-def _order(parameters: Any) -> None:
-    parameters.traversalOrder = [0, 0]
-
-
-def _segments(parameters: Any) -> None:
-    parameters.dimMetadata[1].arraySegments.values = [0, 100, 3, 3, 3, 3, 3]
-
-
-def _position(parameters: Any) -> None:
-    parameters.dimMetadata[1].arrayIndices.values[0] = 8
-
-
-def _extent(parameters: Any) -> None:
-    parameters.dimMetadata[0].denseSize = 1 << 30
-
-
-def _block(parameters: Any) -> None:
-    parameters.blockMap = [5]
-
-
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("field", "value", "message"),
     [
-        (_order, "has the traversal order [0, 0]"),
-        (_segments, "has segments"),
-        (_position, "has an index outside of dimension 1"),
-        (_extent, "has 1073741824 entries along dimension 0 of [6, 8]"),
-        (_block, "has the traversal order [0, 1] and the block map [5]"),
+        ("traversalOrder", [0, 0], "has the traversal order [0, 0]"),
+        ("dimMetadata.1.arraySegments.values", [0, 100, 3, 3, 3, 3, 3], "has segments"),
+        ("dimMetadata.1.arrayIndices.values.0", 8, "has an index outside of dimension 1"),
+        ("dimMetadata.0.denseSize", 1 << 30,
+         "has 1073741824 entries along dimension 0 of [6, 8]"),
+        ("blockMap", [5], "has the traversal order [0, 1] and the block map [5]"),
     ],
-)
-def test_contradictions_are_errors(damage: Any, message: str) -> None:
+)  # fmt: skip
+def test_contradictions_are_errors(field: str, value: Any, message: str) -> None:
     stored, parameters = sparse(drawn(), *CASES["rows"])
-    damage(parameters)
+    assign(parameters, field, value)
     with pytest.raises(InputError, match=re.escape(f"tensor 1 't1' {message}")):
         read_tflite(densified(stored, parameters))
 
@@ -191,13 +172,9 @@ def test_a_sparse_constant_with_a_zero_point_is_refused() -> None:
 @pytest.mark.parametrize("shape", [(1,), (1, 1), ()])
 def test_an_empty_shape_reshapes_to_a_scalar(shape: tuple[int, ...], cpu: Device) -> None:
     graph = Graph()
-    operand = graph.tensor(shape, "float32")
-    empty = graph.tensor((0,), "int32", None, np.zeros(0, np.int32))
-    scalar, result = graph.tensor((), "float32"), graph.tensor((2, 3), "float32")
-    more = graph.tensor((2, 3), "float32")
-    graph.operator("RESHAPE", [operand, empty], [scalar], "ReshapeOptions")
-    graph.operator("MUL", [scalar, more], [result], "MulOptions")
-    data = graph.model([operand, more], [result])
+    [operand], [scalar] = graph.apply("RESHAPE", [f32(*shape), []], [f32()], "ReshapeOptions")
+    [_, more], results = graph.apply("MUL", [scalar, f32(2, 3)], [f32(2, 3)], "MulOptions")
+    data = graph.model([operand, more], results)
     LiteRt(data)
     assert compare(data, None, 2, tolerance=0) > 0
     assert compare(data, cpu, 2, tolerance=0) > 0

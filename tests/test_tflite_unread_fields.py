@@ -17,7 +17,7 @@ from subquant.importers.tflite import Interpreter, inspection, write_module
 from subquant.importers.tflite.reading import operator_options
 from subquant.importers.tflite.reading import schema as own_schema
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import Graph, Quantized, f32, one_operator, schema
+from tflite_builder import Graph, Quantized, assign, f32, one_operator, schema
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
 
@@ -194,26 +194,15 @@ def test_inspection_lists_the_refusals_of_branches_that_are_not_taken() -> None:
     assert described["graphs"][3]["operators"][0]["refused"] is None
 
 
+def assigned(path: str, value: object) -> Callable[[Graph], None]:
+    """A change of a field of the model."""
+    return lambda graph: assign(graph, path, value)
+
+
 def _extra_input(graph: Graph) -> None:
     data = np.ones(3, np.int8)
     more = graph.tensor((3,), "int8", Quantized(0.5), data)
     graph._operators[0].inputs.append(more)
-
-
-def _intermediate(graph: Graph) -> None:
-    graph._operators[0].intermediates = [0]
-
-
-def _custom_options(graph: Graph) -> None:
-    graph._operators[0].customOptions = [1, 2, 3]
-
-
-def _format(graph: Graph) -> None:
-    graph._operators[0].customOptionsFormat = 1
-
-
-def _custom_code(graph: Graph) -> None:
-    graph._codes[0].customCode = b"other"
 
 
 def _other_options(graph: Graph) -> None:
@@ -233,10 +222,16 @@ def _second_options(graph: Graph) -> None:
     ("change", "message"),
     [
         (_extra_input, "has the input '1', which"),
-        (_intermediate, "has the intermediate '0', which"),
-        (_custom_options, "has the field 'custom_options', which"),
-        (_format, "has the field 'custom_options_format' = 1, which"),
-        (_custom_code, "has the field 'custom_code' = 'other', which"),
+        (assigned("_operators.0.intermediates", [0]), "has the intermediate '0', which"),
+        (
+            assigned("_operators.0.customOptions", [1, 2, 3]),
+            "has the field 'custom_options', which",
+        ),
+        (
+            assigned("_operators.0.customOptionsFormat", 1),
+            "has the field 'custom_options_format' = 1, which",
+        ),
+        (assigned("_codes.0.customCode", b"other"), "has the field 'custom_code' = 'other', which"),
         (_other_options, "has the option 'LeakyReluOptions', which"),
         (_second_options, "has the field 'builtin_options_2', which"),
     ],
@@ -309,7 +304,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
         UnsupportedError, "needs a zero point of 0 of tensor 't1', got 2",
     ),
     "an input that is a variable": (
-        lambda: activation(lambda graph: setattr(graph._tensors[0], "isVariable", True)),
+        lambda: activation(assigned("_tensors.0.isVariable", True)),
         UnsupportedError, "an input of graph 0, is a variable",
     ),
     "a result of another type": (
@@ -343,7 +338,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], type[SubquantError], str]] = {
         InputError, "has the option num = 3, and 2",
     ),
     "a newer version of an operator": (
-        lambda: activation(lambda graph: setattr(graph._codes[0], "version", 4)),
+        lambda: activation(assigned("_codes.0.version", 4)),
         UnsupportedError, r"operator 0 \(RELU\) has the version 4, expected at most 3",
     ),
 }  # fmt: skip
@@ -378,10 +373,6 @@ def test_zero_points_of_recurrent_weights_are_refused(index: int) -> None:
         computed(graph.model(*ends))
 
 
-def _external(graph: Graph) -> None:
-    graph._tensors[0].externalBuffer = 3
-
-
 def _variants(graph: Graph) -> None:
     s = schema()
     graph._tensors[0].variantTensors = [s.VariantSubTypeT()]
@@ -407,10 +398,6 @@ def _constant(graph: Graph) -> None:
     graph._buffers.append(buffer)
 
 
-def _zero_points(graph: Graph) -> None:
-    graph._tensors[0].quantization.scale = []
-
-
 def _two_offsets(graph: Graph) -> None:
     _constant(graph)
     graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
@@ -426,7 +413,10 @@ def _missing_bytes(graph: Graph) -> None:
     [
         (_variable, "tensor 0 't0' is a variable with elements in the file"),
         (_constant, "tensor 't0', an input of graph 0, is a constant"),
-        (_zero_points, "tensor 0 't0' has zero points, and no scales"),
+        (
+            assigned("_tensors.0.quantization.scale", []),
+            "tensor 0 't0' has zero points, and no scales",
+        ),
         (_two_offsets, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
         (_missing_bytes, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
     ],
@@ -448,7 +438,10 @@ def test_an_input_that_is_listed_twice_is_refused() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (_external, "tensor 0 't0' is kept in another file (external buffer 3)"),
+        (
+            assigned("_tensors.0.externalBuffer", 3),
+            "tensor 0 't0' is kept in another file (external buffer 3)",
+        ),
         (_variants, "tensor 0 't0' has the field 'variant_tensors', which"),
         (_details, "tensor 0 't0' has custom or multi-axis quantization"),
     ],

@@ -219,6 +219,17 @@ class Graph:
         return bytes(builder.Output())
 
 
+def assign(owner: Any, path: str, value: Any) -> None:
+    """Assign a field of tables, by the names and indices that lead to it."""
+    *steps, last = path.split(".")
+    for step in steps:
+        owner = owner[int(step)] if step.isdigit() else getattr(owner, step)
+    if last.isdigit():
+        owner[int(last)] = value
+    else:
+        setattr(owner, last, value)
+
+
 def f32(*shape: int) -> tuple[tuple[int, ...], str]:
     """A tensor of floats, for `Graph.apply`."""
     return shape, "float32"

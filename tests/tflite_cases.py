@@ -157,10 +157,9 @@ def added(graph: Graph, rng: Rng, name: str) -> Ends:
     shape = (2, 3, 7)
     exponent, shift = -int(rng.integers(8, 15)), int(rng.integers(0, 5))
     exponents = [exponent, exponent - shift] if rng.random() < 0.5 else [exponent - shift, exponent]
-    sides = [graph.tensor(shape, "int16", Quantized(2.0**e)) for e in exponents]
-    result = graph.tensor(shape, "int16", Quantized(2.0**exponent))
-    return sides, graph.operator(
-        name, sides, [result], f"{name.capitalize()}Options",
+    sides = [(shape, "int16", Quantized(2.0**e)) for e in exponents]
+    return graph.apply(
+        name, sides, [(shape, "int16", Quantized(2.0**exponent))], f"{name.capitalize()}Options",
         fusedActivationFunction=int(rng.integers(0, 4)), potScaleInt16=True,
     )  # fmt: skip
 
@@ -191,20 +190,15 @@ def short_function(graph: Graph, rng: Rng, name: str) -> Ends:
     """16 bits; half of the cases have scales that are powers of two."""
     scale = 2.0 ** -int(rng.integers(9, 14)) if rng.random() < 0.5 else float(
         np.exp(rng.uniform(-10, -6)))  # fmt: skip
-    operand = graph.tensor((3, 70), "int16", Quantized(scale))
-    result = graph.tensor((3, 70), "int16", Quantized(2.0**-15))
+    ends = [((3, 70), "int16", Quantized(scale))], [((3, 70), "int16", Quantized(2.0**-15))]
     if name == "SOFTMAX":
-        graph.operator(name, [operand], [result], "SoftmaxOptions",
-                       beta=float(rng.uniform(0.5, 2)))  # fmt: skip
-    else:
-        graph.operator(name, [operand], [result])
-    return [operand], [result]
+        return graph.apply(name, *ends, "SoftmaxOptions", beta=float(rng.uniform(0.5, 2)))
+    return graph.apply(name, *ends)
 
 
 def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     source = quantized(rng, dtype)
     source.scales = float(rng.uniform(0.01, 0.2))
-    operand = graph.tensor((3, 50), dtype, source)
     signed = dtype == "int8"
     targets = {
         "SOFTMAX": Quantized(1 / 256, -128 if signed else 0),
@@ -213,10 +207,10 @@ def unary(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     }
     target = targets.get(name, Quantized(float(source.scales) * float(rng.uniform(0.5, 2)),
                                          source.zero_points))  # fmt: skip
-    result = graph.tensor((3, 50), dtype, target)
-    options = {"SOFTMAX": "SoftmaxOptions"}.get(name)
-    values = {"beta": float(rng.uniform(0.5, 2))} if name == "SOFTMAX" else {}
-    return [operand], graph.operator(name, [operand], [result], options, **values)
+    ends = [((3, 50), dtype, source)], [((3, 50), dtype, target)]
+    if name == "SOFTMAX":
+        return graph.apply(name, *ends, "SoftmaxOptions", beta=float(rng.uniform(0.5, 2)))
+    return graph.apply(name, *ends)
 
 
 def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -238,30 +232,24 @@ def pooling(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 
 
 def mean(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    operand = graph.tensor((2, 5, 6, 3), dtype, quantized(rng, dtype))
+    operand = ((2, 5, 6, 3), dtype, quantized(rng, dtype))
     axes = sorted(rng.choice(4, int(rng.integers(1, 4)), replace=False).tolist())
     keep = bool(rng.integers(0, 2))
-    shape = [1 if a in axes else n for a, n in enumerate((2, 5, 6, 3))]
-    if not keep:
-        shape = [n for a, n in enumerate((2, 5, 6, 3)) if a not in axes]
-    positions = graph.constant(axes)
-    result = graph.tensor(shape, dtype, quantized(rng, dtype))
-    return [operand], graph.operator(
-        "MEAN", [operand, positions], [result], "ReducerOptions", keepDims=keep
-    )
+    shape = [1 if a in axes else n for a, n in enumerate(operand[0]) if keep or a not in axes]
+    result = (shape, dtype, quantized(rng, dtype))
+    return graph.apply("MEAN", [operand, axes], [result], "ReducerOptions", keepDims=keep)
 
 
 def requantize(graph: Graph, rng: Rng, source: str, target: str) -> Ends:
     parameters = None if source == "float32" else quantized(rng, source)
-    operand = graph.tensor((4, 33), source, parameters)
     target_parameters = quantized(rng, target)
     if parameters is None:
         target_parameters.scales = float(rng.uniform(0.005, 0.05))
     else:
         span = np.iinfo(source).max / np.iinfo(target).max
         target_parameters.scales = float(parameters.scales) * float(rng.uniform(0.5, 2)) * span  # type: ignore[arg-type]
-    result = graph.tensor((4, 33), target, target_parameters)
-    return [operand], graph.operator("QUANTIZE", [operand], [result])
+    result = ((4, 33), target, target_parameters)
+    return graph.apply("QUANTIZE", [((4, 33), source, parameters)], [result])
 
 
 CASES: dict[str, Case] = {

@@ -59,10 +59,8 @@ def prelu(graph: Graph, rng: Rng, dtype: str) -> Ends:
         a.scales = float(rng.uniform(0.005, 0.02))
         info = np.iinfo(_slopes(dtype))
         data = rng.integers(info.min, info.max + 1, (1, 1, 4)).astype(info.dtype)
-    operand = graph.tensor(SHAPE, dtype, x)
-    slopes = graph.tensor((1, 1, 4), _slopes(dtype), a, data)
-    result = graph.tensor(SHAPE, dtype, y)
-    return [operand], graph.operator("PRELU", [operand, slopes], [result])
+    slopes = ((1, 1, 4), _slopes(dtype), a, data)
+    return graph.apply("PRELU", [(SHAPE, dtype, x), slopes], [(SHAPE, dtype, y)])
 
 
 def binary(graph: Graph, rng: Rng, name: str, dtype: str, target: str = "") -> Ends:
@@ -113,19 +111,13 @@ def select(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     shape = {0: SHAPE, 1: (2,), 2: (1, 3, 1, 4)}[
         int(rng.integers(0, 2)) * (2 if "V2" in name else 1)
     ]
-    parameters = quantized(rng, dtype) if dtype in QUANTIZED else None
-    inputs = [
-        graph.tensor(shape, "bool"),
-        *(graph.tensor(SHAPE, dtype, parameters) for _ in range(2)),
-    ]
-    result = graph.tensor(SHAPE, dtype, parameters)
-    return inputs, graph.operator(name, inputs, [result])
+    tensor = (SHAPE, dtype, quantized(rng, dtype) if dtype in QUANTIZED else None)
+    return graph.apply(name, [(shape, "bool"), tensor, tensor], [tensor])
 
 
 def add_n(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    inputs = [graph.tensor(SHAPE, dtype) for _ in range(int(rng.integers(2, 5)))]
-    result = graph.tensor(SHAPE, dtype)
-    return inputs, graph.operator("ADD_N", inputs, [result])
+    tensor = (SHAPE, dtype)
+    return graph.apply("ADD_N", [tensor] * int(rng.integers(2, 5)), [tensor])
 
 
 def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
@@ -143,35 +135,25 @@ def reduction(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     keep = bool(rng.integers(0, 2))
     gone = {axis % 4 for axis in axes}
     shape = [1 if a in gone else n for a, n in enumerate(SHAPE) if keep or a not in gone]
-    operand = graph.tensor(SHAPE, dtype, x)
-    positions = graph.constant(axes)
-    result = graph.tensor(shape, dtype, y)
-    return [operand], graph.operator(
-        name, [operand, positions], [result], "ReducerOptions", keepDims=keep
-    )
+    ends = [(SHAPE, dtype, x), axes], [(shape, dtype, y)]
+    return graph.apply(name, *ends, "ReducerOptions", keepDims=keep)
 
 
 def arg(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     axis = int(rng.integers(0, 4))
-    operand = graph.tensor(SHAPE, dtype, quantized(rng, dtype) if dtype in QUANTIZED else None)
-    position = graph.constant(axis)
+    operand = (SHAPE, dtype, quantized(rng, dtype) if dtype in QUANTIZED else None)
     shape = [n for a, n in enumerate(SHAPE) if a != axis]
     wide = bool(rng.integers(0, 2))
-    result = graph.tensor(shape, "int64" if wide else "int32")
     table = {"ARG_MAX": "ArgMaxOptions", "ARG_MIN": "ArgMinOptions"}[name]
-    return [operand], graph.operator(
-        name, [operand, position], [result], table, outputType=4 if wide else 2
-    )
+    ends = [operand, np.array(axis, np.int32)], [(shape, "int64" if wide else "int32")]
+    return graph.apply(name, *ends, table, outputType=4 if wide else 2)
 
 
 def cumsum(graph: Graph, rng: Rng, dtype: str) -> Ends:
-    operand = graph.tensor(SHAPE, dtype)
-    axis = graph.constant(int(rng.integers(0, 4)))
-    result = graph.tensor(SHAPE, dtype)
-    return [operand], graph.operator(
-        "CUMSUM", [operand, axis], [result], "CumsumOptions",
-        exclusive=bool(rng.integers(0, 2)), reverse=bool(rng.integers(0, 2)),
-    )  # fmt: skip
+    axis = np.array(rng.integers(0, 4), np.int32)
+    return graph.apply("CUMSUM", [(SHAPE, dtype), axis], [(SHAPE, dtype)], "CumsumOptions",
+                       exclusive=bool(rng.integers(0, 2)),
+                       reverse=bool(rng.integers(0, 2)))  # fmt: skip
 
 
 _UNARY: dict[str, tuple[str, ...]] = {

@@ -25,11 +25,10 @@ def gather(graph: Graph, rng: Rng, dtype: str) -> Ends:
     rows = tuple(int(n) for n in rng.integers(1, 4, int(rng.integers(0 if batch else 1, 3))))
     positions = rng.integers(0, shape[axis], (*shape[:batch], *rows))
     parameters = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, parameters)
-    result = graph.tensor((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, parameters)
-    return [operand], graph.operator(
-        "GATHER", [operand, graph.constant(positions)], [result], "GatherOptions",
-        axis=axis if rng.random() < 0.5 else axis - 4, batchDims=batch,
+    result = ((*shape[:axis], *rows, *shape[axis + 1 :]), dtype, parameters)
+    return graph.apply(
+        "GATHER", [(shape, dtype, parameters), positions.astype(np.int32)], [result],
+        "GatherOptions", axis=axis if rng.random() < 0.5 else axis - 4, batchDims=batch,
     )  # fmt: skip
 
 
@@ -57,10 +56,9 @@ def embedding(graph: Graph, rng: Rng, dtype: str) -> Ends:
     stored = packed(data, bits) if bits < 8 else data
     kind = "float32" if scale is None else "int8"
     table = graph.tensor(shape, kind, scale, stored, type_name=name)
-    embedded = graph.tensor((4, 64), "float32")
-    graph.operator("EMBEDDING_LOOKUP", [rows, table], [embedded])
-    operand, result = (graph.tensor((4, 64), "float32") for _ in range(2))
-    return [operand], graph.operator("ADD", [embedded, operand], [result], "AddOptions")
+    _, [embedded] = graph.apply("EMBEDDING_LOOKUP", [rows, table], [f32(4, 64)])
+    [_, operand], results = graph.apply("ADD", [embedded, f32(4, 64)], [f32(4, 64)], "AddOptions")
+    return [operand], results
 
 
 def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
@@ -155,34 +153,29 @@ def padded(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     if name == "MIRROR_PAD":
         pads[0] = rng.integers(0, 2, 2)
     parameters = _parameters(rng, dtype)
-    operand = graph.tensor(shape, dtype, parameters)
-    result = graph.tensor((np.array(shape) + pads.sum(1)).tolist(), dtype, parameters)
-    inputs = [operand, graph.constant(pads)]
+    result = ((np.array(shape) + pads.sum(1)).tolist(), dtype, parameters)
+    inputs = [(shape, dtype, parameters), pads.tolist()]
     if name == "PADV2":
-        value = graph.tensor((1,), dtype, parameters, rng.integers(0, 100, 1).astype(dtype))
-        inputs.append(value)
+        inputs.append(((1,), dtype, parameters, rng.integers(0, 100, 1).astype(dtype)))
     if name == "MIRROR_PAD":
-        graph.operator(name, inputs, [result], "MirrorPadOptions", mode=int(rng.integers(0, 2)))
-    else:
-        graph.operator(name, inputs, [result])
-    return [operand], [result]
+        mode = int(rng.integers(0, 2))
+        return graph.apply(name, inputs, [result], "MirrorPadOptions", mode=mode)
+    return graph.apply(name, inputs, [result])
 
 
 def spread(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     shape, parameters = np.array((2, 4, 5)), _parameters(rng, dtype)
-    value = graph.tensor((), dtype, parameters, np.array(int(rng.integers(0, 100)), dtype))
+    value = ((), dtype, parameters, np.array(int(rng.integers(0, 100)), dtype))
     between = rng.integers(0, 3, 3)
     extents = shape + (shape - 1) * between
-    operand = graph.tensor(shape, dtype, parameters)
+    operand = (shape, dtype, parameters)
     if name == "DILATE":
-        result = graph.tensor(extents, dtype, parameters)
-        apart = graph.constant(between + 1)
-        return [operand], graph.operator(name, [operand, apart, value], [result], "DilateOptions")
+        inputs = [operand, (between + 1).tolist(), value]
+        return graph.apply(name, inputs, [(extents, dtype, parameters)], "DilateOptions")
     low, high = rng.integers(-1, 3, (2, 3))
-    result = graph.tensor(extents + low + high, dtype, parameters)
-    return [operand], graph.operator(
-        name, [operand, value], [result], "StablehloPadOptions", edgePaddingLow=low,
-        edgePaddingHigh=high, interiorPadding=between,
+    return graph.apply(
+        name, [operand, value], [(extents + low + high, dtype, parameters)], "StablehloPadOptions",
+        edgePaddingLow=low, edgePaddingHigh=high, interiorPadding=between,
     )  # fmt: skip
 
 
@@ -237,11 +230,11 @@ def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
     height, width, *sizes = (int(n) for n in rng.integers(1, 12, 4))
     parameters = _parameters(rng, dtype)
     corners = bool(rng.integers(0, 2))
-    operand = graph.tensor((2, height, width, 3), dtype, parameters)
-    result = graph.tensor((2, *sizes, 3), dtype, parameters)
+    operand, result = ((2, *each, 3) for each in ((height, width), sizes))
     table = "ResizeBilinearOptions" if name == "RESIZE_BILINEAR" else "ResizeNearestNeighborOptions"
-    return [operand], graph.operator(
-        name, [operand, graph.constant(sizes)], [result], table, alignCorners=corners,
+    return graph.apply(
+        name, [(operand, dtype, parameters), sizes], [(result, dtype, parameters)], table,
+        alignCorners=corners,
         halfPixelCenters=not corners and bool(rng.integers(0, 2)),
         version=4 if dtype == "int16" else 3,
     )  # fmt: skip
@@ -249,16 +242,12 @@ def resize(graph: Graph, rng: Rng, name: str, dtype: str) -> Ends:
 
 def one_hot(graph: Graph, rng: Rng, dtype: str) -> Ends:
     depth, axis = int(rng.integers(2, 6)), int(rng.integers(-1, 3))
-    operand = graph.tensor((2, 3), "float32")
-    wide = graph.tensor((2, 3), "int32")
-    graph.operator("CAST", [operand], [wide])
+    operands, wide = graph.apply("CAST", [f32(2, 3)], [((2, 3), "int32")])
     shape = [2, 3]
     shape.insert(axis % 3, depth)
-    result = graph.tensor(shape, dtype)
-    sides = [graph.constant(n, dtype) for n in (5, -2)]
-    return [operand], graph.operator(
-        "ONE_HOT", [wide, graph.constant(depth), *sides], [result], "OneHotOptions", axis=axis
-    )
+    inputs = [*wide, *(graph.constant(*each) for each in ((depth,), (5, dtype), (-2, dtype)))]
+    _, results = graph.apply("ONE_HOT", inputs, [(shape, dtype)], "OneHotOptions", axis=axis)
+    return operands, results
 
 
 def update(graph: Graph, rng: Rng, dtype: str) -> Ends:
