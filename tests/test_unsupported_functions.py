@@ -14,6 +14,8 @@ from subquant.transforms.iree_workarounds.unsupported_functions import why_absen
 MATH = (
     *("ceil", "cos", "exp", "expm1", "floor", "log", "log1p", "round", "roundeven", "rsqrt"),
     *("cbrt", "sin", "sqrt", "tan", "tanh", "atan2", "powf"),
+    *("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "erf", "erfc"),
+    *("exp2", "log2", "log10", "absf", "trunc"),
 )
 FUNCTIONS = [f"stablehlo.{name}" for name in (*UNARY_FUNCTIONS, *BINARY_FUNCTIONS)]
 FUNCTIONS += [f"math.{name}" for name in MATH]

@@ -24,6 +24,7 @@ _F64_FUNCTIONS = {
     "stablehlo.sine": "sine", "math.sin": "sine",
     "stablehlo.tan": "tan", "math.tan": "tan",
     "stablehlo.tanh": "tanh", "math.tanh": "tanh",
+    **{f"math.{name}": name for name in ("acos", "asin", "erf", "erfc", "log10", "log2")},
 }  # fmt: skip
 """Functions of f64 that no target has."""
 
@@ -34,6 +35,7 @@ _F64_FUNCTIONS_ON_VULKAN = _F64_FUNCTIONS | {
     "stablehlo.log_plus_one": "log_plus_one", "math.log1p": "log_plus_one",
     "stablehlo.logistic": "logistic",
     "stablehlo.power": "power", "math.powf": "power",
+    **{f"math.{name}": name for name in ("acosh", "asinh", "atanh", "cosh", "exp2", "sinh")},
 }  # fmt: skip
 
 _I64_FUNCTIONS_ON_VULKAN = {"stablehlo.count_leading_zeros": "count_leading_zeros"}
