@@ -106,11 +106,7 @@ def elements_of_resource(op: Operation) -> ir.DenseElementsAttr | None:
 def constant_attribute(
     value: Value, operations: Collection[str] = CONSTANTS
 ) -> ir.DenseElementsAttr | None:
-    """Return the dense attribute of a constant; None for other values.
-
-    Args:
-        operations: the operations that count as constants, also ``tosa.const``.
-    """
+    """Return the dense attribute of a constant, one of `operations`; None for other values."""
     owner = value.owner
     if isinstance(owner, ir.Block) or owner.operation.name not in operations:
         return None

@@ -26,12 +26,7 @@ from .quant import element_type, is_quantized, parameters_of
 
 @dataclass(frozen=True)
 class RequantizedSum:
-    """Computation of a ``subquant.requantize``.
-
-    Attributes:
-        terms: the terms, in steps of the result.
-        zero_points: the result's zero points, as a grid.
-    """
+    """Terms of a ``subquant.requantize`` in steps of the result, and its zero points as a grid."""
 
     terms: list[Term]
     zero_points: Array
@@ -73,11 +68,7 @@ def _spread(grid: Array, shape: Sequence[int]) -> Array:
 
 
 def check_requantize(op: Operation) -> ir.Type:
-    """Raise a located VerificationError if a ``subquant.requantize`` is wrong.
-
-    Returns:
-        The quantized tensor type of the result, whose rules are those of every quantized type.
-    """
+    """Check a ``subquant.requantize`` (VerificationError); return the result's quantized type."""
     terms = list(op.operands)
     type_ = _check_integers(op, terms)
     quantized = getattr(op.attributes["quantized_type"], "value", None)

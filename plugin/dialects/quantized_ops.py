@@ -140,9 +140,7 @@ class QuantizedOp:
 
     Args:
         name: with its dialect, ``stablehlo.add``.
-        category: what kind of operation it is.
         per_axis: per-axis types are admitted; otherwise per-tensor types only.
-        rules: constraints on quantized types.
         element_operands: from the number of operands to the positions of operands that may be
             quantized; other operands are indices, predicates, shapes and tokens.
         quantized_results: results may be quantized.

@@ -67,13 +67,12 @@ def _check_select_and_scatter(op: Operation) -> None:
     _check_shape(_extents(source, "source", op), counts, "source", op)
     _check_element(source, operand, "source", "operand", op)
     _check_init(init, operand, "init value", "operand", op)
-    selected = [element_type(operand)]
-    returned = _check_body(op, 0, "select", selected, selected)
+    returned = _check_body(op, 0, "select", [element_type(operand)])
     if returned != [ir.IntegerType.get_signless(1)]:
         raise VerificationError(f"select must return 'tensor<i1>', got '{returned[0]}'", op)
     arguments = _arguments_of(op, 1, "scatter", 1)
     _check_conversion(element_type(operand), arguments[0], "operand", "scatter", op)
-    returned = _check_body(op, 1, "scatter", arguments, arguments)
+    returned = _check_body(op, 1, "scatter", arguments)
     _check_returns(returned, arguments, "scatter", op)
     result = op.results[0].type
     _check_shape(_extents(result, "result", op), shape, "result", op)
@@ -103,7 +102,7 @@ def _check_inputs(op: Operation) -> Extents:
     arguments = _arguments_of(op, 0, "body", count)
     for number, argument in enumerate(arguments):
         _check_conversion(element_type(types[number]), argument, f"input {number}", "body", op)
-    returned = _check_body(op, 0, "body", arguments, arguments)
+    returned = _check_body(op, 0, "body", arguments)
     _check_returns(returned, arguments, "body", op)
     return shape
 
@@ -224,24 +223,21 @@ def _arguments_of(op: Operation, region: int, what: str, count: int) -> list[ir.
     return elements[:count]
 
 
-def _check_body(
-    op: Operation, region: int, what: str, left: list[ir.Type], right: list[ir.Type]
-) -> list[ir.Type]:
-    """Check a region's arguments and terminator; return the element types that it returns."""
-    _arguments_of(op, region, what, len(left))
+def _check_body(op: Operation, region: int, what: str, elements: list[ir.Type]) -> list[ir.Type]:
+    """Check a region's arguments, twice `elements`, and terminator; return the result types."""
+    count = len(elements)
+    _arguments_of(op, region, what, count)
     block = op.regions[region].blocks[0]
-    for number, (argument, element) in enumerate(
-        zip(block.arguments, [*left, *right], strict=True)
-    ):
-        whose = f"argument {number % len(left)}" if what != "select" else "operand"
+    for number, (argument, element) in enumerate(zip(block.arguments, elements * 2, strict=True)):
+        whose = f"argument {number % count}" if what != "select" else "operand"
         _check_element(argument.type, element, f"argument {number} of {what}", whose, op)
     operations = list(block.operations)
     if not operations or operations[-1].operation.name != "stablehlo.return":
         raise VerificationError(f"{what} must end in 'stablehlo.return'", op)
     values = list(operations[-1].operands)
-    if len(values) != len(left):
+    if len(values) != count:
         raise VerificationError(
-            f"{what} must return a value for each of {len(left)} tensors, got {len(values)}",
+            f"{what} must return a value for each of {count} tensors, got {len(values)}",
             operations[-1],
         )
     for number, value in enumerate(values):

@@ -44,10 +44,8 @@ class RescaleTensor:
     """The input or the output of a rescale, as its bits are read.
 
     Args:
-        type: the tensor type.
         storage: width, sign and range of the integers. A quantized type says its own sign and
             range; for other types the flag of the operation or an unsigned type does.
-        is_quantized: whether the elements are of a quantized type.
     """
 
     type: ir.RankedTensorType

@@ -140,11 +140,7 @@ def in_separate_dispatch(tensor: Value) -> Value:
 
 
 def separate_operands(op: Operation, numbers: Iterable[int]) -> bool:
-    """Compute operands in other dispatches than the operation itself.
-
-    Returns:
-        False if all of them are in memory, or behind a barrier.
-    """
+    """Compute operands in other dispatches than the operation; False if all are so already."""
     changed = [number for number in numbers if not _is_separate(op.operands[number])]
     with ir.InsertionPoint(op), op.location:
         for number in changed:

@@ -33,11 +33,7 @@ def create(
     regions: int = 0,
     detached: bool = False,
 ) -> Operation:
-    """Create an operation.
-
-    Args:
-        detached: leave it outside of every block; the caller keeps it.
-    """
+    """Create an operation; a detached one is outside of every block, and the caller keeps it."""
     created = ir.Operation.create(
         name,
         results=results,
@@ -237,11 +233,7 @@ def backward_slice(
 
 
 def clone_computation(value: Value, clones: dict[Value, Value]) -> Value:
-    """Clone the operations that compute a value at the insertion point; return the clone's result.
-
-    Args:
-        value: a result of operations of one result each; their arguments are in `clones`.
-    """
+    """Clone the operations, of one result each, that compute a value from `clones`; return it."""
     if value not in clones:
         op = value.owner.operation
         operands = [clone_computation(operand, clones) for operand in op.operands]

@@ -42,12 +42,7 @@ _ARCHIVED_ELEMENTS = ("i8", "i16", "i32", "i64", "f16", "bf16", "f32", "f64")
 
 @dataclass(frozen=True)
 class Parameter:
-    """The parameter that a global is initialized with.
-
-    Attributes:
-        scope, name: of the parameter.
-        type: of its tensor.
-    """
+    """The parameter that a global is initialized with."""
 
     scope: str
     name: str
@@ -137,7 +132,6 @@ class ModuleGlobals:
     Each global is looked up once: the module may get further globals, but may change none.
 
     Args:
-        module: the module.
         parameters: the source and destination of parameters; None where the program loads all.
     """
 

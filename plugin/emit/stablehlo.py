@@ -158,34 +158,21 @@ def slice_at(operand: Value, index: Value) -> Value:
 
 
 def take_part(operand: Value, starts: Sequence[Value], sizes: Sequence[int]) -> Value:
-    """Extract a slice at a computed offset.
-
-    Args:
-        starts: the offset along each axis, scalar signed integers, in range.
-    """
+    """Extract a slice at signed scalar offsets in range, one for each axis."""
     type_ = tensor_type(list(sizes), operand.type.element_type)
     attributes = {"slice_sizes": integers(sizes)}
     return value("stablehlo.dynamic_slice", [operand, *starts], type_, attributes)
 
 
 def put_slice(operand: Value, part: Value, index: Value) -> Value:
-    """Replace a slice along the first axis at a computed offset.
-
-    Args:
-        part: the new slice, with all of the other axes.
-        index: the offset, a scalar signed integer, in range.
-    """
+    """Replace a whole slice along the first axis at a signed scalar index, in range."""
     return value(
         "stablehlo.dynamic_update_slice", [operand, part, *_starts(operand, index)], operand.type
     )
 
 
 def put_part(operand: Value, part: Value, starts: Sequence[Value]) -> Value:
-    """Replace a slice at a computed offset.
-
-    Args:
-        starts: the offset along each axis, scalar signed integers, in range.
-    """
+    """Replace a slice at signed scalar offsets in range, one for each axis."""
     return value("stablehlo.dynamic_update_slice", [operand, part, *starts], operand.type)
 
 

@@ -57,7 +57,6 @@ def reduce_window(
 
     Args:
         function: the operation of StableHLO that combines two elements.
-        start: where to start, without axes.
     """
     scalar = tensor_type([], operand.type.element_type)
     reduced = create(

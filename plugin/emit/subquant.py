@@ -22,8 +22,6 @@ def dequantize(
 
     Args:
         scales, zero_points, offsets: one for each block; the last two may be None.
-        block_sizes: one for each axis.
-        expressed: the element type of the result.
     """
     operands = [storage, scales, zero_points, offsets]
     return value(
@@ -52,12 +50,7 @@ def quantize(
 
 
 def unpack(planes: Sequence[Value], bits: Sequence[int], element: ir.Type | None = None) -> Value:
-    """Unpack integers of few bits.
-
-    Args:
-        bits: the bits of an integer in each plane.
-        element: the element type of the result; bytes by default.
-    """
+    """Unpack integers, which have `bits` in each plane; the elements are bytes by default."""
     operands = [planes[0], planes[1] if len(planes) > 1 else None]
     *leading, last = (int(n) for n in planes[0].type.shape)
     shape = with_shape(planes[0].type, [*leading, last * 8 // bits[0]])
@@ -115,16 +108,7 @@ def attention(
     window: int = 0,
     softcap: float = 0.0,
 ) -> Value:
-    """Attention to the keys and values of a cache; see `subquant.dialects.attention`.
-
-    Args:
-        query: f32, ``[T, heads, D]``.
-        keys, values: f16 or f32, ``[context, kv_heads, D]``.
-        position: of the first query, i32 without axes.
-        scale: what scores are multiplied by.
-        window: how many keys a query attends at most; 0 for no such limit.
-        softcap: what scores are bounded by; 0 for no bound.
-    """
+    """Attention to the keys and values of a cache; see `subquant.dialects.attention`."""
     f32 = ir.F32Type.get()
     attributes = {
         "scale": number_of(f32, scale),

@@ -18,7 +18,6 @@ class Template:
     Args:
         operations: the operations in order, as `subquant.emit.operation.recorded` lists them. Their
             only free operand is the source value; their bodies do not capture it.
-        result: the computed value.
     """
 
     def __init__(self, operations: Sequence[Operation], result: Value) -> None:
@@ -76,10 +75,9 @@ class _Wiring(NamedTuple):
     """Producers of the operands.
 
     Attributes:
-        operands: the producers of each operation's operands. captured: captures of each operation's
-        body: index of an inner operation, of its operand, and
-            the producer.
-        result: the producer of the template's result.
+        operands: the producers of each operation's operands.
+        captured: captures of each operation's body: index of an inner operation, of its operand,
+            and the producer.
     """
 
     operands: list[list[_ResultIndex]]

@@ -34,10 +34,7 @@ def trace(
     arguments: Sequence[tuple[Sequence[int], npt.DTypeLike]],
     name: str = "main",
 ) -> ir.Module:
-    """Write a function of arrays as an MLIR module, in a context of its own.
-
-    Returns:
-        The module. Unsigned arguments and results are signless there.
+    """Write a function of arrays as a module in its own context, where all integers are signless.
 
     Raises:
         UnsupportedError: an operation of the function has no translation.

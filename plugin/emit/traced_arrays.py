@@ -58,11 +58,7 @@ def traced_constant(array: AnyArray, element: ElementType) -> TracedArray:
 
 
 def traced(value: Value, element: ElementType | None = None) -> TracedArray:
-    """A ranked tensor of static shape for functions of arrays.
-
-    Args:
-        element: how its elements are read; signed integers by default.
-    """
+    """A ranked tensor of static shape for functions of arrays; integers are signed by default."""
     return ArrayForm(value).emitted(value, element)
 
 

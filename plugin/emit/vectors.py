@@ -260,11 +260,7 @@ def intrinsic(
 
 
 def scheduling_barrier(operand: ArrayLike, register: str) -> ArrayLike:
-    """Pin a vector: LLVM's scheduler moves neither its definition nor its uses across this point.
-
-    Args:
-        register: the inline assembly constraint of a vector register.
-    """
+    """Pin a vector in registers of a class: LLVM's scheduler moves neither it nor its uses."""
     attributes = {
         "asm_string": cached(ir.StringAttr.get, ""),
         "constraints": cached(ir.StringAttr.get, f"={register},0"),

@@ -49,10 +49,7 @@ def without_part_number(name: str) -> str:
 
 
 def read_parts(path: str | os.PathLike[str], read: Callable[[str], Contents]) -> Contents:
-    """Read a model from its file, or from all parts, given any.
-
-    Returns:
-        The properties of the model, without ``split.*``, and its tensors.
+    """Read a model, without ``split.*``, from its file or from all parts, given any.
 
     Raises:
         InputError: a part is missing, or does not fit the others.

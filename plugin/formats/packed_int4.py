@@ -64,10 +64,7 @@ _ONES = 0x11111111
 def read_packed_int4(
     arrays: Mapping[str, Array], form: PackedInt4Form, file: str
 ) -> dict[str, InferenceTensor]:
-    """Make one tensor ``NAME.weight`` of each ``NAME.qweight`` and what belongs to it.
-
-    Returns:
-        The tensors by name, other arrays as they are.
+    """Make ``NAME.weight`` of each ``NAME.qweight`` and its parts; other arrays stay as they are.
 
     Raises:
         InputError: an array is missing, shapes do not fit, no weight is packed, or zero points

@@ -83,10 +83,7 @@ class PackedInt4Form:
 
 
 def packed_int4_form(config: Mapping[str, Any], file: str) -> PackedInt4Form:
-    """Read a ``quantization_config``.
-
-    Args:
-        config: of ``config.json``, or the whole of ``quantize_config.json``.
+    """Read a ``quantization_config``, or the whole of ``quantize_config.json``.
 
     Raises:
         InputError: a value is missing or of the wrong type.

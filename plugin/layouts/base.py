@@ -43,7 +43,6 @@ class QuantizedLayout(ABC):
     """Planes that together hold a tensor.
 
     Args:
-        shape: of the tensor that is stored.
         planes: the arrays (or traced values), by name.
         metadata: further properties, of JSON's types.
 

@@ -69,9 +69,7 @@ class GgmlBlockType:
     Attributes:
         size: elements of a block.
         block: its fields, as they lie in memory.
-        layout: the class of the layout.
         planes: the planes (without the axes before the blocks) of some blocks.
-        metadata: of the layout.
         in_place: whether the planes are views of the blocks.
         layout_blocks: blocks of the layout in a block; with more than one, the planes have an axis
             of them after that of the blocks.

@@ -142,11 +142,7 @@ class BlockAffineLayout(BlockLayout):
     ) -> BlockAffineLayout:
         """The layout of storage values, packed where they have 2 to 6 bits and rows fill bytes.
 
-        Args:
-            stored: integers, of the tensor's shape.
-            scales, zero_points: of shape ``ceil(shape / block_shape)``.
-            block_shape: the extents of a block.
-            storage: the storage type.
+        Scales and zero points have the shape ``ceil(shape / block_shape)``.
         """
         bits = PLANE_BITS.get(storage.width)
         packed = bits is not None and plane_shapes(stored.shape, bits) is not None
@@ -292,7 +288,7 @@ class BlockScaledLayout(BlockLayout):
 
     PLANES: ClassVar[tuple[str, ...]] = ("d", "qs", "m?")
     ELEMENTS_PER_BYTE: ClassVar[int | None] = None
-    """How many elements are packed into a byte of ``qs``; None where they are not packed."""
+    """The number of elements in a byte of ``qs``; None where they are not packed."""
 
     @property
     def block_size(self) -> int:

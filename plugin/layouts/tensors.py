@@ -32,12 +32,7 @@ TENSORS: dict[str, type[InferenceTensor]] = {}
 
 
 class InferenceTensor(ABC):
-    """A logical tensor.
-
-    Attributes:
-        name: unique in its data set, with dots between the levels of the tree.
-        shape: the logical shape.
-    """
+    """A logical tensor, whose name is unique in its data set, with dots between the levels."""
 
     TYPE_NAME: ClassVar[str] = ""
 

@@ -99,10 +99,7 @@ class ChatTemplate:
         }
 
     def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
-        """Return a conversation as text.
-
-        Args:
-            answer: whether the text ends where the model's answer begins.
+        """Return a conversation as text; with `answer` it ends where the model's answer begins.
 
         Raises:
             InputError: the template fails, refuses the messages, or reaches a limit; or there are

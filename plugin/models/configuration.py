@@ -36,19 +36,14 @@ class Configuration:
 
     Attributes:
         architecture: a name of `ARCHITECTURES`.
-        blocks: the number of transformer blocks.
         width: the size of the hidden state.
         hidden: the inner size of the feed-forward layers.
-        vocabulary: the number of tokens.
         heads, kv_heads: heads of queries, and of keys and values; `kv_heads` divides `heads`.
         size: the size of a head.
         context: the maximum number of tokens of the training.
-        epsilon: the epsilon of the normalizations.
-        activation: the activation of the gate.
         rotation: RoPE of blocks that attend to all tokens.
         window_rotation: RoPE of blocks with a window.
         window: the number of tokens that a block with a window attends to; 0 for all.
-        windowed_blocks: True for each block with the window.
         attention_scale: the factor of products of queries and keys.
         embedding_scale: the factor of embeddings.
         logit_softcap: logits become ``c tanh(x / c)`` with this ``c``; 0 for no cap.

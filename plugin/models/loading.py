@@ -43,11 +43,7 @@ DEFAULT_CONTEXT = 2048
 
 
 class Model:
-    """A model that is loaded; made by `load`.
-
-    Attributes:
-        properties: of its file, by GGUF's keys.
-    """
+    """A model that `load` made, with the properties of its file by GGUF's keys."""
 
     def __init__(
         self,
@@ -258,13 +254,7 @@ def emit(
     context: int | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write a model as a program and its parameters, for ``subquant compile`` and ``run``.
-
-    Args:
-        path: see `load`.
-        module: the ``.mlir`` file.
-        archive: the ``.irpa`` file, of the scope ``model``.
-        context, progress: see `load`.
+    """Write a model as an ``.mlir`` program and its ``.irpa`` parameters, of the scope ``model``.
 
     Raises:
         SubquantError: as `load`.

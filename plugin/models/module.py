@@ -61,10 +61,7 @@ from .transformer import embed, logits, run_blocks
 def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
-    """Write the program of a model, in a context of its own.
-
-    Args:
-        tensors: its tensors by name; their values are not used.
+    """Write the program of a model, in a context of its own, from the types of its tensors.
 
     Raises:
         UnsupportedError: a tensor has an unsupported type.

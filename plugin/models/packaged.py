@@ -26,10 +26,7 @@ def path_of(
     folder: str | os.PathLike[str],
     progress: Callable[[str], None] | None = None,
 ) -> Path:
-    """Return the path of a model; a packaged model is assembled at the first use.
-
-    Args:
-        model: a path, or a name of `PACKAGED` if no file is named so.
+    """Return the path of a model, a file or a packaged one, which is assembled at the first use.
 
     Raises:
         EnvironmentProblem: its package is not installed.

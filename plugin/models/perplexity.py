@@ -85,13 +85,11 @@ def measure_perplexity(
 
     Args:
         session: the session; its tokens are removed.
-        tokenizer: the tokenizer of its model.
         text: names of control tokens in it are text.
         chunk: the tokens of a chunk, 4 or more; by default `DEFAULT_CHUNK`, or the context if that
             is less.
         progress: called after each chunk with its number, the number of chunks, and the perplexity
-        so
-            far.
+            so far.
 
     Raises:
         UsageError: the chunk is greater than the context, or less than 4 tokens.

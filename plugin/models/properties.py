@@ -121,7 +121,6 @@ class Properties:
         """Return the number of tokens that a block with a window attends to; 0 for no window.
 
         Args:
-            context: the tokens that the model was made for.
             period: every such block of the architecture has no window; 1 if none has.
         """
         window = self.count("attention.sliding_window", 0)
@@ -136,7 +135,6 @@ class Properties:
         """Return whether each block attends to a window, where the model has one.
 
         Args:
-            blocks: their number.
             period: of the architecture: the last of as many blocks attends to all tokens.
         """
         key = "attention.sliding_window_pattern"

@@ -34,7 +34,6 @@ class Rotation:
     """Rotary embeddings: pair ``i`` of ``n`` is turned by ``position * scale * base**(-i / n)``.
 
     Attributes:
-        base: of the frequencies.
         size: the number of elements of a head that are turned, ``2 n``.
         scale: the factor of positions.
         pairs: the elements of a pair, by the architecture.

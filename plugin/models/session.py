@@ -18,11 +18,7 @@ _FIRST = 2
 
 
 class Session:
-    """Sequence of tokens with its key-value cache.
-
-    Args:
-        executable: of `subquant.models.module.write_module`.
-    """
+    """Sequence of tokens with its key-value cache, of a program of `subquant.models.module`."""
 
     def __init__(self, executable: Executable, configuration: Configuration, shape: Shape) -> None:
         self._executable = executable
@@ -59,10 +55,7 @@ class Session:
         return self._shape.context
 
     def prompt(self, tokens: Iterable[int]) -> Array:
-        """Append tokens, at least one.
-
-        Returns:
-            The logits after the last token, float32 ``[vocabulary]``.
+        """Append at least one token; return the logits after the last, float32 ``[vocabulary]``.
 
         Raises:
             UsageError: there is no token, one that the vocabulary does not have, or no room for

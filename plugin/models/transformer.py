@@ -79,15 +79,12 @@ def run_blocks(
     position: AnyArray,
     caches: Sequence[Cache],
 ) -> tuple[AnyArray, list[Cache]]:
-    """Run all blocks.
+    """Run all blocks; return the operand of `logits`, and the updated caches.
 
     Args:
         x: the result of `embed`.
         position: the position of the first token, a scalar integer.
         caches: the cache of each block; the tokens must fit.
-
-    Returns:
-        The operand of `logits`, and the updated caches.
     """
     factors = None
     if configuration.rotation.has_factors:
@@ -106,11 +103,7 @@ def run_blocks(
 
 
 class _Block:
-    """Transformer block.
-
-    Args:
-        has_window: True if it attends to a window of tokens.
-    """
+    """Transformer block, which attends to all tokens or to a window of them."""
 
     def __init__(self, configuration: Configuration, theta: Any, has_window: bool) -> None:
         self.configuration = configuration

@@ -187,11 +187,7 @@ def lookup(table: AnyArray, indices: AnyArray) -> AnyArray:
 
 @dispatched
 def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyArray]) -> AnyArray:
-    """Return a copy of an array with a slice replaced.
-
-    Args:
-        starts: the offset of the slice along each axis, in range.
-    """
+    """Return a copy of an array with a slice replaced, at offsets in range along each axis."""
     result = array.copy()
     result[tuple(slice(s, s + n) for s, n in zip(starts, part.shape, strict=True))] = part
     return result
@@ -201,11 +197,7 @@ def put_slice(array: AnyArray, part: AnyArray, starts: AnyArray | Sequence[AnyAr
 def take_slice(
     array: AnyArray, starts: AnyArray | Sequence[AnyArray], sizes: Sequence[int]
 ) -> AnyArray:
-    """Return a slice of an array.
-
-    Args:
-        starts: the offset of the slice along each axis, in range.
-    """
+    """Return a slice of an array, at offsets in range along each axis."""
     return array[tuple(slice(int(s), int(s) + n) for s, n in zip(starts, sizes, strict=True))]
 
 
@@ -249,11 +241,7 @@ def choose(
     yes: Callable[[], Sequence[AnyArray]],
     no: Callable[[], Sequence[AnyArray]],
 ) -> Sequence[AnyArray]:
-    """Return the results of one of two functions; the other one is not computed.
-
-    Args:
-        yes, no: functions with the same number, shapes and dtypes of results.
-    """
+    """Compute one of two functions, whose results have equal types; the other is not run."""
     return list(yes() if condition else no())
 
 

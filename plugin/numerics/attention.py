@@ -21,19 +21,15 @@ def attend(
     window: int = 0,
     softcap: float = 0.0,
 ) -> AnyArray:
-    """Attend the keys and values of a cache.
+    """Attend the keys and values of a cache; the result is ``[T, heads, D]``, float32.
 
     Args:
         query: ``[T, heads, D]``, float32.
         keys, values: ``[context, kv_heads, D]``, float16 or float32, where ``T <= context`` and
             ``kv_heads`` divides ``heads``.
         position: of the first query, an integer.
-        scale: what scores are multiplied by.
         window: how many keys a query attends at most; 0 for no such limit.
         softcap: what scores are bounded by; 0 for no bound.
-
-    Returns:
-        ``[T, heads, D]``, float32.
     """
     count, heads, depth = query.shape
     context, groups, _ = keys.shape

@@ -72,18 +72,13 @@ def contract_blocks(
     offsets: npt.ArrayLike | None = None,
     activation_blocks: Sequence[int | None] | None = None,
 ) -> Array:
-    """Sum products of activations with a weight in blocks.
+    """Sum products of activations with a weight in blocks; those of f16 and bf16 are float32.
 
     Args:
         scales, zero_points, offsets: of the shape ``storage.shape / block_sizes``.
         indices: for activations, storage and result the terms whose sum indexes each axis.
-        block_sizes: for each axis of the storage.
-        expressed: the type of the weight's reals.
         activation_blocks: of activations of 8 bits, along each axis; None for activations as they
             are.
-
-    Returns:
-        The sums, float32 for f16 and bf16, else of the expressed type.
     """
     dtype = expressed.compute_dtype if expressed is ExpressedType.F64 else np.dtype(np.float32)
     weight = dequantize_blocks(storage, scales, zero_points, block_sizes, expressed, offsets)

@@ -98,11 +98,7 @@ def quantize(
     storage: StorageType,
     expressed: ExpressedType,
 ) -> AnyArray:
-    """Quantize with zero points of 0; in a program a ``subquant.quantize``.
-
-    Args:
-        scales: reals of the shape ``ceil(shape / block_sizes)``.
-    """
+    """Quantize with zero points of 0 and scales ``ceil(shape / block_sizes)``; see `dequantize`."""
     with np.errstate(all="ignore"):
         spread = spread_blocks(scales, values.shape, block_sizes)
         return Cast(storage, expressed).quantize(values, spread)

@@ -274,7 +274,7 @@ def quantize_blocks(
     expressed: ExpressedType,
     rounding: Rounding = "nearest-even",
 ) -> Array:
-    """Quantize with scales and zero points given as arrays; see the module's text.
+    """Quantize to the shape of `values` with arrays of scales and zero points; see the module.
 
     Args:
         values: reals, any shape; converted to the expressed type.
@@ -283,9 +283,6 @@ def quantize_blocks(
         rounding: ``"nearest-even"``, or ``"toward-zero"`` for the arithmetic of upstream's
             ``lower-quant-ops``. Values that leave the storage type are undefined there; here they
             saturate.
-
-    Returns:
-        Storage values of `storage.dtype`, shape of `values`.
     """
     with np.errstate(all="ignore"):
         reals = np.asarray(values).astype(expressed.dtype)
@@ -304,15 +301,12 @@ def dequantize_blocks(
     expressed: ExpressedType,
     offsets: npt.ArrayLike | None = None,
 ) -> Array:
-    """Dequantize with scales and zero points given as arrays; see the module's text.
+    """Dequantize to the shape of `stored` with arrays of scales and zero points; see the module.
 
     Args:
         stored: storage values, any integer dtype and shape.
         scales, zero_points: shape ``ceil(stored.shape / block_shape)``.
         offsets: of the shape of `scales`, and like them not wider than `expressed`; None for none.
-
-    Returns:
-        Reals of the expressed type, shape of `stored`.
     """
     with np.errstate(all="ignore"):
         integers = _integers(stored)

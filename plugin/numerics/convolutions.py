@@ -54,7 +54,7 @@ def convolve(
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
 ) -> AnyArray:
-    """Convolve images of any number of spatial dimensions, without padding.
+    """Convolve images of any number of spatial dimensions, without padding: ``[N, F, OH, OW]``.
 
     Args:
         images: ``[N, C, H, W]``, or with one, three or more spatial dimensions; integers if
@@ -63,9 +63,6 @@ def convolve(
         strides, dilations: one for each spatial dimension.
         groups: the number of groups of features; each reads as many channels.
         dtype: see `contract`.
-
-    Returns:
-        ``[N, F, OH, OW]``.
     """
     count, channels, *_ = images.shape
     features, per_group, *sizes = kernels.shape
@@ -100,14 +97,11 @@ def convolve_last(
     groups: int = 1,
     dtype: npt.DTypeLike = np.float32,
 ) -> AnyArray:
-    """Convolve images with channels last: see `convolve`.
+    """Convolve images with channels last: see `convolve`; the result is ``[N, OH, OW, F]``.
 
     Args:
         images: ``[N, H, W, C]``; integers if `dtype` is.
         kernels: ``[KH, KW, C / groups, F]``.
-
-    Returns:
-        ``[N, OH, OW, F]``.
     """
     first = convolve(
         images.transpose(0, 3, 1, 2), kernels.transpose(3, 2, 0, 1), strides, dilations, groups,
@@ -124,15 +118,12 @@ def pool(
     function: str,
     axes: Sequence[int] = (1, 2),
 ) -> AnyArray:
-    """Reduce windows of some axes, without padding.
+    """Reduce windows of some axes, without padding, in the dtype of `images`.
 
     Args:
         images: floats or signed integers.
         function: ``add`` or ``maximum``.
         axes: the spatial dimensions; by default those of ``[N, H, W, C]``.
-
-    Returns:
-        As many axes, of the dtype of `images`.
     """
     windows = np.lib.stride_tricks.sliding_window_view(images, tuple(sizes), tuple(axes))
     steps = [slice(None)] * images.ndim

@@ -204,15 +204,12 @@ def rescale(
     zero_points: tuple[AnyArray, AnyArray],
     rounding: FixedPointRounding,
 ) -> AnyArray:
-    """TOSA's ``RESCALE``, not saturated: ``apply_scale(value - input_zp) + output_zp``.
+    """TOSA's ``RESCALE`` to i64, not saturated: ``apply_scale(value - input_zp) + output_zp``.
 
     Args:
         values: integers of up to 32 bits, or 48 with multipliers of 15 bits.
         multiplier, shift: numbers, arrays, or values of a program, of up to 64 bits.
         zero_points: of the input and of the output, in the same forms.
-
-    Returns:
-        64-bit integers.
     """
     wide = convert(values, I64)
     before, after = zero_points

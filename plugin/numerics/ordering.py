@@ -20,11 +20,7 @@ IREE keeps a whole row on the stack, of at most 32 KiB, where several reductions
 
 
 def reduce_rows(rows: AnyArray, function: str) -> AnyArray:
-    """Return the greatest (``max``) or least (``min``) of each row, in two steps of long ones.
-
-    Args:
-        rows: int32, int64 or floats without NaN, ``[rows, n]``.
-    """
+    """Return ``max`` or ``min`` of rows ``[rows, n]`` of int32, int64 or floats without NaN."""
     count, extent = rows.shape
     if extent > 4 * _BLOCK:
         blocks, kind = -(-extent // _BLOCK), rows.dtype

@@ -111,7 +111,7 @@ def requantize(
     storage: StorageType,
     requantization: Requantization = EXACT,
 ) -> Rounded:
-    """Round a sum of scaled integers, and add the zero points.
+    """Round a sum of scaled integers, and add the zero points; saturation is the caller's.
 
     Args:
         terms: at least one; values of one integer type, or that can be extended to one.
@@ -120,9 +120,6 @@ def requantize(
         requantization: exact, or fixed-point. Integers of more than 32 bits are requantized
             exactly in both: a fixed-point product would leave 64 bits. In fixed-point sums, terms
             with a multiplier of 1 are added as they are (a bias is rescaled to its accumulator).
-
-    Returns:
-        Integers that are to be saturated to the storage range.
     """
     positive = [_positive(term) for term in terms]
     whole = [term for term in positive if _is_identity(term)]

@@ -93,11 +93,7 @@ class View:
 
 
 def aligned(views: Sequence[View]) -> list[list[list[Part]]] | None:
-    """Views of one shape with the same extents: for each view and axis its parts.
-
-    Returns:
-        None if the extents of an axis do not divide each other.
-    """
+    """Parts of equal extents for each view and axis; None if extents do not divide each other."""
     result: list[list[list[Part]]] = [[] for _ in views]
     for axes in zip(*(view.axes for view in views), strict=True):
         steps = set().union(*(_steps(each) for each in axes))

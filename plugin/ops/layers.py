@@ -67,11 +67,7 @@ class Linear(ThetaLayer):
 
 
 class Conv2d(ThetaLayer):
-    """``conv2d`` with the tensors of `Linear`.
-
-    Args:
-        **options: of ``conv2d``: strides, padding, dilations, groups.
-    """
+    """``conv2d`` with strides, padding, dilations and groups, and the tensors of `Linear`."""
 
     def __init__(self, theta: Theta, **options: Any) -> None:
         super().__init__(theta)

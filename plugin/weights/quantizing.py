@@ -127,15 +127,12 @@ def quantize_weights(
     select: str = "",
     on_tensor: Callable[[int, int, str], None] | None = None,
 ) -> tuple[Dataset, list[LayerError]]:
-    """Quantize the float tensors of two axes or more.
+    """Quantize the float tensors of two axes or more; return the model, and the error of each.
 
     Args:
         dataset: the model; other tensors are copied, quantized ones included.
         select: a regular expression; only tensors whose name has a match are quantized.
         on_tensor: called before each tensor with its number, from 0, their count, and its name.
-
-    Returns:
-        The quantized model, and the error of each tensor that was quantized.
 
     Raises:
         InputError: a tensor takes more memory than this machine has.

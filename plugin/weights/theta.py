@@ -118,11 +118,7 @@ class Theta:
         return dict(_leaves(self._tree, ""))
 
     def transform(self, *functions: Transform) -> Theta:
-        """Return the tree of transformed tensors, under their own names.
-
-        Args:
-            functions: applied one after the other, each to all that the one before made.
-        """
+        """Return the tree of tensors that the functions make, one after the other."""
         tensors: list[InferenceTensor] = list(self.flatten().values())
         for function in functions:
             outputs: list[InferenceTensor] = []
