@@ -1,13 +1,11 @@
 """Functions that run on the workers of a Dask cluster: admission, tasks, cancellation.
 
-**Admission.** Before a worker gets tasks, the client calls `admit` there (by ``Client.run``). If
-  the
+**Admission.** Before a worker gets tasks, the client calls `admit` there (``Client.run``). If the
 worker has the client's versions, it then offers the Dask resource that all tasks of the client need
 (`resource_of`). So Dask sends no task to another worker, nor to a new worker before its admission.
 
 **Cancellation.** Dask does not end a thread. If a task's future was cancelled or its client ended,
-  the
-worker's state of the task changes from executing to released, and the worker plugin
+the worker's state of the task changes from executing to released, and the worker plugin
 (`_Children.transition`) cancels the `CancellableWork` of the task: its child processes end. They
 also end with the worker.
 """
