@@ -147,13 +147,22 @@ WIDE = [0, 1, -1, 2, -2, 3, -3, 5, 1 << 30, -(1 << 30), (1 << 31) - 1, 1 - (1 <<
 """Values of 32 bits whose scaled ones are small, ties, or beyond 32 bits."""
 
 
+def requantization(rows: int, columns: int, source: str, target: str) -> str:
+    """A program of one ``uniform_quantize``, between two element types."""
+    types = [f"tensor<{rows}x{columns}x{element}>" for element in (source, target)]
+    return f"""
+func.func @main(%x: {types[0]}) -> {types[1]} {{
+  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
+  return %r : {types[1]}
+}}
+"""
+
+
 def requantized(text: str, rounding: Any, *arguments: np.ndarray) -> np.ndarray:
     """Evaluate the integer operations of a fixed-point requantization."""
     module = parse_text(text, create_context())
-    passes = compile_pipeline(
-        CompileOptions(requantization="fixed-point", fixed_point_rounding=rounding)
-    )
-    run_pipeline(module, passes)
+    options = CompileOptions(requantization="fixed-point", fixed_point_rounding=rounding)
+    run_pipeline(module, compile_pipeline(options))
     (actual,) = InterpretedModule(str(module))["main"].invoke(arguments)
     return actual
 
@@ -176,16 +185,7 @@ def test_every_shift_is_emitted(rounding: Any, per_channel: bool) -> None:
         scales = ", ".join(repr(float(factor)) for factor in factors)
         source = f"!quant.uniform<i32:f64:1, {{{scales}}}>"
         source = source if per_channel else f"!quant.uniform<i32:f64, {scales}>"
-        types = [
-            f"tensor<{len(WIDE)}x{len(factors)}x{element}>"
-            for element in (source, "!quant.uniform<i32:f64, 1.0>")
-        ]
-        text = f"""
-func.func @main(%x: {types[0]}) -> {types[1]} {{
-  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
-  return %r : {types[1]}
-}}
-"""
+        text = requantization(len(WIDE), len(factors), source, "!quant.uniform<i32:f64, 1.0>")
         values = np.tile(np.array(WIDE, np.int32)[:, None], len(factors))
         actual = requantized(text, rounding, values)
         pairs = [multiplier_and_shift(factor) for factor in factors]
@@ -217,13 +217,7 @@ def program(count: int, scales: list[float], storage: str, zero_point: int) -> s
     """Requantize i32 accumulators of one scale to storage of another, channel by channel."""
     source = f"!quant.uniform<i32:f32:1, {{{', '.join(f'{s!r}' for s in scales)}}}>"
     target = f"!quant.uniform<{storage}:f32, 1.0:{zero_point}>"
-    types = [f"tensor<{count}x{len(scales)}x{e}>" for e in (source, target)]
-    return f"""
-func.func @main(%x: {types[0]}) -> {types[1]} {{
-  %r = stablehlo.uniform_quantize %x : ({types[0]}) -> {types[1]}
-  return %r : {types[1]}
-}}
-"""
+    return requantization(count, len(scales), source, target)
 
 
 SCALES = [0.3, 0.5, 0.7500001, 1.7, 0.001, 1.2e-06, 4.7e-10, 12.5]
@@ -306,13 +300,11 @@ func.func @main(%x: tensor<8x8xi32>) -> tensor<8x8xi8> {{
         ]
     ).reshape(8, 8)
     assert len(np.unique(exact)) > 20
-    for options, expected in (
-        ({"requantization": "fixed-point", "fixed_point_rounding": rounding}, fixed),
-        ({}, exact if rounding == ROUNDINGS[0] else None),
-    ):
-        if expected is None:
-            continue
-        target_name = "vulkan" if on.is_vulkan else "llvm-cpu"
+    target_name = "vulkan" if on.is_vulkan else "llvm-cpu"
+    cases = [({"requantization": "fixed-point", "fixed_point_rounding": rounding}, fixed)]
+    if rounding == ROUNDINGS[0]:
+        cases.append(({}, exact))
+    for options, expected in cases:
         main = subquant.compile(text, target=target_name, device=on, **options).main
         np.testing.assert_array_equal(main(values), expected)
 

@@ -202,6 +202,10 @@ def pair(key: str | bytes, kind: int, value: bytes) -> bytes:
     return text(key) + struct.pack("<I", kind) + value
 
 
+def one_property(kind: int, value: bytes) -> bytes:
+    return header(0, 1) + pair("k", kind, value)
+
+
 def info(name: str | bytes, extents: tuple[int, ...], kind: int, offset: int = 0) -> bytes:
     axes = struct.pack(f"<I{len(extents)}Q", len(extents), *extents)
     return text(name) + axes + struct.pack("<IQ", kind, offset)
@@ -226,6 +230,12 @@ def aligned(alignment: bytes, kind: int = 4) -> bytes:
 
 
 ARRAY = 9
+
+
+def array_property(kind: int, count: int) -> bytes:
+    return one_property(ARRAY, struct.pack("<IQ", kind, count))
+
+
 VALID: dict[str, tuple[bytes, int, int]] = {
     "nothing": (header(), 0, 0),
     "the longest name": (header(0, 1) + pair("k" * 65535, 0, b"1"), 1, 0),
@@ -234,7 +244,7 @@ VALID: dict[str, tuple[bytes, int, int]] = {
     "one number": (one_tensor((), 0, 4), 0, 1),
     "tensors in another order": (two_tensors(32, 0, 96), 0, 2),
     "a gap": (two_tensors(0, 128, 160), 0, 2),
-    "an empty array": (header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 8, 0)), 1, 0),
+    "an empty array": (array_property(8, 0), 1, 0),
     "bytes after the end": (one_tensor((2,), 0, 99), 0, 1),
 }
 
@@ -325,20 +335,17 @@ INVALID: dict[str, tuple[bytes, str]] = {
         "has 65537 properties, expected at most 65536",
     ),
     "fewer tensors": (header(1) + info("w", (4,), 0), _ends("[4] F32", 16, 0)),
-    "a long array": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 0, HUGE)),
-        _no_room(HUGE, "elements in property 'k'", 0, 49),
-    ),
+    "a long array": (array_property(0, HUGE), _no_room(HUGE, "elements in property 'k'", 0, 49)),
     "a long array of words": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 8, 2**61)) + bytes(100),
+        array_property(8, 2**61) + bytes(100),
         _no_room(2**61, "elements in property 'k'", 12, 49),
     ),
     "too long an array": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 0, 2**22 + 1)) + bytes(2**22 + 1),
+        array_property(0, 2**22 + 1) + bytes(2**22 + 1),
         "has 4194305 elements in property 'k', expected at most 4194304",
     ),
     "a long word": (
-        header(0, 1) + pair("k", 8, struct.pack("<Q", HUGE)),
+        one_property(8, struct.pack("<Q", HUGE)),
         "ends within property 'k': 18446744073709551615 bytes from byte 45, and the file has 45",
     ),
     "a long key": (
@@ -360,15 +367,15 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     # wrong types and values
     "a type of property": (
-        header(0, 1) + pair("k", 13, b"\0"),
+        one_property(13, b"\0"),
         "property 'k' is of the type 13, expected 0 to 12",
     ),
     "a type of element": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 13, 0)),
+        array_property(13, 0),
         "property 'k' has elements of the type 13, expected 0 to 12",
     ),
     "a truth value": (
-        header(0, 1) + pair("k", 7, b"\2"),
+        one_property(7, b"\2"),
         "property 'k' has a truth value of 2, expected 0 or 1",
     ),
     "two properties": (header(0, 2) + 2 * pair("k", 0, b"\0"), "two properties are named 'k'"),
@@ -395,11 +402,11 @@ INVALID: dict[str, tuple[bytes, str]] = {
         "the key of property 0 is not UTF-8: byte 33 is 0xff",
     ),
     "UTF-8 in a value": (
-        header(0, 1) + pair("k", 8, text(b"\xed\xa0\x80")),
+        one_property(8, text(b"\xed\xa0\x80")),
         "property 'k' is not UTF-8: byte 45 is 0xed",
     ),
     "UTF-8 in an array": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 8, 1) + text(b"ab\xc3")),
+        one_property(ARRAY, struct.pack("<IQ", 8, 1) + text(b"ab\xc3")),
         "property 'k' is not UTF-8: byte 59 is 0xc3",
     ),
     "UTF-8 in a name": (
@@ -422,10 +429,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
         "tensor 'w' has the shape [3, 0], expected no extent of 0",
     ),
     # wrong offsets and sizes
-    "a giant tensor": (
-        one_tensor((2**62, 2**62), 0, 64),
-        _ends(f"{[2**62] * 2} F32", 2**126, 64),
-    ),
+    "a giant tensor": (one_tensor((2**62, 2**62), 0, 64), _ends(f"{[2**62] * 2} F32", 2**126, 64)),
     "giant blocks": (
         one_tensor((2**63, 2**63, 2**63, 2**63), 12, 144),
         _ends(f"{[2**63] * 4} Q4_K", 144 * 2**244, 144),
@@ -436,10 +440,7 @@ INVALID: dict[str, tuple[bytes, str]] = {
     ),
     "a tensor of one more": (one_tensor((17,), 0, 64), _ends("[17] F32", 68, 64)),
     "a far offset": (one_tensor((1,), 0, 64, 64), _ends("[1] F32", 68, 64)),
-    "a giant offset": (
-        one_tensor((1,), 0, 64, 2**64 - 32),
-        _ends("[1] F32", 2**64 - 28, 64),
-    ),
+    "a giant offset": (one_tensor((1,), 0, 64, 2**64 - 32), _ends("[1] F32", 2**64 - 28, 64)),
     "an odd offset": (
         one_tensor((1,), 0, 64, 4),
         "tensor 'w' is at the offset 4, expected a multiple of the alignment 32",
@@ -475,7 +476,7 @@ UNSUPPORTED: dict[str, tuple[bytes, str]] = {
         "convert the model again",
     ),
     "nested arrays": (
-        header(0, 1) + pair("k", ARRAY, struct.pack("<IQIQ", 9, 1, 0, 0)),
+        one_property(ARRAY, struct.pack("<IQIQ", 9, 1, 0, 0)),
         "property 'k' is an array of arrays; expected numbers, truth values or strings",
     ),
     "an unknown type": (
@@ -539,7 +540,7 @@ def test_a_file_of_the_most_words(tmp_path: Path) -> None:
     """Four million strings, the most there may be: 32 MB of file, and a list of them."""
     path = tmp_path / "m.gguf"
     with path.open("wb") as file:
-        file.write(header(0, 1) + pair("k", ARRAY, struct.pack("<IQ", 8, 2**22)))
+        file.write(array_property(8, 2**22))
         file.truncate(file.tell() + 8 * 2**22)
     command = [sys.executable, "-c", _MEMORY, str(path)]
     result = subprocess.run(command, capture_output=True, check=True)
@@ -551,7 +552,7 @@ def test_a_file_of_the_most_words(tmp_path: Path) -> None:
 def test_a_header_larger_than_any(tmp_path: Path) -> None:
     path = tmp_path / "m.gguf"
     with path.open("wb") as file:
-        file.write(header(0, 1) + pair("k", 8, struct.pack("<Q", 2**28)))
+        file.write(one_property(8, struct.pack("<Q", 2**28)))
         file.truncate(2**29)
     with pytest.raises(InputError, match="has more than 268435456 bytes before the data: property"):
         read_gguf(path)
