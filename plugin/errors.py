@@ -121,11 +121,14 @@ def place_of(location: object) -> Place | None:
 
 
 _MAX_MESSAGE_LENGTH = 4000
-"""The number of characters of a message: a type in a file can have more than 100,000."""
+"""Characters of a message: a type in a file can have more than 100,000.
+
+A longer message is cut, and its length is named; with fewer, advice at the end is lost.
+"""
 
 
 class SubquantError(Exception):
-    """Base of all errors that subquant raises on purpose.
+    """Base of all errors that subquant raises on purpose; cuts messages of over 4,000 characters.
 
     Args:
         message: the problem, the actual value and advice.

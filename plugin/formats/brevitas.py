@@ -207,7 +207,7 @@ class _Layer:
     # -- values -----------------------------------------------------------------------------------
 
     def no_zero_points(self, kind: str) -> None:
-        """Raise an UnsupportedError for zero points other than 0."""
+        """Refuse zero points of inputs and outputs, which are symmetric; weights may have them."""
         values = self.floats(f"{kind}_zp")
         if values is not None and values.any():
             wrong = values[values != 0].flat[0]

@@ -31,7 +31,11 @@ from .entry_names import (
 )
 
 _COMMAND_BUFFER = 4
-"""The command buffer's index among the operands of an execution; its bindings follow."""
+"""The command buffer's index among the operands of ``hal.device.queue.execute.indirect``.
+
+Its bindings follow. The order is that of IREE 3.13: if it changes, variants for recorded calls are
+missing, or bind other buffers.
+"""
 _SUBMISSIONS = (
     *(hal.ALLOCA, hal.DEALLOCA, hal.EXECUTE, hal.EXECUTE_INDIRECT),
     *(f"{hal.QUEUE}copy", f"{hal.QUEUE}fill", f"{hal.QUEUE}update"),

@@ -42,6 +42,7 @@ from ..emit.vectors import memref_type, quotient, subspan_type, workgroup_id
 from ..numerics.element_types import AnyArray, ElementType
 
 _BINDING_ALIGNMENT_BYTES = 64
+"""The alignment of a binding in bytes."""
 _GPU_TRANSLATION = (
     "#iree_codegen.translation_info<pipeline = "
     '#iree_codegen.pass_pipeline<"iree-codegen-gpu-distribute-scf-for"> '
@@ -49,6 +50,7 @@ _GPU_TRANSLATION = (
 )
 """IREE's pipeline of GPU kernels: it only distributes the loop over a workgroup's threads."""
 _WORKGROUPS_PER_RESERVATION = 8
+"""Workgroups of one reservation of IREE's executor, where there are eight for each thread."""
 MAX_LARGE_WORKGROUPS = 2 * _WORKGROUPS_PER_RESERVATION - 1
 """Up to this count, two threads reserve workgroups one at a time.
 

@@ -53,6 +53,7 @@ from .output_tile import OutputTile
 _MAX_UNROLL = 4
 """At most this many groups of the epilogue are unrolled."""
 _K_PACK = 4
+"""Consecutive k of a 32-bit lane, as of AMX."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,11 @@ from ..pack.k_runs import KRuns
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
 
 TILE_ROW_BYTES = 64
+"""Bytes of a row of an AMX tile register, fixed by the hardware.
+
+More are refused, fewer disagree with packed weights. A cache line has as many: `prefetched_lines`
+counts in them. `pack/k_runs.py` has a copy, which must be equal.
+"""
 _TILE_ROWS, _TILE_REGISTERS = 16, 8
 """A tile register has up to 16 rows; there are eight registers."""
 _L1_BYTES, _L2_BYTES = 32 << 10, 1 << 20

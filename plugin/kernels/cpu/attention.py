@@ -61,11 +61,13 @@ _MAX_KEYS_PER_BLOCK_OF_ONE_QUERY = 32
 _MAX_SCRATCH_BYTES = 28 << 10
 """Scores, maxima and totals take this much of the 32 KiB that IREE gives a workgroup."""
 _MAX_ROWS_PER_WORKGROUP = 64
+"""A workgroup has at most this many rows, a query of a head each, with a query at least."""
 _MIN_WORKGROUPS = 8
 """A workgroup has fewer rows if there would be fewer workgroups than this."""
 _KEYS_PER_TILE = 4
 """A register tile of scores has this many keys."""
 _CACHE_LINE_BYTES = 64
+"""The bytes of a cache line, which one prefetch loads."""
 _MIN_F32 = float(np.finfo(np.float32).min)
 
 

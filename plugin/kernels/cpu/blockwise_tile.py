@@ -29,7 +29,11 @@ from ..pack.packed_weight import PackedWeight, Tiles
 from .weight_reader import BlockColumns, BlockIndex, UnpackedStep, WeightReader
 
 _BITS_OF_2_23 = 0x4B000000
-"""The bits of ``2**23`` as f32: its lowest bit counts units."""
+"""The bits of ``2**23`` as f32: its lowest bit counts units.
+
+A byte ``q`` or-ed into them gives ``2**23 + q``, from which `_zero` (``2**23`` and the zero point)
+is subtracted: both must have one power of two.
+"""
 
 TileNumber: TypeAlias = tuple[Value, Value]
 """The number of a weight tile among those of all batches, and among those of its own."""

@@ -50,6 +50,7 @@ from .tables import ChannelVectors, NotEmitted, Table
 
 _DOUBLE_ROUNDINGS = ("gemmlowp", "tosa-double-round")
 _SIGN_BIT = -(1 << 31)
+"""The sign bit of an f32, as i32."""
 
 
 @dataclass

@@ -44,7 +44,9 @@ _OFFSET_FRACTIONS = [
 ]
 """Offsets are tried at these fractions of the admissible interval, one batch at a time."""
 _MAX_OFFSET_SHIFT = 2.0**-16
+"""Offsets are shifted by at most this many steps of the result."""
 _MAX_INTEGERS_PER_TIE = 8
+"""With more integers near a tie, the estimate is not proved, but checked."""
 _MAX_LISTED_INTEGERS = 1 << 17
 """A longer list, over all N, is rarely proved."""
 _MAX_UNPROVED_SHARE = 0.25

@@ -33,6 +33,7 @@ from ...numerics.element_types import BOOL, F32, Array
 from ...numerics.requantization import Requantization
 
 _MAX_OPERATIONS = 64
+"""The greatest number of operations of an epilogue. The kernel leaves further ones to IREE."""
 _CASTS = ("quant.scast", "subquant.scast")
 
 

@@ -44,15 +44,19 @@ from .requant_domain import Analysis
 from .requant_piece import NotMonotone, Piece
 
 _MAX_PIECES = 8
+"""The greatest number of ranges of accumulators with one form each."""
 _FALLBACK_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Values of ``e`` that are tried: a second rounding moves ties."""
 _MAX_ACCUMULATORS_PER_EVALUATION = 1 << 16
 """Larger batches need more memory and are not faster."""
 _MIN_JUMP = 2.0**-20
+"""Offsets of two lines that differ by less, in steps of the result, count as equal."""
 _MAX_I8 = 127
+"""The greatest i8: results are signed or unsigned bytes."""
 _F64_ERROR = 2.0**-16
 """An upper bound of the f64 error of an accumulator that is computed from a step."""
 _RELATIVE_F64_ERROR = 2.0**-46
+"""An upper bound of the f64 error of a value, relative to the greatest magnitude of its terms."""
 
 Pieces = Sequence[tuple[Array, Array, Piece]]
 

@@ -17,6 +17,7 @@ from ...numerics.element_types import Array
 
 _MINUS_ONE = np.asarray(-1)
 _MAX_I64_MAGNITUDE = 1 << 62
+"""Above this magnitude Python integers replace int64, which might overflow."""
 
 
 class NotMonotone(Exception):

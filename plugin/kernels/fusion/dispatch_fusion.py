@@ -52,6 +52,7 @@ _IMMOVABLE = ("stablehlo.case", "stablehlo.custom_call", "stablehlo.if", "stable
 _MAX_STACK_BYTES = 4 << 10
 """Stack for intermediate results, beside the kernels' scratch; IREE allows 32 KiB in all."""
 _ALIGNMENT_BYTES = 64
+"""The alignment of intermediate results in bytes: a cache line, and a vector of AVX-512."""
 
 _Location: TypeAlias = tuple[Literal["operand", "result", "intermediate"], int]
 """The number of an operand or of a result, or a byte offset among intermediate results."""

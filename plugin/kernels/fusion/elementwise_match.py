@@ -39,6 +39,7 @@ from ..cpu.elementwise import (
 _MAX_ELEMENTS = 1 << 13
 """Results with more elements are worth IREE's threads."""
 _MAX_OPERATIONS = 32
+"""The greatest number of operations of an expression; a longer one is left to IREE."""
 
 _EXPENSIVE = (*TRANSCENDENTALS, "stablehlo.divide", "stablehlo.sqrt")
 """Operations that are not recomputed for each element that reads a result."""

@@ -9,6 +9,7 @@ from ...numerics.element_types import I8, I32
 from .base import Accumulator, InstructionSet
 
 _I8_MAX = 2**7 - 1
+"""The greatest i8."""
 
 
 class NeonDotProduct(InstructionSet):

@@ -8,6 +8,7 @@ from ...numerics.element_types import I16, I32, U8, U16
 from .base import Accumulator, InstructionSet
 
 _REGISTERS = 16
+"""The number of vector registers."""
 _I16_MAX, _MAX_DIGIT, _MAX_SIGNED_MAGNITUDE = 2**15 - 1, 15, 128
 
 

@@ -17,6 +17,7 @@ from ...numerics.element_types import AnyArray
 from ..conv_geometry import ConvGeometry
 
 _TILE_ROW_BYTES = 64
+"""Bytes of a row of an AMX tile: equal to `TILE_ROW_BYTES` of `cpu/amx_plan.py`."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ..conv_geometry import ConvAxis
 _GATHER_COST_IN_PRODUCTS = 4
 """Gathering a k-pack takes as long as this number of multiplications of one."""
 _MAX_SPACING = 8
+"""The greatest number of pixels from a k-pack to the next that is tried."""
 
 
 @dataclass(frozen=True)

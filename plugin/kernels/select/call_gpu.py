@@ -34,6 +34,7 @@ take up to a tenth less, but translate twice as long: 0.6 s instead of 0.3.
 _MIN_WORKGROUPS = 8
 """Threads get several tiles only while this number of workgroups is left for the cores of a GPU."""
 _UNSIGNED_BYTES = StorageType(8, False)
+"""The storage type of integers of up to 8 bits in a packed weight."""
 _SPLIT_K_WORKGROUPS, _MAX_SPLIT_K, _MIN_STEPS_PER_SPLIT = 1024, 32, 4
 """Workgroups that keep a large GPU busy; split-K at most; steps of each part at least.
 

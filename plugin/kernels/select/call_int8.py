@@ -33,6 +33,7 @@ from .match_failure import MatchFailure
 from .match_int8 import Int8Match
 
 _MIN_MACS_PER_AMX_WORKGROUP = 1 << 24
+"""A workgroup of an AMX kernel has at least this many MACs."""
 _AMX_EPILOGUE_MACS = 1 << 8
 """The epilogue of an accumulator takes AMX kernels as long as this number of MACs."""
 _MAX_CACHED_WEIGHT_BYTES = 1 << 18
@@ -42,6 +43,7 @@ _MACS_PER_PADDED_BYTE = 4
 _MAX_TILES_WITH_PAD_COPY = 2
 """Workgroups of each tile copy the image rows that they read; more tiles copy them too often."""
 _BYTES_PER_COPY_WORKGROUP = 1 << 15
+"""A workgroup copies at least this many activations; fewer activations are a small copy."""
 _MAX_CONVERSIONS = 8
 """Times that a kernel converts each activation at most, if multiplicands are wider than bytes.
 

@@ -56,7 +56,7 @@ from ..iree_workarounds.select_and_scatter import expand_select_and_scatter
 
 @dataclass(frozen=True)
 class CanonicalizeReductions(ModulePass):
-    """Write the implicit conversions of reductions as operations."""
+    """Write implicit conversions of reductions as operations; refuse quantized to or from float."""
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Canonicalize `module`.
@@ -147,7 +147,7 @@ _PATTERNS: dict[str, Pattern] = {
 
 
 def _converted(value: Value, element: ir.Type, op: Operation) -> Value:
-    """Convert a tensor to an element type, before the operation that is rewritten."""
+    """Convert a tensor; refuse a quantized and an unquantized type, and types not per tensor."""
     source = element_type(value.type)
     if source == element:
         return value

@@ -41,7 +41,7 @@ def product_factor(left: AnyArray, right: AnyArray, rank: int) -> AnyArray:
 
 
 def reason_for_floats(left: ExpressedValue, right: ExpressedValue) -> str:
-    """The reason why a product of two operands is not computed with integers."""
+    """The reason reported for operands that are not `Quantized`; `integer_matmul` has its own."""
     if any(isinstance(side, ScaledSum) for side in (left, right)):
         return "an operand is a sum that nothing rounded to storage"
     return "one operand is float, the other a dequantized weight or activation"

@@ -101,7 +101,7 @@ def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -
 
 
 def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> ScaledSum | None:
-    """Convolve integers; None for images of several scales, or kernels not scaled by channel."""
+    """Convolve integers; None for several image scales, f16 ones, or kernels not by channel."""
     reason = ""
     if not images.is_per_tensor:
         reason = "the images have more than one scale"

@@ -65,7 +65,7 @@ def matmul(call: Call, left: AnyArray, right: AnyArray, dtype: DType) -> AnyArra
 
 
 def integer_matmul(call: Call, left: Quantized, right: Quantized) -> ScaledSum | None:
-    """Multiply two quantized matrices; None where scales differ along K."""
+    """Multiply quantized matrices; None for blocks, vectors, scales along K, unlike scale types."""
     reason = ""
     if not (left.broadcasts and right.broadcasts):
         reason = "an operand has scales for blocks"
@@ -85,7 +85,7 @@ def integer_matmul(call: Call, left: Quantized, right: Quantized) -> ScaledSum |
 
 
 def required_integer_matmul(call: Call, left: Quantized, right: Quantized) -> ScaledSum:
-    """Multiply two quantized matrices.
+    """Multiply two quantized matrices; refuse where `integer_matmul` gives None.
 
     Raises:
         UnsupportedError: the scales differ along K.

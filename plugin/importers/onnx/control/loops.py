@@ -139,7 +139,7 @@ def _keeps_condition(body: Subgraph) -> bool:
 
 
 def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Typed] | None:
-    """Write the iterations one after the other.
+    """Write the iterations one after the other; None for over 1,024, or computed conditions.
 
     Returns:
         None for too many iterations, or if the condition of an iteration does not follow from

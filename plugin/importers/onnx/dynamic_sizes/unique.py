@@ -22,7 +22,11 @@ from ..reduction.ordering import ordered_keys
 from .bounded_tensor import bounded
 
 _MAX_PAIRS = 1 << 24
-"""The greatest number of comparisons for a tensor that the program computes."""
+"""Comparisons of elements, ``count**2 * width``, for a tensor that the program computes.
+
+With more, time and memory of a call grow with their number; with fewer, more models are refused.
+Constants have no limit.
+"""
 
 
 @importer("Unique")

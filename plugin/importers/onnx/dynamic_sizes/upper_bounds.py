@@ -41,6 +41,7 @@ def _bound_of_tensor(call: Call, name: str, depth: int) -> int | None:
 
 
 def _bound_of_results(call: Call, node: Node, depth: int) -> int | None:
+    """The bound of Shape, Size, Min, Max, Clip and of operators that move elements, else None."""
     if node.operator in ("Shape", "Size"):
         first = call.graph.operand(node.inputs[0])
         if first is None:

@@ -53,7 +53,7 @@ def _divided(operand: Quantized, total: AnyArray, bound: int, counts: Array) -> 
 
 
 def _quantized_operand(call: Call) -> Quantized | None:
-    """Return the operand of a mean, if it is storage with one f32 scale."""
+    """The operand of a mean if it is storage with one f32 scale; None for floats, other scales."""
     real = call.input(0).value
     if not isinstance(real, Quantized):
         return None

@@ -46,7 +46,10 @@ def lookup_table(
 # -- 16 bits --------------------------------------------------------------------------------------
 
 _INTERVALS = 512
-"""Intervals of an interpolated table, each of 128 storage values of 16 bits."""
+"""Intervals of an interpolated table, each of 128 storage values of 16 bits.
+
+The number is LiteRT's, and `interpolate` has its shift and mask (7 bits): it must not change.
+"""
 
 
 def interpolation_table(
