@@ -109,11 +109,12 @@ def _random_array(argument: Argument, rng: np.random.Generator) -> Array:
 
 
 class TfliteModel(ComparedModel):
-    """A TensorFlow Lite model."""
+    """A TensorFlow Lite model of one signature, of which the first subgraph is compared."""
 
     references = ("litert", "float")
 
     def __init__(self, data: bytes, file: str, options: ImportOptions) -> None:
+        """Read a model; refuse more than one signature."""
         super().__init__(data, file, options)
         self.model = read_tflite(data, file)
         if len(self.model.signatures) > 1:

@@ -89,6 +89,7 @@ def _check_extents(module: ir.Module, file: str) -> None:
 
 
 def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
+    """Refuse tensors of a negative extent that is not the one for dynamic sizes."""
     if isinstance(type_, ir.TupleType):
         for number in range(type_.num_types):
             _check_type(type_.get_type(number), op, file)

@@ -98,6 +98,7 @@ def _without_comments_and_strings(text: str) -> str:
 
 
 def _check_nesting(text: str, file: str) -> None:
+    """Refuse brackets that are nested more than `MAX_NESTING` deep."""
     depth, subject = 0, "brackets"
     if _may_be_deep(text):
         depth = _nesting_depth(_without_comments_and_strings(text))

@@ -159,6 +159,7 @@ def _zero_point(value: Value, storage: StorageType) -> int | Value:
 
 
 def _check_range(parameter: Array | Value, low: int, high: int, what: str, op: Operation) -> None:
+    """Refuse constants beyond the range that TOSA allows."""
     if isinstance(parameter, np.ndarray):
         wrong = parameter[(parameter < low) | (parameter > high)]
         if wrong.size:

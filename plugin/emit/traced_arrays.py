@@ -273,7 +273,7 @@ def _bounds(key: Index | tuple[Index, ...], extent: int) -> tuple[int, int, int]
 
 
 def checked_axis(axis: int, rank: int) -> int:
-    """An axis counted from 0, of one that may be negative."""
+    """An axis counted from 0, of one that may be negative; refuse one beyond the rank."""
     if not -rank <= axis < rank:
         raise UsageError(f"has the axis {axis} of an array of {rank} dimensions")
     return axis % rank

@@ -89,7 +89,7 @@ def metadata_of(files: Iterable[SafetensorsFile]) -> JsonObject:
 
 
 def _check_whole(file: Path) -> None:
-    """Check that a file is no shard of several.
+    """Refuse a file that is one shard of several, by its name.
 
     Raises:
         InputError: its name says that it is one.

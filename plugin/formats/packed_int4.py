@@ -233,7 +233,7 @@ def _zero_points(qzeros: Array, form: PackedInt4Form) -> Array:
 
 
 def _check_symmetric(zero_points: Array, form: PackedInt4Form, label: str, location: Place) -> None:
-    """Check that each zero point is 8.
+    """Refuse zero points other than 8 in weights that are said to be symmetric.
 
     Raises:
         InputError: one is another, as where a checkpoint of the format gptq_v2 says gptq.

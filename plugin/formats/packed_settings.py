@@ -136,7 +136,7 @@ class _Settings:
         )
 
     def expect_packing(self, keys: tuple[str, ...], *known: str) -> str:
-        """Return the packing, which is one of the known."""
+        """Return the packing; refuse one that is not known for the kind of weights."""
         packing = self.text(*keys, default=known[0])
         if self.boolean("is_marlin_format", default=False):
             packing = "marlin"

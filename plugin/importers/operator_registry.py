@@ -84,7 +84,7 @@ class BaseCall(ABC, Generic[_Operand]):
         return value.reshape(())
 
     def checked_axis(self, axis: int, rank: int) -> int:
-        """An axis from 0, for an axis that can be negative."""
+        """An axis from 0, for an axis that can be negative; refuse one beyond the rank."""
         if not -rank <= axis < rank:
             raise self.error(f"has the axis {axis} of a tensor of {rank} dimensions")
         return int(axis) % rank

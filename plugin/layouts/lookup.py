@@ -32,7 +32,7 @@ _LEVELS = 16
 
 
 def _check_table(layout: QuantizedLayout) -> None:
-    """Check the ``table`` of a layout's metadata."""
+    """Refuse a ``table`` that is not 16 integers of 8 bits."""
     table = layout.metadata.get("table")
     is_table = isinstance(table, list) and len(table) == _LEVELS
     if not is_table or not all(type(n) is int and -128 <= n <= 127 for n in table or ()):

@@ -205,7 +205,7 @@ def _first_of(array: Array, is_wrong: Callable[[Any], bool]) -> str:
 
 
 def _check_integers(array: Array, type_: ValueType, label: str) -> Array:
-    """Check that integers fit their type (signed, or unsigned with the same bits)."""
+    """Refuse integers that do not fit their type (signed, or unsigned with the same bits)."""
     expected = element_type(type_.element).dtype
     if expected.kind not in "iu":
         return array

@@ -121,7 +121,7 @@ def is_forked() -> bool:
 
 
 def check_process(loaded_in: int) -> None:
-    """Check that an object was loaded in this process.
+    """Refuse an object that another process loaded: a fork has none of its threads.
 
     Raises:
         ExecutionError: this process was forked since.

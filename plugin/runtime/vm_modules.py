@@ -232,7 +232,7 @@ _DECLARED_VALUES = re.compile(r"%(input|output)\d+: (tensor<)?")
 
 
 def _check_declared(signature: Signature, declaration: str) -> None:
-    """Check that a signature has the values of IREE's declaration, which calls push and pop."""
+    """Refuse a signature with other values than IREE's declaration, which calls push and pop."""
     declared = [(kind, bool(tensor)) for kind, tensor in _DECLARED_VALUES.findall(declaration)]
     sides = (("input", signature.inputs), ("output", signature.outputs))
     recorded_values = [

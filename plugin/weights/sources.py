@@ -30,7 +30,7 @@ def default_output(source: str | os.PathLike[str], suffix: str = ".irpa") -> str
 
 
 def check_output(source: str | os.PathLike[str], output: str | os.PathLike[str]) -> None:
-    """Check the name of an archive that is made of a source.
+    """Refuse the name of an archive that does not end in .irpa, or is that of the source.
 
     Raises:
         UsageError: it is the source, or has another suffix than that by which IREE knows archives.

@@ -124,13 +124,13 @@ class Call(BaseCall[Operand]):
         return pairs
 
     def check_count(self, option: str, count: int) -> None:
-        """Check an option that repeats the number of inputs or outputs; 0 is unspecified."""
+        """Refuse a wrong option that repeats the number of inputs or outputs; 0 is unspecified."""
         stated = getattr(self.options, option, 0)
         if stated not in (0, count):
             raise self.error(f"has the option {option} = {stated}, and {count} tensors")
 
     def check_type(self, option: str) -> None:
-        """Check an option that repeats the type of the output."""
+        """Refuse an option that repeats the type of the output wrongly."""
         number = getattr(self.options, option, None)
         if number is None:
             return
@@ -181,7 +181,7 @@ class Call(BaseCall[Operand]):
                           UnsupportedError)  # fmt: skip
 
     def require_float(self, operand: Operand) -> None:
-        """Check that an operand has float elements."""
+        """Refuse an operand without float elements."""
         if not operand.is_float:
             raise self.error(
                 f"needs operands of a float type, got {operand.tensor.type}", UnsupportedError

@@ -121,7 +121,7 @@ def requantize_constant(storage: Array, source: Tensor, target: Tensor) -> Array
 def compute_on_storage(
     call: Call, requantized: Requantize, compute: Callable[[Call], list[AnyArray]]
 ) -> list[AnyArray] | None:
-    """Compute a data movement operator on storage, requantized where the parameters differ.
+    """Move storage, requantized where scales differ; None without one scale for each tensor.
 
     Args:
         call: of an operator of `MOVED_INPUTS`.

@@ -164,7 +164,7 @@ class GraphEvaluator(ABC):
         return results
 
     def _check_type(self, call: Call, tensor: Tensor, value: AnyArray) -> None:
-        """Check that a computed value has the type that the file states."""
+        """Refuse a computed value whose type is not the one that the file states."""
         if isinstance(value, (ComplexValue, VariableHandle)) or tensor.type not in ELEMENTS:
             return
         if value.dtype != ElementType.parse(tensor.element).dtype:

@@ -146,7 +146,7 @@ class ExactEpilogue:
 
 
 def no_requantization(op: Operation, operands: Sequence[Operand]) -> Operand:
-    """Refuse an operation: monotone requantizations consist of others."""
+    """Refuse any operation: monotone requantizations consist of others."""
     raise NotEmitted
 
 

@@ -106,7 +106,7 @@ def _match(
     target: InstructionSet,
     module_globals: ModuleGlobals,
 ) -> GatherRowsMatch | None:
-    """Match a dequantization with rows of the weight of a contraction."""
+    """Match dequantized rows of a weight; None for computed or batched weights, or no rows."""
     rows = _GatheredRows(index_shape)
     if not rows.are_dequantized(op, contraction) or rows.indices is None:
         return None

@@ -111,6 +111,7 @@ def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:
 
 
 def _counter_of(op: Operation) -> _Counter | None:
+    """The counter of a loop; None for other conditions than ``<``, computed starts and steps."""
     condition, body = (region.blocks[0] for region in op.regions)
     *constants, end = [operation.operation for operation in condition.operations]
     compare = constants.pop() if constants else end
@@ -159,7 +160,7 @@ def _is_scalar_integer(value: Value) -> bool:
 
 
 def _constant_number(value: Value) -> int | None:
-    """The number that a constant tensor of rank 0 holds."""
+    """The number that a constant tensor of rank 0 holds; None for computed values, resources."""
     producer = producer_of(value)
     if producer is None or producer.name not in ("arith.constant", "stablehlo.constant"):
         return None

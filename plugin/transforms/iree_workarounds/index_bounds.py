@@ -165,7 +165,7 @@ def _are_in_bounds(indices: Value, limits: list[int], vector: int) -> bool:
 
 
 def _constant_bounds(value: Value) -> tuple[Array, Array] | None:
-    """Constant lower and upper bounds of integers: of constants, clamps and sums."""
+    """Constant bounds of constants, clamps and sums; None for unsigned or other computed values."""
     operation, element = producer_of(value), element_type(value.type)
     if operation is None or not isinstance(element, ir.IntegerType):
         return None

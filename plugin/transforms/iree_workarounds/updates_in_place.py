@@ -112,7 +112,7 @@ def _is_constant(value: Value) -> bool:
 
 
 def _as_splat(value: Value) -> Value | None:
-    """A broadcast constant of equal elements as one constant; loops write the first form."""
+    """A broadcast splat as one constant; None for unlike or complex elements, dynamic shapes."""
     producer = producer_of(value)
     while producer is not None and producer.name in _SAME_ELEMENTS:
         producer = producer_of(producer.operands[0])

@@ -119,6 +119,7 @@ def _operation_of(value: Value) -> Operation:
 
 
 def _check_moves_data(op: Any) -> None:
+    """Refuse operations that compute with quantized values; those that move data may stay."""
     if op.name not in _MOVES_DATA:
         raise UnsupportedError(
             "computes with quantized values, which this pipeline does not lower; dequantize its "

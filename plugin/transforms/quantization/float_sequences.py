@@ -85,7 +85,7 @@ class _Sequences:
         return True
 
     def _choice(self, value: Value) -> int | None:
-        """The number of the only computed operand of a choice, if it has no other use."""
+        """The number of the only computed operand of a choice; None if it has further uses."""
         op = producer_of(value)
         if op is None or op.name not in _CHOICES:
             return None
@@ -102,7 +102,7 @@ class _Sequences:
         return op is not None and any(operand in self.dequantizes for operand in op.operands)
 
     def _accumulator(self, value: Value) -> ir.Type | None:
-        """The i32 type of a contraction of two dequantized values."""
+        """The i32 type of a contraction; None unless both sides are dequantized, not by blocks."""
         op = producer_of(value)
         if op is None or op.name not in OPERATIONS:
             return None
@@ -145,7 +145,7 @@ class _Sequences:
         return reason is None
 
     def _biased(self, value: Value) -> tuple[int, ir.Type, ir.Type] | None:
-        """The contraction's operand number in a bias addition, and the types of both operands."""
+        """The contraction's number in an addition, and both types; None if it has further uses."""
         op = producer_of(value)
         if op is None or op.name != "stablehlo.add":
             return None
@@ -163,7 +163,7 @@ class _Sequences:
         return None
 
     def _bias_type(self, bias: Value, accumulator: ir.Type) -> ir.Type | None:
-        """The bias's own quantized type after its broadcasts; or the accumulator's."""
+        """The i32 type of a bias after broadcasts; None for other types, blocks, computed ones."""
         if _is_constant(bias):
             return accumulator
         moves = []

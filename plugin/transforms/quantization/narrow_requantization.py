@@ -218,7 +218,7 @@ class _Bounds:
 
 
 def _differences(value: Value) -> Array | None:
-    """Constant integers with their zero points subtracted."""
+    """Constant integers less their zero points; None for computed operands."""
     subtraction = producer_of(value)
     if not _is_named(subtraction, _SUBTRACT):
         return None

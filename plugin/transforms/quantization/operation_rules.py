@@ -25,6 +25,7 @@ def _container(type_: ir.Type) -> str:
 
 
 def _check_same_container(op: Operation) -> None:
+    """Refuse operand and result of different shapes."""
     operand, result = _container(op.operands[0].type), _container(op.results[0].type)
     if operand != result:
         raise VerificationError(

@@ -141,7 +141,7 @@ class Arithmetic(FieldArithmetic):
         return self._integers_of(signed, op.results[0])
 
     def _concatenated(self, op: Operation) -> Fact | None:
-        """The fact about bit fields that are concatenated along an axis."""
+        """The fact about concatenated bit fields; None for unlike kinds or parameters, or gaps."""
         facts = [self._facts.get(operand) for operand in op.operands]
         integers = [fact.integers if isinstance(fact, ExpressedFact) else fact for fact in facts]
         shapes = {tuple(operand.type.shape) for operand in op.operands}
@@ -175,7 +175,7 @@ class Arithmetic(FieldArithmetic):
     # -- integers and conversions -----------------------------------------------------------------
 
     def _integers(self, value: Value) -> IntegerFact | None:
-        """A value as narrow integers."""
+        """A value as narrow integers; None for floats, and integers of more than 16 bits."""
         fact = self._facts.get(value)
         if fact is not None:
             return fact if isinstance(fact, IntegerFact) else None
@@ -185,6 +185,7 @@ class Arithmetic(FieldArithmetic):
         return IntegerFact(tensor_view(value), storage, *range_of(tensor_view(value), storage))
 
     def _converted(self, op: Operation) -> Fact | NoMatch | None:
+        """The fact about a conversion; None for unknown floats, or types without all the values."""
         source, target = op.operands[0], op.results[0].type.element_type
         if isinstance(target, ir.IntegerType):
             integers = self._integers(source)
@@ -346,6 +347,7 @@ class Arithmetic(FieldArithmetic):
         return shifted
 
     def _of_integers(self, op: Operation) -> Fact | NoMatch | None:
+        """The fact about ``q - z``; None for other operations, NoMatch (a reason) if it wraps."""
         left, right = op.operands
         fact = self._facts.get(left)
         if op.name not in ("stablehlo.subtract", "stablehlo.add"):

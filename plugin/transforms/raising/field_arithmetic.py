@@ -34,7 +34,7 @@ class FieldArithmetic:
         self._fields: dict[Value, Field] = {}
 
     def _field(self, value: Value) -> Field | None:
-        """A value as a bit field of words."""
+        """A value as a bit field of words; None for floats, constants, dynamic sizes, offsets."""
         if value in self._fields:
             return self._fields[value]
         if not is_static(value.type) or not Field.has_words(value.type):

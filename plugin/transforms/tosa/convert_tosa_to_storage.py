@@ -122,6 +122,7 @@ def _is_unsigned(type_: ir.Type) -> bool:
 
 
 def _check(op: Operation) -> None:
+    """Refuse operations that compute with storage as if it were the value."""
     values = [*op.operands, *op.results]
     all_parameters = [parameters_of(value.type, op) for value in values]
     if op.name in _CASTS or op.name == "tosa.table":
@@ -148,6 +149,7 @@ def _check(op: Operation) -> None:
 
 
 def _check_same(op: Operation, types: list[ir.Type]) -> None:
+    """Refuse operations that move elements away from their scales, or have unlike types."""
     for type_ in types:
         parameters = parameters_of(type_, op)
         assert parameters is not None  # callers pass quantized types only
@@ -166,6 +168,7 @@ def _check_same(op: Operation, types: list[ir.Type]) -> None:
 
 
 def _check_zero_points(op: Operation) -> None:
+    """Refuse zero points and flags for unsigned storage that the quantized types do not have."""
     roles = _ZERO_POINTS[op.name]
     for position, of in roles.items():
         value = op.results[0] if of < 0 else op.operands[of]
@@ -294,6 +297,7 @@ def _convert_unsigned(operations: list[Operation]) -> None:
 
 
 def _check_carries(op: Operation, type_: ir.Type) -> None:
+    """Refuse other operations with values that TOSA operations hold as signless integers."""
     if not op.name.startswith(_CARRIES_UNSIGNED):
         raise UnsupportedError(
             f"has a value of type '{type_}' in a module with TOSA operations, which hold it as a "

@@ -105,6 +105,7 @@ def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
 
 
 def _check_range(op: Operation, vector: Value, greatest: int, what: str) -> None:
+    """Refuse constants beyond the range that TOSA allows."""
     constant = constant_array(vector, _CONSTANTS)
     if constant is None:
         return

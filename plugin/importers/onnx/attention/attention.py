@@ -217,6 +217,7 @@ def attention(call: Call) -> list[AnyArray]:
 
 
 def _check_heads(call: Call, query: AnyArray, key: AnyArray, value: AnyArray) -> None:
+    """Refuse queries, keys and values whose shapes do not agree."""
     shapes = [tuple(side.shape) for side in (query, key, value)]
     if (
         any(len(shape) != 4 or shape[0] != shapes[0][0] for shape in shapes)

@@ -76,6 +76,7 @@ def _rotated_like(call: Call, heads: AnyArray, cosines: AnyArray, sines: AnyArra
 
 
 def _check_angles(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None:
+    """Refuse cosines and sines that are not half as long as the turned elements of a row."""
     half = cosines.shape[-1]
     size = call.attribute("rotary_embedding_dim", 0) or width
     if tuple(cosines.shape) != tuple(sines.shape) or 2 * half != size or size > width:

@@ -20,7 +20,7 @@ _Rule: TypeAlias = Callable[[BoundedNode], "int | None"]
 
 
 def elementwise(node: BoundedNode) -> int | None:
-    """Inputs broadcast, and none has several elements along the rows."""
+    """The rows of inputs that broadcast; None for several axes, or elements along another."""
     ranks = {i: len(node.shape(i)) for i in range(len(node.call.inputs)) if node.has(i)}
     rank = max(ranks.values())
     axes = {rank - ranks[index] + axis for index, axis in node.axes.items()}
@@ -75,7 +75,7 @@ def _without_axis(default: int) -> _Rule:
 
 
 def _cumulative(node: BoundedNode) -> int | None:
-    """Sums start at the first row: padding comes after the valid rows."""
+    """The axis of the rows; None for a computed axis, or for sums that start at the last row."""
     own, axes = _first_input(node), node.constant(1)
     if own is None or not axes:
         return None
@@ -91,7 +91,7 @@ def _transposed(node: BoundedNode) -> int | None:
 
 
 def _gathered(node: BoundedNode) -> int | None:
-    """At bounded indices, or along another axis than the rows."""
+    """The rows of bounded indices, or of another axis; None along the rows, or of no elements."""
     axis, rank = node.axis(0), len(node.shape(1))
     if set(node.tensors) == {1}:
         return axis + node.axes[1] if node.shape(0)[axis] else None
@@ -112,7 +112,7 @@ def _gathered_elements(node: BoundedNode) -> int | None:
 
 
 def _gathered_slices(node: BoundedNode) -> int | None:
-    """At bounded indices, of a tensor that is not bounded."""
+    """The rows of bounded indices; None for bounded data, no elements, batches, index vectors."""
     is_supported = set(node.tensors) == {1} and not node.attribute("batch_dims", 0)
     if not is_supported or 0 in node.shape(0) or node.axes[1] == len(node.shape(1)) - 1:
         return None
@@ -126,7 +126,7 @@ def _one_hot(node: BoundedNode) -> int | None:
 
 
 def _product(node: BoundedNode) -> int | None:
-    """The rows are M of the left operand, N of the right one, or a batch."""
+    """The rows: M of the left operand, N of the right, or a batch; None along K, for two sides."""
     ranks = [len(node.shape(index)) for index in (0, 1)]
     rank = max(ranks)
     if len(node.tensors) != 1:
@@ -145,7 +145,7 @@ def _product(node: BoundedNode) -> int | None:
 
 
 def _gemm(node: BoundedNode) -> int | None:
-    """The rows are M of A; C has no rows of its own."""
+    """The rows: M of A; None if B or C is bounded, A has them along K, or C has several rows."""
     own = node.axes.get(0)
     if set(node.tensors) != {0} or own != node.attribute("transA", 0):
         return None
@@ -176,6 +176,7 @@ def _quantized(node: BoundedNode) -> int | None:
 
 
 def _expanded(node: BoundedNode) -> int | None:
+    """The axis of the rows; None for a computed shape, or one that repeats them."""
     shape, own = node.constant(1), _first_input(node)
     if shape is None or own is None:
         return None
@@ -191,6 +192,7 @@ def _repeated(node: BoundedNode) -> int | None:
 
 
 def _padded(node: BoundedNode) -> int | None:
+    """The axis of the rows; None for computed pads or axes, and for pads of the rows."""
     own, pads, axes = _first_input(node), node.constant(1), node.constant(3)
     if own is None or pads is None or (axes is None and node.has(3)):
         return None

@@ -72,6 +72,7 @@ class BoundedTensor(Symbolic):
         return is_valid_row(self.shape, self.axis, self.count)
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a bounded tensor where an importer would read it as an array."""
         raise UnsupportedError(BOUNDED_REFUSAL)
 
     convert = bits_of = _refuse

@@ -23,7 +23,7 @@ _NEUTRAL = {"ReduceL1": 0, "ReduceL2": 0, "ReduceProd": 1, "ReduceSum": 0, "Redu
 @handles("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
          "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")  # fmt: skip
 def _reduced(node: BoundedNode) -> list[Operand] | None:
-    """Reduce other axes, or the valid rows with a neutral element in the padding."""
+    """Reduce valid rows or other axes; None for computed axes, or without a neutral element."""
     tensor, axes = node.tensors.get(0), node.constant(1)
     if tensor is None or len(node.tensors) > 1 or (axes is None and node.has(1)):
         return None
@@ -60,7 +60,7 @@ def _last_element(dtype: DType, *, is_greatest_first: bool) -> AnyArray:
 
 @handles("Softmax", "LogSoftmax")
 def _softmax(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, the padding is minus infinity."""
+    """Along the rows, the padding is minus infinity; None along other axes, which a rule has."""
     tensor = node.tensors[0]
     if node.axis(-1) != tensor.axis:
         return None
@@ -70,7 +70,7 @@ def _softmax(node: BoundedNode) -> list[Operand] | None:
 
 @handles("CumSum")
 def _cumulative(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, the padding is 0, for sums that start at the last row."""
+    """Along the rows, the padding is 0; None for computed or other axes, which a rule has."""
     tensor, axes = node.tensors.get(0), node.constant(1)
     if tensor is None or not axes or axes[0] % len(tensor.shape) != tensor.axis:
         return None
@@ -80,7 +80,7 @@ def _cumulative(node: BoundedNode) -> list[Operand] | None:
 
 @handles("TopK", "ArgMax", "ArgMin")
 def _greatest(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, padding is last: valid rows come first among equals.
+    """Take the first valid rows; None along others, for booleans, last indices, bodies, computed K.
 
     A call fails that has fewer rows than are taken.
     """
@@ -105,7 +105,7 @@ def _greatest(node: BoundedNode) -> list[Operand] | None:
 
 @handles("Div", "Mod")
 def _divided(node: BoundedNode) -> list[Operand] | None:
-    """Integers are divided by 1 in the padding: a division by 0 ends a program."""
+    """Divide integers by 1 in the padding, as 0 ends a program; None for floats, unlike counts."""
     tensor = node.tensors.get(1)
     if tensor is None or tensor.dtype.kind not in "iu":
         return None

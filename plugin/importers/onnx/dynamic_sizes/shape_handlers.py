@@ -31,7 +31,7 @@ def _non_zero(node: BoundedNode) -> list[Operand]:
 
 @handles("Compress")
 def _compressed(node: BoundedNode) -> list[Operand] | None:
-    """The condition is false in the padding of both inputs; slices of other axes keep the rows."""
+    """Select valid rows where the condition is true; None without axis, or for computed slices."""
     tensor, condition = node.tensors.get(0), node.tensors.get(1)
     call = node.with_arrays()
     mask = call.array(1).reshape(-1)
@@ -96,7 +96,7 @@ def _reshaped(node: BoundedNode) -> list[Operand] | None:
 
 
 def _reshaped_axis(node: BoundedNode, tensor: BoundedTensor) -> int | None:
-    """Return the axis of the result that has the rows of input 0."""
+    """The result's axis of the rows; None where they merge or split, or sizes are computed."""
     operator, rank, stated = node.call.node.operator, len(tensor.shape), node.constant(1)
     row_count = tensor.shape[tensor.axis]
     if operator == "Flatten":
@@ -123,7 +123,7 @@ def _reshaped_axis(node: BoundedNode, tensor: BoundedTensor) -> int | None:
 
 @handles("Slice")
 def _sliced(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows from any row, in any direction; the number of rows is a formula."""
+    """Slice rows in any direction, by a formula; None for computed starts, ends, axes, steps."""
     tensor = node.tensors.get(0)
     starts, ends, axes, steps = (node.constant(index) for index in (1, 2, 3, 4))
     if tensor is None or len(node.tensors) > 1 or starts is None or ends is None:
@@ -215,7 +215,7 @@ def _concatenated(node: BoundedNode) -> list[Operand] | None:
 
 @handles("Gather")
 def _gathered(node: BoundedNode) -> list[Operand] | None:
-    """Along the rows, at indices of valid rows; a call fails at others."""
+    """Gather valid rows, a call fails at others; None along other axes, in bodies, of no rows."""
     tensor, index_tensor = node.tensors.get(0), node.tensors.get(1)
     if tensor is None or node.axis(0) != tensor.axis or node.call.is_inner:
         return None
@@ -240,7 +240,7 @@ def _gathered(node: BoundedNode) -> list[Operand] | None:
 
 @handles("ScatterND")
 def _scattered(node: BoundedNode) -> list[Operand] | None:
-    """Updates at valid rows of indices; those of the padding go to a row that is cut off."""
+    """Scatter updates of valid rows; None for bounded data, unlike counts, rows of components."""
     indices, updates = node.tensors.get(1), node.tensors.get(2)
     if set(node.tensors) != {1, 2} or indices is None or updates is None:
         return None

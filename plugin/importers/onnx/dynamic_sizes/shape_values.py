@@ -53,7 +53,7 @@ def compute_shape_values(call: Call, compute: Compute) -> list[Operand]:
 
 
 def _moved(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> list[Operand] | None:
-    """Compute an operator that moves elements, on the array and on the codes."""
+    """Move elements and codes; None for casts but to INT64, computed parts, other operators."""
     moving = _MOVING.get(call.node.operator, ())
     if call.node.operator == "Concat":
         moving = tuple(range(len(call.inputs)))
@@ -72,7 +72,7 @@ def _moved(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> li
 
 
 def _compared(call: Call, shapes: Mapping[int, ShapeValue]) -> list[Operand] | None:
-    """Compare with negative numbers, which no count is: exporters ask for -1."""
+    """Compare counts with negative numbers for equality; None for others, which are unknown."""
     operands = [call.input(index) for index in (0, 1)]
     codes = [
         shapes[index].codes if index in shapes else np.asarray(operand.value)
@@ -93,7 +93,7 @@ _Consumer = Callable[[Call, Compute, Mapping[int, ShapeValue]], "list[Operand] |
 
 
 def _only_count(shapes: ShapeValue) -> tuple[int, AnyArray, Array] | None:
-    """Return the index of the only count, the count, and the shape with its bound."""
+    """The index of the only count, the count, and the shape with its bound; None for several."""
     codes = shapes.codes.reshape(-1)
     indices = np.flatnonzero(codes < COUNT_CODE_LIMIT)
     if len(indices) != 1:

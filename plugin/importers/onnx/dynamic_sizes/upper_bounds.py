@@ -30,6 +30,7 @@ def upper_bound(call: Call, index: int) -> int | None:
 
 
 def _bound_of_tensor(call: Call, name: str, depth: int) -> int | None:
+    """The bound of a constant or computed tensor; None beyond 64 nodes, or where it is unknown."""
     operand = call.graph.operand(name)
     if operand is not None and operand.is_constant:
         array = np.asarray(operand.value)

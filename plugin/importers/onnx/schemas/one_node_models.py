@@ -109,7 +109,7 @@ def evaluated(
 def function_body(
     model: Model, node: Node, operands: Sequence[Operand | None], location: Place
 ) -> tuple[Subgraph, list[Operand]] | None:
-    """Return the body of a function operator, and the operands that are its arguments.
+    """The body and arguments of a function operator; None for others, or bodies that lack types.
 
     Returns:
         None for an operator that is no function.

@@ -114,6 +114,7 @@ def transpose_conv(call: Call) -> AnyArray:
 
 
 def _check_channels(call: Call, image_channels: int, filter_channels: int) -> None:
+    """Refuse filters with another number of channels than the images."""
     if image_channels != filter_channels:
         raise call.error(
             f"has filters of {filter_channels} channels for images of {image_channels}"

@@ -138,7 +138,7 @@ class _Lstm(ABC):
         return list(range(_INPUT if has_input_gate else _FORGET, 4))
 
     def check_shapes(self) -> None:
-        """Check that weights and biases have an element for each cell and each output."""
+        """Refuse weights and biases without an element for each cell and each output."""
         call, indices = self.call, self.indices
         outputs, cells = (call.input(n).shape[-1] for n in (indices.state, indices.cell_state))
         is_diagonal = getattr(call.options, "diagonal_recurrent_tensors", None)

@@ -316,7 +316,7 @@ class _TensorEntry:
         return self.checked(Quantization(scales, zero_points, None, size))
 
     def checked(self, quantization: Quantization) -> Quantization:
-        """Return the parameters after a check of their shapes and ranges."""
+        """Return the parameters; refuse unlike counts, scales up to 0, zero points out of range."""
         scales, zero_points = quantization.scales, quantization.zero_points
         if scales.shape != zero_points.shape:
             raise self.error(f"has {scales.size} scales and {zero_points.size} zero points")

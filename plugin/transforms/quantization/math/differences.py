@@ -127,7 +127,7 @@ class _Difference:
 
 
 def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | None:
-    """Match 8-bit integers with a zero point to subtract.
+    """Match 8-bit integers and a zero point to subtract; None for wider, or computed zero points.
 
     Args:
         difference: the difference.
@@ -162,7 +162,7 @@ def _difference(difference: Value, *, is_wide: bool = False) -> _Difference | No
 
 
 def _constant_difference(constant: Operation, *, is_wide: bool) -> _Difference | None:
-    """Constant integers with a range of 8 bits, as 8-bit integers and a zero point."""
+    """Constant integers as 8-bit integers and a zero point; None for ranges of over 8 bits."""
     attribute = constant.attributes["value"]
     if not isinstance(attribute, ir.DenseElementsAttr):
         return None

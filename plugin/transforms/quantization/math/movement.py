@@ -87,5 +87,5 @@ _REFUSED = {
 
 @lowers(*_REFUSED)
 def refuse(op: QuantizedOperation) -> NoReturn:
-    """Raise for an operation without a quantized form."""
+    """Refuse an operation without a quantized form, with the reason in `_REFUSED`."""
     raise UnsupportedError(_REFUSED[op.op.name], op.op)

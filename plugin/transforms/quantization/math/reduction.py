@@ -139,7 +139,7 @@ def _saturated(total: ArrayLike, bound: int | None, parameters: QuantizationPara
 
 
 def _bound_of_change(value: Value) -> int | None:
-    """The greatest difference after a change of parameters, from its source's bound."""
+    """The greatest difference after a change of parameters; None for floats, blocks, no change."""
     producer = producer_of(value)
     if producer is None or producer.name != "stablehlo.uniform_quantize":
         return None
@@ -171,7 +171,7 @@ def _restore_arguments(block: ir.Block, operand: Operand, scalar: ir.Type) -> No
 
 
 def _max_addends(op: Operation) -> int | None:
-    """The maximum number of addends of one accumulator, including the init value."""
+    """The most addends of an accumulator, init value included; None for dynamic sizes, groups."""
     if op.name == "stablehlo.reduce":
         type_ = op.operands[0].type
         axes = [int(axis) for axis in op.attributes["dimensions"]]

@@ -39,7 +39,7 @@ from .operands import Operand, difference_of_blocks
 
 
 def correct_zero_points(op: Operation, style: ZeroPoints) -> Value | None:
-    """Write a contraction of two ``subquant.subtract_zero_point`` on the storage values.
+    """Contract storage of two differences; None for others, blocks, and integers of over 17 bits.
 
     Args:
         op: a StableHLO contraction of integers.
