@@ -309,10 +309,7 @@ def _changed(path: Sequence[str | int], value: Any) -> str:
         (_changed(["results", 1, "near_ties"], -1), "result 1 has -1 for 'near_ties', expected 0"),
         (_changed(["results", 1, "number"], 0), "the report has a number of a result twice"),
         (_changed(["results", 1, "name"], "suite/a"), "the report has a case twice on one device"),
-        (
-            _changed(["regressions"], [["suite/a", "llvm-cpu"]]),
-            "names an unknown result in ",
-        ),
+        (_changed(["regressions"], [["suite/a", "llvm-cpu"]]), "names an unknown result in "),
         (_changed(["regressions"], [[{}]]), "names an unknown result in 'regressions'"),
         (_changed(["newly_passing"], "x"), "the report has no 'newly_passing' that is a list"),
         (_changed(["machines"], None), "the report has no 'machines' that is a list"),

@@ -54,10 +54,7 @@ CASES = (BASIC | CONTRACTIONS | CONTROL | CUSTOM | FUNCTIONS | INDEXING | POSITI
 COMPARED = [case for case in CASES if case not in ("SUM-int8", "SUM-int16")]
 
 HYBRID = {**HYBRID_CONTRACTIONS, **HYBRID_RECURRENT}
-SUMS_OF_FLOATS = {
-    "TRANSPOSE_CONV-float32-int8": 2.0**-20,
-    **dict.fromkeys(HYBRID_RECURRENT, 1e-5),
-}
+SUMS_OF_FLOATS = {"TRANSPOSE_CONV-float32-int8": 2.0**-20, **dict.fromkeys(HYBRID_RECURRENT, 1e-5)}
 """Operators with 8-bit activations that compute more with floats than a last product and the bias:
 LiteRT adds up the scaled products of each position of TRANSPOSE_CONV."""
 

@@ -12,7 +12,7 @@ from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.numerics.fourier import fourier_transform
 from subquant.runtime import Device, Executable
-from tflite_builder import Graph
+from tflite_builder import Graph, f32
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -34,19 +34,14 @@ def test_the_transform_is_numpys(length: int, sign: int) -> None:
 def spectrum(shape: tuple[int, ...], lengths: tuple[int, int]) -> bytes:
     """The parts and the magnitude of a transform, which is reshaped and cut in between."""
     graph = Graph()
-    operand = graph.tensor(shape, "float32")
-    sizes = graph.constant(lengths)
     result = (*shape[:-2], lengths[0], lengths[1] // 2 + 1)
-    flat = (int(np.prod(result[:-1])), result[-1])
+    flat = [int(np.prod(result[:-1])), result[-1]]
     whole, rows = (graph.tensor(each, "float32", type_name="COMPLEX64") for each in (result, flat))
-    graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
-    target = graph.constant(flat)
-    graph.operator("RESHAPE", [whole, target], [rows], "ReshapeOptions", newShape=list(flat))
-    results = []
-    for name in ("REAL", "IMAG", "COMPLEX_ABS"):
-        results.append(graph.tensor(flat, "float32"))
-        graph.operator(name, [rows], [results[-1]])
-    return graph.model([operand], results)
+    operands, _ = graph.apply("RFFT2D", [f32(*shape), list(lengths)], [whole], "Rfft2dOptions")
+    graph.apply("RESHAPE", [whole, flat], [rows], "ReshapeOptions", newShape=flat)
+    results = [graph.apply(name, [rows], [f32(*flat)])[1][0]
+               for name in ("REAL", "IMAG", "COMPLEX_ABS")]  # fmt: skip
+    return graph.model(operands, results)
 
 
 @pytest.mark.parametrize(
@@ -76,15 +71,13 @@ def test_magnitudes_whose_squares_are_no_floats() -> None:
 
 def test_complex_results_and_operators_are_refused() -> None:
     graph = Graph()
-    operand = graph.tensor((1, 8), "float32")
-    sizes = graph.constant([1, 8])
     whole, negated = (graph.tensor((1, 5), "float32", type_name="COMPLEX64") for _ in range(2))
-    graph.operator("RFFT2D", [operand, sizes], [whole], "Rfft2dOptions")
-    with pytest.raises(UnsupportedError, match="tensor 't2' is of type COMPLEX64"):
-        compile_to_bytes(graph.model([operand], [whole]))
+    operands, _ = graph.apply("RFFT2D", [f32(1, 8), [1, 8]], [whole], "Rfft2dOptions")
+    with pytest.raises(UnsupportedError, match="tensor 't0' is of type COMPLEX64"):
+        compile_to_bytes(graph.model(operands, [whole]))
     graph.operator("NEG", [whole], [negated])
     with pytest.raises(UnsupportedError, match=r"\(NEG\) does not support complex"):
-        compile_to_bytes(graph.model([operand], [negated]))
+        compile_to_bytes(graph.model(operands, [negated]))
 
 
 def test_spectra_are_the_same_with_exact_semantics(cpu: Device) -> None:

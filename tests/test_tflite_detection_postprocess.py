@@ -9,28 +9,25 @@ from litert import LiteRt
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Graph
+from tflite_builder import f32, one_operator
 from tflite_custom_cases import flexbuffer
 
 
 def detector(boxes: int, kinds: int, most: int, classes: int, *, regular: bool) -> bytes:
     """A model of ``TFLite_Detection_PostProcess`` alone, with anchors in the image."""
-    rng, graph = np.random.default_rng(0), Graph()
+    rng = np.random.default_rng(0)
     sides = [rng.uniform(0.1, 0.9, (boxes, 2)), rng.uniform(0.05, 0.2, (boxes, 2))]
     anchors = np.concatenate(sides, 1).astype(np.float32)
-    inputs = [graph.tensor((1, boxes, 4), "float32"), graph.tensor((1, boxes, kinds), "float32")]
-    constant = graph.tensor((boxes, 4), "float32", None, anchors)
     count = most * (1 if regular else classes)
-    shapes = [(1, count, 4), (1, count), (1, count), (1,)]
-    results = [graph.tensor(shape, "float32") for shape in shapes]
+    inputs = [f32(1, boxes, 4), f32(1, boxes, kinds), anchors]
+    results = [f32(1, count, 4), f32(1, count), f32(1, count), f32(1)]
     options = {
         "max_detections": most, "max_classes_per_detection": classes, "num_classes": kinds,
         "detections_per_class": 100, "use_regular_nms": regular, "nms_score_threshold": 0.3,
         "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0,
     }  # fmt: skip
-    graph.operator("TFLite_Detection_PostProcess", [*inputs, constant], results,
-                   custom=flexbuffer(options))  # fmt: skip
-    return graph.model(inputs, results)
+    return one_operator("TFLite_Detection_PostProcess", inputs, results,
+                        custom=flexbuffer(options))  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -58,15 +55,13 @@ def test_many_boxes_fit_the_stack(
 
 def test_the_greatest_of_long_rows(cpu: Device) -> None:
     """Equal ones and infinities too."""
-    graph, rng = Graph(), np.random.default_rng(2)
-    operand = graph.tensor((2, 20000), "float32")
-    count = graph.constant([40])
-    results = [graph.tensor((2, 40), "float32"), graph.tensor((2, 40), "int32")]
-    graph.operator("TOPK_V2", [operand, count], results, "TopKV2Options")
+    data = one_operator("TOPK_V2", [f32(2, 20000), [40]], [f32(2, 40), ((2, 40), "int32")],
+                        "TopKV2Options")  # fmt: skip
+    rng = np.random.default_rng(2)
     rows = rng.integers(0, 300, (2, 20000)).astype(np.float32)
     rows[1] = -np.inf
     rows[1, [5, 17000]] = 1, np.inf
     order = np.argsort(-rows, axis=1, kind="stable")[:, :40]
-    values, indices = Executable(compile_to_bytes(graph.model([operand], results)), cpu).main(rows)
+    values, indices = Executable(compile_to_bytes(data), cpu).main(rows)
     np.testing.assert_array_equal(np.asarray(indices), order)
     np.testing.assert_array_equal(np.asarray(values), np.take_along_axis(rows, order, 1))

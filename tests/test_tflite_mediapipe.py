@@ -10,7 +10,7 @@ from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Array, Graph
+from tflite_builder import Array, f32, one_operator
 
 _SAME, _VALID = 1, 2
 
@@ -40,12 +40,8 @@ def transposed(
 def model(
     images: tuple[int, ...], filters: Array, bias: Array, options: bytes, result: tuple[int, ...]
 ) -> bytes:
-    graph = Graph()
-    operand = graph.tensor(images, "float32")
-    constants = [graph.tensor(each.shape, "float32", None, each) for each in (filters, bias)]
-    output = graph.tensor(result, "float32")
-    graph.operator("Convolution2DTransposeBias", [operand, *constants], [output], custom=options)
-    return graph.model([operand], [output])
+    return one_operator("Convolution2DTransposeBias", [f32(*images), filters, bias], [f32(*result)],
+                        custom=options)  # fmt: skip
 
 
 CASES = [

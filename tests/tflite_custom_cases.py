@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tflite_builder import Graph, Quantized
+from tflite_builder import Graph, Quantized, f32
 from tflite_cases import Case, Ends, Rng
 
 
@@ -28,29 +29,23 @@ def detections(graph: Graph, rng: Rng, *, regular: bool, dtype: str = "float32")
     encoding = scoring = None
     if dtype == "uint8":
         encoding, scoring = Quantized(0.02, 128), Quantized(1 / 256, 0)
-    boxes = graph.tensor((1, count, 4), dtype, encoding)
-    scores = graph.tensor((1, count, kinds + background), dtype, scoring)
+    boxes, scores = (
+        ((1, count, 4), dtype, encoding),
+        ((1, count, kinds + background), dtype, scoring),
+    )
     if dtype == "uint8":
-        bases = Quantized(1 / 256, 0)
         stored = np.clip(np.rint(anchors * 256), 0, 255).astype(np.uint8)
-        anchor_boxes = graph.tensor((count, 4), dtype, bases, stored)
+        anchor_boxes: Any = ((count, 4), dtype, Quantized(1 / 256, 0), stored)
     else:
-        anchor_boxes = graph.tensor((count, 4), dtype, None, anchors.astype(np.float32))
-    results = [
-        graph.tensor((1, most * each, 4), "float32"), graph.tensor((1, most * each), "float32"),
-        graph.tensor((1, most * each), "float32"), graph.tensor((1,), "float32"),
-    ]  # fmt: skip
+        anchor_boxes = anchors.astype(np.float32)
+    results = [f32(1, most * each, 4), f32(1, most * each), f32(1, most * each), f32(1)]
     options = {
         "max_detections": most, "max_classes_per_detection": each, "num_classes": kinds,
         "nms_score_threshold": -10.0, "nms_iou_threshold": 0.6, "y_scale": 10.0, "x_scale": 10.0,
         "h_scale": 5.0, "w_scale": 5.0, "use_regular_nms": regular, "detections_per_class": 5,
     }  # fmt: skip
-    return [boxes, scores], graph.operator(
-        "TFLite_Detection_PostProcess",
-        [boxes, scores, anchor_boxes],
-        results,
-        custom=flexbuffer(options),
-    )
+    return graph.apply("TFLite_Detection_PostProcess", [boxes, scores, anchor_boxes], results,
+                       custom=flexbuffer(options))  # fmt: skip
 
 
 def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
@@ -59,29 +54,24 @@ def suppression(graph: Graph, rng: Rng, *, soft: bool) -> Ends:
     corners = rng.uniform(0, 0.6, (count, 2))
     sizes = rng.uniform(0.05, 0.4, (count, 2)) * rng.choice([-1, 1], (count, 2))
     data = np.concatenate([corners, corners + sizes], axis=1).astype(np.float32)
-    boxes = graph.tensor((count, 4), "float32", None, data)
-    scores = graph.tensor((count,), "float32")
     limits = [most, float(rng.uniform(0.2, 0.8)), float(rng.uniform(-1, 1))]
     if soft:
         limits = [most, float(rng.uniform(0.5, 1)), float(rng.uniform(0, 0.5)),
                   float(rng.choice([0.0, 0.3]))]  # fmt: skip
-    limits = [
-        graph.constant(each, kind)
+    constants = [
+        np.array(each, kind)
         for each, kind in zip(limits, ("int32", *["float32"] * 3), strict=False)
     ]
-    results = [graph.tensor((most,), "int32"), graph.tensor((), "int32")]
-    if soft:
-        results.insert(1, graph.tensor((most,), "float32"))
+    results = [((most,), "int32"), *([f32(most)] if soft else []), ((), "int32")]
     name = f"NON_MAX_SUPPRESSION_V{5 if soft else 4}"
-    return [scores], graph.operator(name, [boxes, scores, *limits], results)
+    return graph.apply(name, [data, f32(count), *constants], results)
 
 
 def rotation(graph: Graph, rng: Rng) -> Ends:
     size = 1 << int(rng.integers(0, 9))
-    shape = (3, int(rng.integers(1, 3)) * size)
-    operand, result = graph.tensor(shape, "float32"), graph.tensor(shape, "float32")
+    tensor = f32(3, int(rng.integers(1, 3)) * size)
     options = flexbuffer({"hadamard_size": size, "random_binary_vector": [1] * size})
-    return [operand], graph.operator("aeq.hadamard_rotation", [operand], [result], custom=options)
+    return graph.apply("aeq.hadamard_rotation", [tensor], [tensor], custom=options)
 
 
 CASES: dict[str, Case] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,12 +42,20 @@ class Writer:
     ) -> RandomTensor:
         scale = like.scale if like else scale * float(self.rng.uniform(0.7, 1.4))
         zero_point = like.zero_point if like else int(self.rng.integers(-60, 60))
-        index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
-        return RandomTensor(index, shape, scale, zero_point)
+        return self.fixed(shape, scale, zero_point)
 
     def any(self, rank: int | None = None) -> RandomTensor | None:
         candidates = [each for each in self.tensors if rank is None or len(each.shape) == rank]
         return candidates[int(self.rng.integers(0, len(candidates)))] if candidates else None
+
+    def add(
+        self, name: str, inputs: list[RandomTensor | int], result: RandomTensor, *options: str,
+        **values: Any,
+    ) -> RandomTensor:  # fmt: skip
+        """Add an operator of tensors and constants; return its result."""
+        numbers = [each.index if isinstance(each, RandomTensor) else each for each in inputs]
+        self.graph.operator(name, numbers, [result.index], *options, **values)
+        return result
 
     def activation(self) -> int:
         return int(self.rng.choice([0, 0, 1, 3]))
@@ -67,14 +76,13 @@ class Writer:
         length = 4 * (1 if depthwise else channels)
         result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] - 1, features),
                           scale * x.scale * 60 * math.sqrt(length))  # fmt: skip
-        self.graph.operator(
-            "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [x.index, filters, bias],
-            [result.index], "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
+        return self.add(
+            "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D", [x, filters, bias], result,
+            "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions",
             padding=1, strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1,
             fusedActivationFunction=self.activation(),
             **({"depthMultiplier": 1} if depthwise else {}),
         )  # fmt: skip
-        return result
 
     def fully_connected(self) -> RandomTensor | None:
         x = self.any(2)
@@ -83,11 +91,8 @@ class Writer:
         depth, features = x.shape[1], int(self.rng.integers(2, 20))
         matrix, scale = add_weights(self.graph, self.rng, (features, depth), "int8", 0, 0)
         result = self.new((x.shape[0], features), scale * x.scale * 60 * math.sqrt(depth))
-        self.graph.operator(
-            "FULLY_CONNECTED", [x.index, matrix, -1], [result.index], "FullyConnectedOptions",
-            fusedActivationFunction=self.activation(),
-        )  # fmt: skip
-        return result
+        return self.add("FULLY_CONNECTED", [x, matrix, -1], result, "FullyConnectedOptions",
+                        fusedActivationFunction=self.activation())  # fmt: skip
 
     def binary(self) -> RandomTensor | None:
         x = self.any()
@@ -97,11 +102,8 @@ class Writer:
         name = str(self.rng.choice(["ADD", "SUB", "MUL"]))
         scale = x.scale * y.scale * 60 if name == "MUL" else x.scale + y.scale
         result = self.new(x.shape, scale)
-        self.graph.operator(
-            name, [x.index, y.index], [result.index], f"{name.capitalize()}Options",
-            fusedActivationFunction=self.activation(),
-        )  # fmt: skip
-        return result
+        return self.add(name, [x, y], result, f"{name.capitalize()}Options",
+                        fusedActivationFunction=self.activation())  # fmt: skip
 
     def unary(self) -> RandomTensor | None:
         x = self.any()
@@ -113,13 +115,12 @@ class Writer:
             result = self.fixed(x.shape, 1 / 256, -128)
         if name == "TANH":
             result = self.fixed(x.shape, 1 / 128, 0)
-        options: dict[str, object] = {
+        options: dict[str, Any] = {
             "LEAKY_RELU": {"options": "LeakyReluOptions", "alpha": 0.1},
             "SOFTMAX": {"options": "SoftmaxOptions", "beta": 1.0},
             "GELU": {"options": "GeluOptions", "approximate": True},
         }.get(name, {})  # type: ignore[assignment]
-        self.graph.operator(name, [x.index], [result.index], **options)  # type: ignore[arg-type]
-        return result
+        return self.add(name, [x], result, **options)
 
     def fixed(self, shape: tuple[int, ...], scale: float, zero_point: int) -> RandomTensor:
         index = self.graph.tensor(shape, "int8", Quantized(scale, zero_point))
@@ -131,11 +132,8 @@ class Writer:
             return None
         name = str(self.rng.choice(["AVERAGE_POOL_2D", "MAX_POOL_2D"]))
         result = self.new((x.shape[0], x.shape[1] - 1, x.shape[2] // 2, x.shape[3]), 0, x)
-        self.graph.operator(
-            name, [x.index], [result.index], "Pool2DOptions", padding=1, strideH=1, strideW=2,
-            filterHeight=2, filterWidth=2, fusedActivationFunction=0,
-        )  # fmt: skip
-        return result
+        return self.add(name, [x], result, "Pool2DOptions", padding=1, strideH=1, strideW=2,
+                        filterHeight=2, filterWidth=2, fusedActivationFunction=0)  # fmt: skip
 
     def reshape(self) -> RandomTensor | None:
         x = self.any()
@@ -145,9 +143,7 @@ class Writer:
         if len(x.shape) == 2:
             side = next(n for n in range(math.isqrt(x.shape[1]), 0, -1) if not x.shape[1] % n)
             shape = (x.shape[0], side, 1, x.shape[1] // side)
-        result = self.new(shape, 0, x)
-        self.graph.operator("RESHAPE", [x.index, self.graph.constant(shape)], [result.index])
-        return result
+        return self.add("RESHAPE", [x, self.graph.constant(shape)], self.new(shape, 0, x))
 
     def moved(self) -> RandomTensor | None:
         x = self.any(4)
@@ -156,8 +152,8 @@ class Writer:
         name = str(self.rng.choice(["TRANSPOSE", "PAD", "STRIDED_SLICE", "REVERSE_V2",
                                     "CONCATENATION", "RESIZE_NEAREST_NEIGHBOR",
                                     "RESIZE_BILINEAR"]))  # fmt: skip
-        options: dict[str, object] = {}
-        inputs = [x.index]
+        options: dict[str, Any] = {}
+        inputs: list[RandomTensor | int] = [x]
         shape = x.shape
         if name == "TRANSPOSE":
             order = [0, *(int(n) + 1 for n in self.rng.permutation(3))]
@@ -174,7 +170,7 @@ class Writer:
             inputs.append(self.graph.constant([int(self.rng.integers(1, 4))]))
         elif name == "CONCATENATION":
             shape = (*shape[:3], 2 * shape[3])
-            inputs.append(x.index)
+            inputs.append(x)
             options = {"options": "ConcatenationOptions", "axis": 3}
         else:
             shape = (shape[0], *(int(n) for n in self.rng.integers(2, 9, 2)), shape[3])
@@ -183,23 +179,15 @@ class Writer:
             options = {"options": f"Resize{table}Options", "version": 3}
         if math.prod(shape) > 4000:
             return None
-        result = self.new(shape, 0, x)
-        self.graph.operator(name, inputs, [result.index], **options)  # type: ignore[arg-type]
-        return result
+        return self.add(name, inputs, self.new(shape, 0, x), **options)
 
     def mean(self) -> RandomTensor | None:
         x = self.any(4)
         if x is None:
             return None
         result = self.new((x.shape[0], x.shape[3]), x.scale / 2)
-        self.graph.operator(
-            "MEAN",
-            [x.index, self.graph.constant([1, 2])],
-            [result.index],
-            "ReducerOptions",
-            keepDims=False,
-        )
-        return result
+        axes = self.graph.constant([1, 2])
+        return self.add("MEAN", [x, axes], result, "ReducerOptions", keepDims=False)
 
 
 def random_graph(seed: int) -> bytes:

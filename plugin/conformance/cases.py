@@ -25,13 +25,7 @@ SYMBOL = "SUBQUANT_CASE"
 
 @dataclass(frozen=True)
 class Prepared:
-    """Case with its program and inputs.
-
-    Args:
-        text: the function (of the name `SYMBOL`), or the module of a verdict.
-        inputs: an array for each argument.
-        goldens: the expected value of each result.
-    """
+    """The function of a case, of the name `SYMBOL`, or a verdict's module; inputs and goldens."""
 
     text: str
     inputs: list[Array] = field(default_factory=list)
@@ -75,11 +69,14 @@ class Outcome:
         name, op, device: the case and the device.
         status: see `PASSING`; ``wrong``: other numbers; ``unsupported``: a located refusal;
             ``error``: another error of subquant or IREE; ``crash``: the process ended.
-        elements: how many elements were compared. near_ties: how many of them are the other side of
-        a near tie. other_reading: elements that equal the alternative reading of the specification
-        (see the oracle). message: the failure. seconds: the time of the case, or its share of a
-        batch. digest: of the results, see `digest_of`; empty where there are none. replay: the
-        command that runs it again.
+        elements: how many elements were compared.
+        near_ties: how many of them are the other side of a near tie.
+        other_reading: elements that equal the alternative reading of the specification (see the
+            oracle).
+        message: the failure.
+        seconds: the time of the case, or its share of a batch.
+        digest: of the results, see `digest_of`; empty where there are none.
+        replay: the command that runs it again.
     """
 
     name: str

@@ -30,12 +30,7 @@ _SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Change:
-    """Case that changed.
-
-    Args:
-        kind: see `Kind`.
-        before, now: the outcomes; None for a case that was not there, or is not there any more.
-    """
+    """A case that changed; an outcome is None if the case is new, or was removed."""
 
     kind: Kind
     before: Outcome | None

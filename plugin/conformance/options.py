@@ -68,9 +68,7 @@ class RunOptions:
     )
     filter: str = option("", "Only cases whose name matches.", "REGEX")
     shard: str | None = option(
-        None,
-        "Run shard I of N; `subquant report merge` merges the reports.",
-        "I/N",
+        None, "Run shard I of N; `subquant report merge` merges the reports.", "I/N"
     )
     jobs: int | None = option(None, "Number of processes.  [default: one a core]", "N")
     cluster: str | None = option(
@@ -85,9 +83,7 @@ class RunOptions:
         False, "Replace the expected results of the cases that ran by their results."
     )
     against: str | None = option(
-        None,
-        "Compare with this earlier report (--json); fail if a case no longer passes.",
-        "FILE",
+        None, "Compare with this earlier report (--json); fail if a case no longer passes.", "FILE"
     )
     same_bits: bool = option(
         False, "With --against: also fail if the bits of a passing result differ."

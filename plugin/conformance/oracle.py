@@ -224,12 +224,7 @@ def compute(
 
 
 def _golden(
-    program: Program,
-    inputs: list[Array],
-    tensor: Tensor,
-    exact: Array,
-    letter: Array,
-    once: Array,
+    program: Program, inputs: list[Array], tensor: Tensor, exact: Array, letter: Array, once: Array
 ) -> Golden:
     element = tensor.element
     jumps = program.oracle in ROUNDED

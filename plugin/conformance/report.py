@@ -61,12 +61,9 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run beside an earlier one.
+    """The changes from an earlier run on other or the same machines.
 
-    Args:
-        run, machines: of the earlier one.
-        changes: what changed.
-        same_bits: whether a result with other bits is a failure.
+    With `same_bits`, a result with other bits is a failure.
     """
 
     run: Run
@@ -87,17 +84,14 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Report:
-    """Results of a run, or of a shard.
+    """Results of a run, or of a shard, in order.
 
     Args:
-        run: the identity of the run.
-        outcomes: in order.
-        numbers: of the outcomes, in the whole run.
-        judgement: beside the expected results.
+        numbers: the numbers of the outcomes in the whole run.
         machines: the processors that it ran on.
-        shard: which part it is; None for all of it.
-        missing: the parts that are not there, of reports that were put together.
-        comparison: beside an earlier run, if it was compared with one.
+        shard: None for all of the run.
+        missing: the absent parts of reports that were put together.
+        comparison: None unless the run was compared with an earlier one.
     """
 
     run: Run
@@ -128,13 +122,10 @@ class Report:
     def compared(
         self, before: Report, *, is_chosen: Callable[[str], bool], same_bits: bool = False
     ) -> Report:
-        """Compare with an earlier run.
+        """Compare with the report of an earlier run.
 
-        Args:
-            before: its report.
-            is_chosen: True if this run chooses a case of this name: a case that is not chosen is
-                not gone.
-            same_bits: whether a result with other bits is a failure.
+        A case that this run does not choose, by `is_chosen` of its name, is not gone. With
+        `same_bits`, a result with other bits is a failure.
         """
         now = {outcome.key for outcome in self.outcomes}
         old = [

@@ -203,23 +203,12 @@ def _named(
 
 
 def finish(
-    report: Report,
-    *,
-    json: str | None,
-    junit: str | None,
-    against: str | None,
-    same_bits: bool,
+    report: Report, *, json: str | None, junit: str | None, against: str | None, same_bits: bool
 ) -> int:
-    """Compare, show and write a report.
+    """Compare, show and write a report; return the exit status.
 
-    Args:
-        report: the report.
-        json, junit: files to write.
-        against: the file of an earlier report, which it is compared with.
-        same_bits: fail also if results have other bits than in that one.
-
-    Returns:
-        The exit status.
+    `against` is the file of an earlier report. With `same_bits`, results with other bits than in
+    that report fail.
 
     Raises:
         SubquantError: a file cannot be read or written, or has another form.

@@ -61,10 +61,17 @@ def _show_list(console: Console, title: str, rows: Sequence[tuple[str, str]]) ->
         console.print(f"  and {len(rows) - _SHOWN} more (--json FILE has them all)")
 
 
-def _show_comparison(console: Console, report: Report, comparison: Comparison) -> None:
+def _table_of(first: str, devices: Sequence[str]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
+    table = Table(first, box=None, header_style="bold", pad_edge=False)
+    for device in devices:
+        table.add_column(Text(printable(device)))
+    return table
+
+
+def _show_comparison(console: Console, report: Report, comparison: Comparison) -> None:
     versions = ", ".join(f"{name} {version}" for name, version in comparison.run.versions.items())
     _say(console, f"\nagainst {versions}", style="bold")
     if set(comparison.machines) != set(report.machines):
@@ -76,10 +83,7 @@ def _show_comparison(console: Console, report: Report, comparison: Comparison) -
         return
     devices = list(dict.fromkeys(change.outcome.device for change in changes))
     counts = Counter((change.kind, change.outcome.device) for change in changes)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("change")
-    for device in devices:
-        table.add_column(Text(printable(device)))
+    table = _table_of("change", devices)
     for kind in KINDS:
         if any(counts[kind, device] for device in devices):
             table.add_row(kind, *(str(counts[kind, device] or "-") for device in devices))
@@ -100,7 +104,6 @@ def _show_comparison(console: Console, report: Report, comparison: Comparison) -
 
 def render_table(outcomes: Sequence[Outcome]) -> Table:
     """Return a table of operations and devices: passed of all, near ties, what did not pass."""
-    from rich.table import Table
     from rich.text import Text
 
     devices = list(dict.fromkeys(outcome.device for outcome in outcomes))
@@ -111,10 +114,7 @@ def render_table(outcomes: Sequence[Outcome]) -> Table:
             cell[outcome.status] += 1
             cell["near ties"] += outcome.near_ties
             cell["other reading"] += outcome.other_reading
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("operation")
-    for device in devices:
-        table.add_column(Text(printable(device)))
+    table = _table_of("operation", devices)
     for op in [*sorted(key for key in counts if key), ""]:
         cells = [_cell(counts.get(op, {}).get(device)) for device in devices]
         table.add_row(Text(printable(op or "all")), *cells, style=None if op else "bold")

@@ -17,9 +17,7 @@ from .suite_lowered import legalized, solvers
 from .suite_movement import moves
 from .suite_reductions import reductions
 
-NOT_EXPRESSIBLE = {
-    "triangular_solve": "StableHLO's own verifier refuses quantized operands",
-}
+NOT_EXPRESSIBLE = {"triangular_solve": "StableHLO's own verifier refuses quantized operands"}
 """Operations that the specification lists and no program can be written for, with the reason."""
 
 

@@ -20,16 +20,7 @@ import numpy as np
 
 from .references import Reference, Refused
 
-__all__ = [
-    "Base",
-    "Piece",
-    "Reference",
-    "Refused",
-    "answer",
-    "choose",
-    "unknown_name",
-    "words",
-]
+__all__ = ["Base", "Piece", "Reference", "Refused", "answer", "choose", "unknown_name", "words"]
 
 Results = list[np.ndarray]
 _TOLERANCE = 1e-3

@@ -111,7 +111,7 @@ class GraphEvaluator(ABC):
                 self._computed_operators.add((index, operator.index))
                 with self._operator_scope(operator):
                     record = OperatorRecord(operator, operands, self.location)
-                    results = self._compute_located(Call(operator, operands, self, record))
+                    results = self._compute_checked(Call(operator, operands, self, record))
                 for tensor, value in zip(operator.outputs, results, strict=True):
                     values[tensor.index] = value
                     if on_tensor is not None:
@@ -119,15 +119,6 @@ class GraphEvaluator(ABC):
         finally:
             self._call_stack.pop()
         return [value_of(tensor) for tensor in graph.outputs]
-
-    def _compute_located(self, call: Call) -> list[AnyArray]:
-        """Compute an operator; an error without a location gets the operator's."""
-        try:
-            return self._compute_checked(call)
-        except SubquantError as error:
-            if error.place is None:
-                raise call.error(error.message, type(error)) from None
-            raise
 
     def uncomputed_refusals(self) -> Iterator[tuple[int, Operator, SubquantError]]:
         """Check the operators that were not computed: of subgraphs that nothing calls.
@@ -156,11 +147,19 @@ class GraphEvaluator(ABC):
         return graph.inputs, graph.outputs
 
     def _compute_checked(self, call: Call) -> list[AnyArray]:
-        """Compute an operator, and check that every option and input of it was read."""
-        results = self._compute(call)
-        call.record.finish()
-        for tensor, value in zip(call.operator.outputs, results, strict=True):
-            self._check_type(call, tensor, value)
+        """Compute an operator, and check that every option and input of it was read.
+
+        An error without a location gets the operator's.
+        """
+        try:
+            results = self._compute(call)
+            call.record.finish()
+            for tensor, value in zip(call.operator.outputs, results, strict=True):
+                self._check_type(call, tensor, value)
+        except SubquantError as error:
+            if error.place is None:
+                raise call.error(error.message, type(error)) from None
+            raise
         return results
 
     def _check_type(self, call: Call, tensor: Tensor, value: AnyArray) -> None:

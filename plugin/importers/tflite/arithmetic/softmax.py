@@ -13,12 +13,7 @@ import numpy as np
 from ....numerics.array_functions import convert, lookup
 from ....numerics.element_types import I32, I64, AnyArray, Array, DType
 from ....numerics.fixed_point import apply_scale, divide_by_power, high_product
-from .fixed_point_functions import (
-    exponential_of_negatives,
-    leading_zeros,
-    logarithm,
-    reciprocal,
-)
+from .fixed_point_functions import exponential_of_negatives, leading_zeros, logarithm, reciprocal
 from .lookup_tables import interpolate, interpolation_table
 from .requantization import (
     multiplier_and_exponent,

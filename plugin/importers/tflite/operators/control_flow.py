@@ -6,6 +6,7 @@ Sources: LiteRT, ``var_handle.cc``, ``read_variable.cc``, ``assign_variable.cc``
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -125,10 +126,8 @@ def if_(call: Call) -> list[AnyArray]:
     then_index, else_index = options.then_subgraph_index, options.else_subgraph_index
     for index in (then_index, else_index):
         call.context.inputs_and_outputs(index)  # raises for a missing subgraph
-    return list(
-        choose(
-            condition,
-            lambda: _run(call, then_index, *operands, results),
-            lambda: _run(call, else_index, *operands, results),
-        )
-    )
+    branches = [
+        functools.partial(_run, call, index, *operands, results)
+        for index in (then_index, else_index)
+    ]
+    return list(choose(condition, *branches))

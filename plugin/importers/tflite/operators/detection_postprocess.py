@@ -57,7 +57,7 @@ def detection_postprocess(call: Call) -> list[AnyArray]:
         )
     if not 0 < max_overlap <= 1:
         raise call.error(f"has the greatest overlap {max_overlap}")
-    detections = _Detections(call, boxes, class_scores, max_overlap, min_score, max_detections)
+    detections = _Detections(boxes, class_scores, max_overlap, min_score, max_detections)
     if is_regular:
         return detections.regular(max_per_class)
     return detections.fast(classes_per_detection)
@@ -88,7 +88,6 @@ class _Detections:
     """Detection by non-maximum suppression.
 
     Args:
-        call: the operator.
         boxes: corners ``[boxes, 4]``.
         scores: ``[boxes, classes]``.
         max_overlap: the greatest intersection over union.
@@ -96,7 +95,6 @@ class _Detections:
         max_detections: the number of detections.
     """
 
-    call: Call
     boxes: AnyArray
     scores: AnyArray
     max_overlap: np.float32

@@ -14,12 +14,7 @@ import numpy as np
 from ....numerics.array_functions import convert, divide_truncated, over_time, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import cumulative, greatest_first
-from ..arithmetic.requantization import (
-    multiplier_and_exponent,
-    rescale,
-    rescale_by,
-    rescale_int64,
-)
+from ..arithmetic.requantization import multiplier_and_exponent, rescale, rescale_by, rescale_int64
 from ..call import Call, importer
 
 

@@ -24,11 +24,7 @@ _DENSE, _SPARSE = 0, 1
 
 
 def dense_positions(table: schema.SparsityTable, shape: Sequence[int]) -> Array:
-    """Return the flat index in the dense tensor of each element of a buffer.
-
-    Args:
-        table: the sparsity parameters.
-        shape: the shape of the dense tensor.
+    """Return the flat index of each element of a buffer in the dense tensor, of a shape.
 
     Raises:
         InputError: the parameters contradict themselves, or the shape.
