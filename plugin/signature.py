@@ -35,9 +35,12 @@ WORK_KEY = "subquant.work"
 LAYOUTS_KEY = "subquant.layouts"
 """The number of tensors that each weight is packed to, by its argument's number, as JSON."""
 MAX_LOOP_ITERATIONS = 65535
-"""The number of iterations after which Mesa's llvmpipe ends a loop, without an error."""
+"""Iterations after which Mesa's llvmpipe ends a loop, without an error: a loop has no more.
+
+Vulkan executables split or bound longer loops.
+"""
 MAX_CPU_THREADS = 256
-"""The greatest number of threads of a CPU: IREE starts no more, without an error."""
+"""Threads of a CPU, at most: IREE 3.13 starts no more, without an error."""
 _VERSION = 1
 """The version of recorded signatures; an executable with another one is compiled again."""
 _MAX_LIST_LENGTH = 64

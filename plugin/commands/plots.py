@@ -42,7 +42,7 @@ _BLUE = "#0072b2"
 _DPI = 150
 """The resolution of a PNG file, in pixels an inch."""
 _MAX_PIXELS = 30_000
-"""The greatest number of pixels of a side; matplotlib renders PNG up to 65,535."""
+"""Pixels of a side of a plot, at most; matplotlib renders PNG up to 65,535."""
 
 
 # -- bar charts -----------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
 """A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
 
 _MAX_REPRODUCER_BYTES = 1 << 26
-"""The size of an input up to which it is copied to a reproducer."""
+"""Bytes of an input up to which it is copied to a reproducer: 64 MiB."""
 
 
 class ChildOptions(TypedDict, total=False):

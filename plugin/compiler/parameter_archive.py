@@ -43,7 +43,7 @@ SCOPE = "model"
 """The scope of the parameters."""
 
 MIN_MOVED_BYTES = 1024
-"""The size in bytes from which on a constant is moved."""
+"""Bytes from which on a constant is moved to the archive; smaller ones stay in the executable."""
 
 _NAME = re.compile(r'loc\("((?:[^"\\]|\\.)*)"\(')
 _BYTES = {"i8": 1, "i16": 2, "i32": 4, "i64": 8, "f16": 2, "bf16": 2, "f32": 4, "f64": 8}

@@ -21,7 +21,7 @@ _KINDS = {
 }
 
 LARGEST_STREAM = 1 << 32
-"""The limit in bytes for a pipe, which does not tell its size."""
+"""Bytes that are read of a pipe, at most, which does not tell its size: 4 GiB."""
 
 _DESCRIPTORS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 _CHUNK_BYTES = 1 << 20

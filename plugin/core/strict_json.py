@@ -30,15 +30,15 @@ JsonObject: TypeAlias = dict[str, Json]
 """An object of JSON."""
 
 MAX_BYTES = 100_000_000
-"""The greatest size of a JSON file in bytes."""
+"""Bytes of a JSON file, at most; longer files are refused before they are parsed."""
 MAX_VALUES = 8_000_000
-"""The greatest number of values of a JSON file: an empty list takes 64 bytes of memory."""
+"""Values of a JSON file, at most, of 64 bytes of memory and more each; more are refused."""
 _MAX_DIGITS = 20
 """The greatest number of digits of an integer: enough for 64 bits."""
 _MAX_LONG_DIGITS = 4300
 """The same where integers may be long: Python's default limit."""
 _MAX_LEVELS = 100
-"""The greatest number of nested objects and lists; recursive functions would fail on more."""
+"""Levels of objects and lists, at most; recursive functions would fail on more."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 

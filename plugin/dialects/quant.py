@@ -21,7 +21,7 @@ CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 _SIGNED_FLAG = 1
 """The flag of a ``quant`` type with signed storage."""
 _MAX_RANK = 32
-"""The largest rank of a dense attribute that the bindings return as an array."""
+"""Axes of scales, at most: the bindings return no dense attribute of more as an array."""
 
 _EXPRESSED = {"f16": ExpressedType.F16, "bf16": ExpressedType.BF16}
 _EXPRESSED |= {"f32": ExpressedType.F32, "f64": ExpressedType.F64}

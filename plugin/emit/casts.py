@@ -75,7 +75,7 @@ class Scaled:
 
 
 _MAX_UNSPLIT_BOUND = 1 << 17
-"""Integers of this magnitude or more are split in two before they are multiplied in i64."""
+"""Integers from this magnitude on are split in two parts, whose products fit i64."""
 _LOWER_BITS = 16
 """The number of bits of the lower of the two parts."""
 

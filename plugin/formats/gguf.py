@@ -45,19 +45,19 @@ MAGIC = b"GGUF"
 """The first bytes of a GGUF file."""
 
 _VERSIONS = (2, 3)
-"""The versions of the format that are read."""
+"""The versions of GGUF that are read, of llama.cpp; another is refused."""
 _LARGEST_HEADER = 2**28
-"""The greatest number of bytes before the data, 256 MiB."""
+"""Bytes before the data, at most: 256 MiB. A larger header is refused as damaged."""
 _MOST_PROPERTIES = _MOST_TENSORS = 2**16
-"""The greatest numbers of properties, and of tensors."""
+"""Properties, and tensors, of a file, at most; more are refused as damaged."""
 _MOST_ELEMENTS = 2**22
 """The greatest number of elements of all arrays among the properties."""
 _MOST_AXES = 4
-"""The greatest rank of a tensor: ``GGML_MAX_DIMS``."""
+"""Axes of a tensor, at most: ggml's ``GGML_MAX_DIMS``. More are refused."""
 _LONGEST_NAME = 2**16 - 1
-"""The greatest number of bytes of a name."""
+"""Bytes of a name, at most; a longer one is refused as damaged."""
 _DEFAULT_ALIGNMENT = 32
-"""The alignment of tensors in bytes, without ``general.alignment``."""
+"""Alignment of tensors in bytes without ``general.alignment``: the format's, not tunable."""
 _VOCABULARY = "tokenizer."
 """The beginning of the keys of the vocabulary's properties."""
 

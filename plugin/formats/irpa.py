@@ -45,9 +45,9 @@ from ..numerics.element_types import Array, DType
 
 MAGIC = b"IRPA"
 DATA_ALIGNMENT = 64
-"""The alignment of an entry's storage in bytes."""
+"""Alignment of an entry's storage in bytes, as IREE writes archives."""
 FILE_ALIGNMENT = 4096
-"""The multiple of bytes that a file is padded to."""
+"""Bytes to a multiple of which a file is padded, as IREE writes archives: a page."""
 
 HEADER = struct.Struct("<4sHHQQQQ6Q")
 ENTRY = struct.Struct("<QIQ5Q")
@@ -56,7 +56,7 @@ SPLAT = struct.Struct("<Q16sB")
 _SKIPPED_TYPE, SPLAT_TYPE, DATA_TYPE, _EXTERNAL_TYPE = range(4)
 TENSOR_PREFIX = b"PYTORCH:"
 MAX_NAME_BYTES = 1 << 16
-"""The greatest number of bytes of a name in an archive that is read or written."""
+"""Bytes of a name in an archive that is read or written, at most; longer ones are refused."""
 
 _NAMES = (
     *("float32", "float64", "float16", "bfloat16"),

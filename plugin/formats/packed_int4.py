@@ -49,7 +49,7 @@ from ..numerics.parameters import StorageType
 from .packed_settings import PackedInt4Form
 
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""The output, of 8, that each 4 bits of a word hold, from the low bits on."""
+"""The output, of 8, that each 4 bits of a word hold, from the low bits on: AutoAWQ's order."""
 
 _PARTS = {
     "gptq": ("qweight", "qzeros", "scales", "g_idx"),

@@ -31,7 +31,7 @@ _Read = Callable[["Reader", int, str, Mapping[str, Any]], Any]
 """Reads the value of a field from a reader, its position, its path, and the fields before it."""
 
 _MAX_STRING_BYTES = 1 << 16
-"""The greatest number of bytes of a string in a model."""
+"""Bytes of a string in a model, at most; a model with longer ones is refused as damaged."""
 
 
 @dataclasses.dataclass(frozen=True)

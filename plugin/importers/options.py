@@ -9,7 +9,7 @@ from ..core.option_fields import Activations, Semantics, check_choices
 from ..errors import UsageError, quoted
 
 _LARGEST_BATCH = 1 << 20
-"""The greatest batch size."""
+"""The greatest batch size; a greater ``--batch`` is refused."""
 _DIM_SIZE = re.compile("[1-9][0-9]{0,8}")
 
 

@@ -50,7 +50,7 @@ _GPU_TRANSLATION = (
 )
 """IREE's pipeline of GPU kernels: it only distributes the loop over a workgroup's threads."""
 _WORKGROUPS_PER_RESERVATION = 8
-"""Workgroups of one reservation of IREE's executor, where there are eight for each thread."""
+"""Workgroups of one reservation of IREE 3.13's executor, where there are eight for each thread."""
 MAX_LARGE_WORKGROUPS = 2 * _WORKGROUPS_PER_RESERVATION - 1
 """Up to this count, two threads reserve workgroups one at a time.
 

@@ -36,13 +36,13 @@ Message = Mapping[str, str]
 """``role`` (``system``, ``user`` or ``assistant``) and ``content``."""
 
 _SECONDS = 2.0
-"""The CPU time in which a template is rendered."""
+"""CPU seconds in which a template is rendered; a longer one is refused."""
 _MEMORY_GIB = 1.0
-"""The memory limit of the child that renders a template, in GiB."""
+"""GiB of memory of the child that renders a template; one that takes more is refused."""
 _LONGEST = 1 << 22
-"""The greatest number of characters of a rendered text."""
+"""Characters of a rendered text, at most; a longer one is refused."""
 _LONGEST_TEMPLATE = 1 << 20
-"""The greatest number of characters of a template."""
+"""Characters of a template, at most; a longer one is refused."""
 
 _GEMMA = """\
 {{ bos_token }}

@@ -15,7 +15,7 @@ SCOPE = "model"
 
 
 MOST_CONTEXT = 1 << 30
-"""The greatest context length in tokens: positions, and those after them, fit 32 bits."""
+"""The greatest context in tokens: positions, and those after them, fit 32 bits."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ Progress = Callable[[str], None]
 """Called with a line about each step."""
 
 DEFAULT_CONTEXT = 2048
-"""The context length in tokens, if the model's own is longer."""
+"""Tokens of context, if the model has more; more take key-value cache in proportion."""
 
 
 class Model:

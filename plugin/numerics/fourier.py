@@ -23,7 +23,7 @@ from .convolutions import contract
 from .element_types import AnyArray, Array, DType
 
 _MAX_DIRECT_LENGTH = 32
-"""The longest transform that is one product: n**2 multiplications, and as many sums' errors."""
+"""Elements of a transform that is one product, at most: n**2 multiplications, sums of n errors."""
 
 
 def fourier_transform(

@@ -24,7 +24,7 @@ from .parameters import QuantizationParameters
 from .requantization import TIE_BITS
 
 _MOST_BITS = 16
-"""The bits of all operands up to which a function is tabulated: 65,536 entries."""
+"""Bits of all operands up to which a function is a table: 65,536 entries. More are computed."""
 
 
 def _round_away_from_zero(x: Array) -> Array:

@@ -8,8 +8,10 @@ from .array_functions import over_time
 from .element_types import AnyArray
 
 _MOST_RANKED = 1024
-"""The greatest number of elements of which all pairs are compared at once; of more elements, a loop
-takes the best one in each iteration."""
+"""Elements of which all n**2 pairs are compared, at most.
+
+Of more elements, a loop takes the best one in each iteration.
+"""
 
 
 _BLOCK = 256

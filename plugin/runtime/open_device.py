@@ -29,9 +29,9 @@ from .polling_threads import list_threads, lower_busy_threads
 DEVICES = {"llvm-cpu": "local-task", "vulkan": "vulkan"}
 """Target names and IREE's device names; IREE's device URIs are accepted as well."""
 _ALIGNMENT = 64
-"""The alignment of buffers in bytes that compiled programs rely on; they crash without it."""
+"""Alignment of buffers in bytes on which compiled programs rely; with less they crash."""
 _MIN_BYTES_TO_LEND = 1 << 15
-"""The size of an array from which on a copy takes longer than the checks for lending it."""
+"""Bytes from which on an array is lent, not copied: a copy then takes longer than the checks."""
 
 
 @functools.cache

@@ -29,7 +29,7 @@ from .open_device import OpenDevice, iree_runtime
 from .vm_modules import vm_instance
 
 _SPIN_NANOSECONDS = 1_000_000
-"""The greatest time for which a worker looks for work (spins) before it parks, 1 ms."""
+"""Nanoseconds that a worker spins before it parks, at most (1 ms); more take CPU time of others."""
 _MIN_SPIN_NANOSECONDS = _SPIN_NANOSECONDS // 8
 """The least such time, to which long parking halves it step by step."""
 _LONG_PARKING_NANOSECONDS = 10 * _SPIN_NANOSECONDS

@@ -37,7 +37,7 @@ _TENSORS = "__SHARK_INFERENCE_TENSORS__"
 _RANKS = "__SHARK_SHARD_RANKS__"
 _VERSION = "SHARK_DATASET_VERSION"
 _MOST_LEVELS = 100
-"""The greatest number of levels of a tree, the parts of a name between dots."""
+"""Levels of a tree (parts of a name between dots), at most; deeper names are refused."""
 
 Transform = Callable[[InferenceTensor], InferenceTensor | Iterable[InferenceTensor] | None]
 """Function from a tensor to its replacement: a tensor, several, or none."""

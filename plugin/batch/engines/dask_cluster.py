@@ -50,7 +50,7 @@ from .dask_workers import (
 from .tasks import HOST_CPU, LARGEST_WINDOW, Answer, Done, OnStep, Task, done_from
 
 _MAX_RESUBMISSIONS = 3
-"""The number of times that a task is submitted again after Dask cancelled it."""
+"""Times that a task is submitted again after Dask cancelled it; then it fails."""
 
 _LARGE_BLOB = 1 << 20
 """The size in bytes from which on a blob is a Dask task of its own, 1 MiB."""

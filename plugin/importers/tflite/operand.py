@@ -12,7 +12,7 @@ from ...numerics.parameters import ExpressedType, QuantizationParameters, Storag
 from .reading.tensors import Tensor
 
 _MAX_STORAGE_BITS = 32
-"""The greatest number of bits of a storage value."""
+"""Bits of a storage value, at most, as in MLIR's quantized types; i64 with a scale is refused."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ from .amx_plan import TILE_ROW_BYTES, AmxPlan, AmxUnit
 from .output_tile import OutputTile
 
 _MAX_UNROLL = 4
-"""At most this many groups of the epilogue are unrolled."""
+"""Groups of the epilogue that are unrolled, at most; more make the code larger."""
 _K_PACK = 4
 """Consecutive k of a 32-bit lane, as of AMX."""
 

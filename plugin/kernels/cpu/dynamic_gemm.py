@@ -27,7 +27,7 @@ from ..kernel import Binding, Kernel
 from ..pack.packed_weight import Tiles
 
 _MAX_UNROLL = 8
-"""At most this many k-packs are unrolled."""
+"""k-packs that are unrolled in a loop over K, at most; more make the code larger."""
 
 
 @dataclass(frozen=True)

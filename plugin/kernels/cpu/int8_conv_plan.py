@@ -18,7 +18,7 @@ from ..pack.packed_weight import Tiles
 from .conv_gemm import MAX_PADDED_BYTES, ConvGemm
 
 MAX_UNROLL = 8
-"""At most this many k-packs are unrolled."""
+"""k-packs that are unrolled in a loop over K, at most; more make the code larger."""
 _MIN_K_WITHOUT_PIPELINING = 1 << 11
 """With this K or more, the epilogue takes less than 1 % of the time, and is not pipelined."""
 _MAX_CONVERTED_BYTES = 8 << 10

@@ -48,7 +48,7 @@ _MAX_OFFSET_SHIFT = 2.0**-16
 _MAX_INTEGERS_PER_TIE = 8
 """With more integers near a tie, the estimate is not proved, but checked."""
 _MAX_LISTED_INTEGERS = 1 << 17
-"""A longer list, over all N, is rarely proved."""
+"""Integers near ties, over all N, that are listed, at most; a longer list is rarely proved."""
 _MAX_UNPROVED_SHARE = 0.25
 """With a larger share of unproved N after the nearest slope, other slopes are not tried."""
 

@@ -44,7 +44,7 @@ from .requant_domain import Analysis
 from .requant_piece import NotMonotone, Piece
 
 _MAX_PIECES = 8
-"""The greatest number of ranges of accumulators with one form each."""
+"""Ranges of accumulators with one form each, at most; with more, no `MonotoneRequant` is found."""
 _FALLBACK_TOLERANCES = (2.0**-20, 2.0**-19, 2.0**-16, 2.0**-12, 2.0**-10)
 """Values of ``e`` that are tried: a second rounding moves ties."""
 _MAX_ACCUMULATORS_PER_EVALUATION = 1 << 16

@@ -37,7 +37,7 @@ from ..cpu.elementwise import (
 )
 
 _MAX_ELEMENTS = 1 << 13
-"""Results with more elements are worth IREE's threads."""
+"""Elements of a result that is computed in a dispatch, at most; more are worth IREE's threads."""
 _MAX_OPERATIONS = 32
 """The greatest number of operations of an expression; a longer one is left to IREE."""
 

@@ -19,7 +19,7 @@ from ...emit import linalg, stablehlo, subquant
 from ...emit.operation import is_dynamic, tensor_type
 
 _MIN_WEIGHT_ELEMENTS = 1 << 16
-"""The number of elements from which on a weight is dequantized once: 256 x 256."""
+"""Elements (256 x 256) from which on a weight is dequantized once; smaller ones are a loop nest."""
 
 
 def is_gemm(contraction: BlockContraction, min_rows: int) -> bool:

@@ -187,7 +187,7 @@ def _is_widened(value: Value) -> bool:
 
 
 _MAX_SPLIT_GROUPS = 16
-"""Convolutions of up to this number of groups are written as one for each."""
+"""Groups up to which a convolution becomes one for each; with more it stays one."""
 
 
 def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:

@@ -38,9 +38,9 @@ from .cross_thread_reads import reduction_loops
 from .loop_nests import split_axis, with_copied_body
 
 _MAX_REDUCED_PER_PART = 1 << 13
-"""The greatest number of elements of a part; one invocation may run several loops over a part."""
+"""Elements of a part of a reduction, at most; several loops of an invocation stay under 65,535."""
 _MAX_PRODUCTS_PER_PART = 1 << 15
-"""The greatest number of products of a part; an invocation runs no other loop."""
+"""Products of a part of a contraction, at most; an invocation runs no other loop."""
 _MAX_PRODUCTS_WITHOUT_VECTORS = 1 << 12
 """Products of a part if an invocation has several elements, as rows fill no vectors."""
 _VECTOR = 4

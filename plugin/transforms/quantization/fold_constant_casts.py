@@ -43,9 +43,12 @@ from .math.operands import check_scales
 _QUANTIZING = ("quant.qcast", "subquant.qcast", "stablehlo.uniform_quantize")
 _DEQUANTIZING = ("quant.dcast", "subquant.dcast", "stablehlo.uniform_dequantize")
 _MAX_EXPRESSED_BYTES = 1 << 14
-"""The greatest size in bytes of an expressed constant that replaces a folded cast, 16 KiB."""
+"""Bytes of an expressed constant that replaces a folded cast, at most: 16 KiB.
+
+More make the executable larger, fewer leave casts to compute.
+"""
 _MAX_ELEMENTS = 1 << 26
-"""The greatest number of elements of a folded cast; more take gigabytes to compute at once."""
+"""Elements of a folded cast, at most; more take gigabytes to compute at once."""
 _STABLEHLO_WIDTHS = (2, 4, 8, 16, 32)
 """Storage bits that ``stablehlo.constant`` supports."""
 

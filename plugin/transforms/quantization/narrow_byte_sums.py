@@ -64,7 +64,7 @@ from ..base import UNCHANGED, ModulePass, named
 _CONVERT = "stablehlo.convert"
 _AND = "stablehlo.and"
 _MAX_OPERATIONS = 64
-"""The greatest number of operations of a function of two bytes."""
+"""Operations of a function of two bytes, at most; a longer one is not replaced."""
 _EMITTED_OPERATIONS = 8
 """Operations of the replacement, without constants and conversions of the bytes."""
 _HALF = 128

@@ -45,7 +45,7 @@ from ...numerics.packed_integers import PLANE_BITS, pack_planes, packed_shape, p
 from ..base import UNCHANGED, ModulePass, is_public, named, producer_of, record_signature
 
 _MIN_PACKED_ELEMENTS = 256
-"""Minimum number of elements of a packed constant."""
+"""Elements from which on a constant is packed; smaller ones stay unpacked."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from .bit_fields import Field
 from .tensor_views import TensorView, is_static, tensor_view
 
 MAX_STORAGE_BITS = 16
-"""Wider integers are accumulators, positions and the like."""
+"""Bits of storage values, at most; wider integers count as accumulators, positions and the like."""
 
 
 @dataclass(frozen=True)

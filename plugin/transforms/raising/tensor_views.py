@@ -19,9 +19,12 @@ VIEWS = ("stablehlo.reshape", "stablehlo.transpose", "stablehlo.broadcast_in_dim
 _ARITHMETIC = ("stablehlo.add", "stablehlo.multiply", "stablehlo.subtract")
 """Operations that are evaluated on constants of integers."""
 _MAX_DEPTH = 4
-"""The greatest number of nested operations on constants that are evaluated."""
+"""Nested operations on constants that are evaluated, at most; deeper ones are not raised."""
 _MAX_CONSTANT_ELEMENTS = 1 << 16
-"""The number of elements up to which a constant's values are read."""
+"""Elements of a constant that are read, at most; larger ones may not be raised.
+
+Costs compile time.
+"""
 
 
 @dataclass(frozen=True)

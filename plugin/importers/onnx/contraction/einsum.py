@@ -23,7 +23,7 @@ from ..movement.padding import pad_constant
 from ..movement.shapes import moved
 
 _MAX_PIVOTS = 64
-"""The greatest size of a matrix whose determinant is written, step by step."""
+"""Rows of a matrix for Det, at most; each is a step of elimination in the program."""
 
 
 @importer("Einsum")

@@ -27,9 +27,9 @@ from ..reading.model import Subgraph, is_too_large
 _MAX_ITERATIONS = (1 << 31) - 1
 """The greatest number of iterations: they are counted in 32 bits."""
 _MAX_TRIED = 64
-"""A loop whose body is refused is unrolled up to this number of iterations."""
+"""Iterations up to which a loop with a refused body is unrolled; more take longer to refuse."""
 _MAX_UNROLLED = 1024
-"""The greatest number of iterations that are unrolled."""
+"""Iterations that are unrolled, at most; more accept more loops, with larger programs."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from ..call import Call
 from ..reading.model import Node
 
 _MAX_NODES = 64
-"""The greatest length of a chain of nodes that is followed."""
+"""Nodes of a chain that is followed to a bound, at most; with fewer, more Loops are refused."""
 _ELEMENTS_OF_FIRST_INPUT = (
     "Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
     "Unsqueeze",

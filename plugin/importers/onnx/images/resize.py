@@ -28,7 +28,7 @@ from ..movement.padding import take_constant
 from ..movement.shapes import moved
 
 _MAX_GATHERS = 8
-"""The greatest number of input elements of each output element that are separate gathers."""
+"""Input elements of an output element that are gathers of their own; with more, one product."""
 
 
 @dataclass(frozen=True)

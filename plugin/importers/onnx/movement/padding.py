@@ -22,7 +22,7 @@ from ..reading.model import element_of
 from .shapes import moved
 
 _MAX_RUNS = 8
-"""The greatest number of slices whose concatenation replaces a gather."""
+"""Slices whose concatenation replaces a gather, at most; with more, it stays a gather."""
 
 
 def take_constant(array: AnyArray, positions: Array, axis: int) -> AnyArray:

@@ -20,7 +20,7 @@ from ..call import Call, Operand, Typed, importer
 from .shapes import moved
 
 _MAX_PARTS = 4096
-"""The greatest number of tensors of a sequence."""
+"""Tensors that SplitToSequence makes, at most; each is a slice in the program."""
 
 
 class _Sequence:

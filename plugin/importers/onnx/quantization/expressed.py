@@ -28,9 +28,9 @@ Lift: TypeAlias = Callable[[Array, ElementType], AnyArray]
 """The function makes an array a value of the program, if one is written."""
 
 _MAX_TERMS = 4
-"""The greatest number of terms of a `ScaledSum`."""
+"""Terms of a `ScaledSum`, at most: `subquant.requantize` sums as many. Of more, there is none."""
 _STEPS_LIMIT = 1 << 17
-"""Steps from the zero point are clamped to this magnitude."""
+"""Steps from the zero point are clamped to this magnitude: beyond every storage of 16 bits."""
 _STEPS = StorageType(32, True, -_STEPS_LIMIT, _STEPS_LIMIT)
 """The range of steps from the zero point contains every storage type of up to 16 bits."""
 

@@ -32,7 +32,7 @@ ELEMENTS = {
 """The element types of programs, as `subquant.numerics.element_types` names them."""
 
 _MAX_ELEMENTS = (1 << 31) - 1
-"""The greatest number of elements of a tensor."""
+"""Elements of a tensor, at most: 32-bit indices count them. A model with more is refused."""
 
 
 def element_of(type_: str) -> ElementType:

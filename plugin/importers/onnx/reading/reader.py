@@ -25,9 +25,9 @@ _DEPRECATED_GROUPS = range(18, 21)
 """GroupNormalization is deprecated in these operator sets: it had parameters of each group, and has
 the same inputs and attributes since."""
 _MAX_GRAPH_DEPTH = 16
-"""The greatest number of levels of graphs in nodes."""
+"""Levels of graphs in nodes, at most: the reader is recursive. Deeper models are refused."""
 _MAX_PROTOBUF_BYTES = 1 << 31
-"""Protobuf serializes messages of fewer bytes only, 2 GiB."""
+"""Bytes from which on a model is refused: 2 GiB, protobuf's limit for a serialized message."""
 
 
 def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:

@@ -18,7 +18,7 @@ from .model import ELEMENTS, Tensor, element_of, is_too_large
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
                 "FLOAT6E2M3": 6, "FLOAT6E3M2": 6}  # fmt: skip
 _MAX_RANK = 8
-"""The greatest rank of a tensor in a model."""
+"""Dimensions of a tensor, at most; a model with more is refused."""
 
 
 class TensorReader:

@@ -24,7 +24,7 @@ from . import opset_rules  # noqa: F401  (it registers rules)
 from .older_node import RULES, OlderNode, Results
 
 OLDEST_OPSET = 7
-"""The first operator set that is accepted."""
+"""The first operator set that is accepted; `opset_rules.py` converts nodes from it on."""
 
 
 def convert_to_newest(call: Call, opset: int) -> Call | Results:

@@ -19,7 +19,7 @@ from ..call import Operand, Typed, type_of_dtype
 from .older_node import OlderNode, Results, before
 
 _FLOAT = 1
-"""The number of the element type FLOAT."""
+"""The number of the element type FLOAT: ``TensorProto.DataType`` of ONNX."""
 
 
 @before(10, "TopK")

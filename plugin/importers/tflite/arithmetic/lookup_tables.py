@@ -89,7 +89,7 @@ def interpolate(table: Array, values: AnyArray) -> AnyArray:
 
 
 _SIGMOID_ENTRIES_PER_UNIT = 24
-"""Entries of LiteRT's table of the sigmoid for each unit of its argument."""
+"""Entries of LiteRT's table of the sigmoid for each unit of its argument; not tunable."""
 
 
 def _sigmoids() -> Array:

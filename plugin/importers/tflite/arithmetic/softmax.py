@@ -24,7 +24,7 @@ from .requantization import (
 )
 
 _SUM_INTEGER_BITS = 12
-"""The integer bits of the fixed-point sum of exponentials: ``kAccumulationIntegerBits``."""
+"""Integer bits of the sum of exponentials: LiteRT's ``kAccumulationIntegerBits``, not tunable."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..arithmetic.requantization import round_half_away, rounding_right_shift, s
 from ..call import Call, importer
 
 _WEIGHT_BITS = 10
-"""The fractional bits of integer weights along each axis."""
+"""Fractional bits of integer weights along each axis: LiteRT's, not tunable."""
 
 
 def _result_sizes(call: Call) -> list[int]:

@@ -27,7 +27,7 @@ _FORMATS = {
     _BOOL: {1: "B", 2: "H", 4: "I", 8: "Q"},
 }
 _MAX_ENTRIES = 1 << 12
-"""The greatest number of entries of a map or vector."""
+"""Entries of a map or vector of a custom operator, at most; more are refused as damaged."""
 
 
 def read_map(data: bytes) -> dict[str, Any]:

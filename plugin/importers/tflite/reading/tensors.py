@@ -25,9 +25,9 @@ ELEMENTS = {"FLOAT32": "f32", "FLOAT64": "f64", **SHARED_NAMES}
 """The element types of programs (`subquant.numerics.element_types`), by tensor type."""
 
 _MAX_ELEMENTS = (1 << 31) - 1
-"""The greatest number of elements of a tensor."""
+"""Elements of a tensor, at most: 32-bit indices count them. A model with more is refused."""
 _MAX_RANK = 8
-"""The greatest rank of a tensor in a model."""
+"""Dimensions of a tensor, at most; a model with more is refused."""
 _NO_SHAPE = np.zeros(0, np.int32)
 
 _IRRELEVANT = (Irrelevant("has_rank", "distinguishes scalars from tensors of unknown rank"),)

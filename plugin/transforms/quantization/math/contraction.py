@@ -45,7 +45,7 @@ from .rules import QuantizedOperation, element_names, lowers
 CONTRACTIONS = (*of_category("contraction"), "stablehlo.dot")
 _WINDOWS = tuple(n for n in of_category("contraction") if OPERATIONS[n].reads == "window")
 MAX_UNSPLIT_BOUND = 1 << 17
-"""Differences of this magnitude or more are contracted in two parts, whose products i64 holds."""
+"""Differences from this magnitude on are contracted in two parts, whose products i64 holds."""
 _UNKNOWN_PRODUCTS = 1 << 24
 """The number of products that is assumed where it is dynamic."""
 
