@@ -43,16 +43,9 @@ def exact_product(factors: Sequence[Array]) -> Array | None:
     return product if bits <= _DOUBLE_BITS and greatest < _MOST_EXPONENT else None
 
 
-def scale_grid(
-    parameters: QuantizationParameters, rank: int, axes: Mapping[int, int] | None = None
-) -> Array:
-    """The exact scales: an object array of shape (), or with one dimension for each axis.
-
-    Args:
-        rank: of the tensor that the grid is for.
-        axes: the axis of that tensor for each axis of the quantized tensor; by default the same.
-    """
-    return exact(axis_grid(parameters, parameters.scales, rank, axes))
+def scale_grid(parameters: QuantizationParameters, rank: int) -> Array:
+    """The exact scales: an object array of shape (), or with one dimension for each axis."""
+    return exact(axis_grid(parameters, parameters.scales, rank))
 
 
 def zero_point_grid(
@@ -68,7 +61,12 @@ def axis_grid(
     rank: int,
     axes: Mapping[int, int] | None = None,
 ) -> Array:
-    """Numbers of the scales' shape, in the form of `scale_grid`."""
+    """Numbers of the scales' shape, in the form of `scale_grid`.
+
+    Args:
+        rank: of the tensor that the grid is for.
+        axes: the axis of that tensor for each axis of the quantized tensor; by default the same.
+    """
     if not parameters.axes:
         return numbers.reshape(())
     axis = parameters.axes[0]

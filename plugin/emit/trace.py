@@ -30,11 +30,9 @@ __all__ = ["TracedArray", "trace", "traced"]
 
 
 def trace(
-    function: Callable[..., AnyArray],
-    arguments: Sequence[tuple[Sequence[int], npt.DTypeLike]],
-    name: str = "main",
+    function: Callable[..., AnyArray], arguments: Sequence[tuple[Sequence[int], npt.DTypeLike]]
 ) -> ir.Module:
-    """Write a function of arrays as a module in its own context, where all integers are signless.
+    """Write a function of arrays as ``main`` of a module in its own context, of signless integers.
 
     Raises:
         UnsupportedError: an operation of the function has no translation.
@@ -57,6 +55,6 @@ def trace(
             return [traced_array(output).value for output in outputs]
 
         with ir.InsertionPoint(module.body):
-            write_function(name, types, body)
+            write_function("main", types, body)
         module.operation.verify()
         return module

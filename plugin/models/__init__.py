@@ -45,29 +45,22 @@ __all__ = [
     "measure_perplexity",
 ]
 
-_PLACES = {
-    "ARCHITECTURES": "configuration",
-    "ChatTemplate": "chat",
-    "Configuration": "configuration",
-    "Generation": "generation",
-    "Model": "loading",
-    "Perplexity": "perplexity",
-    "Sampler": "sampling",
-    "Sampling": "sampling",
-    "Session": "session",
-    "Statistics": "generation",
-    "TextStream": "tokenizer",
-    "Tokenizer": "tokenizer",
-    "default_cache": "loading",
-    "emit": "loading",
-    "load": "loading",
-    "measure_perplexity": "perplexity",
+_MODULES = {
+    "chat": ("ChatTemplate",),
+    "configuration": ("ARCHITECTURES", "Configuration"),
+    "generation": ("Generation", "Statistics"),
+    "loading": ("Model", "default_cache", "emit", "load"),
+    "perplexity": ("Perplexity", "measure_perplexity"),
+    "sampling": ("Sampler", "Sampling"),
+    "session": ("Session",),
+    "tokenizer": ("TextStream", "Tokenizer"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         """Import a name when it is first used: a template is rendered without IREE."""
-        if name in _PLACES:
-            return getattr(importlib.import_module(f".{_PLACES[name]}", __name__), name)
+        if name in _MODULE_OF:
+            return getattr(importlib.import_module(f".{_MODULE_OF[name]}", __name__), name)
         raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
