@@ -95,6 +95,12 @@ def split_heads(call: Call, x: AnyArray, heads: int, name: str) -> AnyArray:
     return x.reshape((*x.shape[:2], heads, x.shape[2] // heads)).transpose(0, 2, 1, 3)
 
 
+def merge_heads(x: AnyArray) -> AnyArray:
+    """Return ``[B, N, S, H]`` as ``[B, S, N * H]``."""
+    merged = x.transpose(0, 2, 1, 3)
+    return merged.reshape((*merged.shape[:2], -1))
+
+
 def with_past(call: Call, x: AnyArray, index: int, name: str) -> AnyArray:
     """Concatenate an optional input ``[B, N, P, H]`` and ``[B, N, S, H]``."""
     if call.optional(index) is None:
@@ -202,10 +208,7 @@ def attention(call: Call) -> list[AnyArray]:
         softcap=call.attribute("softcap", 0.0),
         precision=_PRECISIONS[precision] if precision == 11 else None,
     )
-    result = attended.result
-    if is_flat:
-        result = result.transpose(0, 2, 1, 3)
-        result = result.reshape((*result.shape[:2], -1))
+    result = merge_heads(attended.result) if is_flat else attended.result
     stages = [attended.scores, attended.capped, attended.biased, attended.probabilities]
     mode = call.attribute("qk_matmul_output_mode", 0)
     return [

@@ -24,6 +24,7 @@ from .attention import (
     Attended,
     attend,
     bias_beside_scores,
+    merge_heads,
     positions,
     split_heads,
     sum_of_biases,
@@ -92,12 +93,6 @@ def _attended(
     return attend(query, key, value, scale, bias=bias)
 
 
-def _merged(x: AnyArray) -> AnyArray:
-    """Return ``[B, N, S, H]`` as ``[B, S, N * H]``."""
-    merged = x.transpose(0, 2, 1, 3)
-    return merged.reshape((*merged.shape[:2], -1))
-
-
 def _split(call: Call, whole: AnyArray) -> list[AnyArray]:
     """Split the last axis into queries, keys and values, by heads."""
     width, heads = whole.shape[-1], call.integer("num_heads")
@@ -136,8 +131,7 @@ def _of_product(
     biases = [_mask(call, mask, query, total)]
     if bias is not None:
         biases.append(_added(call, bias, query, total))
-    result = _merged(_attended(call, query, key, value, length, *biases).result)
-    results = [result]
+    results = [merge_heads(_attended(call, query, key, value, length, *biases).result)]
     if call.node.outputs[1:2] not in ((), ("",)):
         if value.shape != key.shape:
             raise call.error("gives keys and values of different sizes as one tensor")
@@ -219,5 +213,5 @@ def multi_head_attention(call: Call) -> list[Any]:
     total = key.shape[2]
     biases = [_mask(call, 4, query, total), _added(call, 5, query, total)]
     attended = _attended(call, query, key, value, length, *biases)
-    results = [_merged(attended.result), key, value, attended.biased]
+    results = [merge_heads(attended.result), key, value, attended.biased]
     return [as_input_type(call, 0, each) for each in results]

@@ -20,7 +20,7 @@ from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
 from ..elementwise.float_operands import as_input_type, float_input, optional_float, refuse_inputs
-from .attention import attend, positions, split_heads, sum_of_biases
+from .attention import attend, merge_heads, positions, split_heads, sum_of_biases
 from .key_value_cache import CacheFormat, present
 from .rotary import rotated, rows_of
 
@@ -83,8 +83,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
         softcap=call.attribute("softcap", 0.0),
         sinks=_sinks(call, query.shape[1]),
     )
-    result = attended.result.transpose(0, 2, 1, 3).reshape((batch, length, -1))
-    results = [as_input_type(call, 0, result), *presents]
+    results = [as_input_type(call, 0, merge_heads(attended.result)), *presents]
     stage = call.attribute("qk_output", 0)
     if stage not in (0, 1, 2):
         raise call.error(f"has qk_output = {stage}, expected 0 to 2")

@@ -7,7 +7,8 @@ Source: ONNX, If 1 to 25.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -30,19 +31,16 @@ def if_(call: Call) -> list[Any]:
         return [Typed(each.type, each.value) for each in call.graph.inner(chosen, [])]
     types: list[list[str]] = []
 
-    def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
-        def compute() -> list[AnyArray]:
-            results = call.graph.inner(graph, [])
-            if any(isinstance(each.value, BoundedTensor) for each in results):
-                raise _BoundedResultError
-            results = [call.plain(each) for each in results]
-            types.append([each.type for each in results])
-            return [each.value for each in results]
-
-        return compute
+    def compute(graph: Subgraph) -> list[AnyArray]:
+        results = call.graph.inner(graph, [])
+        if any(isinstance(each.value, BoundedTensor) for each in results):
+            raise _BoundedResultError
+        results = [call.plain(each) for each in results]
+        types.append([each.type for each in results])
+        return [each.value for each in results]
 
     try:
-        values = choose(condition, *map(branch, branches))
+        values = choose(condition, *(functools.partial(compute, graph) for graph in branches))
     except _BoundedResultError:
         return _with_bounded_results(call, condition, branches)
     if types[0] != types[1]:
@@ -65,18 +63,17 @@ def _with_bounded_results(
         for axis, pair in zip(axes, pairs, strict=True)
     ]
 
-    def branch(graph: Subgraph) -> Callable[[], list[AnyArray]]:
-        def compute() -> list[AnyArray]:
-            values = []
-            for each, axis, bound in zip(call.graph.inner(graph, []), axes, bounds, strict=True):
-                values += [call.plain(each).value] if axis is None else _padded(
-                    call, each, axis, bound
-                )  # fmt: skip
-            return values
+    def compute(graph: Subgraph) -> list[AnyArray]:
+        values = []
+        for each, axis, bound in zip(call.graph.inner(graph, []), axes, bounds, strict=True):
+            if axis is None:
+                values.append(call.plain(each).value)
+            else:
+                values += _padded(call, each, axis, bound)
+        return values
 
-        return compute
-
-    values = iter(choose(condition, *map(branch, branches)))
+    chosen = choose(condition, *(functools.partial(compute, graph) for graph in branches))
+    values = iter(chosen)
     return [
         Typed(
             pair[0].type,

@@ -33,18 +33,12 @@ def _tanh_gelu(x: AnyArray) -> AnyArray:
     return x * kind(0.5) * (kind(1) + tanh(inner))
 
 
-@importer("com.microsoft.Gelu", "com.microsoft.BiasGelu")
+@importer("com.microsoft.Gelu", "com.microsoft.BiasGelu", "com.microsoft.FastGelu")
 def bias_gelu(call: Call) -> AnyArray:
-    """BiasGelu-1, Gelu-1: ``x / 2 * (1 + erf(x / sqrt(2)))`` of ``X``, or of ``A + B``."""
+    """BiasGelu-1, FastGelu-1, Gelu-1: of ``X``, or of the sum with a bias; FastGelu by tanh."""
     x, bias = float_input(call, 0), optional_float(call, 1)
-    return as_input_type(call, 0, _gelu(x if bias is None else x + bias))
-
-
-@importer("com.microsoft.FastGelu")
-def fast_gelu(call: Call) -> AnyArray:
-    """FastGelu-1: the approximation of Gelu by tanh, of ``X + bias``."""
-    x, bias = float_input(call, 0), optional_float(call, 1)
-    return as_input_type(call, 0, _tanh_gelu(x if bias is None else x + bias))
+    gelu = _tanh_gelu if call.node.operator.endswith("FastGelu") else _gelu
+    return as_input_type(call, 0, gelu(x if bias is None else x + bias))
 
 
 @importer("com.microsoft.QuickGelu")

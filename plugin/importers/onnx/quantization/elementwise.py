@@ -109,39 +109,25 @@ def clip(call: Call) -> ScaledSum | Typed:
     return clipped(call) if bounded is None else bounded
 
 
-@importer("com.microsoft.QLinearAdd")
-def qlinear_add(call: Call) -> Typed:
-    """QLinearAdd-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A + B``."""
-    left, right = _two_sums(call)
-    total = left.plus(right)
-    if total is None:
-        raise call.error("adds too many terms", UnsupportedError)
-    return stored(call, total, 6, 7)
-
-
-@importer("com.microsoft.QLinearMul")
-def qlinear_mul(call: Call) -> Typed:
-    """QLinearMul-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``: ``A * B``."""
-    left, right = _two_sums(call)
-    product = left.times(right)
-    if product is None:
-        raise call.error("multiplies more than 31 bits", UnsupportedError)
-    return stored(call, product, 6, 7)
-
-
-def _two_sums(call: Call) -> list[ScaledSum]:
-    """Read two quantized operands, broadcast to one shape."""
-    operands = [quantized(call, 0, 1, 2), quantized(call, 3, 4, 5)]
-    shape = broadcast_shapes(call, [operand.shape for operand in operands])
+@importer("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
+def qlinear_sum_or_product(call: Call) -> Typed:
+    """QLinearAdd-1, QLinearMul-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``."""
+    sides = [quantized(call, 0, 1, 2), quantized(call, 3, 4, 5)]
+    shape = broadcast_shapes(call, [side.shape for side in sides])
     totals = []
-    for operand in operands:
-        padded = (1,) * (len(shape) - len(operand.shape)) + operand.shape
-        spread = operand.moved(lambda x, p=padded: np.broadcast_to(x.reshape(p), shape))  # type: ignore[misc]
+    for side in sides:
+        padded = (1,) * (len(shape) - len(side.shape)) + side.shape
+        spread = side.moved(lambda x, p=padded: np.broadcast_to(x.reshape(p), shape))  # type: ignore[misc]
         total = None if spread is None else spread.as_sum()
         if total is None:
             raise call.error("has operands with several scales", UnsupportedError)
         totals.append(total)
-    return totals
+    is_sum = call.node.operator.endswith("Add")
+    result = ScaledSum.plus(*totals) if is_sum else ScaledSum.times(*totals)
+    if result is None:
+        problem = "adds too many terms" if is_sum else "multiplies more than 31 bits"
+        raise call.error(problem, UnsupportedError)
+    return stored(call, result, 6, 7)
 
 
 @importer("com.microsoft.QLinearConcat")

@@ -181,15 +181,16 @@ class Layer:
         ]
 
     def compute(
-        self, before: Sequence[AnyArray], states: Sequence[AnyArray], steps: Sequence[Step]
+        self, before: Sequence[AnyArray], states: Sequence[AnyArray], step_of: Callable[[int], Step]
     ) -> list[AnyArray]:
         """Compute the results: the outputs of all steps, and each final state.
 
         Args:
             before: the products of the inputs of each direction, ``[T, B, ...]``.
             states: the initial states, ``[D, B, H]``; the first one is the output.
-            steps: the step of each direction.
+            step_of: returns the step of a direction.
         """
+        steps = [step_of(n) for n in range(self.products.directions)]
         outputs, final_states = [], []
         for n, step in enumerate(steps):
             rows = self._reversed(before[n]) if self.is_reverse[n] else before[n]
@@ -239,7 +240,8 @@ class Layer:
         return take(whole, flat.reshape(-1), 0).reshape(rows.shape)
 
 
-def element_of_layer(call: Call) -> ElementType:
-    """Return the type in which a layer of the type of X is computed."""
+def float_layer(call: Call, gates: int, functions: Sequence[str]) -> Layer:
+    """Return a layer with float weights, computed in the type of X, and in f32 for f16 and bf16."""
     element = ElementType.of_dtype(np.dtype(call.array(0).dtype))
-    return F32 if element.bits < F32.bits else element
+    element = F32 if element.bits < F32.bits else element
+    return Layer(call, FloatProducts(call, gates, element), element, functions)

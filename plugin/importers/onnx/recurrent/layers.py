@@ -11,7 +11,7 @@ import numpy as np
 
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
-from .layer import FloatProducts, Layer, Step, element_of_layer
+from .layer import Layer, Step, float_layer
 
 LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 """The default activation functions f, g and h of an LSTM."""
@@ -20,8 +20,7 @@ LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 @importer("LSTM")
 def lstm(call: Call) -> list[AnyArray]:
     """LSTM-22: ``X, W, R, B, sequence_lens, initial_h, initial_c, P`` to ``Y, Y_h, Y_c``."""
-    element = element_of_layer(call)
-    return lstm_of(Layer(call, FloatProducts(call, 4, element), element, LSTM_FUNCTIONS))
+    return lstm_of(float_layer(call, 4, LSTM_FUNCTIONS))
 
 
 def lstm_of(layer: Layer) -> list[AnyArray]:
@@ -50,8 +49,7 @@ def lstm_of(layer: Layer) -> list[AnyArray]:
         return step
 
     before = layer.input_products(bias)
-    states = [layer.state(5), layer.state(6)]
-    return layer.compute(before, states, [step_of(n) for n in range(products.directions)])
+    return layer.compute(before, [layer.state(5), layer.state(6)], step_of)
 
 
 @importer("GRU")
@@ -61,10 +59,9 @@ def gru(call: Call) -> list[AnyArray]:
     With ``linear_before_reset`` the reset gate scales the products of the state with R and their
     bias; without it, the state.
     """
-    element = element_of_layer(call)
-    layer = Layer(call, FloatProducts(call, 3, element), element, ("sigmoid", "tanh"))
+    layer = float_layer(call, 3, ("sigmoid", "tanh"))
     products, clipped, bias = layer.products, layer.clipped, layer.bias()
-    one = element.dtype.type(1)
+    one = layer.element.dtype.type(1)
     is_linear_first = bool(call.attribute("linear_before_reset", 0))
 
     def step_of(n: int) -> Step:
@@ -92,20 +89,17 @@ def gru(call: Call) -> list[AnyArray]:
         if is_linear_first:
             extra = np.concatenate([extra[:2], bias[n, 0, 2:]])
         before.append(products.of_inputs(layer, n) + extra.reshape(-1))
-    return layer.compute(before, [layer.state(5)], [step_of(n) for n in range(products.directions)])
+    return layer.compute(before, [layer.state(5)], step_of)
 
 
 @importer("RNN")
 def rnn(call: Call) -> list[AnyArray]:
     """RNN-22: ``X, W, R, B, sequence_lens, initial_h`` to ``Y, Y_h``."""
-    element = element_of_layer(call)
-    layer = Layer(call, FloatProducts(call, 1, element), element, ("tanh",))
-    products, bias = layer.products, layer.bias()
+    layer = float_layer(call, 1, ("tanh",))
 
     def step_of(n: int) -> Step:
         (f,) = layer.functions[n]
-        of_states = products.of_states(n, 0, 1)
+        of_states = layer.products.of_states(n, 0, 1)
         return lambda row, state: [f(layer.clipped(row + of_states(state)))]
 
-    before = layer.input_products(bias)
-    return layer.compute(before, [layer.state(5)], [step_of(n) for n in range(products.directions)])
+    return layer.compute(layer.input_products(layer.bias()), [layer.state(5)], step_of)

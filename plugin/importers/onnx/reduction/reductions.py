@@ -8,12 +8,13 @@ Source: ONNX, "Operator Schemas", operator set 28.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....numerics.array_functions import convert
+from ....numerics.array_functions import convert, divide_truncated
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
 from ..call import Call, Typed, importer
 
@@ -66,11 +67,6 @@ def greatest(value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray:
     return _extreme("max", value, axes, keep)
 
 
-def least(value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray:
-    """Return the least elements along axes; booleans and unsigned integers, too."""
-    return _extreme("min", value, axes, keep)
-
-
 _Reduction = Callable[[AnyArray, tuple[int, ...], bool], AnyArray]
 
 
@@ -79,8 +75,6 @@ def _sum(value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray:
 
 
 def _mean(value: AnyArray, axes: tuple[int, ...], keep: bool) -> AnyArray:
-    from ....numerics.array_functions import divide_truncated
-
     count = math.prod(value.shape[axis] for axis in axes)
     total = _sum(value, axes, keep)
     if np.dtype(value.dtype).kind in "iu":
@@ -110,7 +104,7 @@ _REDUCTIONS: dict[str, _Reduction] = {
     "ReduceLogSumExp": _log_sum_exp,
     "ReduceMax": greatest,
     "ReduceMean": _mean,
-    "ReduceMin": least,
+    "ReduceMin": functools.partial(_extreme, "min"),
     "ReduceProd": lambda x, axes, keep: x.prod(axis=axes, dtype=x.dtype, keepdims=keep),
     "ReduceSum": _sum,
     "ReduceSumSquare": lambda x, axes, keep: _sum(x * x, axes, keep),
@@ -119,8 +113,13 @@ _OF_FLOATS = frozenset(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"))
 """Reductions that compute floats of integers, and cut the result."""
 
 
+@importer(*(name for name in _REDUCTIONS if name != "ReduceMean"))
 def reduced(call: Call) -> Typed:
-    """Reduce a float or integer operand along axes."""
+    """Sums, products, extremes and norms along axes.
+
+    Operators: ReduceL1-18, ReduceL2-18, ReduceLogSum-28, ReduceLogSumExp-28, ReduceMax-20,
+    ReduceMin-20, ReduceProd-18, ReduceSum-13, ReduceSumSquare-18.
+    """
     operand, value = call.input(0), call.array(0)
     name, keep = call.node.operator, bool(call.attribute("keepdims", 1))
     axes = reduction_axes(call, value.ndim)
@@ -138,13 +137,3 @@ def reduced(call: Call) -> Typed:
         wide, axes = wide.reshape((*wide.shape, 1)), [wide.ndim]
         keep = False
     return Typed(operand.type, convert(_REDUCTIONS[name](wide, tuple(axes), keep), element))
-
-
-@importer(*(name for name in _REDUCTIONS if name != "ReduceMean"))
-def reduction(call: Call) -> Typed:
-    """Sums, products, extremes and norms along axes.
-
-    Operators: ReduceL1-18, ReduceL2-18, ReduceLogSum-28, ReduceLogSumExp-28, ReduceMax-20,
-    ReduceMin-20, ReduceProd-18, ReduceSum-13, ReduceSumSquare-18.
-    """
-    return reduced(call)
