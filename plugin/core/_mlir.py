@@ -25,7 +25,6 @@ from torch_mlir.dialects import ext, quant  # noqa: E402
 
 __all__ = [
     "Operation",
-    "Rewriter",
     "Value",
     "ext",
     "in_context_of",
@@ -45,9 +44,6 @@ __all__ = [
 
 Operation: TypeAlias = ir.Operation
 """An operation. The bindings come without type stubs: their types tell readers, not mypy."""
-
-Rewriter: TypeAlias = rewrite.PatternRewriter
-"""The rewriter with which patterns replace and erase operations."""
 
 Value: TypeAlias = ir.Value
 """The result of an operation or an argument of a block."""

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from ..core._mlir import Operation, Value, ir, rewrite
 from ..core.option_fields import check_choices
@@ -70,7 +70,9 @@ class NoMatch:
     reason: str
 
 
-Pattern = Callable[[Any, Any], NoMatch | None]
+Replacement: TypeAlias = Value | Sequence[Value] | NoMatch | None
+"""The new results of a matched operation; None for one that a pattern changed in place."""
+Pattern = Callable[[Any], Replacement]
 
 
 def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> Sequence[Remark] | None:
@@ -88,8 +90,12 @@ def apply_patterns(module: Operation, patterns: dict[str, Pattern]) -> Sequence[
         def match_and_rewrite(op: Any, rewriter: Any) -> bool | None:
             nonlocal is_changed
             with rewriter.ip, op.location:
-                if isinstance(pattern(op, rewriter), NoMatch):
+                results = pattern(op)
+                if isinstance(results, NoMatch):
                     return True
+                if results is not None:
+                    values = results if isinstance(results, Sequence) else [results]
+                    rewriter.replace_op(op, list(values))
             is_changed = True
             return None
 

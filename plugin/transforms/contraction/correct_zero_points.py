@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...core.option_fields import ZeroPoints
 from ...emit.operation import is_used
 from ...errors import Remark
-from ..base import UNCHANGED, ModulePass, NoMatch, apply_patterns
+from ..base import UNCHANGED, ModulePass, NoMatch, Replacement, apply_patterns
 from ..quantization.math.contraction import CONTRACTIONS
 from ..quantization.math.operands import Operand, difference_of_blocks
 from ..quantization.math.zero_points import correct_zero_points
@@ -50,23 +50,20 @@ class CorrectZeroPoints(ModulePass):
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`, which `verify-quantization` has accepted."""
 
-        def contract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+        def contract(op: Operation) -> Replacement:
             value = correct_zero_points(op, self.style)
             if value is None:
                 return NoMatch("does not contract two differences")
-            rewriter.replace_op(op, [value])
-            return None
+            return value
 
         contracted = apply_patterns(module, dict.fromkeys(CONTRACTIONS, contract))
         subtracted = apply_patterns(module, {"subquant.subtract_zero_point": _subtract})
         return UNCHANGED if contracted is subtracted is UNCHANGED else None
 
 
-def _subtract(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def _subtract(op: Operation) -> Replacement:
     """Subtract where no contraction took the operands, or nothing where nobody uses it any more."""
     if not is_used(op.results[0]):
-        rewriter.erase_op(op)
-        return None
+        return op.operands[0]  # no use is left to replace: the operation is erased
     operand = Operand.of(op.operands[0], op, blocks=True)
-    rewriter.replace_op(op, [difference_of_blocks(operand).value])
-    return None
+    return difference_of_blocks(operand).value

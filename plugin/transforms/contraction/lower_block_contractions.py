@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import pass_option
 from ...dialects.block_contraction import BlockContraction, Term, sum_type
 from ...dialects.dense import array_of_dense, dense_of_array
@@ -47,7 +47,7 @@ from ...numerics.casts import Cast, Division
 from ...numerics.element_types import I8, U8
 from ...numerics.packed_integers import integer_at
 from ...numerics.parameters import ExpressedType
-from ..base import ModulePass, NoMatch, apply_patterns
+from ..base import ModulePass, Replacement, apply_patterns
 from .dequantized_gemm import is_gemm, matrix_product
 
 
@@ -67,14 +67,12 @@ class LowerBlockContractions(ModulePass):
     def run(self, module: ir.Operation) -> Sequence[Remark] | None:
         """Lower in `module`."""
 
-        def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+        def lower(op: Operation) -> Replacement:
             contraction = _in_order_of_result(BlockContraction.of(op))
             if self.min_gemm_rows and is_gemm(contraction, self.min_gemm_rows):
-                rewriter.replace_op(op, [matrix_product(contraction, op.results[0].type)])
-                return None
+                return matrix_product(contraction, op.results[0].type)
             nest = _Nest.of(contraction, op.results[0].type, self.division)
-            rewriter.replace_op(op, [nest.emit()])
-            return None
+            return nest.emit()
 
         return apply_patterns(module, {BLOCK_CONTRACTION: lower})
 

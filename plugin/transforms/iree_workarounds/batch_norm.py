@@ -17,14 +17,14 @@ from functools import cached_property
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter
+from ...core._mlir import Operation
 from ...dialects.quant import element_type, is_quantized
 from ...emit import ArrayLike, stablehlo, stablehlo_reductions
 from ...emit.operation import is_dynamic
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 
 
-def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_batch_norm_grad(op: Operation) -> Replacement:
     """Compute the gradients of operand, scale and offset, with the specification's names."""
     if is_quantized(op.operands[0].type):
         return NoMatch("is quantized: legalize-quant-to-math lowers it")
@@ -43,11 +43,10 @@ def expand_batch_norm_grad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     grad_operand = batch.broadcast(scale / stddev / elements_per_feature) * i6
     grad_scale = batch.sum(grad_output * normalized_operand)
     grad_offset = batch.sum(grad_output)
-    rewriter.replace_op(op, [grad.value for grad in (grad_operand, grad_scale, grad_offset)])
-    return None
+    return [grad.value for grad in (grad_operand, grad_scale, grad_offset)]
 
 
-def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_batch_norm_training(op: Operation) -> Replacement:
     """Compute the normalized operand, and the mean and variance of each feature."""
     if is_quantized(op.operands[0].type):
         return NoMatch("is quantized: legalize-quant-to-math lowers it")
@@ -59,8 +58,7 @@ def expand_batch_norm_training(op: Operation, rewriter: Rewriter) -> NoMatch | N
     stddev = np.sqrt(variance + batch.epsilon)
     normalized_operand = centered_operand / batch.broadcast(stddev)
     output = batch.broadcast(scale) * normalized_operand + batch.broadcast(offset)
-    rewriter.replace_op(op, [result.value for result in (output, mean, variance)])
-    return None
+    return [result.value for result in (output, mean, variance)]
 
 
 class _Batch:

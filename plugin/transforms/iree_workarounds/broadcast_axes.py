@@ -14,13 +14,13 @@ Source: StableHLO specification, ``broadcast_in_dim``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter
+from ...core._mlir import Operation
 from ...emit import stablehlo
 from ...emit.operation import attributes_of, integers
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 
 
-def order_broadcast(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def order_broadcast(op: Operation) -> Replacement:
     """Transpose the operand of a broadcast whose axes are not in the order of the result's."""
     axes = [int(axis) for axis in op.attributes["broadcast_dimensions"]]
     order = sorted(range(len(axes)), key=axes.__getitem__)
@@ -29,8 +29,6 @@ def order_broadcast(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     operand = stablehlo.transpose(op.operands[0], order)
     result = op.results[0].type
     if operand.type == result:
-        rewriter.replace_op(op, [operand])
-        return None
+        return operand
     attributes = {**attributes_of(op), "broadcast_dimensions": integers(sorted(axes))}
-    rewriter.replace_op(op, [emit.value(op.name, [operand], result, attributes)])
-    return None
+    return emit.value(op.name, [operand], result, attributes)

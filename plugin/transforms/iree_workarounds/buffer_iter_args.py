@@ -39,11 +39,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...emit import value
 from ...emit.linalg import IN_PLACE
 from ...emit.operation import create, parse_attribute
-from ..base import NoMatch, is_public, named, producer_of
+from ..base import NoMatch, Replacement, is_public, named, producer_of
 from .updates_in_place import UPDATES
 
 _BOUNDS = 3
@@ -51,7 +51,7 @@ _BOUNDS = 3
 _EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"
 
 
-def carry_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def carry_buffers(op: Operation) -> Replacement:
     """Rewrite a ``scf.for`` with the attribute to carry buffers instead of tensors."""
     if IN_PLACE not in op.attributes:
         return NoMatch("has no attribute subquant.in_place")
@@ -90,8 +90,7 @@ def carry_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     results = list(loop.results)
     for number, type_ in types.items():
         results[number] = _tensor(results[number], type_)
-    rewriter.replace_op(op, results)
-    return None
+    return results
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ Source: https://github.com/iree-org/iree/pull/24781.
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...emit import linalg
 from ..base import NoMatch, producer_of
@@ -44,7 +44,7 @@ _LOOPS = ("scf.for", "scf.while", "stablehlo.while")
 _SAME_BUFFER = ("stablehlo.reshape", "tensor.cast", "tensor.collapse_shape", "tensor.expand_shape")
 
 
-def separate_buffers(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_buffers(op: Operation) -> NoMatch | None:
     """Give each tensor that one of `CARRIES` takes or yields a buffer of its own."""
     ends = [block.operations[-1].operation for region in op.regions for block in region.blocks]
     changed = [_copy_repeated(each) for each in (op, *ends)]

@@ -27,20 +27,20 @@ Source: StableHLO specification, ``convolution``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core._mlir import stablehlo as bindings
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
 from ...emit import stablehlo
 from ...emit.operation import integer, is_dynamic, parse_attribute, with_shape
 from ...numerics.element_types import Array
-from ..base import NoMatch, producer_of, replace_uses
+from ..base import NoMatch, Replacement, producer_of, replace_uses
 from .loop_nests import dilated_size, is_static
 from .reversal import reversed_along
 from .unsigned_multiplicands import is_widening
 
 
-def expand_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_convolution(op: Operation) -> NoMatch | None:
     """Rewrite the forms that IREE refuses, in place."""
     changed = [
         _transpose_to_layout(op),
@@ -190,7 +190,7 @@ _MAX_SPLIT_GROUPS = 16
 """Groups up to which a convolution becomes one for each; with more it stays one."""
 
 
-def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def split_groups(op: Operation) -> Replacement:
     """Write one convolution for each group, and concatenate the results."""
     feature_groups = int(op.attributes["feature_group_count"].value)
     batch_groups = int(op.attributes["batch_group_count"].value)
@@ -201,8 +201,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     static = is_static(left, right, *op.results)
     depthwise = feature_groups > 1 and int(right.type.shape[features - 1]) == 1
     if depthwise and static and features > 3 and int(type_.shape[features]) > feature_groups:
-        rewriter.replace_op(op, [_split_channel_outputs(op, feature_groups)])
-        return None
+        return _split_channel_outputs(op, feature_groups)
     if not 1 < groups <= _MAX_SPLIT_GROUPS or depthwise or not static:
         return NoMatch("has no groups to split")
     shape = [int(size) for size in type_.shape]
@@ -215,8 +214,7 @@ def split_groups(op: Operation, rewriter: Rewriter) -> NoMatch | None:
             _group_slice(right, features, group, groups),
         ]
         results.append(emit.like(op, operands, [with_shape(type_, shape)], one_group).results[0])
-    rewriter.replace_op(op, [stablehlo.concatenate(results, features)])
-    return None
+    return stablehlo.concatenate(results, features)
 
 
 def _split_channel_outputs(op: Operation, channels: int) -> Value:

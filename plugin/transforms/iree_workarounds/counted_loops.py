@@ -34,11 +34,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg, stablehlo
 from ...emit.operation import create, is_used, number_of
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, Replacement, producer_of
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _Counter:
         return self.first + max(-(-(end - self.first) // self.step), 0) * self.step
 
 
-def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def count_on_host(op: Operation) -> Replacement:
     """Rewrite a ``stablehlo.while`` that counts up by a constant as ``scf.for``."""
     count = _counter_of(op)
     if count is None:
@@ -87,8 +87,7 @@ def count_on_host(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         results.insert(count.number, stablehlo.constant(count.last, element))
     else:
         results.insert(count.number, op.operands[count.number])  # of the same type, unused
-    rewriter.replace_op(op, results)
-    return None
+    return results
 
 
 def _move_body(op: Operation, loop: Operation, counter_number: int) -> None:

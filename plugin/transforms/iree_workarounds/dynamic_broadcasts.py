@@ -19,14 +19,14 @@ from __future__ import annotations
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...emit import linalg
 from ...emit.operation import INDEX
 from ..base import producer_of
 
 
-def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
+def expand_dynamic_broadcast(op: Operation) -> Value:
     """Rewrite a broadcast as a loop nest."""
     operand, shape = op.operands
     source, target = operand.type, op.results[0].type
@@ -63,7 +63,7 @@ def expand_dynamic_broadcast(op: Operation, rewriter: Rewriter) -> None:
             )
 
         result = linalg.generic([], output, [linalg.identity_map(rank)], element)
-    rewriter.replace_op(op, [result])
+    return result
 
 
 def _axes_of(op: Operation, attribute: str) -> set[int]:

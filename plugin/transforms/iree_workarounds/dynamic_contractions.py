@@ -35,18 +35,18 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.windows import dot_axes, window_padding, window_steps
 from ...emit import ArrayLike, linalg, stablehlo
 from ...emit.operation import constant, element_of, is_dynamic, number_of
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .loop_nests import dim_size, is_static, pad_and_dilate, split_axis, window_count
 
 
-def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_dot(op: Operation) -> Replacement:
     """Rewrite a ``dot`` or ``dot_general`` of a dynamic shape as a loop nest."""
     left, right = op.operands
     result = op.results[0].type
@@ -83,8 +83,7 @@ def expand_dynamic_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for value, d in ((left, batch | m | k), (right, right_loops))
     ]
     products = _accumulated([left, right], maps, sizes, element_type(result))
-    rewriter.replace_op(op, [linalg.cast(products, result)])
-    return None
+    return linalg.cast(products, result)
 
 
 def _is_matrix_product(op: Operation, axes: Sequence[Sequence[int]]) -> bool:
@@ -100,7 +99,7 @@ def _axes_without(rank: int, axes: Sequence[int]) -> list[int]:
     return [axis for axis in range(rank) if axis not in axes]
 
 
-def expand_dynamic_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_convolution(op: Operation) -> Replacement:
     """Rewrite a ``convolution`` of the layout ``[b, 0, f]x[0, i, o]->[b, 0, f]`` as a loop nest."""
     operand, kernel = op.operands
     result = op.results[0].type
@@ -150,8 +149,7 @@ def expand_dynamic_convolution(op: Operation, rewriter: Rewriter) -> NoMatch | N
     joined = [[axis] for axis in range(count + 1)] + [[count + 1, count + 2]]
     shape = [each if isinstance(each, int) else None for each in (*batch, *positions, *features)]
     products = linalg.collapse(products, joined, shape)
-    rewriter.replace_op(op, [linalg.cast(products, result)])
-    return None
+    return linalg.cast(products, result)
 
 
 def _is_static_but_batch(op: Operation) -> bool:

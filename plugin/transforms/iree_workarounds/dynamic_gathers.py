@@ -25,17 +25,17 @@ Source: StableHLO specification, ``gather``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value
+from ...core._mlir import Operation, Value
 from ...core._mlir import stablehlo as bindings
 from ...emit import ArrayLike, linalg
 from ...emit.operation import INDEX
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .index_bounds import as_signed
 from .loop_nests import clamped_start, dim_size, elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
 
-def expand_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_gather(op: Operation) -> Replacement:
     """Rewrite a ``gather`` of a dynamic shape as a loop nest."""
     if is_static(*op.operands, *op.results):
         return NoMatch("has a static shape")
@@ -76,5 +76,4 @@ def expand_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         )
 
     gathered = linalg.cast(elements_nest(sizes, target, element), target)
-    rewriter.replace_op(op, [bits_as(gathered, op.results[0].type)])
-    return None
+    return bits_as(gathered, op.results[0].type)

@@ -21,14 +21,14 @@ initial value, are implementation-defined.
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, Rewriter
+from ...core._mlir import Operation
 from ...emit import linalg
 from ...emit.operation import dynamic_extents, integers, with_shape
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .loop_nests import with_copied_body
 
 
-def reduce_axis_by_axis(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def reduce_axis_by_axis(op: Operation) -> Replacement:
     """Reduce axis by axis where IREE would use the size of another axis."""
     count = len(op.results)
     values, starts = list(op.operands)[:count], list(op.operands)[count:]
@@ -44,5 +44,4 @@ def reduce_axis_by_axis(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         dimensions = {"dimensions": integers([axis])}
         values = list(with_copied_body(op, [*values, *starts], types, dimensions).results)
     results = zip(values, op.results, strict=True)
-    rewriter.replace_op(op, [linalg.cast(value, result.type) for value, result in results])
-    return None
+    return [linalg.cast(value, result.type) for value, result in results]

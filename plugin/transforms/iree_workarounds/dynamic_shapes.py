@@ -22,29 +22,29 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, stablehlo
+from ...core._mlir import Operation, Value, stablehlo
 from ...dialects.windows import window_steps
 from ...emit import ArrayLike, linalg
 from ...emit import stablehlo as emit_stablehlo
 from ...emit.operation import attributes_of, integers, is_dynamic, tensor_type
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from ..quantization.casts.run_time_checks import name_and_place
 from .dynamic_broadcasts import entry_of_shape
 from .loop_nests import elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
 
-def expand_dynamic_pad(op: Operation, rewriter: Rewriter) -> None:
+def expand_dynamic_pad(op: Operation) -> Value:
     """Rewrite a ``dynamic_pad`` as a loop nest."""
     rank = op.operands[0].type.rank
     low, high, interior = (
         [index_scalar(entry_of_shape(shape, axis)) for axis in range(rank)]
         for shape in op.operands[2:]
     )
-    rewriter.replace_op(op, [_padded(op, low, high, interior)])
+    return _padded(op, low, high, interior)
 
 
-def expand_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_pad(op: Operation) -> Replacement:
     """Rewrite a ``pad`` of a dynamic shape as a loop nest, if IREE refuses it."""
     if not is_refused_pad(op):
         return NoMatch("has a static shape, or adds elements at the ends only")
@@ -52,8 +52,7 @@ def expand_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         list(map(int, op.attributes[name]))
         for name in ("edge_padding_low", "edge_padding_high", "interior_padding")
     )
-    rewriter.replace_op(op, [_padded(op, low, high, interior)])
-    return None
+    return _padded(op, low, high, interior)
 
 
 def is_refused_pad(op: Operation) -> bool:
@@ -106,7 +105,7 @@ def _padded(
     return bits_as(elements_nest(result_sizes, target, element), op.results[0].type)
 
 
-def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_reshape(op: Operation) -> Replacement:
     """Rewrite a ``dynamic_reshape`` as a reshape of a flat tensor."""
     operand, shape = op.operands
     target = signless(op.results[0].type)
@@ -126,11 +125,10 @@ def expand_dynamic_reshape(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for entry, size in zip(entries, target.shape, strict=True)
     ]
     expanded = linalg.expand(flat, [list(range(target.rank))], sizes)
-    rewriter.replace_op(op, [bits_as(linalg.cast(expanded, target), op.results[0].type)])
-    return None
+    return bits_as(linalg.cast(expanded, target), op.results[0].type)
 
 
-def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_gather(op: Operation) -> Replacement:
     """Rewrite a ``dynamic_gather`` as a ``gather`` if its result's offset axes are static."""
     operand, indices, _ = op.operands
     result = op.results[0].type
@@ -145,11 +143,10 @@ def expand_dynamic_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return NoMatch("has slices of a dynamic size")
     attributes = {**attributes_of(op), "slice_sizes": integers(sizes)}
     gathered = emit.value("stablehlo.gather", [operand, indices], result, attributes)
-    rewriter.replace_op(op, [gathered])
-    return None
+    return gathered
 
 
-def expand_dynamic_conv(op: Operation, rewriter: Rewriter) -> None:
+def expand_dynamic_conv(op: Operation) -> Value:
     """Rewrite a ``dynamic_conv`` as a ``convolution`` of the dilated and padded operand."""
     operand, kernel, padding = op.operands
     numbers = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
@@ -178,7 +175,7 @@ def expand_dynamic_conv(op: Operation, rewriter: Rewriter) -> None:
         attributes.pop(name, None)
     result = op.results[0].type
     convolved = emit.value("stablehlo.convolution", [padded, kernel], result, attributes)
-    rewriter.replace_op(op, [convolved])
+    return convolved
 
 
 def _by_axis(padding: Value, side: int, spatial: Sequence[int], rank: int) -> Value:

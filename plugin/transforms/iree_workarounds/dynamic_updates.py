@@ -21,16 +21,16 @@ Source: StableHLO specification, ``dynamic_update_slice``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value
+from ...core._mlir import Operation, Value
 from ...emit import linalg
 from ...emit.operation import INDEX
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .index_bounds import as_signed
 from .loop_nests import clamped_start, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
 
-def expand_dynamic_update(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_update(op: Operation) -> Replacement:
     """Rewrite a ``dynamic_update_slice`` of a dynamic shape as an insertion."""
     operand, update, *starts = op.operands
     if is_static(operand, update):
@@ -39,8 +39,7 @@ def expand_dynamic_update(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     clamped = [_clamped(operand, update, axis, start) for axis, start in enumerate(starts)]
     inserted = linalg.put_part(update, operand, clamped)
     result = op.results[0].type
-    rewriter.replace_op(op, [bits_as(linalg.cast(inserted, signless(result)), result)])
-    return None
+    return bits_as(linalg.cast(inserted, signless(result)), result)
 
 
 def _clamped(operand: Value, update: Value, axis: int, start: Value) -> Value:

@@ -31,18 +31,18 @@ from collections.abc import Callable
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...dialects.windows import window_padding, window_steps
 from ...emit import ArrayLike, linalg
 from ...emit.operation import element_of, integers, with_shape
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, Replacement, producer_of
 from .loop_nests import is_static, pad_and_dilate, window_count
 
 _BITCAST = "stablehlo.bitcast_convert"
 
 
-def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_dynamic_window(op: Operation) -> Replacement:
     """Rewrite a ``reduce_window`` of a dynamic shape as loop nests."""
     if is_static(*op.operands, *op.results):
         return NoMatch("has a static shape")
@@ -52,8 +52,7 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     if combine is not None:
         operand, start = op.operands
         combined = _WindowLoops(op, _padded(op, operand, start)).combined(start, combine)
-        rewriter.replace_op(op, [linalg.cast(combined, op.results[0].type)])
-        return None
+        return linalg.cast(combined, op.results[0].type)
     starts = list(op.operands)[count:]
     windows = [
         _WindowLoops(op, _padded(op, operand, start)).elements()
@@ -70,8 +69,7 @@ def expand_dynamic_window(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     )
     op.regions[0].blocks[0].append_to(reduced.regions[0])
     results = zip(reduced.results, op.results, strict=True)
-    rewriter.replace_op(op, [linalg.cast(value, result.type) for value, result in results])
-    return None
+    return [linalg.cast(value, result.type) for value, result in results]
 
 
 def _padded(op: Operation, operand: Value, start: Value) -> Value:

@@ -28,18 +28,18 @@ import itertools
 from collections.abc import Sequence
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import Tensors, stablehlo, stablehlo_reductions
 from ...emit.operation import is_dynamic, tensor_type
 from ...errors import UnsupportedError
 from ...numerics.element_types import I32
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 
 EINSUMS = ("stablehlo.einsum", "stablehlo.unary_einsum")
 
 
-def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_einsum(op: Operation) -> Replacement:
     """Rewrite an ``einsum`` or ``unary_einsum`` with reductions and a ``dot_general``.
 
     Raises:
@@ -62,8 +62,7 @@ def expand_einsum(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     product = stablehlo.transpose(product, [names.index(name) for name in result])
     if product.type != type_:  # a size that is static on one side only
         product = emit.value("tensor.cast", [product], type_)
-    rewriter.replace_op(op, [product])
-    return None
+    return product
 
 
 def _labels_of(op: Operation) -> tuple[list[list[str]], list[str]]:

@@ -27,10 +27,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...errors import Remark
-from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
+from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
 from ..quantization.math.contraction import CONTRACTIONS
 from .batch_norm import expand_batch_norm_grad, expand_batch_norm_training
 from .broadcast_axes import order_broadcast
@@ -128,16 +128,15 @@ class ExpandStablehlo(ModulePass):
         return None if is_changed else UNCHANGED
 
 
-def _add(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def _add(op: Operation) -> Replacement:
     """Rewrite an ``add`` of booleans as a logical or."""
     if element_type(op.results[0].type) != ir.IntegerType.get_signless(1):
         return NoMatch("does not add booleans")
     either = emit.value("stablehlo.or", list(op.operands), op.results[0].type)
-    rewriter.replace_op(op, [either])
-    return None
+    return either
 
 
-def _dimension_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def _dimension_of_bits(op: Operation) -> NoMatch | None:
     """Take the dimension size of the bits of unsigned integers."""
     operand = op.operands[0]
     if not is_unsigned(operand.type):
@@ -146,8 +145,8 @@ def _dimension_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def _select_and_scatter(op: Operation, rewriter: Rewriter) -> None:
-    rewriter.replace_op(op, [expand_select_and_scatter(op, op.operands[1], op.operands[2])])
+def _select_and_scatter(op: Operation) -> Value:
+    return expand_select_and_scatter(op, op.operands[1], op.operands[2])
 
 
 _SHAPES: dict[str, Pattern] = {

@@ -25,11 +25,11 @@ are implementation-defined.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
 from ...emit.operation import with_element
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .loop_nests import with_copied_body
 
 _COMBINES = frozenset(
@@ -41,28 +41,26 @@ _COMBINES = frozenset(
 """Operations of a reduction's body that also exist for f32."""
 
 
-def widen_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_product(op: Operation) -> Replacement:
     """Accumulate a contraction of f16 or bf16 in f32."""
     result = op.results[0].type
     if not _is_half(result):
         return NoMatch("has no result of f16 or bf16")
     product = _product(op, list(op.operands))
-    rewriter.replace_op(op, [stablehlo.convert(product, result.element_type)])
-    return None
+    return stablehlo.convert(product, result.element_type)
 
 
-def widen_bf16_product(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_bf16_product(op: Operation) -> Replacement:
     """Multiply bf16 operands as f32; `widen_product` runs before."""
     if not any(isinstance(element_type(value.type), ir.BF16Type) for value in op.operands):
         return NoMatch("has no operand of bf16")
     if _is_half(op.results[0].type):
         return NoMatch("has accumulators of few bits")
     product = _product(op, [_widened(value) for value in op.operands])
-    rewriter.replace_op(op, [linalg.in_separate_dispatch(product)])
-    return None
+    return linalg.in_separate_dispatch(product)
 
 
-def widen_reduction(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_reduction(op: Operation) -> Replacement:
     """Reduce f16 or bf16 as f32."""
     if not any(_is_half(value.type) for value in op.operands):
         return NoMatch("has no operand of f16 or bf16")
@@ -79,8 +77,7 @@ def widen_reduction(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         stablehlo.convert(value, element_type(old.type))
         for value, old in zip(created.results, op.results, strict=True)
     ]
-    rewriter.replace_op(op, narrow)
-    return None
+    return narrow
 
 
 def _product(op: Operation, operands: list[Value]) -> Value:

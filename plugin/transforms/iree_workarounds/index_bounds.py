@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core._mlir import stablehlo as bindings
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import element_type
@@ -32,11 +32,11 @@ from ...emit import stablehlo
 from ...emit.operation import element_of, is_dynamic
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, Replacement, producer_of
 from .loop_nests import is_static
 
 
-def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def clamp_gather(op: Operation) -> NoMatch | None:
     """Clamp the start indices of a ``gather``, in place."""
     numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     operand, indices = op.operands[0], op.operands[1]
@@ -61,7 +61,7 @@ def clamp_gather(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def order_indices(op: Operation) -> NoMatch | None:
     """Move the index vectors of a batched ``gather`` to the last axis, in place."""
     numbers = bindings.GatherDimensionNumbers(op.attributes["dimension_numbers"])
     vector, indices = int(numbers.index_vector_dim), op.operands[1]
@@ -82,14 +82,13 @@ def order_indices(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def pad_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def pad_scatter(op: Operation) -> Replacement:
     """Rewrite a ``scatter`` with padded inputs."""
     count = len(op.operands) // 2
     operands = list(op.operands)
     inputs, indices, updates = operands[:count], operands[count], operands[count + 1 :]
     if 0 in inputs[0].type.shape or 0 in updates[0].type.shape:
-        rewriter.replace_op(op, inputs)
-        return None
+        return inputs
     if not is_static(*operands):
         return NoMatch("has a dynamic shape")
     numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
@@ -115,11 +114,10 @@ def pad_scatter(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     types = [value.type for value in padded]
     created = emit.like(op, [*padded, moved.value, *updates], types, take_bodies=True)
     ends = [low + size for low, size in zip(margin, shape, strict=True)]
-    rewriter.replace_op(op, [stablehlo.slice_(value, margin, ends) for value in created.results])
-    return None
+    return [stablehlo.slice_(value, margin, ends) for value in created.results]
 
 
-def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_starts(op: Operation) -> Replacement:
     """Widen start indices of ``dynamic_slice`` and ``dynamic_update_slice`` to 32 bits or more.
 
     Without start indices the operation is replaced: a slice of a tensor of rank 0 is that tensor,
@@ -127,8 +125,7 @@ def widen_starts(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     """
     first = 1 if op.name == "stablehlo.dynamic_slice" else 2
     if len(op.operands) == first:
-        rewriter.replace_op(op, [op.operands[first - 1]])
-        return None
+        return op.operands[first - 1]
     changed = False
     for number in range(first, len(op.operands)):
         element = element_type(op.operands[number].type)

@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
-from ..base import NoMatch
+from ...core._mlir import Operation, Value, ir
+from ..base import NoMatch, Replacement
 
 
-def expand_index_switch(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_index_switch(op: Operation) -> Replacement:
     """Rewrite a switch of several cases as a chain of branches."""
     cases = [int(case) for case in op.attributes["cases"]]
     if len(cases) < 2:
@@ -39,8 +39,7 @@ def expand_index_switch(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     default, *bodies = (region.blocks[0] for region in op.regions)
     types = [result.type for result in op.results]
     results = _branch(op.operands[0], list(zip(cases, bodies, strict=True)), default, types)
-    rewriter.replace_op(op, results)
-    return None
+    return results
 
 
 def _branch(

@@ -18,7 +18,7 @@ Source: StableHLO specification, ``pad``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...dialects.windows import window_steps
 from ...emit import linalg
 from ..base import NoMatch, producer_of
@@ -29,7 +29,7 @@ _NARROW = ("i8", "ui8", "i16", "ui16")
 _CONSTANTS = ("stablehlo.constant", "arith.constant", "util.global.load")
 
 
-def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_pad(op: Operation) -> NoMatch | None:
     """Put a barrier after a ``pad`` with interior padding, and compute its operand separately."""
     if not any(op.attributes["interior_padding"]):
         return NoMatch("has no interior padding")
@@ -47,7 +47,7 @@ def separate_pad(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return None
 
 
-def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_dilated(op: Operation) -> NoMatch | None:
     """Compute the operand that a ``convolution`` or ``reduce_window`` dilates separately."""
     is_window = op.name == "stablehlo.reduce_window"
     steps = window_steps(op, "base_dilations" if is_window else "lhs_dilation", 0)
@@ -59,7 +59,7 @@ def separate_dilated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     return NoMatch("dilates an operand that is computed separately")
 
 
-def separate_bytes(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_bytes(op: Operation) -> NoMatch | None:
     """Put a barrier before a ``pad`` of computed narrow integers where it shifts groups of four.
 
     IREE 3.13 on Vulkan stores four at once, and at wrong indices if padded rows of whole groups

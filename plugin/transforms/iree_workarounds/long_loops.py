@@ -28,12 +28,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, is_quantized
 from ...dialects.windows import dot_axes
 from ...emit import linalg, stablehlo, stablehlo_reductions
 from ...emit.operation import integers, is_dynamic, tensor_type
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .cross_thread_reads import reduction_loops
 from .loop_nests import split_axis, with_copied_body
 
@@ -64,7 +64,7 @@ LOOPS = (
 """Operations that `iterations_of` supports."""
 
 
-def split_reduce(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def split_reduce(op: Operation) -> Replacement:
     """Reduce the parts of the longest axis, and then their results."""
     count = len(op.results)
     inputs, starts = list(op.operands)[:count], list(op.operands)[count:]
@@ -80,8 +80,7 @@ def split_reduce(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for value, start in zip(inputs, starts, strict=True)
     ]
     first = _reduce_copy(op, split, starts, [other + (other >= axis) for other in axes])
-    rewriter.replace_op(op, _reduce_copy(op, first, starts, [axis - sum(a < axis for a in axes)]))
-    return None
+    return _reduce_copy(op, first, starts, [axis - sum(a < axis for a in axes)])
 
 
 def _reduce_copy(
@@ -96,7 +95,7 @@ def _reduce_copy(
     return [linalg.with_barrier(result) for result in created.results]
 
 
-def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def split_dot(op: Operation) -> Replacement:
     """Contract the parts of the longest axis as a batch, and add up."""
     if is_quantized(op.operands[1].type):
         return NoMatch("is quantized: legalize-quant-to-math lowers it")
@@ -124,8 +123,7 @@ def split_dot(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     type_ = tensor_type([number, *_sizes(op.results[0])], wide)
     partial = stablehlo.dot_general(operands[0], operands[1], type_, contracting, batching)
     total = stablehlo_reductions.reduce(linalg.with_barrier(partial), [0])
-    rewriter.replace_op(op, [stablehlo.convert(total, element)])
-    return None
+    return stablehlo.convert(total, element)
 
 
 def _sizes(value: Value, without: Sequence[int] = ()) -> list[int | None]:

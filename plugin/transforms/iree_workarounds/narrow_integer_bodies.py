@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import array_of_dense
 from ...dialects.quant import element_type
 from ...emit import stablehlo
 from ...emit.operation import mlir_type, parse_attribute, with_element
 from ...numerics.element_types import I32
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .expand_sign_extension import is_narrow
 
 _IN_RANGE = frozenset(
@@ -37,7 +37,7 @@ _WRAPPED = frozenset(
 _REWRITTEN = ("stablehlo.compare", "stablehlo.constant", "stablehlo.convert")
 
 
-def widen_narrow_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_narrow_body(op: Operation) -> Replacement:
     """Rewrite a ``sort`` or ``scatter`` of narrow integers as one of i32."""
     indices = (len(op.operands) // 2,) if op.name == "stablehlo.scatter" else ()
     values = [v for number, v in enumerate(op.operands) if number not in indices]
@@ -65,8 +65,7 @@ def widen_narrow_body(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         stablehlo.convert(value, element_type(old.type))
         for value, old in zip(created.results, op.results, strict=True)
     ]
-    rewriter.replace_op(op, narrow)
-    return None
+    return narrow
 
 
 def _is_supported(operation: Operation) -> bool:

@@ -24,16 +24,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...emit import linalg, stablehlo
 from .loop_nests import dim_size, elements_nest, index_scalar, is_static
 from .unsigned_integers import bits_as, signless
 
 
-def expand_reverse(op: Operation, rewriter: Rewriter) -> None:
+def expand_reverse(op: Operation) -> Value:
     """Rewrite a ``reverse`` as gathers."""
     axes = [int(axis) for axis in op.attributes["dimensions"]]
-    rewriter.replace_op(op, [reversed_along(op.operands[0], axes)])
+    return reversed_along(op.operands[0], axes)
 
 
 def reversed_along(operand: Value, axes: Sequence[int]) -> Value:

@@ -24,16 +24,16 @@ import math
 from collections.abc import Sequence
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core._mlir import stablehlo as bindings
 from ...emit import stablehlo
 from ...emit.operation import parse_attribute, tensor_type
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 from .index_bounds import as_signed
 from .loop_nests import is_static
 
 
-def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def scatter_rows(op: Operation) -> Replacement:
     """Rewrite a ``scatter`` that IREE refuses as one of rows."""
     numbers = bindings.ScatterDimensionNumbers(op.attributes["scatter_dimension_numbers"])
     count = len(op.operands) // 2
@@ -99,8 +99,7 @@ def scatter_rows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         take_bodies=True,
     )
     back = [order.index(axis) for axis in range(len(shape))]
-    rewriter.replace_op(op, [stablehlo.transpose(value, back) for value in created.results])
-    return None
+    return [stablehlo.transpose(value, back) for value in created.results]
 
 
 def _index_components(indices: Value, vector: int, count: int) -> list[Value]:

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import ArrayLike, stablehlo_reductions
 from ...emit import stablehlo as emit_stablehlo
@@ -37,7 +37,7 @@ from ...emit.scalars import scalar
 from ...emit.subnormals import ceil, floor
 from ...numerics.array_functions import bits_of
 from ...numerics.element_types import ElementType
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 
 ARCTANGENTS = ("math.atan", "math.atan2")
 """Operations of `expand_arctangent`."""
@@ -47,18 +47,17 @@ _F64, _MANTISSA = ElementType.parse("f64"), 52
 """The element type, and the bits of its mantissa."""
 
 
-def expand_special(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_special(op: Operation) -> Replacement:
     """Rewrite an operation of `SPECIAL` for all operands."""
     if not isinstance(element_type(op.results[0].type), ir.FloatType):
         return NoMatch("is not of floats")
     if _ORDINARY in op.attributes:
         return NoMatch("has ordinary operands")
     result = SPECIAL[op.name](*(emit.tensor(value) for value in op.operands))
-    rewriter.replace_op(op, [result.value])
-    return None
+    return result.value
 
 
-def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def expand_arctangent(op: Operation) -> Replacement:
     """Rewrite ``math.atan`` and ``math.atan2`` of f64, of tensors and in bodies of loops."""
     if not isinstance(element_type(op.results[0].type), ir.F64Type):
         return NoMatch("is not of f64")
@@ -66,8 +65,7 @@ def expand_arctangent(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     operands = [(emit.tensor if is_tensor else scalar)(value) for value in op.operands]
     y = operands[0]
     x = operands[1] if len(operands) > 1 else y.form.known(1.0, y.element)
-    rewriter.replace_op(op, [_atan2(y, x).value])
-    return None
+    return _atan2(y, x).value
 
 
 def _ordinary(name: str, *operands: ArrayLike) -> ArrayLike:

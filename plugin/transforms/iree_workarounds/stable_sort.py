@@ -16,15 +16,15 @@ Source: StableHLO specification, ``sort``, ``is_stable``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import stablehlo
 from ...emit.operation import integer, mlir_type, tensor_type
 from ...numerics.element_types import I32
-from ..base import NoMatch
+from ..base import NoMatch, Replacement
 
 
-def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def stabilize_sort(op: Operation) -> Replacement:
     """Rewrite a stable ``sort`` with the positions as an operand."""
     like = op.operands[0].type
     written = int(op.attributes["dimension"].value) if "dimension" in op.attributes else -1
@@ -59,11 +59,10 @@ def stabilize_sort(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         return [(first | (~second & (emit.tensor(here) < emit.tensor(there)))).value]
 
     stablehlo.fill_body(created.regions[0], types, before)
-    rewriter.replace_op(op, list(created.results)[:-1])
-    return None
+    return list(created.results)[:-1]
 
 
-def use_all_results(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def use_all_results(op: Operation) -> NoMatch | None:
     """Use all results of a ``sort``: on Vulkan IREE crashes otherwise, for some lengths."""
     results = list(op.results)
     users = [[(use.owner, use.operand_number) for use in result.uses] for result in results]

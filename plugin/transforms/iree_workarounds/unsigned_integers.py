@@ -14,13 +14,13 @@ from __future__ import annotations
 import functools
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit.operation import with_element
-from ..base import NoMatch, replace_uses
+from ..base import NoMatch, Replacement, replace_uses
 
 
-def reduce_window_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def reduce_window_of_bits(op: Operation) -> Replacement:
     """Rewrite a ``reduce_window`` of unsigned integers as one of their bits."""
     if not any(is_unsigned(value.type) for value in (*op.operands, *op.results)):
         return NoMatch("reduces no unsigned integers")
@@ -38,10 +38,7 @@ def reduce_window_of_bits(op: Operation, rewriter: Rewriter) -> NoMatch | None:
         for number, value in enumerate(list(terminator.operands)):
             terminator.operands[number] = bits_as(value, signless(value.type))
     types = [result.type for result in op.results]
-    rewriter.replace_op(
-        op, [bits_as(value, type_) for value, type_ in zip(created.results, types, strict=True)]
-    )
-    return None
+    return [bits_as(value, type_) for value, type_ in zip(created.results, types, strict=True)]
 
 
 def is_unsigned(type_: ir.Type) -> bool:

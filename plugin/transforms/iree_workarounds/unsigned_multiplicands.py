@@ -29,32 +29,32 @@ Source: StableHLO specification, ``convert`` and ``dot_general``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type
 from ...emit import Tensors, tensor
 from ...emit.operation import element_of, with_element
 from ...numerics.array_functions import convert
 from ...numerics.element_types import BOOL
-from ..base import NoMatch, producer_of
+from ..base import NoMatch, Replacement, producer_of
 from .unsigned_integers import bits_as, is_unsigned, signless
 
 _MOVES = ("stablehlo.reshape", "stablehlo.transpose")
 
 
-def widen_multiplicands(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def widen_multiplicands(op: Operation) -> Replacement:
     """Widen the unsigned operands of a contraction, and rewrite their conversions."""
     conversions = [each for value in op.operands for each in _conversions(value)]
     for each in dict.fromkeys(conversions):
         with ir.InsertionPoint(each), each.location:
             widened = _widened(each.operands[0], each.results[0].type)
-        rewriter.replace_op(each, [widened])
+        each.results[0].replace_all_uses_with(widened)
+        each.erase()
     type_, values = op.results[0].type, [*op.operands, *op.results]
     if any(is_unsigned(value.type) for value in values):
         result = emit.like(
             op, [_signless_multiplicand(each, type_) for each in op.operands], [signless(type_)]
         )
-        rewriter.replace_op(op, [bits_as(result.results[0], type_)])
-        return None
+        return bits_as(result.results[0], type_)
     return None if conversions else NoMatch("has no widened unsigned multiplicands")
 
 

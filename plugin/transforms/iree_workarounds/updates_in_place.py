@@ -27,7 +27,7 @@ An update with a part of the updated tensor is computed first::
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...dialects.dense import CONSTANTS
 from ...dialects.quant import element_type
 from ...emit import linalg, stablehlo
@@ -42,7 +42,7 @@ _ELEMENTWISE_DIALECTS = ("arith.", "chlo.", "linalg.", "math.", "stablehlo.", "t
 _SAME_ELEMENTS = ("stablehlo.broadcast_in_dim", "stablehlo.reshape")
 
 
-def separate_updated(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def separate_updated(op: Operation) -> NoMatch | None:
     """Give an operation of `UPDATES` tensors of its own, and updates that are computed first."""
     updated = list(op.operands)[: len(op.results)]
     changed = False

@@ -11,14 +11,14 @@ Source: StableHLO specification, ``reduce_window``, constraint C15.
 
 from __future__ import annotations
 
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...dialects.windows import window_padding, window_steps
 from ...emit.operation import dense
 from ..base import NoMatch
 from .loop_nests import dilated_size
 
 
-def cut_windows(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def cut_windows(op: Operation) -> NoMatch | None:
     """Cut the elements that no window of a ``reduce_window`` reads, in place."""
     operand, result = op.operands[0].type, op.results[0].type
     if not operand.has_static_shape:

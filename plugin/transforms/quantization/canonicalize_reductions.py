@@ -44,13 +44,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ... import emit
-from ...core._mlir import Operation, Value, ir, rewrite
+from ...core._mlir import Operation, Value, ir
 from ...dialects.quant import element_type, parameters_of
 from ...dialects.reduction_rules import kind_of
 from ...dialects.subquant import REDUCTIONS
 from ...emit import with_element
 from ...errors import Remark, UnsupportedError
-from ..base import ModulePass, NoMatch, Pattern, apply_patterns
+from ..base import ModulePass, NoMatch, Pattern, Replacement, apply_patterns
 from ..iree_workarounds.select_and_scatter import expand_select_and_scatter
 
 
@@ -68,7 +68,7 @@ class CanonicalizeReductions(ModulePass):
         return apply_patterns(module, _PATTERNS)
 
 
-def _canonicalize(op: Operation, rewriter: rewrite.PatternRewriter) -> NoMatch | None:
+def _canonicalize(op: Operation) -> NoMatch | None:
     """Convert operands in place to the types of their block arguments."""
     arguments = _argument_of_operand(op)
     if all(element_type(op.operands[n].type) == element for n, element in arguments.items()):
@@ -90,7 +90,7 @@ def _argument_of_operand(op: Operation) -> dict[int, ir.Type]:
     return dict(zip(numbers, elements, strict=True))
 
 
-def _canonicalize_reduce_of_subquant(op: Operation, rewriter: rewrite.PatternRewriter) -> None:
+def _canonicalize_reduce_of_subquant(op: Operation) -> Value:
     """Build StableHLO's operation in the body's types, and convert its results."""
     elements = list(_argument_of_operand(op).values())
     created = emit.like(
@@ -107,12 +107,10 @@ def _canonicalize_reduce_of_subquant(op: Operation, rewriter: rewrite.PatternRew
         _converted(value, element_type(result.type), op)
         for value, result in zip(created.results, op.results, strict=True)
     ]
-    rewriter.replace_op(op, results)
+    return results
 
 
-def _canonicalize_select_and_scatter(
-    op: Operation, rewriter: rewrite.PatternRewriter
-) -> NoMatch | None:
+def _canonicalize_select_and_scatter(op: Operation) -> Replacement:
     """Convert the init value; if the bodies have different types, separate the two."""
     operand, source, init_value = op.operands
     accumulator = element_type(op.regions[1].blocks[0].arguments[0].type)
@@ -130,8 +128,7 @@ def _canonicalize_select_and_scatter(
         accumulated = expand_select_and_scatter(
             op, _converted(source, accumulator, op), _converted(init_value, accumulator, op)
         )
-    rewriter.replace_op(op, [_converted(accumulated, result, op)])
-    return None
+    return _converted(accumulated, result, op)
 
 
 _PATTERNS: dict[str, Pattern] = {

@@ -36,11 +36,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...dialects.quant import is_quantized
 from ...errors import Remark
 from ...numerics.casts import Division
-from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, apply_patterns, named
+from ..base import UNCHANGED, ModulePass, NoMatch, Pattern, Replacement, apply_patterns, named
 from .math.casts import STABLEHLO_CASTS
 from .math.reduction import REDUCTIONS, legalize_reductions
 from .math.rules import QuantizedOperation, Rule, rules
@@ -75,13 +75,10 @@ class LegalizeQuantToMath(ModulePass):
     def _pattern(self, rule: Rule) -> Pattern:
         """A pattern for operations with quantized operands or results."""
 
-        def pattern(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+        def pattern(op: Operation) -> Replacement:
             if not any(is_quantized(value.type) for value in (*op.operands, *op.results)):
                 return NoMatch("has no quantized value")
             results = rule(QuantizedOperation(op, self.division))
-            if results is None:
-                return NoMatch("keeps its quantized types")
-            rewriter.replace_op(op, results if isinstance(results, list) else [results])
-            return None
+            return NoMatch("keeps its quantized types") if results is None else results
 
         return pattern

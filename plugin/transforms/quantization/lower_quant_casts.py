@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import Rounding
 from ...dialects.quant import expressed_mlir_type, parameters_of, storage_mlir_type, storage_of_any
 from ...dialects.subquant import operands_of
@@ -45,7 +45,7 @@ from ...errors import Remark, UnsupportedError
 from ...numerics.casts import Cast, Division
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
-from ..base import ModulePass, NoMatch, Pattern, apply_patterns, is_in_loop_body
+from ..base import ModulePass, NoMatch, Pattern, Replacement, apply_patterns, is_in_loop_body
 from .casts.block_axes import BlockAxes
 from .casts.block_loops import map_by_block, without_whole_axes
 from .casts.run_time_checks import check_block_count, check_parameter_extents
@@ -100,14 +100,13 @@ class _Lowering:
         self._templates_by_type: dict[tuple[str, ir.Type, ir.Type], Template] = {}
         self._templates_by_structure: dict[tuple[object, ...] | None, Template] = {}
 
-    def cast(self, op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    def cast(self, op: Operation) -> Replacement:
         """Lower a qcast or dcast."""
         source, target = op.operands[0], op.results[0].type
         types = (op.name, source.type, target)
         template = self._templates_by_type.get(types)
         if template is not None:
-            rewriter.replace_op(op, [template.copy(source).result])
-            return None
+            return template.copy(source).result
         quantizes = op.name.endswith(".qcast")
         parameters = parameters_of(target if quantizes else source.type, op)
         if parameters is None:
@@ -116,11 +115,9 @@ class _Lowering:
         formula = self._formula(parameters.storage, parameters.expressed)
         cast = _TypedCast(op, parameters, _Formula(formula, quantizes))
         if not (isinstance(target, ir.ShapedType) and target.has_rank and target.has_static_shape):
-            rewriter.replace_op(op, [cast.lowered()])
-            return None
+            return cast.lowered()
         template = self._templates_by_type[types] = self._template(cast, source, target)
-        rewriter.replace_op(op, [template.result])
-        return None
+        return template.result
 
     def _template(self, cast: _TypedCast, source: Value, target: ir.Type) -> Template:
         """Lower a cast of static shape, by a copy of one that differs in constants if possible."""
@@ -141,7 +138,7 @@ class _Lowering:
             self._formulas[storage, expressed] = formula
         return self._formulas[storage, expressed]
 
-    def cast_with_operands(self, op: Operation, rewriter: Rewriter) -> NoMatch | None:
+    def cast_with_operands(self, op: Operation) -> Replacement:
         """Lower a quantize or dequantize with scales as operands."""
         described = storage_of_any(op.attributes["quantized_type"].value, op)
         if described is None:
@@ -165,8 +162,7 @@ class _Lowering:
             return formula(value, **dict(zip(names, elements, strict=True)))
 
         result = map_by_block(source, axes, tensors, formula.result, body)
-        rewriter.replace_op(op, [linalg.cast(result, result_type)])
-        return None
+        return linalg.cast(result, result_type)
 
 
 @dataclass(frozen=True)

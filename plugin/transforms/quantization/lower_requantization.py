@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...core.option_fields import FixedPointRounding, RequantizationForm
 from ...dialects.integer_steps import read_requantize
 from ...dialects.subquant import REQUANTIZE
@@ -36,7 +36,7 @@ from ...emit import Tensors
 from ...emit.casts import saturate
 from ...errors import Remark
 from ...numerics.requantization import Requantization, requantize
-from ..base import ModulePass, NoMatch, apply_patterns
+from ..base import ModulePass, Replacement, apply_patterns
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,11 @@ class LowerRequantization(ModulePass):
         """Lower in `module`, which `verify-quantization` has accepted."""
         how = Requantization(self.requantization, self.fixed_point_rounding)
 
-        def lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+        def lower(op: Operation) -> Replacement:
             step = read_requantize(op)
             form = Tensors(step.terms[0].value)
             terms = [replace(term, value=form.emitted(term.value)) for term in step.terms]
             rounded = requantize(terms, step.zero_points, step.storage, how)
-            rewriter.replace_op(op, [saturate(rounded.value, step.storage, rounded.bound)])
-            return None
+            return saturate(rounded.value, step.storage, rounded.bound)
 
         return apply_patterns(module, dict.fromkeys(REQUANTIZE, lower))

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...core._mlir import Operation, Rewriter, ir
+from ...core._mlir import Operation, ir
 from ...emit import tensor
 from ...emit.operation import element_of
 from ...errors import Remark
 from ...numerics.array_functions import convert
-from ..base import ModulePass, NoMatch, apply_patterns
+from ..base import ModulePass, Replacement, apply_patterns
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,9 @@ class LowerSaturation(ModulePass):
         return apply_patterns(module, {"subquant.saturate": _lower})
 
 
-def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def _lower(op: Operation) -> Replacement:
     (value,) = op.operands
     low, high = (int(bound) for bound in op.attributes["range"])
     clamped = np.maximum(np.minimum(tensor(value), high), low)
     result = convert(clamped, element_of(op.results[0].type))
-    rewriter.replace_op(op, [result.value])
-    return None
+    return result.value

@@ -31,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ...core._mlir import Operation, Rewriter, Value, ir
+from ...core._mlir import Operation, Value, ir
 from ...core.option_fields import FixedPointRounding
 from ...dialects.dense import constant_array
 from ...emit import ArrayLike, Scalars, linalg
@@ -40,7 +40,7 @@ from ...errors import Remark, UnsupportedError, VerificationError
 from ...numerics.element_types import I32, ElementType
 from ...numerics.fixed_point import MAX_SHIFT, rescale, saturate
 from ...numerics.parameters import StorageType
-from ..base import ModulePass, NoMatch, apply_patterns
+from ..base import ModulePass, Replacement, apply_patterns
 
 _CONSTANTS = ("tosa.const", "arith.constant")
 _FLAGS = ("scale32", "per_channel", "input_unsigned", "output_unsigned")
@@ -60,7 +60,7 @@ class LowerTosaRescale(ModulePass):
         return apply_patterns(module, {"tosa.rescale": _lower})
 
 
-def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
+def _lower(op: Operation) -> Replacement:
     source, multiplier, shift, input_zp, output_zp = op.operands
     result_type = op.results[0].type
     for type_ in (source.type, result_type):
@@ -100,8 +100,7 @@ def _lower(op: Operation, rewriter: Rewriter) -> NoMatch | None:
     output = linalg.empty(sizes, result_type.element_type)
     maps = [*loop.maps, loop.maps[0]]
     result = linalg.generic(loop.inputs, output, maps, body)
-    rewriter.replace_op(op, [linalg.cast(result, result_type)])
-    return None
+    return linalg.cast(result, result_type)
 
 
 def _check_range(op: Operation, vector: Value, greatest: int, what: str) -> None:

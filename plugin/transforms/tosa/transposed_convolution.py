@@ -21,13 +21,13 @@ Source: TOSA specification, ``TRANSPOSE_CONV2D``.
 from __future__ import annotations
 
 from ... import emit
-from ...core._mlir import Operation, Rewriter
+from ...core._mlir import Operation, Value
 from ...emit import linalg, tosa
 from ...emit.operation import integers, is_dynamic, with_shape
 from ...errors import UnsupportedError
 
 
-def lower_transpose_conv2d(op: Operation, rewriter: Rewriter) -> None:
+def lower_transpose_conv2d(op: Operation) -> Value:
     """Rewrite a transposed convolution as a convolution, in operations of TOSA.
 
     Raises:
@@ -97,4 +97,4 @@ def lower_transpose_conv2d(op: Operation, rewriter: Rewriter) -> None:
         for size, step, length, ends in zip(sizes, strides, kernel, pads, strict=True)
     ]
     cut = tosa.slice_(whole, [0, *first, 0], [batch, *ends, outputs])
-    rewriter.replace_op(op, [linalg.cast(cut, result)])
+    return linalg.cast(cut, result)
