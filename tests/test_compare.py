@@ -6,6 +6,7 @@ import io
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -56,10 +57,9 @@ def test_the_ratio_of_signal_to_noise_is_that_of_the_reals() -> None:
         if bias is not None:
             assert bias.quantization is not None
             expected = expected + bias.data * bias.quantization.scales.astype(float)
-        low, high = {0: (-np.inf, np.inf), 1: (0, np.inf), 2: (-1, 1), 3: (0, 6)}[
-            graph.operators[0].options.fused_activation_function  # type: ignore[attr-defined]
-        ]
-        expected = np.clip(expected, low, high)
+        activation = graph.operators[0].options.fused_activation_function  # type: ignore[attr-defined]
+        ends = ((-np.inf, np.inf), (0, np.inf), (-1, 1), (0, 6))[activation]
+        expected = np.clip(expected, *ends)
         expressed = (theirs.tensor(y.index).astype(float) - y.quantization.zero_point) * scale
         signal += (expected**2).sum()
         noise += ((expressed - expected) ** 2).sum()
@@ -90,9 +90,8 @@ def test_values_that_are_no_numbers(
     for is_expressed in (False, True):
         statistics = ErrorStatistics(ComparedTensor("k", 0, "ABS", "t", "FLOAT32"))
         left, right = (np.array(each, np.float32) for each in (ours, theirs))
-        statistics.add(
-            left, right.astype(np.float64) if is_expressed else right, is_expressed=is_expressed
-        )
+        right = right.astype(np.float64) if is_expressed else right
+        statistics.add(left, right, is_expressed=is_expressed)
         layer = statistics.layer()
         assert (layer.equal, layer.difference, layer.sqnr) == (equal, difference, sqnr)
         assert json.dumps(to_json([layer]), allow_nan=False)
@@ -108,12 +107,16 @@ def test_great_integers_are_not_rounded() -> None:
     assert statistics.layer().equal == 1
 
 
+def required_onnx() -> Any:
+    """Return the package `onnx`; skip the test without it or without ONNX Runtime."""
+    pytest.importorskip("onnxruntime")
+    return pytest.importorskip("onnx")
+
+
 def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> None:
     """Integers equal; the float product is in another order."""
-    pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
-    from onnx import helper, numpy_helper
-
+    onnx = required_onnx()
+    helper = onnx.helper
     rng = np.random.default_rng(0)
     constants = {
         "s": np.float32(0.02), "z": np.uint8(120), "ws": np.float32(0.01), "wz": np.int8(0),
@@ -130,13 +133,12 @@ def test_onnx_beside_onnx_runtime(in_temporary_folder: Path, cpu: Device) -> Non
         nodes, "g",
         [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 16])],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 4])],
-        [numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
+        [onnx.numpy_helper.from_array(np.asarray(v), n) for n, v in constants.items()],
     )  # fmt: skip
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    Path("m.onnx").write_bytes(model.SerializeToString())
-    layers = compare_layers(
-        read_compared_model(Path("m.onnx").read_bytes(), "m.onnx"), 3, device=cpu
-    )
+    data = model.SerializeToString()
+    Path("m.onnx").write_bytes(data)
+    layers = compare_layers(read_compared_model(data, "m.onnx"), 3, device=cpu)
     assert [layer.tensor for layer in layers] == ["q", "p", "y"]
     assert all(layer.equal == layer.elements > 0 for layer in layers)
     result = CliRunner().invoke(main, ["compare", "m.onnx", "--against", "float"])
@@ -189,10 +191,8 @@ def test_wrong_calls(
 
 def test_a_model_all_of_whose_tensors_are_returned(cpu: Device) -> None:
     """IREE refuses a dispatch with several of them as results, and is asked without fusion."""
-    pytest.importorskip("onnxruntime")
-    onnx = pytest.importorskip("onnx")
-    from onnx import helper, numpy_helper
-
+    onnx = required_onnx()
+    helper = onnx.helper
     shape = [128, 384]
     nodes = [
         helper.make_node("Add", ["x", "b"], ["a"]),
@@ -204,8 +204,8 @@ def test_a_model_all_of_whose_tensors_are_returned(cpu: Device) -> None:
     ]
     x, y = (helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
     constants = [
-        numpy_helper.from_array(np.ones(384, np.float32), "b"),
-        numpy_helper.from_array(np.array([1]), "axes"),
+        onnx.numpy_helper.from_array(np.ones(384, np.float32), "b"),
+        onnx.numpy_helper.from_array(np.array([1]), "axes"),
     ]
     graph = helper.make_graph(nodes, "g", [x], [y], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -244,14 +244,6 @@ def transposed(x: Any, weight: tuple[Any, ...]) -> Any:
     return x @ dequantized(*weight).T
 
 
-def of_powers(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
-    return (rng.integers(-127, 128, shape).astype(np.int8),)
-
-
-def divided(x: Any, weight: tuple[Any, ...]) -> Any:
-    return x @ (weight[0].astype(np.float32) / 1024)
-
-
 def of_two_scales(shape: tuple[int, int], rng: np.random.Generator) -> tuple[Any, ...]:
     q, scales = in_blocks(shape, rng)
     channels = rng.uniform(1, 2, shape[1])
@@ -391,7 +383,10 @@ SCHEMES = {
     "int8 by int8": Scheme(
         per_channel, integers, "stablehlo.dot_general", bounds=(2e-2, 2e-2)
     ),
-    "int8 by a power of two": Scheme(of_powers, divided),
+    "int8 by a power of two": Scheme(
+        lambda shape, rng: (rng.integers(-127, 128, shape).astype(np.int8),),
+        lambda x, weight: x @ (weight[0].astype(np.float32) / 1024),
+    ),
     "int4 in blocks, by scales of channels": Scheme(of_two_scales, scaled_twice, is_packed=True),
     "int8 rounded to bf16": Scheme(of_bf16, rounded_to_bf16, bounds=(1e-6, 2e-2)),
     "int8 in bf16, scaled after": Scheme(of_bf16, bf16_scaled_after, bounds=(1e-6, 2e-2)),
@@ -411,10 +406,7 @@ def normalized(x: Any) -> Any:
     return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
 
 
-Layers = dict[str, Callable[[Any, Any], Any]]
-
-
-def block_of(layers: Layers) -> Callable[[Any, dict[str, Any]], Any]:
+def block_of(layers: dict[str, Callable[[Any, Any], Any]]) -> Callable[[Any, dict[str, Any]], Any]:
     """A transformer block: attention with a causal mask, and a gated layer; both residual."""
 
     def block(x: Any, weights: dict[str, Any]) -> Any:
@@ -606,6 +598,7 @@ def singles() -> dict[str, tuple[Callable[..., Any], tuple[Any, ...], tuple[int,
 
 SINGLES = ("embedding", "embedding in blocks", "embedding of channels", "experts",
            "chosen experts", "left operand")  # fmt: skip
+"""The keys of `singles`, which imports JAX."""
 
 
 @functools.cache

@@ -200,8 +200,7 @@ def assigned(path: str, value: object) -> Callable[[Graph], None]:
 
 
 def _extra_input(graph: Graph) -> None:
-    data = np.ones(3, np.int8)
-    more = graph.tensor((3,), "int8", Quantized(0.5), data)
+    more = graph.tensor((3,), "int8", Quantized(0.5), np.ones(3, np.int8))
     graph._operators[0].inputs.append(more)
 
 
@@ -374,8 +373,7 @@ def test_zero_points_of_recurrent_weights_are_refused(index: int) -> None:
 
 
 def _variants(graph: Graph) -> None:
-    s = schema()
-    graph._tensors[0].variantTensors = [s.VariantSubTypeT()]
+    graph._tensors[0].variantTensors = [schema().VariantSubTypeT()]
 
 
 def _details(graph: Graph) -> None:
@@ -392,10 +390,9 @@ def _variable(graph: Graph) -> None:
 
 
 def _constant(graph: Graph) -> None:
-    buffer = schema().BufferT()
-    buffer.data = np.zeros(6, np.uint8)
     graph._tensors[0].buffer = len(graph._buffers)
-    graph._buffers.append(buffer)
+    graph._buffers.append(schema().BufferT())
+    graph._buffers[-1].data = np.zeros(6, np.uint8)
 
 
 def _two_offsets(graph: Graph) -> None:

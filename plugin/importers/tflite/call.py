@@ -177,8 +177,8 @@ class Call(BaseCall[Operand]):
 
     def unsupported_type(self, operand: Operand) -> SubquantError:
         """Return the error of an operand whose type the importer does not support."""
-        return self.error(f"does not support operands of type {operand.tensor.type}",
-                          UnsupportedError)  # fmt: skip
+        message = f"does not support operands of type {operand.tensor.type}"
+        return self.error(message, UnsupportedError)
 
     def require_float(self, operand: Operand) -> None:
         """Refuse an operand without float elements."""
@@ -230,14 +230,11 @@ class Call(BaseCall[Operand]):
 
     def range(self, tensor: Tensor) -> tuple[int, int]:
         """Return the range of an output's storage values after its fused activation."""
-        info = np.iinfo(self.dtype(tensor))
-        quantization = self.per_tensor(tensor)
+        info, y = np.iinfo(self.dtype(tensor)), self.per_tensor(tensor)
         if self.activation not in ("NONE", "RELU", "RELU6", "RELU_N1_TO_1"):
             raise self.unsupported_activation()
-        return activation_range(
-            self.activation, quantization.scale, quantization.zero_point, int(info.min),
-            int(info.max),
-        )  # fmt: skip
+        ends = int(info.min), int(info.max)
+        return activation_range(self.activation, y.scale, y.zero_point, *ends)
 
     def activated(self, value: AnyArray) -> AnyArray:
         """Apply the fused activation function to floats, or to integers without a scale."""

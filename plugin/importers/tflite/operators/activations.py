@@ -87,10 +87,8 @@ def relu(call: Call) -> AnyArray:
         return result if high is None else np.minimum(result, np.float32(high))
     x, y = call.per_tensor(operand.tensor), call.per_tensor(call.output)
     total = rescale(call.centered(operand), np.float64(x.scale / y.scale))
-    info = np.iinfo(call.dtype(call.output))
-    bounds = activation_range(
-        call.operator.name, y.scale, y.zero_point, int(info.min), int(info.max)
-    )
+    info, name = np.iinfo(call.dtype(call.output)), call.operator.name
+    bounds = activation_range(name, y.scale, y.zero_point, int(info.min), int(info.max))
     return saturating_cast(total + y.zero_point, *bounds, info.dtype)
 
 

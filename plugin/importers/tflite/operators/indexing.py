@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +41,8 @@ def gather(call: Call) -> AnyArray:
     # The batch and the axis become one axis, and indices count from the start of their batch.
     count, size = math.prod(batch_shape), shape[axis]
     between, after = shape[batch:axis], shape[axis + 1 :]
-    flat = operand.value.transpose(
-        *range(batch), axis, *range(batch, axis), *range(axis + 1, rank)
-    ).reshape((count * size, *between, *after))
+    order = (*range(batch), axis, *range(batch, axis), *range(axis + 1, rank))
+    flat = operand.value.transpose(*order).reshape((count * size, *between, *after))
     index_shape = indices.shape[batch:]
     starts = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * len(index_shape))) * size
     result = take(flat, index.reshape((count, *index_shape)) + starts, 0)
@@ -64,9 +64,8 @@ def gather_nd(call: Call) -> AnyArray:
     if depth > len(shape):
         raise call.error(f"has indices of {depth} numbers in {len(shape)} dimensions")
     strides = [math.prod(shape[n + 1 : depth]) for n in range(depth)]
-    linear = (convert(indices.value, I32) * np.array(strides, np.int32)).sum(
-        axis=-1, dtype=np.int32
-    )
+    products = convert(indices.value, I32) * np.array(strides, np.int32)
+    linear = products.sum(axis=-1, dtype=np.int32)
     rows = operand.value.reshape((math.prod(shape[:depth]), *shape[depth:]))
     return take(rows, linear, 0)
 
@@ -114,12 +113,9 @@ _IDENTITIES = {"add": 0.0, "multiply": 1.0, "maximum": -np.inf, "minimum": np.in
 
 def _identity(function: str, kind: DType) -> float | int:
     """Return the identity element of a function; infinities become the limit of the type."""
-    identity = _IDENTITIES[function]
-    if kind.kind == "f":
-        finite = np.finfo(kind)
-        return float(np.clip(identity, finite.min, finite.max))
-    info = np.iinfo(kind)
-    return int(max(info.min, min(info.max, identity)))
+    info: Any = np.finfo(kind) if kind.kind == "f" else np.iinfo(kind)
+    bounded = max(info.min, min(info.max, _IDENTITIES[function]))
+    return float(bounded) if kind.kind == "f" else int(bounded)
 
 
 def _combine_rows(

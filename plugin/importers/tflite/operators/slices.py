@@ -144,9 +144,8 @@ def dynamic_update_slice(call: Call) -> AnyArray:
         raise call.error(
             f"has starts of shape {list(starts.shape)}, expected [{len(operand.shape)}]"
         )
-    max_starts = np.array(
-        [n - m for n, m in zip(operand.shape, update.shape, strict=True)], starts.value.dtype
-    )
+    sizes = [n - m for n, m in zip(operand.shape, update.shape, strict=True)]
+    max_starts = np.array(sizes, starts.value.dtype)
     clamped = np.minimum(np.maximum(starts.value, 0), max_starts)
     return put_slice(operand.value, update.value, convert(clamped, I32))
 

@@ -22,7 +22,7 @@ from ....errors import InputError, Place, SubquantError, UnsupportedError, quote
 from ...flatbuffer import Reader, Table, tracked
 from . import schema
 from .operator_options import OPTIONS_2, expected_options
-from .tensors import ELEMENTS, Quantization, Tensor, TensorReader
+from .tensors import ELEMENTS, Quantization, Tensor, read_tensor
 
 __all__ = [
     "ELEMENTS",
@@ -148,7 +148,7 @@ class _ModelReader:
         self.reader = reader
         self.record = ReadRecord(Place(reader.file), "the model")
         self.table = tracked(reader.root(schema.ModelTable), self.record, _MODEL)
-        self.tensor_reader = TensorReader(reader, self.table.buffers)
+        self.buffers = self.table.buffers
 
     def wrong(self, what: str, error: type[SubquantError] = InputError) -> SubquantError:
         return error(what, Place(self.reader.file))
@@ -209,7 +209,7 @@ class _ModelReader:
         record = ReadRecord(Place(self.reader.file), what)
         table = tracked(table, record, (_DEBUG,))
         tensors = [
-            self.tensor_reader.tensor(number, entry, table.tensors)
+            read_tensor(self.reader, self.buffers, number, entry, table.tensors)
             for number, entry in enumerate(table.tensors)
         ]
         self.complete_empty_constants(table, tensors)

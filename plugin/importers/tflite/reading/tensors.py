@@ -125,23 +125,19 @@ class Tensor:
         return f"tensor {quoted(self.name)}"
 
 
-class TensorReader:
-    """Reads the tensors of a model."""
+Buffers = tuple[schema.BufferTable, ...]
+Tables = tuple[schema.TensorTable, ...]
 
-    def __init__(self, reader: Reader, buffers: tuple[schema.BufferTable, ...]) -> None:
-        self.reader, self.buffers = reader, buffers
 
-    def tensor(
-        self, index: int, table: schema.TensorTable, tables: tuple[schema.TensorTable, ...]
-    ) -> Tensor:
-        """Read a tensor.
+def read_tensor(
+    reader: Reader, buffers: Buffers, index: int, table: schema.TensorTable, tables: Tables
+) -> Tensor:
+    """Read a tensor of a subgraph, all of whose tensors are `tables`: some hold scales of others.
 
-        `tables` are all tensors of the subgraph; some hold the scales of others.
-
-        Raises:
-            InputError, UnsupportedError: with the number and name of the tensor.
-        """
-        return _TensorEntry(self, index, table, tables).read()
+    Raises:
+        InputError, UnsupportedError: with the number and name of the tensor.
+    """
+    return _TensorEntry(reader, buffers, index, table, tables).read()
 
 
 class _TensorEntry:
@@ -149,14 +145,15 @@ class _TensorEntry:
 
     def __init__(
         self,
-        tensors: TensorReader,
+        reader: Reader,
+        buffers: Buffers,
         index: int,
         table: schema.TensorTable,
-        tables: tuple[schema.TensorTable, ...],
+        tables: Tables,
     ) -> None:
-        self.tensors, self.index, self.tables = tensors, index, tables
+        self.reader, self.buffers, self.index, self.tables = reader, buffers, index, tables
         self.name = f"tensor {index} {quoted(table.name)}"
-        self.location = Place(tensors.reader.file)
+        self.location = Place(reader.file)
         self.record = ReadRecord(self.location, self.name)
         self.table = tracked(table, self.record, _IRRELEVANT)
         if not 0 <= table.type < len(schema.TENSOR_TYPES):
@@ -223,7 +220,7 @@ class _TensorEntry:
 
     def bytes_of(self, number: int) -> Array:
         """Return the bytes of a buffer: in the flatbuffer, or after it."""
-        buffers, file = self.tensors.buffers, self.tensors.reader.data
+        buffers, file = self.buffers, self.reader.data
         if not number:
             return np.zeros(0, np.uint8)
         if number >= len(buffers):
@@ -305,7 +302,7 @@ class _TensorEntry:
             table = self.tables[number]
             if math.prod(map(int, table.shape)) == math.prod(grid):
                 table = replace(table, shape=np.array(grid, np.int32), shape_signature=_NO_SHAPE)
-            plane = self.tensors.tensor(number, table, ())
+            plane = read_tensor(self.reader, self.buffers, number, table, ())
             if plane.buffer is None or plane.shape != grid or plane.quantization is not None:
                 raise self.error(
                     f"needs {kind} of shape {list(grid)} as constant plain numbers, got "
