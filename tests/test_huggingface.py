@@ -298,6 +298,13 @@ def _layer(
     return arrays, q, z, reals
 
 
+def _packed_tensor(folder: Path, arrays: dict[str, Array], config: Any) -> PackedInt4Tensor:
+    """The weight of a checkpoint with a ``quantization_config``."""
+    tensor = _read(_checkpoint(folder, arrays, {"quantization_config": config}))["l.weight"]
+    assert isinstance(tensor, PackedInt4Tensor)
+    return tensor
+
+
 def _check(tensor: InferenceTensor, q: Array, z: Array, reals: Array, block: list[int]) -> None:
     assert isinstance(tensor, PackedInt4Tensor)
     planar = tensor.to_planar()
@@ -359,10 +366,7 @@ def test_packed_weights_are_the_reals(
 def test_scales_of_any_type(tmp_path: Path, form: str, dtype: Any) -> None:
     method, config, minus = _FORMS[form]
     arrays, q, z, _ = _layer(method, np.random.default_rng(5), 32, 8, 32, minus, dtype=dtype)
-    tensors = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
-    tensor = tensors["l.weight"]
-    assert isinstance(tensor, PackedInt4Tensor)
-    layout = tensor.unpack()
+    layout = _packed_tensor(tmp_path, arrays, config).unpack()
     assert layout.planes["d"].dtype == dtype
     scale = arrays["l.scales"].astype(np.float32)
     expected = (q - z).astype(np.float32) * scale  # one rounding, to float32
@@ -385,10 +389,8 @@ def test_every_pattern_of_bits(tmp_path: Path, method: str) -> None:
             qzeros = signed[:128].reshape(128, 1)
         arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": np.ones((128, 8), "f4")}
         config = {"gptq": {**_GPTQ, "checkpoint_format": "gptq_v2"}, "awq": _AWQ}[method]
-        config = {"quantization_config": {**config, "group_size": 8}}
-        tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
-        assert isinstance(tensor, PackedInt4Tensor)
-        planes, stored = tensor.unpack().planes, tensor.unpack().stored()
+        layout = _packed_tensor(tmp_path, arrays, {**config, "group_size": 8}).unpack()
+        planes, stored = layout.planes, layout.stored()
         order = _INTERLEAVED if method == "awq" else list(range(8))
         for number, word in enumerate(words[:128] if zeros_vary else words):
             for i in range(8):
@@ -412,14 +414,12 @@ def test_zero_points_less_one_are_read_with_their_carries(tmp_path: Path) -> Non
         "l.qzeros": qzeros,
         "l.scales": np.ones((512, 8), np.float16),
     }
-    config = {"quantization_config": {**_GPTQ, "group_size": 8}}
-    tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
-    assert isinstance(tensor, PackedInt4Tensor)
+    config = {**_GPTQ, "group_size": 8}
+    tensor = _packed_tensor(tmp_path, arrays, config)
     np.testing.assert_array_equal(tensor.unpack().planes["z"], z.T)
     # Symmetric files, of 8 everywhere, have the word 0x77777777.
     arrays["l.qzeros"] = np.full((512, 1), 0x77777777, np.int32)
-    tensor = _read(_checkpoint(tmp_path, arrays, config))["l.weight"]
-    assert isinstance(tensor, PackedInt4Tensor)
+    tensor = _packed_tensor(tmp_path, arrays, config)
     assert (tensor.unpack().planes["z"] == 8).all()
 
 
@@ -634,7 +634,7 @@ def test_a_key_of_the_quantization_that_is_not_known_is_named(
     if method == "awq" and not {"format", "sym", "desc_act"}.isdisjoint(change):
         pytest.skip("a key of GPTQ")
     with pytest.raises(SubquantError, match=message.replace("(", r"\(")) as caught:
-        _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
+        _packed_tensor(tmp_path, arrays, config)
     assert str(caught.value).startswith(f"{tmp_path / 'config.json'}: error: ")
 
 
@@ -650,14 +650,12 @@ def test_keys_that_tools_write_are_accepted(tmp_path: Path) -> None:
         "exllama_config": {"version": 1}, "tokenizer": None, "batch_size": 1,
         "autoround_version": "0.5", "iters": 200, "data_type": "int", "act_bits": 16,
     }  # fmt: skip
-    result = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
-    _check(result["l.weight"], q, z, reals, [1, 32])
+    _check(_packed_tensor(tmp_path, arrays, config), q, z, reals, [1, 32])
     arrays, q, z, reals = _layer("awq", np.random.default_rng(9), 64, 8, 32)
     config = {**_AWQ, "modules_to_not_convert": None, "do_fuse": False, "backend": "autoawq",
               "exllama_config": None, "fuse_max_seq_len": None,
               "modules_to_fuse": None}  # fmt: skip
-    result = _read(_checkpoint(tmp_path, arrays, {"quantization_config": config}))
-    _check(result["l.weight"], q, z, reals, [1, 32])
+    _check(_packed_tensor(tmp_path, arrays, config), q, z, reals, [1, 32])
 
 
 def test_configurations_in_several_places(tmp_path: Path) -> None:
@@ -737,13 +735,11 @@ def test_zero_points_that_contradict_a_symmetric_quantization(
     qweight, qzeros = _packed("gptq", q, np.full((2, 16), stored), 0)
     arrays = {"l.qweight": qweight, "l.qzeros": qzeros, "l.scales": scales}
     config = {**_GPTQ, "sym": True, "checkpoint_format": form}
-    _checkpoint(tmp_path, arrays, {"quantization_config": config})
     if message is not None:
         with pytest.raises(InputError, match=f"error: layer 'l' has a {message}"):
-            _read(tmp_path)
+            _packed_tensor(tmp_path, arrays, config)
         return
-    tensor = _read(tmp_path)["l.weight"]
-    assert isinstance(tensor, PackedInt4Tensor)
+    tensor = _packed_tensor(tmp_path, arrays, config)
     expected = (q - 8).T * np.repeat(scales.T.astype(np.float64), 32, axis=1)
     np.testing.assert_array_equal(tensor.unpack().dequant(), expected.astype(np.float32))
 

@@ -55,11 +55,6 @@ def _check_reduce(op: Operation) -> None:
     _check_results(op, left)
 
 
-def _check_reduce_window(op: Operation) -> None:
-    shape = _check_inputs(op)
-    _check_results(op, _window_counts(op, shape))
-
-
 def _check_select_and_scatter(op: Operation) -> None:
     operand, source, init = (value.type for value in op.operands)
     shape = _extents(operand, "operand", op)
@@ -81,7 +76,7 @@ def _check_select_and_scatter(op: Operation) -> None:
 
 _CHECKS: dict[str, Callable[[Operation], None]] = {
     "stablehlo.reduce": _check_reduce,
-    "stablehlo.reduce_window": _check_reduce_window,
+    "stablehlo.reduce_window": lambda op: _check_results(op, _window_counts(op, _check_inputs(op))),
     "stablehlo.select_and_scatter": _check_select_and_scatter,
 }
 REDUCTION_CHECKS = {name: _CHECKS[like] for name, like in REDUCTIONS.items()}

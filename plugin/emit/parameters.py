@@ -172,7 +172,11 @@ class ModuleGlobals:
             label: legible summary of the layout.
             layout: all else that the elements depend on: numbers, strings, sequences, dataclasses.
         """
-        if all(all_producers(value, _is_no_load) for value in sources):
+
+        def is_no_load(value: Value) -> bool | None:
+            return False if value.owner.operation.name == LOAD else None
+
+        if all(all_producers(value, is_no_load) for value in sources):
             return None
         names: list[str] = []
         digests: dict[int, str] = {}
@@ -212,10 +216,6 @@ class ModuleGlobals:
             op = self._symbols[name].operation
             self._globals[name] = "is_mutable" not in op.attributes, parameter_of(op)
         return self._globals[name]
-
-
-def _is_no_load(value: Value) -> bool | None:
-    return False if value.owner.operation.name == LOAD else None
 
 
 def _plain(layout: object) -> object:

@@ -141,24 +141,20 @@ EVALUATED: dict[str, Callable[..., ArrayLike]] = {
 # -- data movement ---------------------------------------------------------------------------------
 
 
-def _reshape(op: Operation, array: Array) -> Array:
-    return array.reshape([int(size) for size in op.results[0].type.shape])
-
-
 def _slice(op: Operation, array: Array) -> Array:
     bounds = (op.attributes[name] for name in ("start_indices", "limit_indices", "strides"))
     return array[tuple(slice(*map(int, axis)) for axis in zip(*bounds, strict=True))]
 
 
-def _transpose(op: Operation, array: Array) -> Array:
-    return array.transpose([int(axis) for axis in op.attributes["permutation"]])
-
-
 MOVEMENT: dict[str, Callable[[Operation, Array], Array]] = {
     "stablehlo.optimization_barrier": lambda op, array: array,
-    "stablehlo.reshape": _reshape,
+    "stablehlo.reshape": lambda op, array: array.reshape(
+        [int(size) for size in op.results[0].type.shape]
+    ),
     "stablehlo.slice": _slice,
-    "stablehlo.transpose": _transpose,
+    "stablehlo.transpose": lambda op, array: array.transpose(
+        [int(axis) for axis in op.attributes["permutation"]]
+    ),
     "util.optimization_barrier": lambda op, array: array,
 }
 """Functions of an operation and a NumPy array that move elements, or leave them."""

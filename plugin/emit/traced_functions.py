@@ -20,7 +20,6 @@ from .operation import create, integers, like, mlir_type, tensor_type
 from .traced_arrays import (
     FUNCTIONS,
     ArrayForm,
-    Axis,
     TracedArray,
     checked_axis,
     result_dtype,
@@ -63,10 +62,6 @@ def _take(table: AnyArray, indices: AnyArray, axis: int | None = None) -> Traced
     positions = traced_array(indices, np.dtype(np.int32))
     checked = checked_axis(axis or 0, source.ndim)
     return source._with(stablehlo.take(source.value, positions.value, checked))
-
-
-def _flip(array: TracedArray, axis: Axis = None) -> TracedArray:
-    return array._with(stablehlo.reverse(array.value, array._axes(axis)))
 
 
 def _put_slice(
@@ -410,7 +405,9 @@ FUNCTIONS.update(
         packed_integers.unpack_planes: _unpack_planes,
         np.broadcast_to: lambda array, shape: array.broadcast_to(shape),
         np.concatenate: _concatenate,
-        np.flip: _flip,
+        np.flip: lambda array, axis=None: array._with(
+            stablehlo.reverse(array.value, array._axes(axis))
+        ),
         np.pad: _pad,
         np.repeat: _repeat,
         np.reshape: lambda array, shape: array.reshape(shape),

@@ -27,10 +27,6 @@ _MOST_BITS = 16
 """Bits of all operands up to which a function is a table: 65,536 entries. More are computed."""
 
 
-def _round_away_from_zero(x: Array) -> Array:
-    return np.copysign(np.floor(np.abs(x) + 0.5), x)
-
-
 UNARY_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "cbrt": np.cbrt,
     "ceil": np.ceil,
@@ -41,7 +37,7 @@ UNARY_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
     "log": np.log,
     "log_plus_one": np.log1p,
     "logistic": lambda x: 1.0 / (1.0 + np.exp(-x)),
-    "round_nearest_afz": _round_away_from_zero,
+    "round_nearest_afz": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x),
     "round_nearest_even": np.rint,
     "rsqrt": lambda x: 1.0 / np.sqrt(x),
     "sine": np.sin,

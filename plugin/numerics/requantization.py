@@ -124,7 +124,9 @@ def requantize(
     positive = [_positive(term) for term in terms]
     whole = [term for term in positive if _is_identity(term)]
     if len(positive) == 1 and whole:
-        return _with_zero_points(positive[0], zero_points)
+        bound = positive[0].bound + (int(np.abs(zero_points).max()) if zero_points.size else 0)
+        value = _at_least(positive[0].value, I64 if bound >= 1 << 31 else I32)
+        return Rounded(_add_zero_points(value, zero_points), bound)
     if requantization.kind == "fixed-point":
         scaled = [term for term in positive if term not in whole]
         if scaled and _bound(scaled) < 1 << 32 and _bound(positive) < 1 << 40:
@@ -139,12 +141,6 @@ def requantize(
 
 def _bound(terms: Sequence[Term]) -> int:
     return sum(term.bound for term in terms)
-
-
-def _with_zero_points(term: Term, zero_points: Array) -> Rounded:
-    bound = term.bound + (int(np.abs(zero_points).max()) if zero_points.size else 0)
-    value = _at_least(term.value, I64 if bound >= 1 << 31 else I32)
-    return Rounded(_add_zero_points(value, zero_points), bound)
 
 
 def _fixed_point(terms: Sequence[Term], rounding: FixedPointRounding) -> AnyArray:
