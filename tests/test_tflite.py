@@ -422,14 +422,13 @@ def test_arguments_are_given_by_name(in_temporary_folder: Path, cpu: Device) -> 
 
 def test_inspect_lists_operators_and_what_would_be_refused(in_temporary_folder: Path) -> None:
     graph = Graph()
-    operand = graph.tensor((2, 3), "int8", Quantized(0.5, 3), name="a")
-    middle = graph.tensor((2, 3), "int8", Quantized(0.5, 3), name="b")
-    data = np.ones((4, 3), np.int8)
-    matrix = graph.tensor((4, 3), "int8", Quantized([1.0, 2, 3, 4], 0, 0), data)
-    result = graph.tensor((2, 4), "int8", Quantized(0.25, -1), name="c")
-    graph.operator("UNIQUE", [operand], [middle])
-    graph.operator("FULLY_CONNECTED", [middle, matrix, -1], [result], "FullyConnectedOptions")
-    Path("model.tflite").write_bytes(graph.model([operand], [result]))
+    tensor = ((2, 3), "int8", Quantized(0.5, 3))
+    operands, middle = graph.apply("UNIQUE", [tensor], [tensor])
+    matrix = ((4, 3), "int8", Quantized([1.0, 2, 3, 4], 0, 0), np.ones((4, 3), np.int8))
+    _, results = graph.apply("FULLY_CONNECTED", [*middle, matrix, -1],
+                             [((2, 4), "int8", Quantized(0.25, -1))],
+                             "FullyConnectedOptions")  # fmt: skip
+    Path("model.tflite").write_bytes(graph.model(operands, results))
     shown = CliRunner().invoke(main, ["inspect", "model.tflite"], env={"COLUMNS": "100"})
     assert shown.exit_code == 0, shown.output
     assert "1 FULLY_CONNECTED" in shown.output

@@ -17,33 +17,26 @@ from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import InputError, UsageError
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
-from tflite_builder import Array, Graph, Quantized
+from tflite_builder import Array, Graph, Quantized, f32
 
 
 def frames(name: str = "x") -> bytes:
     """The mean of a convolution of ``[batch, samples]``; a shape in between is computed."""
-    graph, rng = Graph(), np.random.default_rng(0)
+    graph = Graph()
     operand = graph.tensor((1, 1), "float32", name=name)
-    graph._tensors[operand].shapeSignature = [-1, -1]
-    dimensions = graph.tensor((2,), "int32")
-    graph.operator("SHAPE", [operand], [dimensions], "ShapeOptions", outType=2)
-    tail = graph.constant([1, 1])
-    target = graph.tensor((4,), "int32")
-    graph.operator("CONCATENATION", [dimensions, tail], [target], "ConcatenationOptions", axis=0)
-    images = graph.tensor((1, 1, 1, 1), "float32")
-    graph._tensors[images].shapeSignature = [-1, -1, 1, 1]
-    graph.operator("RESHAPE", [operand, target], [images], "ReshapeOptions")
-    data = rng.normal(size=(3, 4, 1, 1)).astype(np.float32)
-    filters = graph.tensor(data.shape, "float32", None, data)
-    bias = graph.tensor((3,), "float32", None, np.zeros(3, np.float32))
-    convolved = graph.tensor((1, 1, 1, 3), "float32")
-    graph._tensors[convolved].shapeSignature = [-1, -1, 1, 3]
-    graph.operator("CONV_2D", [images, filters, bias], [convolved], "Conv2DOptions", strideW=1,
-                   strideH=2, padding=1)  # fmt: skip
-    axes = graph.constant([1, 2])
-    result = graph.tensor((1, 3), "float32")
-    graph._tensors[result].shapeSignature = [-1, 3]
-    graph.operator("MEAN", [convolved, axes], [result], "ReducerOptions")
+    _, dimensions = graph.apply("SHAPE", [operand], [((2,), "int32")], "ShapeOptions", outType=2)
+    _, target = graph.apply("CONCATENATION", [*dimensions, [1, 1]], [((4,), "int32")],
+                            "ConcatenationOptions", axis=0)  # fmt: skip
+    _, [images] = graph.apply("RESHAPE", [operand, *target], [f32(1, 1, 1, 1)], "ReshapeOptions")
+    filters = np.random.default_rng(0).normal(size=(3, 4, 1, 1)).astype(np.float32)
+    _, [convolved] = graph.apply(
+        "CONV_2D", [images, filters, np.zeros(3, np.float32)], [f32(1, 1, 1, 3)], "Conv2DOptions",
+        strideW=1, strideH=2, padding=1,
+    )  # fmt: skip
+    _, [result] = graph.apply("MEAN", [convolved, [1, 2]], [f32(1, 3)], "ReducerOptions")
+    for number, signature in ((operand, [-1, -1]), (images, [-1, -1, 1, 1]),
+                              (convolved, [-1, -1, 1, 3]), (result, [-1, 3])):  # fmt: skip
+        graph._tensors[number].shapeSignature = signature
     return graph.model([operand], [result])
 
 
@@ -108,15 +101,12 @@ def by_rate() -> bytes:
         numbers.append(graph.called(branch, *ends))
     operands = [graph.tensor((2, 3), "int8", parameters, name=name) for name in ("a", "b")]
     rate = graph.tensor((1,), "int32", name="rate")
-    most = graph.constant([16000])
-    condition = graph.tensor((1,), "bool")
-    graph.operator("EQUAL", [rate, most], [condition], "EqualOptions")
-    result = graph.tensor((2, 3), "int8", parameters)
-    graph.operator(
-        "IF", [condition, *operands], [result], "IfOptions",
+    _, condition = graph.apply("EQUAL", [rate, [16000]], [((1,), "bool")], "EqualOptions")
+    _, results = graph.apply(
+        "IF", [*condition, *operands], [((2, 3), "int8", parameters)], "IfOptions",
         thenSubgraphIndex=numbers[0], elseSubgraphIndex=numbers[1],
     )  # fmt: skip
-    return graph.model([operands[0], rate, operands[1]], [result])
+    return graph.model([operands[0], rate, operands[1]], results)
 
 
 def computed_by_litert(rate: int, seed: int) -> list[Array]:

@@ -202,16 +202,12 @@ def bidirectional_lstm(
 def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
     batch, time, inputs, units = (int(n) for n in rng.integers((1, 1, 2, 2), (4, 6, 9, 9)))
     time_major = bool(rng.integers(0, 2))
-    lead: tuple[int, ...] = (time, batch) if time_major else (batch, time)
+    lead: tuple[int, ...] = (batch,)
     table, options = "RNNOptions", {}
     if name != "RNN":
+        lead = (time, batch) if time_major else (batch, time)
         table, options = "SequenceRNNOptions", {"timeMajor": time_major}
-    else:
-        lead = (batch,)
-    operand, result = (
-        graph.tensor((*lead, inputs), "float32"),
-        graph.tensor((*lead, units), "float32"),
-    )
+    operand, result = (graph.tensor((*lead, size), "float32") for size in (inputs, units))
     return [operand], graph.operator(
         name,
         [operand, *(_floats(graph, rng, dtype, each, 0.3)

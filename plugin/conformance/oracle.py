@@ -89,11 +89,8 @@ def dequantize(
 ) -> Array:
     """Return ``(q - z) * s`` in float64.
 
-    Args:
-        stored: ``q``.
-        element: the quantized type.
-        rounded: True to round difference and product to the expressed type.
-        rounds_only_product: with `rounded`, round the product only, not the difference.
+    With `rounded`, difference and product are rounded to the expressed type; with
+    `rounds_only_product` too, the product alone.
     """
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
@@ -190,10 +187,7 @@ def real_inputs(
 ) -> list[Array]:
     """Return the operands of the operation: float64 for quantized and float inputs.
 
-    Args:
-        program: their program.
-        inputs: storage values of quantized arguments.
-        rounded, rounds_only_product: see `dequantize`.
+    Quantized inputs are storage values, rounded as by `dequantize`.
     """
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):

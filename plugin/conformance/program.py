@@ -115,13 +115,7 @@ def _nested(scales: Array, zero_points: Array) -> str:
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor type, with the extents that it has at run time.
-
-    Args:
-        shape: the extents.
-        element: an MLIR element type, or a `Quantized`.
-        dynamic: the axes that are written ``?``.
-    """
+    """A tensor type, with the extents that it has at run time; dynamic axes are written ``?``."""
 
     shape: tuple[int, ...]
     element: str | Quantized

@@ -215,7 +215,7 @@ class _FloatLstm(_Lstm):
 
     def step(self, state: AnyArray, cell: AnyArray, *inputs: AnyArray) -> Sequence[AnyArray]:
         call, indices = self.call, self.indices
-        by_gate = dict(zip(self.gates, inputs, strict=True))
+        by_gate, one = dict(zip(self.gates, inputs, strict=True)), np.float32(1)
 
         def gate(number: int, cell: AnyArray) -> AnyArray:
             total = by_gate[number] + self._weighted_state(state, number)
@@ -223,10 +223,9 @@ class _FloatLstm(_Lstm):
             if peephole is not None:
                 total = total + rounded_product(cell, call.expressed(peephole, state))
             total = self._normalized(total, number)
-            return self._activated(total) if number == _CELL else _logistic(total)
+            return self._activated(total) if number == _CELL else one / (one + np.exp(-total))
 
         forget_gate = gate(_FORGET, cell)
-        one = np.float32(1)
         input_gate = gate(_INPUT, cell) if _INPUT in by_gate else one - forget_gate
         cell_state = forget_gate * cell + gate(_CELL, cell) * input_gate
         cell_state = _clipped(cell_state, call.options.cell_clip)
@@ -246,11 +245,6 @@ class _FloatLstm(_Lstm):
         raise self.call.error(
             f"has the option fused_activation_function = {name}", UnsupportedError
         )
-
-
-def _logistic(values: AnyArray) -> AnyArray:
-    one = np.float32(1)
-    return one / (one + np.exp(-values))
 
 
 def _clipped(values: AnyArray, bound: float) -> AnyArray:
