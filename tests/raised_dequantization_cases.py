@@ -48,7 +48,10 @@ class Form:
 
 
 def shaped(view: str) -> str:
-    """Lines of views, ``%a = broadcast %b 0,2 : 2x8xf32 -> 2x32x8xf32``, as StableHLO."""
+    """Lines of views, ``%a = broadcast %b 0,2 : 2x8xf32 -> 2x32x8xf32``, as StableHLO.
+
+    ``%y = scaled %q %s 0 : 8x6xi8 8xf32 -> 8x6xf32`` converts and multiplies by scales.
+    """
     operations = []
     for line in filter(None, map(str.strip, view.splitlines())):
         if "stablehlo." in line:
@@ -58,6 +61,16 @@ def shaped(view: str) -> str:
         target, _, name, *rest = head.split()
         source, _, result = types.partition(" -> ")
         result = result or source
+        if name == "scaled":
+            stored, scales = source.split()
+            dims, whole = "".join(rest[2:]), f"tensor<{result}>"
+            operations += [
+                f"{target}_c = stablehlo.convert {rest[0]} : (tensor<{stored}>) -> {whole}",
+                f"{target}_s = stablehlo.broadcast_in_dim {rest[1]}, dims = [{dims}] : "
+                f"(tensor<{scales}>) -> {whole}",
+                f"{target} = stablehlo.multiply {target}_c, {target}_s : {whole}",
+            ]
+            continue
         if name in ("broadcast", "transpose"):
             name = {"broadcast": "broadcast_in_dim"}.get(name, name)
             dims = f", dims = [{rest[1] if len(rest) > 1 else ''}]"
@@ -88,9 +101,7 @@ def shaped(view: str) -> str:
 F32 = np.float32
 FORMS = {
     "per tensor": Form(("4x8xi8", "f32"), "4x8xf32", shaped("""
-        %c = convert %0 : 4x8xi8 -> 4x8xf32
-        %s = broadcast %1 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32"""),
+        %y = scaled %0 %1 : 4x8xi8 f32 -> 4x8xf32"""),
         lambda q, s: q.astype(F32) * s, "4, 8"),
     "per axis, the scale first": Form(("4x8xi8", "8xf32"), "4x8xf32", shaped("""
         %c = convert %0 : 4x8xi8 -> 4x8xf32
@@ -157,18 +168,14 @@ FORMS = {
         lambda q, z, s: (q.astype(F32) - np.repeat(z, 4, 0)) * np.repeat(s, 4, 0), "4, 1"),
     "by a wider unsigned type": Form(("8x6xui4", "f32"), "8x6xf32", shaped("""
         %i = convert %0 : 8x6xui4 -> 8x6xui8
-        %c = convert %i : 8x6xui8 -> 8x6xf32
-        %s = broadcast %1 : f32 -> 8x6xf32
-        %y = multiply %c %s : 8x6xf32"""),
+        %y = scaled %i %1 : 8x6xui8 f32 -> 8x6xf32"""),
         lambda q, s: q.astype(F32) * s, "8, 6"),
     "zero points as wider integers": Form(("8x6xi4", "8xi4", "f32"), "8x6xf32", shaped("""
         %i = convert %0 : 8x6xi4 -> 8x6xi8
         %z = convert %1 : 8xi4 -> 8xi8
         %w = broadcast %z 0 : 8xi8 -> 8x6xi8
         %d = subtract %i %w : 8x6xi8
-        %c = convert %d : 8x6xi8 -> 8x6xf32
-        %s = broadcast %2 : f32 -> 8x6xf32
-        %y = multiply %c %s : 8x6xf32"""),
+        %y = scaled %d %2 : 8x6xi8 f32 -> 8x6xf32"""),
         lambda q, z, s: (q - z[:, None]).astype(F32) * s, "1, 6"),
     "a zero point that is a constant": Form(("8x6xui4", "8xf32"), "8x6xf32", shaped("""
         %c = convert %0 : 8x6xui4 -> 8x6xf32
@@ -214,9 +221,7 @@ FORMS = {
         %y = multiply %r %c : 6x8xf32"""),
         lambda q, i, d: q.astype(F32) * np.repeat(i.astype(F32) * d[:, None], 2, 1), "1, 2"),
     "in f16": Form(("4x8xi8", "4x1xf16"), "4x8xf16", shaped("""
-        %c = convert %0 : 4x8xi8 -> 4x8xf16
-        %s = broadcast %1 0,1 : 4x1xf16 -> 4x8xf16
-        %y = multiply %c %s : 4x8xf16"""),
+        %y = scaled %0 %1 0,1 : 4x8xi8 4x1xf16 -> 4x8xf16"""),
         lambda q, s: q.astype(np.float16) * s, "1, 8"),
     "in bf16": Form(("4x8xi8", "4x1xi8", "4x1xbf16"), "4x8xbf16", shaped("""
         %c = convert %0 : 4x8xi8 -> 4x8xbf16
@@ -227,15 +232,11 @@ FORMS = {
         %y = multiply %d %s : 4x8xbf16"""),
         lambda q, z, s: (q.astype(np.int32) - z).astype(ml_dtypes.bfloat16) * s, "1, 8"),
     "16 bits, which bf16 rounds": Form(("4x8xi16", "bf16"), "4x8xbf16", shaped("""
-        %c = convert %0 : 4x8xi16 -> 4x8xbf16
-        %s = broadcast %1 : bf16 -> 4x8xbf16
-        %y = multiply %c %s : 4x8xbf16"""),
+        %y = scaled %0 %1 : 4x8xi16 bf16 -> 4x8xbf16"""),
         lambda q, s: q.astype(F32).astype(ml_dtypes.bfloat16) * s, "4, 8"),
     "by bf16, exact, to f32": Form(("4x8xui8", "8xf32"), "4x8xf32", shaped("""
         %b = convert %0 : 4x8xui8 -> 4x8xbf16
-        %c = convert %b : 4x8xbf16 -> 4x8xf32
-        %s = broadcast %1 1 : 8xf32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32"""),
+        %y = scaled %b %1 1 : 4x8xbf16 8xf32 -> 4x8xf32"""),
         lambda q, s: q.astype(F32) * s, "4, 1"),
     "axes in another order": Form(("4x6xi8", "f32"), "24xf32", shaped("""
         %c = convert %0 : 4x6xi8 -> 4x6xf32
@@ -433,9 +434,7 @@ def of_words(bits: int, order: tuple[int, ...], *, signed: bool) -> Form:
         %w = broadcast %0 0,2 : 2x6xi32 -> {grid}xi32
         {shifts}
         %r = reshape %i : {grid}xi32 -> {rows}x6xi32
-        %c = convert %r : {rows}x6xi32 -> {rows}x6xf32
-        %s = broadcast %1 1 : 6xf32 -> {rows}x6xf32
-        %y = multiply %c %s : {rows}x6xf32""".replace("\n        \n", "\n")
+        %y = scaled %r %1 1 : {rows}x6xi32 6xf32 -> {rows}x6xf32""".replace("\n        \n", "\n")
     )
 
     def meaning(words: np.ndarray, scales: np.ndarray) -> np.ndarray:
@@ -479,9 +478,7 @@ FORMS |= {
         %q = broadcast %p 1,2 : 8x6xi32 -> 2x8x6xi32
         %z = reshape %q : 2x8x6xi32 -> 16x6xi32
         %d = subtract %r %z : 16x6xi32
-        %c = convert %d : 16x6xi32 -> 16x6xf32
-        %s = broadcast %2 1 : 6xf32 -> 16x6xf32
-        %y = multiply %c %s : 16x6xf32"""),
+        %y = scaled %d %2 1 : 16x6xi32 6xf32 -> 16x6xf32"""),
         lambda w, z, s: (
             np.stack([of_bits(w, 4, 4 * n, signed=False) for n in range(8)], 1)
             - np.stack([of_bits(z, 4, 4 * n, signed=False) for n in range(8)], 1)
@@ -490,27 +487,21 @@ FORMS |= {
     "the low bits of bytes": Form(("8x6xui8", "f32"), "8x6xf32", shaped("""
         %m = constant 15 : 8x6xui8
         %l = and %0 %m : 8x6xui8
-        %c = convert %l : 8x6xui8 -> 8x6xf32
-        %s = broadcast %1 : f32 -> 8x6xf32
-        %y = multiply %c %s : 8x6xf32"""),
+        %y = scaled %l %1 : 8x6xui8 f32 -> 8x6xf32"""),
         lambda w, s: (w & 15).astype(F32) * s, "8, 6", ("and",)),
     "three bits of bytes": Form(("8x6xui8", "f32"), "8x6xf32", shaped("""
         %k = constant 2 : 8x6xui8
         %h = shift_right_logical %0 %k : 8x6xui8
         %m = constant 7 : 8x6xui8
         %l = and %h %m : 8x6xui8
-        %c = convert %l : 8x6xui8 -> 8x6xf32
-        %s = broadcast %1 : f32 -> 8x6xf32
-        %y = multiply %c %s : 8x6xf32"""),
+        %y = scaled %l %1 : 8x6xui8 f32 -> 8x6xf32"""),
         lambda w, s: (w >> 2 & 7).astype(F32) * s, "8, 6", ("and", "shift_right_logical")),
     "low bits of two tensors": Form(("8x6xui8", "8x6xui8", "f32"), "16x6xf32", shaped("""
         %m = constant 15 : 8x6xui8
         %l = and %0 %m : 8x6xui8
         %k = and %1 %m : 8x6xui8
         %b = concatenate %l %k 0 : 8x6xui8 -> 16x6xui8
-        %c = convert %b : 16x6xui8 -> 16x6xf32
-        %s = broadcast %2 : f32 -> 16x6xf32
-        %y = multiply %c %s : 16x6xf32"""),
+        %y = scaled %b %2 : 16x6xui8 f32 -> 16x6xf32"""),
         lambda v, w, s: (np.concatenate([v, w]) & 15).astype(F32) * s, "16, 6",
         ("and", "concatenate")),
     "twice the low bits, with zero points": Form(("8x6xi8", "f32"), "16x6xf32", shaped("""
@@ -521,9 +512,7 @@ FORMS |= {
         %p = subtract %l %e : 8x6xi8
         %q = subtract %k %e : 8x6xi8
         %b = concatenate %p %q 0 : 8x6xi8 -> 16x6xi8
-        %c = convert %b : 16x6xi8 -> 16x6xf32
-        %s = broadcast %1 : f32 -> 16x6xf32
-        %y = multiply %c %s : 16x6xf32"""),
+        %y = scaled %b %1 : 16x6xi8 f32 -> 16x6xf32"""),
         lambda w, s: np.tile((w & 15) - 8, (2, 1)).astype(F32) * s, "16, 6",
         ("and", "concatenate", "subtract")),
     "signs by choice, in a wider type": Form(("8x6xui8", "f32"), "8x12xf32", shaped("""
@@ -545,9 +534,7 @@ FORMS |= {
         %b = reshape %w : 8x6xi32 -> 8x6x1xi32
         %d = concatenate %a %b 2 : 8x6x1xi32 -> 8x6x2xi32
         %r = reshape %d : 8x6x2xi32 -> 8x12xi32
-        %c = convert %r : 8x12xi32 -> 8x12xf32
-        %s = broadcast %1 : f32 -> 8x12xf32
-        %y = multiply %c %s : 8x12xf32"""),
+        %y = scaled %r %1 : 8x12xi32 f32 -> 8x12xf32"""),
         lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
         .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
     "divided by a constant that is converted": Form(("8x6xui8", "f32"), "8x12xf32", shaped("""
@@ -561,17 +548,13 @@ FORMS |= {
         %b = reshape %h : 8x6xui8 -> 8x6x1xui8
         %d = concatenate %a %b 2 : 8x6x1xui8 -> 8x6x2xui8
         %r = reshape %d : 8x6x2xui8 -> 8x12xui8
-        %c = convert %r : 8x12xui8 -> 8x12xf32
-        %s = broadcast %1 : f32 -> 8x12xf32
-        %y = multiply %c %s : 8x12xf32"""),
+        %y = scaled %r %1 : 8x12xui8 f32 -> 8x12xf32"""),
         lambda w, s: np.stack([of_bits(w, 4, n, signed=False) for n in (0, 4)], -1)
         .reshape(8, 12).astype(F32) * s, "8, 12", (), 4),
     "a byte as two integers": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
         %b = bitcast_convert %0 : 8x6xui8 -> 8x6x2xi4
         %r = reshape %b : 8x6x2xi4 -> 8x12xi4
-        %c = convert %r : 8x12xi4 -> 8x12xf32
-        %s = broadcast %1 0 : 8xf32 -> 8x12xf32
-        %y = multiply %c %s : 8x12xf32"""),
+        %y = scaled %r %1 0 : 8x12xi4 8xf32 -> 8x12xf32"""),
         lambda w, s: np.stack([of_bits(w, 4, n, signed=True) for n in (0, 4)], -1)
         .reshape(8, 12).astype(F32) * s[:, None], "1, 12", (), 4),
     "converted, and then put together": Form(("8x6xui8", "8xf32"), "8x12xf32", shaped("""
@@ -715,9 +698,8 @@ REFUSED = {
         %h = shift_right_arithmetic %0 %k : 4x8xi32
         %m = constant 15 : 4x8xi32
         %l = and %h %m : 4x8xi32
-        %c = convert %l : 4x8xi32 -> 4x8xf32
-        %s = broadcast %1 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32""", "takes some of the integers that words have, not all"),
+        %y = scaled %l %1 : 4x8xi32 f32 -> 4x8xf32""",
+        "takes some of the integers that words have, not all"),
     "scales that bf16 has not": ("4x8xi8, 8xf16", "4x8xbf16", """
         %c = convert %0 : 4x8xi8 -> 4x8xf32
         %f = convert %1 : 8xf16 -> 8xf32
@@ -732,21 +714,16 @@ REFUSED = {
         %y = multiply %m %t : 4x8xf32""", "multiplies for the second time, and each product is"),
     "subtracts in a type that wraps": ("4x8xi8, 4x8xi8, f32", "4x8xf32", """
         %d = subtract %0 %1 : 4x8xi8
-        %c = convert %d : 4x8xi8 -> 4x8xf32
-        %s = broadcast %2 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32""", "subtracts in i8, which wraps; convert to a wider type"),
+        %y = scaled %d %2 : 4x8xi8 f32 -> 4x8xf32""",
+        "subtracts in i8, which wraps; convert to a wider type"),
     "a constant beyond which a type wraps": ("4x8xi8, f32", "4x8xf32", """
         %z = constant -1 : 4x8xi8
         %d = subtract %0 %z : 4x8xi8
-        %c = convert %d : 4x8xi8 -> 4x8xf32
-        %s = broadcast %1 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32""", "subtracts in i8, which wraps"),
+        %y = scaled %d %1 : 4x8xi8 f32 -> 4x8xf32""", "subtracts in i8, which wraps"),
     "a constant below which a type wraps": ("4x8xi8, f32", "4x8xf32", """
         %z = constant 1 : 4x8xi8
         %d = subtract %0 %z : 4x8xi8
-        %c = convert %d : 4x8xi8 -> 4x8xf32
-        %s = broadcast %1 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32""", "subtracts in i8, which wraps"),
+        %y = scaled %d %1 : 4x8xi8 f32 -> 4x8xf32""", "subtracts in i8, which wraps"),
     "a scale for each element": ("4x8xi8, 4x8xf32", "4x8xf32", """
         %c = convert %0 : 4x8xi8 -> 4x8xf32
         %y = multiply %c %1 : 4x8xf32""", "has a scale for each element"),

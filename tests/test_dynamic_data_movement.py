@@ -68,11 +68,7 @@ def pool_text(name: str, element: str, function: str) -> str:
     shape, sizes, strides, padding, between, within = WINDOWS[name]
     type_ = ELEMENTS[element][0]
     result = [None if n is None else m for n, m in zip(shape, pool_shape(name, shape), strict=True)]
-    x, z, r = (
-        f"tensor<{shaped(*shape)}{type_}>",
-        f"tensor<{type_}>",
-        f"tensor<{shaped(*result)}{type_}>",
-    )
+    x, z, r = (f"tensor<{shaped(*each)}{type_}>" for each in (shape, (), result))
     return f"""
 func.func @main(%x: {x}, %z: {z}) -> {r} {{
   %0 = "stablehlo.reduce_window"(%x, %z) ({{
@@ -173,11 +169,7 @@ def test_pads(device: Device, device_name: str, element: str, name: str) -> None
         None if n is None else n + (n - 1) * b + before + after
         for n, b, before, after in zip(shape, between, low, high, strict=True)
     ]
-    x, z, r = (
-        f"tensor<{shaped(*shape)}{type_}>",
-        f"tensor<{type_}>",
-        f"tensor<{shaped(*extents)}{type_}>",
-    )
+    x, z, r = (f"tensor<{shaped(*each)}{type_}>" for each in (shape, (), extents))
     text = f"""
 func.func @main(%x: {x}, %z: {z}) -> {r} {{
   %0 = stablehlo.pad %x, %z, low = {list(low)}, high = {list(high)}, interior = {list(between)}

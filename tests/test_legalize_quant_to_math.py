@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import subquant
+from devices import ON_DEVICES, compile_for
 from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.conformance.suite import programs
@@ -61,8 +61,7 @@ def upstream(text: str, *arguments: np.ndarray) -> list[np.ndarray]:
 
 
 def on_device(text: str, device: Device, *arguments: np.ndarray) -> np.ndarray:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    result: np.ndarray = subquant.compile(text, target=target, device=device).main(*arguments)
+    result: np.ndarray = compile_for(text, device).main(*arguments)
     return result
 
 
@@ -80,32 +79,23 @@ func.func @main(%x: {types[0]}, %y: {types[1]}) -> {types[2]} {{
 """
 
 
+ONE = "!quant.uniform<i8:f32, 1.0>"
 WRONG_UPSTREAM = {
     "wraps": (
-        dot(
-            "!quant.uniform<i8:f32, 1.0>",
-            "!quant.uniform<i8:f32, 1.0>",
-            "!quant.uniform<i8:f32, 4.0>",
-            ("1x4", "4x1", "1x1"),
-        ),
+        dot(ONE, ONE, "!quant.uniform<i8:f32, 4.0>", ("1x4", "4x1", "1x1")),
         (np.full((1, 4), 100, np.int8), np.full((4, 1), 100, np.int8)),
         [[16]],  # 4 * 100 * 100 / 4 = 10000, modulo 256
         [[127]],
     ),
     "truncates": (
-        dot(
-            "!quant.uniform<i8:f32, 1.0>",
-            "!quant.uniform<i8:f32, 1.0>",
-            "!quant.uniform<i8:f32, 4.0>",
-            ("1x1", "1x1", "1x1"),
-        ),
+        dot(ONE, ONE, "!quant.uniform<i8:f32, 4.0>", ("1x1", "1x1", "1x1")),
         (np.full((1, 1), 7, np.int8), np.full((1, 1), 1, np.int8)),
         [[1]],  # 7 / 4 = 1.75
         [[2]],
     ),
     "uses the first channel's scale": (
         dot(
-            "!quant.uniform<i8:f32, 1.0>",
+            ONE,
             "!quant.uniform<i8:f32:1, {1.0, 2.0}>",
             "!quant.uniform<i32:f32:1, {0.5, 2.0}>",
             ("1x2", "2x2", "1x2"),
@@ -116,7 +106,7 @@ WRONG_UPSTREAM = {
     ),
     "drops a ratio near one": (
         dot(
-            "!quant.uniform<i8:f32, 1.0>",
+            ONE,
             "!quant.uniform<i8:f32, 1.0005>",
             "!quant.uniform<i32:f32, 1.0>",
             ("1x4", "4x1", "1x1"),
@@ -140,11 +130,10 @@ func.func @main(%x: tensor<2xf32>) -> tensor<2x!quant.uniform<i32:f32, 1.0>> {
 
 
 @pytest.mark.parametrize("case", WRONG_UPSTREAM)
-@pytest.mark.parametrize("device", ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
-def test_where_upstream_is_wrong(case: str, device: str, request: pytest.FixtureRequest) -> None:
+@ON_DEVICES
+def test_where_upstream_is_wrong(case: str, device: Device, device_name: str) -> None:
     text, arguments, theirs, right = WRONG_UPSTREAM[case]
-    where: Device = request.getfixturevalue(device)
-    np.testing.assert_array_equal(on_device(text, where, *arguments), right)
+    np.testing.assert_array_equal(on_device(text, device, *arguments), right)
     np.testing.assert_array_equal(InterpretedModule(text)["main"].invoke(arguments)[0], right)
     if theirs is not None:
         actual = upstream(text, *arguments)[0]
@@ -301,12 +290,7 @@ def test_contractions_accumulate_in_integers() -> None:
 def test_a_long_contraction_does_not_overflow(cpu: Device) -> None:
     """2**17 products of 2**14 are 2**31: one more than an i32 holds."""
     length = 1 << 17
-    text = dot(
-        "!quant.uniform<i8:f32, 1.0>",
-        "!quant.uniform<i8:f32, 1.0>",
-        "!quant.uniform<i32:f32, 2.0>",
-        (f"1x{length}", f"{length}x1", "1x1"),
-    )
+    text = dot(ONE, ONE, "!quant.uniform<i32:f32, 2.0>", (f"1x{length}", f"{length}x1", "1x1"))
     ones = np.full((1, length), -128, np.int8)
     assert on_device(text, cpu, ones, ones.T.copy()).tolist() == [[1 << 30]]
     module = lower(text)

@@ -391,19 +391,13 @@ def test_dynamic_shapes_go_there_and_back() -> None:
 
 def test_casts_of_every_dialect_fuse() -> None:
     real, quantized = "tensor<2xf32>", f"tensor<2x{I8}>"
-    for dequantize, quantize in (
-        (
-            f'"quant.dcast"(%x) : ({quantized}) -> {real}',
-            f'"quant.qcast"(%s) : ({real}) -> {quantized}',
-        ),
-        (
-            f'"subquant.dcast"(%x) : ({quantized}) -> {real}',
-            f'"subquant.qcast"(%s) : ({real}) -> {quantized}',
-        ),
-    ):
+    for dialect in ("quant", "subquant"):
         fused, _ = run(
-            f"func.func @main(%x: {quantized}) -> {quantized} {{\n  %d = {dequantize}\n"
-            f"  %s = stablehlo.tanh %d : {real}\n  %q = {quantize}\n  return %q : {quantized}\n}}",
+            f"func.func @main(%x: {quantized}) -> {quantized} {{\n"
+            f'  %d = "{dialect}.dcast"(%x) : ({quantized}) -> {real}\n'
+            f"  %s = stablehlo.tanh %d : {real}\n"
+            f'  %q = "{dialect}.qcast"(%s) : ({real}) -> {quantized}\n'
+            f"  return %q : {quantized}\n}}",
             TO_QUANTIZED,
         )
         assert [line.split()[2] for line in fused.splitlines() if "=" in line] == ["stablehlo.tanh"]
@@ -416,10 +410,8 @@ def test_no_fusion_is_illegal_or_invalid() -> None:
     """With any types: fused to the very program as written, or left as it is with one reason."""
     fused = left = 0
     for name in sorted(PROGRAMS.keys() - {"uniform_quantize", "async_done", "async_start"}):
-        if (
-            not OPERATIONS[f"stablehlo.{name}"].computes
-            and not OPERATIONS[f"stablehlo.{name}"].moves
-        ):
+        row = OPERATIONS[f"stablehlo.{name}"]
+        if not row.computes and not row.moves:
             continue
         for types in combinations(name, 50):
             try:

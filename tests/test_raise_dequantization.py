@@ -104,19 +104,13 @@ def test_refusals_and_their_reasons(name: str) -> None:
     ("types", "result", "body"),
     [
         ("4x8xi32, f32", "4x8xf32", """
-            %c = convert %0 : 4x8xi32 -> 4x8xf32
-            %s = broadcast %1 : f32 -> 4x8xf32
-            %y = multiply %c %s : 4x8xf32"""),
+            %y = scaled %0 %1 : 4x8xi32 f32 -> 4x8xf32"""),
         ("4x8xi1, f32", "4x8xf32", """
-            %c = convert %0 : 4x8xi1 -> 4x8xf32
-            %s = broadcast %1 : f32 -> 4x8xf32
-            %y = multiply %c %s : 4x8xf32"""),
+            %y = scaled %0 %1 : 4x8xi1 f32 -> 4x8xf32"""),
         ("4x8xi8", "4x8xf32", "%y = convert %0 : 4x8xi8 -> 4x8xf32"),
         ("4x8xi8", "4x8xi32", "%y = convert %0 : 4x8xi8 -> 4x8xi32"),
         ("4x8xi8, i32", "4x8xi32", """
-            %c = convert %0 : 4x8xi8 -> 4x8xi32
-            %s = broadcast %1 : i32 -> 4x8xi32
-            %y = multiply %c %s : 4x8xi32"""),
+            %y = scaled %0 %1 : 4x8xi8 i32 -> 4x8xi32"""),
         ("4x8xf32, f32", "4x8xf32", """
             %s = broadcast %1 : f32 -> 4x8xf32
             %y = multiply %0 %s : 4x8xf32"""),
@@ -237,9 +231,7 @@ def test_long_chains_take_no_longer_than_short_ones() -> None:
 def test_a_conversion_that_wraps_is_a_step_before() -> None:
     text = program("4x8xui4, f32", "4x8xf32", """
         %i = convert %0 : 4x8xui4 -> 4x8xi4
-        %c = convert %i : 4x8xi4 -> 4x8xf32
-        %s = broadcast %1 : f32 -> 4x8xf32
-        %y = multiply %c %s : 4x8xf32""")  # fmt: skip
+        %y = scaled %i %1 : 4x8xi4 f32 -> 4x8xf32""")  # fmt: skip
     after, _ = raised(text)
     assert "stablehlo.convert %arg0 : (tensor<4x8xui4>) -> tensor<4x8xi4>" in after
     assert "quantized_type = !quant.any<i4:f32>" in after

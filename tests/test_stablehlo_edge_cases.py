@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import subquant
-from devices import ON_DEVICES, run
+from devices import ON_DEVICES, compile_for, run
 from subquant.errors import UnsupportedError
 from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
@@ -326,7 +326,7 @@ def test_gathers_are_clamped(
         pytest.skip("IREE refuses conversions of unsigned integers in loops")
     if device.is_vulkan and shape[0] == "?":
         pytest.skip("IREE refuses extents in the middle of these loops")
-    dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
+    dtype = np.dtype(element.replace("i", "int"))
     text = gather(shape, indices, indices[0], before)
     actual = run(text, device, ROWS, np.array(positions, dtype))
     np.testing.assert_array_equal(actual, [ROWS[0, 3], ROWS[1, 3], ROWS[2, 0]])
@@ -378,7 +378,7 @@ def test_updates_outside_are_left_out(
     device: Device, device_name: str, shape: str, indices: str, updates: str, positions: list[int]
 ) -> None:
     element = indices.rpartition("x")[2]
-    dtype = np.dtype(f"{'u' if element[0] == 'u' else 'i'}{int(element.strip('ui')) // 8}")
+    dtype = np.dtype(element.replace("i", "int"))
     x = np.array([[3, 4, 5, 6], [100, -100, 0, 3], [7, 7, 7, 7]], np.int8)
     u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(positions)]
     expected = x.astype(int)
@@ -406,8 +406,7 @@ func.func @update(%x: {x}, %u: {part}, %i: {start}, %j: {start}) -> {x} {{
 }}
 """
     low, high = (np.array(n, f"i{int(element[1:]) // 8}") for n in (-100, 100))
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    executable = subquant.compile(text, target=target, device=device)
+    executable = compile_for(text, device)
     np.testing.assert_array_equal(executable.main(ROWS, high, low), ROWS[1:3, 0:2])
     expected = ROWS.copy()
     expected[0:2, 2:4] = 7
@@ -433,8 +432,7 @@ func.func @main(%x: {rows}, %y: tensor<2x9xi32>) -> ({rows}, tensor<2x9xi32>) {{
 """
     x = np.random.default_rng(3).integers(126, 130, (2, 9)).astype(np.uint8)
     y = np.arange(18, dtype=np.int32).reshape(2, 9)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    values, numbers = subquant.compile(text, target=target, device=device).main(x, y)
+    values, numbers = compile_for(text, device).main(x, y)
     order = np.argsort(-x.astype(int), axis=1, kind="stable")
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, 1))
     np.testing.assert_array_equal(numbers, np.take_along_axis(y, order, 1))
@@ -506,25 +504,30 @@ func.func @main(%x: {x_type}) -> {y_type} {{
     np.testing.assert_array_equal(actual, np.rint(np.array(reals) * 4096 + 3))
 
 
+def reduced_bytes(scale: float, exponent: int, mantissa: int) -> tuple[np.ndarray, np.ndarray]:
+    """All bytes of a scale, and what `reduce_precision` makes of them."""
+    type_ = f"tensor<256x!quant.uniform<i8:f32, {scale}:-3>>"
+    text = f"""
+func.func @main(%x: {type_}) -> {type_} {{
+  %r = stablehlo.reduce_precision %x, format = e{exponent}m{mantissa} : {type_}
+  return %r : {type_}
+}}
+"""
+    x = np.arange(-128, 128).astype(np.int8)
+    return x, InterpretedModule(text)["main"].invoke([x])[0]
+
+
 @pytest.mark.parametrize("scale", [0.5, 0.0625, 0.001953125])
 @pytest.mark.parametrize(("exponent_bits", "mantissa_bits"), [(3, 2), (4, 0), (2, 3), (5, 10)])
 def test_reduced_precision_has_its_range(
     exponent_bits: int, mantissa_bits: int, scale: float
 ) -> None:
-    type_ = f"tensor<256x!quant.uniform<i8:f32, {scale}:-3>>"
-    text = f"""
-func.func @main(%x: {type_}) -> {type_} {{
-  %r = stablehlo.reduce_precision %x, format = e{exponent_bits}m{mantissa_bits} : {type_}
-  return %r : {type_}
-}}
-"""
-    x = np.arange(-128, 128).astype(np.int8)
+    x, actual = reduced_bytes(scale, exponent_bits, mantissa_bits)
     expected = []
     for value in real(x, scale, -3):
         result = reduced(value, exponent_bits, mantissa_bits)
         infinity = 127 if value > 0 else -128
         expected += [infinity] if result is None else quantized(np.array([result]), scale, -3)
-    (actual,) = InterpretedModule(text)["main"].invoke([x])
     assert actual.tolist() == expected
 
 
@@ -534,15 +537,7 @@ func.func @main(%x: {type_}) -> {type_} {{
 def test_more_precision_than_there_is_changes_nothing(
     exponent_bits: int, mantissa_bits: int
 ) -> None:
-    type_ = "tensor<256x!quant.uniform<i8:f32, 0.5:-3>>"
-    text = f"""
-func.func @main(%x: {type_}) -> {type_} {{
-  %r = stablehlo.reduce_precision %x, format = e{exponent_bits}m{mantissa_bits} : {type_}
-  return %r : {type_}
-}}
-"""
-    x = np.arange(-128, 128).astype(np.int8)
-    (actual,) = InterpretedModule(text)["main"].invoke([x])
+    x, actual = reduced_bytes(0.5, exponent_bits, mantissa_bits)
     assert (actual == x).all()
 
 
