@@ -19,7 +19,7 @@ from .dense import array_of_dense, dense_of_array
 CASTS = ("quant.qcast", "quant.dcast", "quant.scast")
 
 _SIGNED_FLAG = 1
-"""The flag of a ``quant`` type with signed storage."""
+"""The flag of signed storage: ``QuantizationFlags::Signed`` of MLIR's ``QuantTypes.h``."""
 _MAX_RANK = 32
 """Axes of scales, at most: the bindings return no dense attribute of more as an array."""
 

@@ -25,7 +25,10 @@ from .scalars import Scalars, scalar
 from .values import ArrayLike
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
-"""Linux: the system call ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``."""
+"""Linux, x86-64: ``arch_prctl``, ``ARCH_REQ_XCOMP_PERM`` and ``XFEATURE_XTILEDATA``.
+
+The numbers are the kernel's ABI; without permission AMX instructions end the process.
+"""
 _CACHE_LINE_BYTES = 64
 """The bytes of a cache line, which one prefetch loads."""
 

@@ -59,7 +59,7 @@ _ORDERED = {
 }  # fmt: skip
 """Predicates of ``arith.cmpf``, false for NaN except ``not_equal``."""
 _UNORDERED = 14
-"""The predicate ``uno`` of ``arith.cmpf``: true if an operand is NaN."""
+"""The predicate ``uno`` of ``arith.cmpf`` in MLIR: true if an operand is NaN."""
 
 
 class Scalars(ByBlock):

@@ -20,9 +20,9 @@ before (GPTQModel writes such words), and any other word as if 1 were added to e
 Groups of inputs that are not consecutive (``desc_act``) are refused: the layout's blocks are
 consecutive, and a permuted weight would need permuted inputs, of which its users know nothing. An
 order of the groups other than ascending is fine, and a g_idx that is all zero says nothing, as for
-the loaders of these files.
+the loaders of the files.
 
-A tensor below a packed layer's name that is neither one of these four nor its bias refuses the
+A tensor below a packed layer's name that is neither one of the four nor its bias refuses the
 checkpoint; so do zero points other than 8 where the configuration says symmetric (``sym``), which
 are stored in the other way.
 

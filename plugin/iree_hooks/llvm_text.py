@@ -5,11 +5,17 @@ from __future__ import annotations
 from .control_block import WORDS
 
 STATE = "!llvm.struct<(i32, i32, i16, i16, i32, i32, i16, i8, i8, ptr, ptr, ptr)>"
-"""``iree_hal_executable_dispatch_state_v0_t`` of IREE's executable_library.h."""
+"""``iree_hal_executable_dispatch_state_v0_t`` of IREE 3.13's executable_library.h.
+
+If it changes, the worker pool reads other fields; `STATE_GRID` and `STATE_BINDINGS` go with it.
+"""
 STATE_GRID, STATE_BINDINGS = (4, 5, 6), 10
-"""The fields with the number of workgroups along x, y and z, and with the bindings."""
+"""Indices in `STATE` of the numbers of workgroups along x, y and z, and of the bindings."""
 WORKGROUP_STATE = "!llvm.struct<(i32, i32, i16, i16, i32, ptr, i32)>"
-"""``iree_hal_executable_workgroup_state_v0_t``: the workgroup, processor, and local memory."""
+"""``iree_hal_executable_workgroup_state_v0_t`` of IREE 3.13: workgroup, processor, local memory.
+
+If it changes, the worker pool gives kernels other workgroups.
+"""
 POINTER = "!llvm.ptr {llvm.align = 16 : i64, llvm.noalias, llvm.nonnull, llvm.noundef}"
 PARAMETERS = f"%environment: {POINTER}, %state: {POINTER}, %group: {POINTER}"
 WORKGROUP_TYPE = "(!llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32"

@@ -52,7 +52,10 @@ _BUFFER_OPERANDS = {
     f"{_COMMANDS}fill_buffer": (1,),
     f"{_COMMANDS}finalize": (),
 }
-"""The operands of each command that are buffers or numbers of bindings; offsets follow them."""
+"""Operands of each command of IREE 3.13 that are buffers or numbers of bindings; offsets follow.
+
+If their order changes, recorded calls bind other buffers.
+"""
 _SIDE_EFFECTS = (hal.QUEUE, _COMMANDS, "hal.buffer.store", hal.CHECK_OK)
 
 

@@ -31,7 +31,7 @@ _SPACE = "\u2581"
 _CHUNK = 1 << 13
 """Pieces that are encoded at a time: Python objects of all at once would take 30 MB."""
 _TAIL = 7
-"""The bytes of a piece after its text: score and type, with their tags."""
+"""Bytes of a piece after its text in SentencePiece's protobuf: score and type, with tags."""
 
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 

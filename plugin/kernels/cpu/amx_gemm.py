@@ -53,7 +53,7 @@ from .output_tile import OutputTile
 _MAX_UNROLL = 4
 """Groups of the epilogue that are unrolled, at most; more make the code larger."""
 _K_PACK = 4
-"""Consecutive k of a 32-bit lane, as of AMX."""
+"""Consecutive k of a 32-bit lane: the products that AMX adds to one accumulator."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,10 @@ One thread computes them in 1 to 5 us with AVX512-VNNI; a dispatch costs 0.25 to
 and 16 times higher make no measurable difference for the networks of MLPerf Tiny.
 """
 _MAX_BINDINGS = 32
-"""IREE 3.13 loads no dispatch with more; constants take one, and intermediate results another."""
+"""Bindings of a dispatch, at most: IREE 3.13 loads none with more.
+
+Constants take one, and intermediate results another.
+"""
 _RESERVED_BINDINGS = 8
 """Bindings kept for results that later dispatches read, whose number is not known yet."""
 _RESHAPE = "stablehlo.reshape"

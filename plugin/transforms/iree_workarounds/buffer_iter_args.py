@@ -47,7 +47,7 @@ from ..base import NoMatch, Replacement, is_public, named, producer_of
 from .updates_in_place import UPDATES
 
 _BOUNDS = 3
-"""Number of operands of a loop before its initial values."""
+"""Operands of MLIR's ``scf.for`` before its initial values: lower bound, upper bound, step."""
 _EXPORT, _IMPORT = "hal.tensor.export", "hal.tensor.import"
 
 

@@ -45,13 +45,15 @@ from ..base import UNCHANGED, ModulePass, named, producer_of
 MOST_GROWTH = 1 << 20
 """Bytes by which folding may enlarge a constant.
 
-Source: IREE's ``--iree-opt-const-expr-max-size-increase-threshold``.
+Source: the default of IREE 3.13's ``--iree-opt-const-expr-max-size-increase-threshold``; the two
+must agree.
 """
 
 _MOST_COPIED = 1 << 8
-"""The greatest size in bytes of a constant that IREE copies into dispatches.
+"""Bytes of a constant that IREE copies into dispatches, at most.
 
-Source: IREE's ``--iree-flow-inline-constants-max-byte-length``.
+Source: the default of IREE 3.13's ``--iree-flow-inline-constants-max-byte-length``; the two must
+agree.
 """
 
 _CONSTANT = "stablehlo.constant"

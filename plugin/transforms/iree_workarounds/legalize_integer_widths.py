@@ -73,7 +73,7 @@ _WRAPPING = _operations({
 })  # fmt: skip
 _UNSIGNED = _operations({"arith": "maxui minui divui remui shrui uitofp index_castui extui"})
 _FIRST_UNSIGNED_PREDICATE = 6
-"""The first of the predicates of ``arith.cmpi`` for unsigned integers: ult, ule, ugt, uge."""
+"""The first unsigned predicate of MLIR's ``arith.cmpi``: ult, ule, ugt, uge follow in order."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ _EXPONENTIALS = (
     (-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
     (3, 720401), (4, 242),
 )  # fmt: skip
-"""``exp(-2**n)`` with 31 fractional bits."""
+"""``exp(-2**n)`` with 31 fractional bits, as in gemmlowp's ``fixedpoint.h``; not tunable."""
 
 _EXP_EIGHTH, _THIRD = 1895147668, 715827883
 """``exp(-1/8)`` and 1/3 with 31 fractional bits."""
