@@ -69,10 +69,8 @@ def test_every_program_is_a_valid_module() -> None:
 
 def test_inputs_are_the_same_each_time_and_in_range() -> None:
     for program in PROGRAMS.values():
-        repeated = program.make_inputs()
-        for tensor, array, other in zip(
-            program.arguments, program.make_inputs(), repeated, strict=True
-        ):
+        inputs, repeated = program.make_inputs(), program.make_inputs()
+        for tensor, array, other in zip(program.arguments, inputs, repeated, strict=True):
             assert array.shape == tensor.shape
             assert array.tobytes() == other.tobytes()
             if isinstance(tensor.element, Quantized):
@@ -490,8 +488,8 @@ def test_verdicts(tmp_path: Path) -> None:
         f"llvm/Bytecode/own.mlir:{n}" for n in (0, 1, 2, 3, 4, 6, 7)
     ]
     outcomes = run_cases(cases, "llvm-cpu", 1)
-    statuses = [o.status for o in outcomes]
-    assert statuses == ["pass", "pass", "pass", "wrong", "wrong", "wrong", "refused"]
+    statuses = ["pass", "pass", "pass", "wrong", "wrong", "wrong", "refused"]
+    assert [o.status for o in outcomes] == statuses
     assert outcomes[3].message == "accepted, and an error is expected"
     assert "refused as invalid, and it is valid" in outcomes[4].message
     assert "expected an error on line 5, got: -:4:" in outcomes[5].message
