@@ -46,8 +46,7 @@ from ...numerics.casts import Cast, Division
 from ...numerics.element_types import Array
 from ...numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 from ..base import ModulePass, NoMatch, Pattern, Replacement, apply_patterns, is_in_loop_body
-from .casts.block_axes import BlockAxes
-from .casts.block_loops import map_by_block, without_whole_axes
+from .casts.block_loops import BlockAxes, map_by_block, without_whole_axes
 from .casts.run_time_checks import check_block_count, check_parameter_extents
 from .casts.unranked import RankedAroundAxes
 from .math.operands import check_scales
