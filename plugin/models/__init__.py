@@ -17,8 +17,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .architectures import ARCHITECTURES
     from .chat import ChatTemplate
-    from .configuration import ARCHITECTURES, Configuration
+    from .configuration import Configuration
     from .generation import Generation, Statistics
     from .loading import Model, default_cache, emit, load
     from .perplexity import Perplexity, measure_perplexity
@@ -46,8 +47,9 @@ __all__ = [
 ]
 
 _MODULES = {
+    "architectures": ("ARCHITECTURES",),
     "chat": ("ChatTemplate",),
-    "configuration": ("ARCHITECTURES", "Configuration"),
+    "configuration": ("Configuration",),
     "generation": ("Generation", "Statistics"),
     "loading": ("Model", "default_cache", "emit", "load"),
     "perplexity": ("Perplexity", "measure_perplexity"),

@@ -22,13 +22,6 @@ from .irrelevant_properties import irrelevant_properties
 from .properties import Properties, architecture_of
 from .rotary_embedding import Rotation
 
-__all__ = [
-    "ARCHITECTURES",
-    "Configuration",
-    "check_tensors",
-    "expected_tensors",
-]
-
 
 @dataclass(frozen=True)
 class Configuration:
