@@ -304,12 +304,12 @@ class F32Epilogue:
             return None
         clamp, added = (monotone.low, monotone.high), monotone.added.astype(np.int64)
         x_range = added - monotone.bounds, added + monotone.bounds
-        # As in the module's text, ``3 R + S`` parts in ``2**24``; the offset is rounded too, and a
+        # As in the module's text, ``3 R + S`` units in ``2**24``; the offset is rounded too, and a
         # sign offset rounds the sum once more.
         reach = 1 + max(float(np.abs(limit - monotone.offset).max()) for limit in clamp)
         greatest = 1 + max(map(abs, clamp))
-        parts = 3 * reach + 2 * greatest + float(np.abs(monotone.offset).max())
-        tolerance = parts * 2.0**-24 + 2.0**-20 + monotone.fallback_tolerance
+        units = 3 * reach + 2 * greatest + float(np.abs(monotone.offset).max())
+        tolerance = units * 2.0**-24 + 2.0**-20 + monotone.fallback_tolerance
         sign_offset = monotone.sign_offset if monotone.sign_offset.any() else None
         requant = F32Requant.of(
             monotone.slope, monotone.offset, sign_offset, clamp, x_range, tolerance

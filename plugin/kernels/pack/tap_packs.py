@@ -45,7 +45,7 @@ class TapPacks:
 
     @cached_property
     def spacing(self) -> int:
-        """Pixels from a k-pack to the next: of those with all taps in k-packs, the cheapest."""
+        """Pixels from a k-pack to the next: the cheapest number whose k-packs have all taps."""
         axis, costs = self.axis, dict[int, float]()
         for spacing in range(1, _MAX_SPACING + 1):
             period = self._period(spacing)
