@@ -304,7 +304,7 @@ class F32Epilogue:
             return None
         clamp, added = (monotone.low, monotone.high), monotone.added.astype(np.int64)
         x_range = added - monotone.bounds, added + monotone.bounds
-        # As in the module's text, ``3 R + S`` units in ``2**24``; the offset is rounded too, and a
+        # As in the module's text, ``3 R + S`` parts in ``2**24``; the offset is rounded too, and a
         # sign offset rounds the sum once more.
         reach = 1 + max(float(np.abs(limit - monotone.offset).max()) for limit in clamp)
         greatest = 1 + max(map(abs, clamp))
