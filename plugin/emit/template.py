@@ -10,6 +10,7 @@ from ..core._mlir import Operation, Value, ir
 _ResultIndex: TypeAlias = tuple[int, int]
 """The index of an operation, and of its result."""
 _SOURCE: _ResultIndex = (-1, 0)
+"""The index of the source value, which no operation of the template computes."""
 
 
 class Template:

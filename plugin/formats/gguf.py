@@ -75,6 +75,7 @@ _SCALARS: dict[int, DType] = {
     12: np.dtype("<f8"),
 }
 _BOOL, _STRING, _ARRAY, _U32 = 7, 8, 9, 4
+"""Numbers of GGUF's value types for booleans, strings, arrays and u32; not tunable."""
 
 _GGML_TYPES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 9: "Q8_1",

@@ -121,6 +121,7 @@ class SuperBlockLookupScaled_4_6_Layout(SuperBlockLayout):  # noqa: N801 (as tho
 # -- codebooks ------------------------------------------------------------------------------------
 
 _IQ1, _IQ2 = (-1, 0, 1), (8, 25, 43)
+"""Magnitudes of the codebooks of IQ1 and IQ2, as in ggml: `LEVELS` has them by type."""
 LEVELS: dict[str, tuple[int, ...]] = {
     "IQ1_S": _IQ1,
     "IQ1_M": _IQ1,

@@ -10,6 +10,7 @@ from .base import Accumulator, InstructionSet
 _REGISTERS = 16
 """The number of vector registers."""
 _I16_MAX, _MAX_DIGIT, _MAX_SIGNED_MAGNITUDE = 2**15 - 1, 15, 128
+"""The greatest i16, digit of 4 bits and magnitude of i8: sums of products of bytes stay in i16."""
 
 
 class Avx2(InstructionSet):

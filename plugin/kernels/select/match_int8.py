@@ -308,7 +308,7 @@ class Int8Match:
         *,
         integer_only: bool,
     ) -> FusedEpilogue | None:
-        """Return the operations after the contraction that its kernel computes."""
+        """Return the operations after the contraction that its kernel computes; None for none."""
         uses_amx = self.uses_amx(target)
         match = EpilogueMatch.of(
             result,

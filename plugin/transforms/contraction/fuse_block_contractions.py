@@ -259,6 +259,7 @@ def _weight(cast: Operation) -> _Weight | NoMatch | None:
 
 
 def _weight_of_type(cast: Operation) -> _Weight | NoMatch | None:
+    """The weight of a sub-channel cast; None for other types, NoMatch with the reason otherwise."""
     type_ = cast.operands[0].type
     parameters = parameters_of(type_, cast)
     if parameters is None or parameters.granularity != "sub-channel":

@@ -119,6 +119,7 @@ def _dequantize(value: Value) -> Value:
 
 
 def _expand_whole(op: Operation, row: QuantizedOp) -> str | None:
+    """Dequantize operands and quantize results; return the reason if a body stays quantized."""
     retyping = Retyping()
     if row.bodies is not None:
         for region in op.regions:

@@ -210,6 +210,7 @@ def _pack_arguments(function: Operation) -> bool:
 
 
 def _pack_global(op: Operation) -> _Packed | None:
+    """Pack a global; None for mutable ones, without initial value, or of types not packed."""
     form = _Packed.of(op.attributes["type"].value, op)
     if form is None or "is_mutable" in op.attributes or "initial_value" not in op.attributes:
         return None

@@ -111,7 +111,7 @@ class Arithmetic(FieldArithmetic):
         return IntegerFact(whole, storage or StorageType(32, True), *field.range, field=field)
 
     def _sign_extended_by_select(self, op: Operation) -> IntegerFact | None:
-        """The fact about ``where(q < 8, q, q - 16)``, which sign-extends the bits of ``q``."""
+        """The fact about ``where(q < 8, q, q - 16)``, which extends the sign; None for others."""
         chosen, *cases = op.operands
         if isinstance(chosen.owner, ir.Block) or chosen.owner.operation.name != "stablehlo.compare":
             return None

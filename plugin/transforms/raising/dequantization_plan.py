@@ -192,6 +192,7 @@ class DequantizationPlan:
         return split, stablehlo.reshape(split, self.stored.view.shape)
 
     def _zero_points(self) -> Value | None:
+        """The zero points as storage; None if there are none or all are 0."""
         part, storage = self.grids.get("zero_points"), self.stored.type
         if part is None or (part.numbers is not None and not part.numbers.any()):
             return None

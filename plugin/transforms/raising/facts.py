@@ -137,7 +137,7 @@ def product_format(
 
 
 def _format_of(view: TensorView) -> BinaryFormat | None:
-    """The format of a view's elements, if it is known."""
+    """The format of a view's elements; None for computed floats, and for integers over 16 bits."""
     if view.numbers is not None:
         return BinaryFormat.of_numbers(view.numbers)
     source = _converted_from(view)
@@ -152,7 +152,7 @@ def _format_of(view: TensorView) -> BinaryFormat | None:
 
 
 def _converted_from(view: TensorView) -> Value | None:
-    """The narrower tensor that a view's tensor is converted from, exactly."""
+    """The narrower tensor that a view's tensor is exactly converted from; None for any other."""
     owner = view.root.owner
     if isinstance(owner, ir.Block) or owner.operation.name != "stablehlo.convert":
         return None

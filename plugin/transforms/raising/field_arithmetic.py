@@ -99,7 +99,7 @@ class FieldArithmetic:
         return None if by_power is None else field.shifted_right(by_power, keeps_sign=False)
 
     def _split(self, op: Operation) -> Field | None:
-        """The narrower words that a ``bitcast_convert`` splits words into, along a last axis."""
+        """The narrower words of a ``bitcast_convert``; None for wider words, partial fields."""
         source, target = op.operands[0].type, op.results[0].type
         field = self._field(op.operands[0]) if is_static(source) else None
         if field is None or not field.is_number or field.bias or field.width != field.container:

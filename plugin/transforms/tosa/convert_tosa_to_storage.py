@@ -196,6 +196,7 @@ def _check_zero_points(op: Operation) -> None:
 
 
 def _zero_point(value: Value, unsigned: bool) -> int | None:
+    """The constant of a zero point, as unsigned or signed storage; None if it is computed."""
     producer = producer_of(value)
     if producer is None or producer.name != "tosa.const":
         return None

@@ -19,6 +19,7 @@ from ..base import NoMatch
 from ..quantization.math.operands import Operand
 
 I32_MAX = (1 << 31) - 1
+"""The greatest i32."""
 _HEADROOM_BITS = {31: 20, 15: 12}
 """Headroom of operands, by the bits of multipliers."""
 _MIN_DIVIDEND_BITS = 20

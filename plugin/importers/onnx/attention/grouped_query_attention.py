@@ -25,6 +25,7 @@ from .key_value_cache import CacheFormat, present
 from .rotary import rotated, rows_of
 
 _REFUSED_INPUTS = ((14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"))
+"""Inputs that are refused where present: number and name in ONNX Runtime's schema."""
 
 
 @importer("com.microsoft.GroupQueryAttention")

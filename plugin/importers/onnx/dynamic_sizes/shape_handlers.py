@@ -74,7 +74,7 @@ def _size(node: BoundedNode) -> list[Operand]:
 
 @handles("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 def _reshaped(node: BoundedNode) -> list[Operand] | None:
-    """The rows stay an axis, with as many elements in front as before."""
+    """Reshape where the rows stay an axis, else refuse; None if only the shape is bounded."""
     tensor = node.tensors.get(0)
     if tensor is None:
         return None

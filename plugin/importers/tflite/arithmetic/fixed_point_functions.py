@@ -27,7 +27,9 @@ _EXPONENTIALS = (
 _EXP_EIGHTH, _THIRD = 1895147668, 715827883
 """``exp(-1/8)`` and 1/3 with 31 fractional bits."""
 _SQRT_HALF, _LOG_2, _FOURTH_ROOT_OF_HALF = 1518500250, 1488522236, 1805811301
+"""The roots of 1/2 and the logarithm of 2 of gemmlowp's and LiteRT's fixed-point ``log``."""
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
+"""Coefficients of the rational approximation of ``log`` in LiteRT; not tunable."""
 _RECIPROCAL_START, _RECIPROCAL_SLOPE = 1515870810, -1010580540
 """48/17 and -32/17 with 29 fractional bits: the first estimate of a reciprocal."""
 _QUARTER_25 = 1 << 23

@@ -51,6 +51,7 @@ class CustomOptions:
 
 
 _SAME, _VALID = 1, 2
+"""LiteRT's numbers ``kTfLitePaddingSame`` and ``kTfLitePaddingValid``; not tunable."""
 
 
 @custom_importer("Convolution2DTransposeBias")

@@ -163,14 +163,14 @@ class _Lstm(ABC):
                 )
 
     def peephole(self, gate: int) -> Operand | None:
-        """Return the weights of the cell state in a gate."""
+        """Return the weights of the cell state in a gate; None for the cell, or if absent."""
         if gate == _CELL:
             return None
         offset = {_INPUT: 0, _FORGET: 1, _OUTPUT: 2}[gate]
         return self.call.optional(self.indices.peephole + offset)
 
     def norm(self, gate: int) -> int | None:
-        """Return the input with a gate's layer normalization coefficients, if it is present."""
+        """Return the input of a gate's layer normalization coefficients; None if it is absent."""
         first = self.indices.norm
         if first is None or self.call.optional(first + gate) is None:
             return None

@@ -19,6 +19,7 @@ from ....errors import InputError
 from ...flatbuffer import UNKNOWN
 
 _INT, _UINT, _FLOAT, _MAP, _BOOL = 1, 2, 3, 9, 26
+"""Numbers of FlexBuffers' types, ``FBT_INT`` to ``FBT_BOOL``; not tunable."""
 _INDIRECT = {6: _INT, 7: _UINT, 8: _FLOAT}
 _FORMATS = {
     _INT: {1: "b", 2: "h", 4: "i", 8: "q"},

@@ -21,6 +21,7 @@ from ....numerics.element_types import Array
 from . import schema
 
 _DENSE, _SPARSE = 0, 1
+"""Numbers of ``DimensionType`` in LiteRT's ``schema.fbs``; not tunable."""
 
 
 def dense_positions(table: schema.SparsityTable, shape: Sequence[int]) -> Array:

@@ -129,6 +129,7 @@ def _convolution(op: Operation) -> Contraction:
 
 
 def _known_product(value: Value, axes: Sequence[int]) -> int | None:
+    """The number of elements along axes; None if one is dynamic."""
     if any(value.type.is_dynamic_dim(axis) for axis in axes):
         return None
     return math.prod(int(value.type.shape[axis]) for axis in axes)
