@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from onnx_models import computed, model, node
 from subquant.cli import main
@@ -47,6 +47,13 @@ def layer(last: str = "Relu", *, is_open: bool = False) -> onnx.ModelProto:
     if is_open:
         inputs["ys"] = ("FLOAT", ())
     return model(nodes, inputs, {"y": ("UINT8", (3, 48))}, constants)
+
+
+def command(*arguments: str, exit_code: int = 0) -> Result:
+    """Run a command, which must end with an exit code."""
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == exit_code, result.output
+    return result
 
 
 def remarks_of(proto: onnx.ModelProto) -> list[str]:
@@ -92,9 +99,7 @@ def test_there_are_no_remarks_without_explain() -> None:
 
 def test_explain_on_the_command_line(in_temporary_folder: Path) -> None:
     Path("m.onnx").write_bytes(layer("Tanh").SerializeToString())
-    arguments = ["compile", "m.onnx", "--explain", "--emit", "mlir", "-o", "m.mlir"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+    result = command("compile", "m.onnx", "--explain", "--emit", "mlir", "-o", "m.mlir")
     assert "m.onnx: remark: node 3 (MatMul) 'the MatMul' computes with integers\n" in result.stderr
 
 
@@ -102,20 +107,16 @@ def test_weights_go_to_a_file(in_temporary_folder: Path, cpu: Device) -> None:
     """Under the node's name; the module has none of them; the values are the same."""
     proto = layer()
     Path("m.onnx").write_bytes(proto.SerializeToString())
-    plain = CliRunner().invoke(main, ["compile", "m.onnx", "--emit", "mlir", "-o", "plain.mlir"])
-    assert plain.exit_code == 0, plain.output
+    command("compile", "m.onnx", "--emit", "mlir", "-o", "plain.mlir")
     arguments = ["compile", "m.onnx", "--parameters", "m.irpa"]
-    result = CliRunner().invoke(main, [*arguments, "--emit", "mlir", "-o", "m.mlir"])
-    assert result.exit_code == 0, result.output
+    command(*arguments, "--emit", "mlir", "-o", "m.mlir")
     text = Path("m.mlir").read_text()
     assert '#flow.parameter.named<"model"::"' in text
     assert len(text) < len(Path("plain.mlir").read_text()) - 64 * 48
     archive = Archive("m.irpa")
     assert [name for name in archive if "MatMul" in name]
     assert sum(entry.length for entry in archive.values()) >= 64 * 48
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
-    assert "wrote m.irpa (" in result.stderr
+    assert "wrote m.irpa (" in command(*arguments).stderr
     x = np.random.default_rng(1).normal(size=(3, 64)).astype(np.float32)
     actual = Executable("m.vmfb", cpu, {"model": "m.irpa"}).main(x)
     np.testing.assert_array_equal(actual, computed(proto, None, x)[0])
@@ -148,12 +149,9 @@ def test_constants_of_every_type(element: str, in_temporary_folder: Path, cpu: D
 
 def test_a_file_that_cannot_be_written(in_temporary_folder: Path) -> None:
     Path("m.onnx").write_bytes(layer().SerializeToString())
-    arguments = ["compile", "m.onnx", "--emit", "mlir", "--parameters", "no/folder.irpa"]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 1
-    assert "cannot write '" in result.stderr
-    result = CliRunner().invoke(main, ["compile", "m.onnx", "--parameters", "m.onnx"])
-    assert result.exit_code == 2
+    arguments = ("compile", "m.onnx", "--emit", "mlir", "--parameters", "no/folder.irpa")
+    assert "cannot write '" in command(*arguments, exit_code=1).stderr
+    result = command("compile", "m.onnx", "--parameters", "m.onnx", exit_code=2)
     assert "the parameters 'm.onnx' are the input or the output too" in result.stderr
 
 
@@ -167,15 +165,11 @@ def test_a_model_in_two_files(in_temporary_folder: Path, cpu: Device) -> None:
     (expected,) = computed(proto, None, x)
     onnx.save(proto, "m.onnx", save_as_external_data=True, location="m.data", size_threshold=64)
     assert Path("m.data").stat().st_size >= 64 * 48
-    result = CliRunner().invoke(main, ["compile", "m.onnx"])
-    assert result.exit_code == 0, result.output
+    command("compile", "m.onnx")
     np.testing.assert_array_equal(Executable("m.vmfb", cpu).main(x), expected)
-    compared = CliRunner().invoke(main, ["compare", "m.onnx", "--calls", "1", "--json"])
-    assert compared.exit_code == 0, compared.output
+    command("compare", "m.onnx", "--calls", "1", "--json")
     Path("m.data").unlink()
-    refused = CliRunner().invoke(main, ["compare", "m.onnx", "--calls", "1"])
-    assert refused.exit_code == 1
-    assert "m.data" in refused.stderr
+    assert "m.data" in command("compare", "m.onnx", "--calls", "1", exit_code=1).stderr
 
 
 def opened(shape: tuple[int | str, ...], nodes: list[Any] | None = None) -> onnx.ModelProto:
@@ -320,8 +314,7 @@ def test_compare_takes_dimension_sizes(in_temporary_folder: Path) -> None:
     pytest.importorskip("onnxruntime")
     Path("m.onnx").write_bytes(opened(("batch", "sequence", 8)).SerializeToString())
     arguments = ["compare", "m.onnx", "--calls", "1", "--device", "numpy", "--json"]
-    result = CliRunner().invoke(main, [*arguments, "--batch", "2", "--dim", "sequence=3"])
-    assert result.exit_code == 0, result.output
+    result = command(*arguments, "--batch", "2", "--dim", "sequence=3")
     assert json.loads(result.stdout)[0]["elements"] == 2 * 3 * 5
 
 

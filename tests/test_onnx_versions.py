@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from onnx_models import computed, text_of
 from onnx_version_cases import cases
 from onnx_versions import VersionCase, at_version, expected, feeds_of, tolerance, versions
-from subquant.dialects import create_context
-from subquant.importers.onnx import Interpreter, write_module
-from subquant.importers.onnx.reading.reader import read_onnx
 
 _CASES = cases()
 _OPERATORS = sorted({case.operator for case in _CASES})
@@ -25,12 +23,10 @@ def check(case: VersionCase, version: int) -> int:
     if results is None:
         return 0
     if version == versions(case.operator)[-1]:  # an operator that only NumPy computes is refused
-        write_module(read_onnx(model.SerializeToString()), create_context())
-    with np.errstate(all="ignore"):
-        actual = Interpreter(read_onnx(model.SerializeToString())).run(feeds)
-    for result, target in zip(actual, results, strict=True):
-        assert np.asarray(result).dtype == target.dtype
-        assert np.shape(result) == target.shape
+        text_of(model)
+    for result, target in zip(computed(model, None, *feeds.values()), results, strict=True):
+        assert result.dtype == target.dtype
+        assert result.shape == target.shape
         relative, absolute = tolerance(target.dtype)
         if target.dtype.kind in "biu":
             np.testing.assert_array_equal(result, target)
@@ -38,7 +34,7 @@ def check(case: VersionCase, version: int) -> int:
             # Sums of products cancel: their error is relative to the greatest of them.
             greatest = np.abs(target[np.isfinite(target)].astype(np.float64)).max(initial=0)
             np.testing.assert_allclose(
-                np.asarray(result, np.float64),
+                result.astype(np.float64),
                 target.astype(np.float64),
                 relative,
                 absolute + relative * min(float(greatest), 100.0),

@@ -235,12 +235,12 @@ class Graph(ABC):
             advice = f"; export the model with ONNX's own operators, not those of {quoted(domain)}"
         raise UnsupportedError(f"{node} is not lowered{advice}", self.location)
 
-    def _of_newest(self, graph: Subgraph, operands: Sequence[Operand]) -> list[Typed]:
+    def _of_newest(self, graph: Subgraph, operands: Sequence[Operand]) -> list[Operand]:
         """Compute a graph whose nodes are of the newest operator set."""
         outer_opset, self._opset = self._opset, newest_opset()
         results = self.inner(graph, operands)
         self._opset = outer_opset
-        return [Typed(each.type, each.value) for each in results]
+        return results
 
     @abstractmethod
     def lift(self, array: Array, element: ElementType) -> AnyArray:
@@ -267,9 +267,10 @@ def _float_type(operand: Operand) -> str:
 
 def _typed(result: Any) -> Operand:
     """Return an importer's result with its type: expressed values have that of their scales."""
-    if isinstance(result, Typed) and not isinstance(result.value, (Quantized, ScaledSum)):
+    has_type = isinstance(result, (Typed, Operand))
+    if has_type and not isinstance(result.value, (Quantized, ScaledSum)):
         return Operand("", result.type, result.value)
-    value = result.value if isinstance(result, Typed) else result
+    value = result.value if has_type else result
     return Operand("", type_of_dtype(value.dtype), value)
 
 

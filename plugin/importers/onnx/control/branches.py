@@ -27,8 +27,7 @@ def if_(call: Call) -> list[Any]:
     condition = call.scalar(0)
     branches = [call.subgraph(name) for name in ("then_branch", "else_branch")]
     if is_known(condition):
-        chosen = branches[0 if condition else 1]
-        return [Typed(each.type, each.value) for each in call.graph.inner(chosen, [])]
+        return call.graph.inner(branches[0 if condition else 1], [])
     types: list[list[str]] = []
 
     def compute(graph: Subgraph) -> list[AnyArray]:
