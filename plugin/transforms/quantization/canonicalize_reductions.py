@@ -56,7 +56,7 @@ from ..iree_workarounds.select_and_scatter import expand_select_and_scatter
 
 @dataclass(frozen=True)
 class CanonicalizeReductions(ModulePass):
-    """Write implicit conversions of reductions as operations; refuse quantized to or from float."""
+    """Write implicit conversions of reductions; refuse those between quantized and other types."""
 
     def run(self, module: Operation) -> Sequence[Remark] | None:
         """Canonicalize `module`.
