@@ -63,6 +63,35 @@ def slow_compilation(
     return process, [int(line) for line in pids.read_text().split()]
 
 
+FORK = """
+import os, threading, time
+from subquant.isolation.command import run_supervised
+command = ["/bin/sh", "-c", "echo $$ > pids; exec sleep 1000"]
+threading.Thread(target=run_supervised, args=(command, {}), daemon=True).start()
+while not os.path.isfile("pids") or not open("pids").read():
+    time.sleep(0.01)
+forked = os.fork()
+if forked:
+    print(forked, flush=True)
+time.sleep(1000)
+"""
+
+
+def test_a_command_ends_with_the_process_that_ran_it_after_a_fork(folder: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FORK], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        forked = int(process.stdout.readline())
+        (command,) = map(int, (folder / "pids").read_text().split())
+        process.kill()
+        process.wait()
+        try:
+            assert wait_until(lambda: not is_alive(command))
+            assert is_alive(forked)
+        finally:
+            os.kill(forked, signal.SIGKILL)
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT", "SIGKILL"])
 def test_a_signal_ends_the_compiler_and_removes_its_folder(name: str, folder: Path) -> None:
     process, pids = slow_compilation(folder)

@@ -7,14 +7,19 @@ import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..errors import EnvironmentProblem
 from . import supervisor
 from .cancellation import current_work
 from .client import starting
 from .supervisor import Malformed, receive, send
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,23 @@ class CommandResult:
     status: int
     stderr: bytes
     output: bytes | None
+
+
+_SUPERVISORS: weakref.WeakSet[subprocess.Popen[bytes]] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    """Close the pipes of the parent's supervisors in a forked process: they end with the parent."""
+    for process in list(_SUPERVISORS):
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        process.returncode = 0
+    _SUPERVISORS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_all)
 
 
 def run_supervised(
@@ -68,6 +90,7 @@ def run_supervised(
             start_new_session=True,
         )
     assert process.stdin is not None and process.stdout is not None
+    _SUPERVISORS.add(process)
     try:
         with work.on_cancel(process.terminate):
             with contextlib.suppress(BrokenPipeError):
@@ -79,6 +102,7 @@ def run_supervised(
         process.stdin.close()  # the supervisor ends at the end of its input
         process.stdout.close()
         process.wait()
+        _SUPERVISORS.discard(process)
     work.check()
     if frame is None:
         status = process.returncode
