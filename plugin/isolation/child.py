@@ -13,10 +13,10 @@ hostile input is not trusted.
   for Python's own errors; and ``{"bug": traceback}``.
 
 **Life.** A child ends with its parent, even in a loop of C++, by ``SIGIO``, which Linux sends at
-the end of a pipe with ``O_ASYNC``. ``PR_SET_PDEATHSIG`` would end it when only the thread of the parent
-ends that started it. The signal has a pipe of its own that carries no data, because a pipe with
-unread data has no end. On other systems a child ends after its call, at the end of its standard
-input.
+the end of a pipe with ``O_ASYNC``. ``PR_SET_PDEATHSIG`` would end it when only the thread of the
+parent ends that started it. The signal has a pipe of its own that carries no data, because a pipe
+with unread data has no end. On other systems a child ends after its call, at the end of its
+standard input.
 """
 
 from __future__ import annotations
