@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import io
 import os
 import random
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,13 +25,14 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="module")
 def fuzz() -> Any:
-    specification = importlib.util.spec_from_file_location("fuzz", ROOT / "scripts/fuzz.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules["fuzz"] = module  # dataclasses look there
-    specification.loader.exec_module(module)
-    return module
+    """The command, and the modules of ``scripts/damaged_inputs``."""
+    sys.path.insert(0, str(ROOT / "scripts"))
+    try:
+        names = ("case", "cluster", "corpus", "kinds", "mutations", "outcomes", "running", "server")
+        modules = {name: importlib.import_module(f"damaged_inputs.{name}") for name in names}
+        return SimpleNamespace(**modules, main=importlib.import_module("fuzz").main)
+    finally:
+        sys.path.remove(str(ROOT / "scripts"))
 
 
 def test_inputs_of_every_kind(
@@ -45,17 +48,17 @@ def test_inputs_of_every_kind(
 
 
 def test_an_input_follows_from_seed_kind_and_number(fuzz: Any) -> None:
-    corpus = fuzz.Corpus(texts=["func.func @f() { return }", "!a = i8"])
-    cases = [fuzz.make_case(3, "text", number, corpus) for number in (5, 5, 6)]
+    corpus = fuzz.corpus.Corpus(texts=["func.func @f() { return }", "!a = i8"])
+    cases = [fuzz.kinds.make_case(3, "text", number, corpus) for number in (5, 5, 6)]
     assert cases[0] == cases[1] != cases[2]
-    assert fuzz.make_case(4, "text", 5, corpus) != cases[0]
+    assert fuzz.kinds.make_case(4, "text", 5, corpus) != cases[0]
 
 
 def test_shares_of_a_run(fuzz: Any) -> None:
     """A longer run begins with a shorter one."""
     kinds = ["text", "npy"]
-    assert list(fuzz.numbers_of(kinds, 40))[:10] == list(fuzz.numbers_of(kinds, 10))
-    counts = [sum(name == kind for name, _ in fuzz.numbers_of(kinds, 320)) for kind in kinds]
+    assert list(fuzz.kinds.numbers_of(kinds, 40))[:10] == list(fuzz.kinds.numbers_of(kinds, 10))
+    counts = [sum(name == kind for name, _ in fuzz.kinds.numbers_of(kinds, 320)) for kind in kinds]
     assert counts == [260, 60]
 
 
@@ -106,30 +109,30 @@ def test_what_a_failure_is(
 
     monkeypatch.setattr(subquant.cli, "main", main)
     (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(fuzz.tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "tmp"))
     folder = tmp_path / "case"
     folder.mkdir()
     output = None if arguments[0] in ("raise", "traceback", "escape", "left") else "out"
     if arguments[0] == "status":
         output = None
-    case = fuzz.Case(arguments, {"x.mlir": b"func.func @f() { return }"}, output)
-    fuzz.write_case(case, folder)
+    case = fuzz.case.Case(arguments, {"x.mlir": b"func.func @f() { return }"}, output)
+    fuzz.running.write_case(case, folder)
     with capsys.disabled():
-        _, actual = fuzz.run_case(case, folder)
+        _, actual = fuzz.running.run_case(case, folder)
     assert (actual is None) == (wrong is None), actual
     assert (actual or "").startswith(wrong or "")
 
 
 def test_changes_of_text_and_bytes(fuzz: Any) -> None:
     """All of them work on nothing, and change something of most."""
-    for mutation in fuzz._TEXT_MUTATIONS:
+    for mutation in fuzz.mutations.TEXT_MUTATIONS:
         for number in range(20):
             assert isinstance(mutation(random.Random(number), "", [""]), str)
     text, data = "func.func @f(%x: tensor<4xi8>) { return }", bytes(range(100))
     rngs = [random.Random(number) for number in range(100)]
-    assert sum(fuzz.mutate_text(rng, text, [text]) != text for rng in rngs) > 80
-    assert sum(fuzz.mutate_bytes(rng, data) != data for rng in rngs) > 90
-    assert fuzz.mutate_bytes(rngs[0], b"") is not None
+    assert sum(fuzz.mutations.mutate_text(rng, text, [text]) != text for rng in rngs) > 80
+    assert sum(fuzz.mutations.mutate_bytes(rng, data) != data for rng in rngs) > 90
+    assert fuzz.mutations.mutate_bytes(rngs[0], b"") is not None
 
 
 # -- on a cluster ---------------------------------------------------------------------------------
@@ -147,7 +150,7 @@ class FakeServer:
             (self.folder / f"{name}-{number}/d").mkdir(parents=True)
             (self.folder / f"{name}-{number}/command").write_text(f"subquant {number}")
             (self.folder / f"{name}-{number}/d/a").write_bytes(b"\0\xff")
-        return self.fuzz.Ended(name, number, number % 3, wrong, 0.5)
+        return self.fuzz.outcomes.Outcome(name, number, number % 3, wrong, 0.5)
 
     def stop(self) -> None:
         pass
@@ -156,9 +159,9 @@ class FakeServer:
 @pytest.fixture
 def ranges(fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bytes]:
     """Return the outcome of a range of inputs, run as on a worker, with failures in ``kept``."""
-    monkeypatch.setattr(fuzz, "_KEPT", tmp_path / "kept")
+    monkeypatch.setattr(fuzz.outcomes, "FAILURES", tmp_path / "kept")
     monkeypatch.setattr(
-        fuzz, "Server", lambda seed, folder, seconds: FakeServer(fuzz, Path(folder))
+        fuzz.server, "Server", lambda seed, folder, seconds: FakeServer(fuzz, Path(folder))
     )
 
     def run(*arguments: str) -> bytes:
@@ -173,12 +176,15 @@ def ranges(fuzz: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
 def test_a_range_comes_back_with_its_failures(
     fuzz: Any, ranges: Callable[..., bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tally = fuzz._Tally(7)
+    tally = fuzz.outcomes.Tally(7)
     kinds = ("--kinds", "text,npy")
     for first in ("0", "6"):
-        assert fuzz._take(ranges(*kinds, "--first", first, "--count", "6"), tally) is None
+        assert (
+            fuzz.cluster.add_results(ranges(*kinds, "--first", first, "--count", "6"), tally)
+            is None
+        )
     tally.show()
-    work = list(fuzz.numbers_of(["text", "npy"], 12))
+    work = list(fuzz.kinds.numbers_of(["text", "npy"], 12))
     failed = [f"{name}-{number}" for name, number in work if number % 2]
     assert failed
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == sorted(failed)
@@ -194,17 +200,20 @@ def test_inputs_of_other_packages_do_not_count(
     fuzz: Any, ranges: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     actual = ranges("--count", "2")
-    monkeypatch.setattr(fuzz, "_made_with", lambda: {"jax": "0"})
-    tally = fuzz._Tally(0)
-    assert "there, and here {'jax': '0'}" in fuzz._take(actual, tally)
+    monkeypatch.setattr(fuzz.cluster, "generator_versions", lambda: {"jax": "0"})
+    tally = fuzz.outcomes.Tally(0)
+    assert "there, and here {'jax': '0'}" in fuzz.cluster.add_results(actual, tally)
     assert not tally.statuses
 
 
 def test_the_archive_is_this_script(fuzz: Any) -> None:
     """Run as on a worker: it unpacks itself, and its folder is gone afterwards."""
-    archive = fuzz.make_archive()
+    archive = fuzz.cluster.make_archive()
     names = set(zipfile.ZipFile(io.BytesIO(archive)).namelist())
     assert {"scripts/fuzz.py", "tests/tflite_cases.py", "examples/two_layer.mlir"} <= names
+    for package in ("damaged_inputs", "pieces"):
+        paths = (ROOT / "scripts" / package).glob("*.py")
+        assert {path.relative_to(ROOT).as_posix() for path in paths} <= names
     value, blobs = run_archive({"arguments": ["--kinds", "none", "--results"]}, [archive], print)
     assert (value["status"], blobs) == (2, [])
     assert "no kinds are named none; expected some of text" in value["errors"]
@@ -227,7 +236,7 @@ def test_a_cluster_that_is_not_there(
 def test_a_cluster_runs_what_this_machine_runs(
     fuzz: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fuzz, "_RANGE", 30)
+    monkeypatch.setattr(fuzz.cluster, "INPUTS_PER_TASK", 30)
     message = []
     with Cluster(tmp_path) as cluster:
         for _ in range(2):
