@@ -37,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _MODULES = (
     "blocks",
     "cases",
+    "checks",
     "ceilings",
     "hidden",
     "measurement",
@@ -256,7 +257,7 @@ def test_quantized_programs_are_the_cases(
     text = write(data.values, data.arrays, has_weight_argument=has_weight_argument)
     arguments = [data.arrays["x"], data.arrays["w"]][: 1 + has_weight_argument]
     result = subquant.compile(text, device=cpu).main(*arguments)
-    assert bench.cases.check(data, result, {}) == bench.cases.Check(True, "exact")
+    assert bench.checks.check(data, result, {}) == bench.checks.Check(True, "exact")
 
 
 @pytest.mark.parametrize("kind", ["matmul", "convolution", "depthwise"])
@@ -264,7 +265,7 @@ def test_plain_programs_are_the_cases(bench: Any, kind: str) -> None:
     data = tiny(bench, kind)
     program = bench.iree.prepare(data.values, dict(data.arrays), 1, 1)
     program.call(0)
-    assert bench.cases.check(data, program.result(), {}) == bench.cases.Check(True, "exact")
+    assert bench.checks.check(data, program.result(), {}) == bench.checks.Check(True, "exact")
 
 
 @pytest.mark.parametrize("kind", ["blocks", "matmul", "convolution"])
@@ -405,12 +406,12 @@ def test_a_block_matmul_may_round_its_activations(bench: Any) -> None:
     data = bench.cases.block_matmul("tiny", "Q4_0", 64, 64, 256)
     notes = {"activations": {"block": 32, "steps": 254}}
     result = rounded(data.arrays["x"], 32) @ data.reals.T
-    assert bench.cases.check(data, result, notes).is_right
-    assert bench.cases.check(data, data.exact.astype(np.float32), {}).is_right
+    assert bench.checks.check(data, result, notes).is_right
+    assert bench.checks.check(data, data.exact.astype(np.float32), {}).is_right
     # not with wider blocks than it says, nor if it says that they stay floats
     coarse = rounded(data.arrays["x"], 256) @ data.reals.T
-    assert not bench.cases.check(data, coarse + 2 * (coarse - data.exact), notes).is_right
-    assert not bench.cases.check(data, result, {}).is_right
+    assert not bench.checks.check(data, coarse + 2 * (coarse - data.exact), notes).is_right
+    assert not bench.checks.check(data, result, {}).is_right
 
 
 def test_a_block_that_is_missing_is_noticed(bench: Any) -> None:
@@ -419,29 +420,29 @@ def test_a_block_that_is_missing_is_noticed(bench: Any) -> None:
     x = rounded(data.arrays["x"], 32)
     result = x @ data.reals.T
     result[1, 2] -= x[1, :32] @ data.reals[2, :32]
-    assert not bench.cases.check(data, result, notes).is_right
+    assert not bench.checks.check(data, result, notes).is_right
 
 
 def test_integers_are_the_nearest(bench: Any) -> None:
     data = tiny(bench, "matmul")
     nearest = np.rint(np.clip(data.exact, -128, 127)).astype(np.int8)
-    assert bench.cases.check(data, nearest, {}) == bench.cases.Check(True, "exact")
+    assert bench.checks.check(data, nearest, {}) == bench.checks.Check(True, "exact")
     nearest[0, 0] += 1 if nearest[0, 0] < 127 else -1
-    assert not bench.cases.check(data, nearest, {}).is_right
+    assert not bench.checks.check(data, nearest, {}).is_right
 
 
 def test_other_shapes_and_nan_are_wrong(bench: Any) -> None:
     data = tiny(bench, "blocks")
-    assert not bench.cases.check(data, data.exact[:1], {}).is_right
-    assert not bench.cases.check(data, data.exact * np.nan, {}).is_right
+    assert not bench.checks.check(data, data.exact[:1], {}).is_right
+    assert not bench.checks.check(data, data.exact * np.nan, {}).is_right
 
 
 def test_the_integers_of_a_model_are_near(bench: Any) -> None:
     data = replace(tiny(bench, "matmul"), values={"kind": "model"}, exact=np.zeros((2, 2)))
     is_close = np.array([[0, 16], [0, 0]], np.int8)
-    actual = bench.cases.check(data, is_close, {})
-    assert actual == bench.cases.Check(True, "1 of 4 differ, by 16 at most")
-    assert not bench.cases.check(data, is_close + np.int8(1), {}).is_right
+    actual = bench.checks.check(data, is_close, {})
+    assert actual == bench.checks.Check(True, "1 of 4 differ, by 16 at most")
+    assert not bench.checks.check(data, is_close + np.int8(1), {}).is_right
 
 
 def test_a_network_has_the_layers_of_the_paper(bench: Any) -> None:
@@ -589,7 +590,7 @@ def outcome_of(bench: Any, ours: float, *, is_right: bool = True, mark: float = 
     def measured(name: str, median: float, right: bool) -> Any:
         times = Times(9, median, median, median, median)
         return bench.measurement.Measured(
-            name, {"work": 100}, times, bench.cases.Check(right, "some error")
+            name, {"work": 100}, times, bench.checks.Check(right, "some error")
         )
 
     actual = [

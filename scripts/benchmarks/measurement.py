@@ -19,8 +19,8 @@ import numpy as np
 
 from subquant.runtime.timing import Times
 
-from .cases import Check, Data, check
 from .ceilings import CEILINGS, READ_COPIES
+from .checks import Check, Data, check
 from .hidden import HIDDEN
 
 OURS = "subquant"

@@ -285,7 +285,7 @@ Subquant and IREE alone. Subquant's executable contains the weights; IREE's take
 
 ## Checks
 
-Distance of each result from the exact one. ``benchmarks/cases.py`` documents the bounds.
+Distance of each result from the exact one. ``benchmarks/checks.py`` documents the bounds.
 
 {checks}
 """

@@ -1,7 +1,7 @@
 """Peers: one module for each program that computes the cases, imported by its own worker.
 
 A module has ``describe()``, which returns name and version, and ``prepare(case, arrays, threads,
-copies)``, which returns a `Prepared` or raises `Unsupported`. `benchmarks.cases` documents cases
+copies)``, which returns a `Prepared` or raises `Unsupported`. `benchmarks.checks` documents cases
 and arrays. Flags of a module: ``HAS_VULKAN`` (it computes cases of the target ``vulkan``),
 ``READS_GGUF`` (language models), ``HAS_TARGET_CPU`` (it compiles for the ``target_cpu`` of a case,
 which may be another CPU than this machine's).
