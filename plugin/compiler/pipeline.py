@@ -24,7 +24,7 @@ from ..emit.operation import types_cached
 from ..emit.parameters import ParameterStore
 from ..errors import Remark, UnsupportedError, UsageError, expected_name, near_names, quoted
 from ..kernels.isa.registry import INSTRUCTION_SETS, fastest_instruction_set
-from ..kernels.select.match_gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
+from ..kernels.select.gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions

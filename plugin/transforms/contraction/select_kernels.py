@@ -7,7 +7,7 @@ block-quantized weight is constant. A contraction that no kernel computes (dynam
 small weights) is left to IREE.
 
 Row gathers from a table that is also a weight, such as tied token embeddings, read the packed tiles
-of the weight (`subquant.kernels.select.match_gather_rows`). ``subquant.attention`` has a kernel
+of the weight (`subquant.kernels.select.gather_rows`). ``subquant.attention`` has a kernel
 that reads only the keys that are attended (`subquant.kernels.cpu.attention`); without it, scores of
 the whole context are computed.
 
@@ -24,8 +24,8 @@ After::
     %i:2 = flow.dispatch @round_rows::@round_rows(%x)
     %y = flow.dispatch @block_product::@block_product(%tiles, %i#0, %i#1)
 
-Each contraction goes through four steps in one direction: match (`kernels.select.match_*`), pack
-(`kernels.pack`), kernel (`kernels.cpu`, `kernels.gpu`, called by `kernels.select.call_*`), and
+Each contraction goes through four steps in one direction: match and plan (`kernels.select`), pack
+(`kernels.pack`), kernel (`kernels.cpu`, `kernels.gpu`), and
 epilogue (`kernels.epilogue`). Equal calls are merged: activations of several contractions are
 quantized once. Elementwise operations between the contractions of a token become kernels
 (`subquant.kernels.fusion.elementwise_fusion`), and consecutive small calls become one dispatch
@@ -57,17 +57,13 @@ from ...kernels.fusion.elementwise_fusion import fuse_elementwise
 from ...kernels.isa.base import InstructionSet
 from ...kernels.isa.registry import INSTRUCTION_SETS
 from ...kernels.kernel import KernelCall, KernelTable
-from ...kernels.select.call_attention import call_attention
-from ...kernels.select.call_blockwise import call_blockwise
-from ...kernels.select.call_dynamic_m import call_dynamic_m
-from ...kernels.select.call_gather_rows import replace_gather_rows
-from ...kernels.select.call_gpu import call_gpu
+from ...kernels.select.attention import call_attention
+from ...kernels.select.blockwise import BlockwiseMatch, call_blockwise
 from ...kernels.select.call_int8 import call_int8
-from ...kernels.select.match_blockwise import BlockwiseMatch
-from ...kernels.select.match_dynamic_m import DynamicMMatch
+from ...kernels.select.dynamic_m import DynamicMMatch, call_dynamic_m
+from ...kernels.select.gather_rows import match_gather_rows, replace_gather_rows
+from ...kernels.select.gpu import GPU_INSTRUCTIONS, call_gpu, match_gpu
 from ...kernels.select.match_failure import MatchFailure
-from ...kernels.select.match_gather_rows import match_gather_rows
-from ...kernels.select.match_gpu import GPU_INSTRUCTIONS, match_gpu
 from ...kernels.select.match_int8 import MIN_MACS, MIN_MACS_FUSED, Int8Match
 from ...numerics.requantization import Requantization
 from ..base import UNCHANGED, ModulePass, is_public, named

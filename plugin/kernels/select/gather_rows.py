@@ -1,4 +1,4 @@
-"""Matcher of row gathers from a table that is also the weight of a block contraction.
+"""Row gathers from a table that is also the weight of a block contraction: matcher and call.
 
 A language model with tied embeddings gathers the rows of its tokens from the table that computes
 the logits. The contraction reads packed tiles (`subquant.kernels.pack.packed_weight`); if the
@@ -28,21 +28,32 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ...core._mlir import Operation, Value, ir
 from ...dialects.block_contraction import BlockContraction
 from ...dialects.dense import CONSTANTS
 from ...dialects.quant import described_type
 from ...dialects.subquant import DEQUANTIZE, UNPACK, operands_of
+from ...emit import stablehlo as emit_stablehlo
 from ...emit.constant_values import is_invariant
 from ...emit.gathers import AxisGather
-from ...emit.operation import attributes_of, element_of
+from ...emit.operation import (
+    attributes_of,
+    clone_computation,
+    element_of,
+    erase_unused,
+    is_used,
+    mlir_type,
+    tensor_type,
+)
 from ...emit.parameters import ModuleGlobals
 from ...numerics.element_types import F32
 from ...numerics.parameters import ExpressedType
+from ..cpu.gather_rows import GatherRows
 from ..isa.base import InstructionSet
-from .match_blockwise import BlockwiseMatch
+from ..kernel import KernelTable
+from .blockwise import BlockwiseMatch
 from .match_failure import MatchFailure
 
 _GATHER = "stablehlo.gather"
@@ -247,3 +258,40 @@ def _is_same(left: Value, right: Value) -> bool:
         pending += pairs
         seen |= pairs
     return True
+
+
+# -- calls -----------------------------------------------------------------------------------------
+
+
+def replace_gather_rows(match: GatherRowsMatch, kernels: KernelTable) -> None:
+    """Replace a row gather by a call.
+
+    The operations of the table may follow the gather, so that they are cloned before it.
+    """
+    op, contraction = match.operation, match.contraction.contraction
+    clones = dict[Value, Value]()
+
+    def clone(value: Value | None) -> Value | None:
+        return None if value is None else clone_computation(value, clones)
+
+    with ir.InsertionPoint(op), op.location:
+        cloned = replace(
+            contraction,
+            storage=clone(contraction.storage),
+            storage_high=clone(contraction.storage_high),
+            scales=clone(contraction.scales),
+            zero_points=clone(contraction.zero_points),
+            offsets=clone(contraction.offsets),
+        )
+        weight = replace(match.contraction.weight, contraction=cloned).packed(kernels)
+        kernel = GatherRows(weight.layout, match.count, element_of(match.indices.type))
+        indices = emit_stablehlo.reshape(match.indices, [match.count])
+        type_ = tensor_type([match.count, match.contraction.tiles.k], mlir_type(F32))
+        operands = [*weight.operands, indices]
+        [rows] = kernels.call(kernel, kernel.kernel(), operands, [type_], match.count)
+        shape = [int(extent) for extent in op.results[0].type.shape]
+        op.results[0].replace_all_uses_with(emit_stablehlo.reshape(rows, shape))
+    erase_unused(op)
+    for value in reversed(clones.values()):
+        if not is_used(value):
+            value.owner.operation.erase()
