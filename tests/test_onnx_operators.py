@@ -415,7 +415,7 @@ def test_bytes_that_are_padded_where_they_are_computed(
     if not vulkan.ends_long_loops:
         pytest.skip("the Vulkan device is not llvmpipe")
     alone = NoMatch("left alone")
-    monkeypatch.setattr(expand_stablehlo, "separate_bytes", lambda op, rewriter: alone)
+    monkeypatch.setattr(expand_stablehlo, "separate_bytes", lambda op: alone)
     proto = CASES["padded-by-two"](np.random.default_rng(0))
     x = input_of(proto, np.random.default_rng(100))
     (expected,) = computed(proto, None, x)
