@@ -66,11 +66,7 @@ class Record:
 
 
 class Manifest:
-    """Records of a folder.
-
-    Raises:
-        InputError: the file cannot be read.
-    """
+    """Records of a folder; InputError if the file cannot be read."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
@@ -120,11 +116,7 @@ class Manifest:
             return False
 
     def add(self, record: Record) -> None:
-        """Append a line.
-
-        Raises:
-            OSError: the line cannot be written.
-        """
+        """Append a line; OSError if it cannot be written."""
         data = b"\n" * self._is_cut + _line(record)
         self._is_cut = True
         try:

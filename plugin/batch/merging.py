@@ -16,11 +16,7 @@ from .run import CompiledModel, Status
 
 
 def read_compilations(path: str | os.PathLike[str]) -> Compilations:
-    """Read a report of ``subquant compile``.
-
-    Raises:
-        InputError: it cannot be read, or has another form.
-    """
+    """Read a report of ``subquant compile``; InputError if it is unreadable or has another form."""
     values = reports.read_report(path, "compile")
     report = reports.Fields(values, Place(os.fspath(path)), "the report")
     listed = enumerate(report.list("results"))

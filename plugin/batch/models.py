@@ -91,11 +91,7 @@ def _same_drive(one: str, other: str) -> bool:
 
 
 def _expanded(pattern: str, excluded: str) -> list[str]:
-    """Return the files that a pattern matches outside of a folder.
-
-    Raises:
-        UsageError: there are no such files.
-    """
+    """Return the files that a pattern matches outside of a folder; UsageError if there are none."""
     files = [path for path in {*_matches(pattern)} if os.path.isfile(path)]
     if excluded:
         files = [path for path in files if not _is_below(os.path.abspath(path), excluded)]

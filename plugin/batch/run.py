@@ -205,11 +205,7 @@ class Batch:
         return key_of_source(source, self.options, self.emit, parameters=has_archive)
 
     def _submit(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[_Submitted, Task]:
-        """Read a model, and return its task.
-
-        Raises:
-            SubquantError: the model cannot be read.
-        """
+        """Read a model, and return its task; SubquantError if it cannot be read."""
         source = Input(model.path, data=read_input(model.path))
         key = self._key(source)
         bundle = InputBundle(source, self._reproducer(model))
@@ -318,10 +314,6 @@ def _drain(
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file atomically, and create its folder.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a file atomically, and create its folder; OSError if that fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, data)

@@ -136,11 +136,7 @@ def verify(folder: str | None) -> None:
 
 
 def _open(folder: str | None) -> Cache:
-    """Open the cache; the default folder may be missing, which is an empty cache.
-
-    Raises:
-        InputError: it is no folder, or cannot be read.
-    """
+    """Open the cache, empty if the default folder is missing; InputError if it cannot be read."""
     cache = Cache(folder or default_cache())
     try:
         os.listdir(cache.folder)

@@ -108,11 +108,7 @@ def reproducer_of(model: str, folder: Path | None = None) -> Path:
 
 
 def read_model(path: str) -> bytes:
-    """Read a file, or standard input for "-".
-
-    Raises:
-        InputError: it cannot be read.
-    """
+    """Read a file, or standard input for "-"; InputError if it cannot be read."""
     if path != "-":
         return read_input(path)
     try:
@@ -127,11 +123,7 @@ def source_of(model: str) -> bytes | Path:
 
 
 def write_output(path: str, data: bytes) -> None:
-    """Write a file atomically, or standard output for "-".
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write a file atomically, or standard output for "-"; InputError if that fails."""
     if path == "-":
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()

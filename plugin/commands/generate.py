@@ -16,7 +16,7 @@ from ..errors import UsageError, counted
 from ..models.sampling import Sampling
 from .console import say, show_progress
 from .language_model import find_model, load_model, model_options, read_text
-from .shared_options import json_option, options_of
+from .shared_options import json_option, options_of, pop_values
 
 if TYPE_CHECKING:
     from ..models.generation import Generation
@@ -71,7 +71,7 @@ def command(
     subquant generate --model gemma3-270m --prompt - < story.txt
     subquant generate --model model.gguf --emit folder
     """
-    sampling = Sampling.pop(options)
+    sampling = Sampling(**pop_values(Sampling, options))
     if emit is not None:
         _check_emit_options()
         _emit(model, emit, options["context"])

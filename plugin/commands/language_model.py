@@ -45,11 +45,7 @@ model_options = stacked(
 
 
 def find_model(model: str, progress: Callable[[str], None]) -> str:
-    """Return the path of a model; a packaged model is first assembled from its parts.
-
-    Raises:
-        SubquantError: as `subquant.models.packaged.path_of`.
-    """
+    """Return the path of a model, assembled first if it is packaged; errors as `path_of`."""
     from ..models.loading import default_cache
     from ..models.packaged import path_of
 
@@ -59,11 +55,7 @@ def find_model(model: str, progress: Callable[[str], None]) -> str:
 def load_model(
     model: str, progress: Callable[[str], None], check: Callable[[Model], object], **options: Any
 ) -> Model:
-    """Load a model by the values of `model_options`; see `subquant.models.load`.
-
-    Raises:
-        SubquantError: as `subquant.models.load` and `find_model`.
-    """
+    """Load a model by the values of `model_options`: `subquant.models.load` after `find_model`."""
     from ..models import load
 
     with exit_on_signals():

@@ -8,9 +8,10 @@ that lowers a module as before, IREE's compiler, which takes most of the time, n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -88,11 +89,7 @@ class CompileResult:
 
 
 class Cache(Store):
-    """A folder of the results of compilations.
-
-    Raises:
-        UsageError: the variable ``SUBQUANT_CACHE_SIZE`` is no size.
-    """
+    """A folder of results of compilations; UsageError if ``SUBQUANT_CACHE_SIZE`` is no size."""
 
     def __init__(
         self,
@@ -117,6 +114,18 @@ class Cache(Store):
         self.use(key, record)
         remarks = [Remark.from_json(fields) for fields in record.fields["remarks"]]
         return CompileResult(executable, record.fields["signatures"], remarks, parameters)
+
+    @contextlib.contextmanager
+    def found_or_reserved(
+        self, key: Digest, notify: Callable[[str], None]
+    ) -> Iterator[CompileResult | None]:
+        """Find the result of a source; if there is none, lock its key while it is computed."""
+        result = self.find(key)
+        if result is not None:
+            yield result
+            return
+        with self.reserved(key, lambda: notify("wait for the same compilation elsewhere")):
+            yield self.find(key)
 
     def find_lowered(self, key: Digest) -> bytes | None:
         """Return the intact executable of a lowered module; None if there is none."""

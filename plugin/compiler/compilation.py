@@ -167,13 +167,9 @@ class _Compilation:
             weights=self.weights,
             memo=cache,
         )
-        result = cache.find(key.text)
-        if result is None:
-            waits = "wait for the same compilation elsewhere"
-            with cache.reserved(key.text, lambda: self.notify(waits)):
-                result = cache.find(key.text)
-                if result is None:
-                    return self._compute(cache, key)
+        with cache.found_or_reserved(key.text, self.notify) as result:
+            if result is None:
+                return self._compute(cache, key)
         self._report(result.remarks, result.signature_texts)
         if result.parameters is not None and self.parameters is not None:
             with result.parameters as archive, writing(self.parameters):

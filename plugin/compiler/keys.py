@@ -196,16 +196,13 @@ def _is_onnx(module: Input) -> bool:
 
 
 def files_beside(module: Input, data: bytes | None = None) -> dict[str, str]:
-    """Return the names and paths of the external data files of an ONNX model.
+    """Return names and paths of the external data files of an ONNX model; InputError if unreadable.
 
     Other sources have none. Names that `subquant.core.files.file_beside` refuses are left out.
 
     A tensor names its file by the pair of strings ``location`` and the name. The bytes are searched
     for such pairs, since a parse needs the package `onnx` and 0.5 s. A model with other occurrences
     of the word, or another encoding of the pair, is parsed.
-
-    Raises:
-        InputError: it cannot be read.
     """
     if not _is_onnx(module):
         return {}

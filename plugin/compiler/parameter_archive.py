@@ -31,7 +31,8 @@ import numpy as np
 from ..core._mlir import Operation, in_context_of, ir
 from ..core.files import writing
 from ..dialects.dense import CONSTANTS, array_of_dense
-from ..emit.operation import create, is_used, value
+from ..emit import variables
+from ..emit.operation import is_used
 from ..emit.parameters import LOAD, ParameterStore, named_parameter, parameter_of
 from ..formats.irpa import Archive
 from ..formats.irpa_writer import ArchiveWriter, create_archive
@@ -183,9 +184,8 @@ class _Mover:
             return
         if attribute not in self._globals:
             self._globals[attribute] = self._define(op, attribute)
-        symbol = {"global": ir.FlatSymbolRefAttr.get(self._globals[attribute])}
         with ir.InsertionPoint(op), op.location:
-            loaded = value("util.global.load", [], attribute.type, symbol)
+            loaded = variables.load(self._globals[attribute], attribute.type)
         op.results[0].replace_all_uses_with(loaded)
         op.erase()
 
@@ -203,14 +203,8 @@ class _Mover:
         match = _NAME.match(str(location))
         parameter = self._parameter(match.group(1) if match else "", attribute)
         symbol = _unused("parameter", self._symbols)
-        attributes = {
-            "sym_name": ir.StringAttr.get(symbol),
-            "sym_visibility": ir.StringAttr.get("private"),
-            "type": ir.TypeAttr.get(attribute.type),
-            "initial_value": parameter,
-        }
         with ir.InsertionPoint.at_block_begin(self._module.body), location:
-            create("util.global", attributes=attributes)
+            variables.define(symbol, parameter, is_mutable=False)
         return symbol
 
     def _parameter(self, preferred: str, attribute: Any) -> ir.Attribute:
@@ -223,7 +217,7 @@ class _Mover:
             array = array.astype(f"<i{_BYTES[element]}")
         self._archive.add_tensor(name, array)
         self.size += array.nbytes
-        return ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {attribute.type}')
+        return named_parameter(SCOPE, name, attribute.type)
 
 
 def _is_large(attribute: Any) -> bool:

@@ -121,11 +121,7 @@ _NAME = re.compile(r"\s*([A-Za-z][A-Za-z0-9_.-]*)\s*")
 
 
 def parse_pipeline(text: str) -> list[ModulePass]:
-    """Parse a list of passes with options.
-
-    Raises:
-        UsageError: the text is malformed, or a pass or an option is unknown.
-    """
+    """Parse a list of passes with options; UsageError for bad text, an unknown pass or option."""
     passes: list[ModulePass] = []
     position = 0
     while position < len(text):

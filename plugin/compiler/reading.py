@@ -30,11 +30,7 @@ OnRemark = Callable[[Remark], None]
 
 
 def parse_text(text: str, context: ir.Context, file: str = "-") -> ir.Module:
-    """Parse MLIR text; errors show the name `file`.
-
-    Raises:
-        ParseError, VerificationError: with the place of the first error.
-    """
+    """Parse MLIR text of `file`; ParseError, VerificationError with the first place."""
     check_text(text, file)
     with _parsing(context, file):
         return _with_names(ir.Module.parse(text, context))

@@ -109,11 +109,7 @@ class Store:
             return None
 
     def write(self, key: Digest, fields: Mapping[str, Any], blobs: Mapping[str, Digest]) -> None:
-        """Write a record, and replace that of the key.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Write a record, and replace that of the key; OSError if the folder cannot be written."""
         text = json.dumps({"fields": fields, "blobs": blobs}).encode()
         self._write(self._path("records", key), digest_of(text).encode() + b"\n" + text)
 
@@ -160,11 +156,7 @@ class Store:
         return None
 
     def keep(self, data: bytes) -> Digest:
-        """Write bytes as a blob.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Write bytes as a blob; OSError if the folder cannot be written."""
         digest = digest_of(data)
         if not self._has(digest):
             self._write(self._path("blobs", digest), data)

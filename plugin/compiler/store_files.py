@@ -43,11 +43,7 @@ class PinnedBlob:
         self._handle = handle
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
-        """Copy the blob; the file system may share its blocks.
-
-        Raises:
-            OSError: the copy cannot be written.
-        """
+        """Copy the blob (the file system may share its blocks); OSError if that fails."""
         with open_atomically(path) as file:
             copy_file(self._handle, file.fileno())
 

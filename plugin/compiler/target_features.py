@@ -36,12 +36,7 @@ def simulated_features(
 
 
 def recorded_features(options: CompileOptions) -> str:
-    """Return the features that the code of a compilation may use, separated by commas.
-
-    Raises:
-        UsageError: LLVM does not know the CPU.
-        EnvironmentProblem: IREE's compiler is not installed.
-    """
+    """Return the features that code may use, separated by commas; errors as `target_features`."""
     if options.target != "llvm-cpu":
         return ""
     if not any(flag.startswith("--iree-llvmcpu-target") for flag in options.iree_flags):

@@ -47,11 +47,7 @@ from .suite_random import random_programs
 
 
 def run(options: RunOptions) -> int:
-    """Run the command and return its exit status.
-
-    Raises:
-        SubquantError: wrong options, or files that cannot be read or written.
-    """
+    """Run the command and return its exit status; SubquantError for wrong options or files."""
     cases = _choose(options)
     plan = plan_run(cases, options.devices, options.part)
     if options.list:

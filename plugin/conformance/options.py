@@ -27,11 +27,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``2/4``.
-
-        Raises:
-            UsageError: the text is no such part.
-        """
+        """Read ``2/4``; UsageError if the text is no such part."""
         match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text, re.ASCII)
         shard = cls(*map(int, match.groups())) if match else cls(0, 0)
         if not 1 <= shard.number <= shard.of <= MOST_SHARDS:

@@ -31,11 +31,7 @@ def replay_command(name: str, device: str, options: RunOptions) -> str:
 
 
 def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cpu") -> str:
-    """Write a case's program and inputs, and return the command that replays it, quoted.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Write a case's program and inputs, or raise OSError; return its replay command, quoted."""
     prepared = prepare(case)
     stem = re.sub(r"[^\w.-]+", "_", case.name)
     path = Path(folder)

@@ -161,11 +161,7 @@ def digest_of_expected(expected: Expected) -> str:
 
 
 def read_expected(path: str | Path) -> Expected:
-    """Read a list of expected results.
-
-    Raises:
-        InputError: the file cannot be read or has another form.
-    """
+    """Read a list of expected results; InputError if the file is unreadable or has another form."""
     values = load_json(path, "the list of expected results")
     results = values.get("results")
     if not isinstance(results, dict) or values.get("version") != _VERSION:

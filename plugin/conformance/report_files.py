@@ -117,11 +117,7 @@ def to_junit(report: Report) -> bytes:
 
 
 def read_report(path: str | os.PathLike[str]) -> Report:
-    """Read a report that `to_json` wrote; the comparison in it is left out.
-
-    Raises:
-        InputError: it cannot be read, or has another form.
-    """
+    """Read a report of `to_json`, without its comparison; InputError if it has another form."""
     values = reports.Fields(reports.read_report(path, _KIND), Place(os.fspath(path)), "the report")
     run = _run_of(values.object("run"))
     results = [
@@ -224,11 +220,7 @@ def finish(
 
 
 def write_files(report: Report, json: str | None, junit: str | None) -> None:
-    """Write a report as JSON and as JUnit XML, each if a file is given.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write a report as JSON and JUnit XML, if a file is given; InputError if that fails."""
     if json:
         reports.write_report(json, to_json(report))
     if junit:

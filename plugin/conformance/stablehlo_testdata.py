@@ -59,12 +59,8 @@ _TOLERANCE = 1e-4
 """The absolute error that ``check.expect_almost_eq_const`` accepts."""
 
 
-def stablehlo_file_cases(file: Path) -> Iterator[Case]:
-    """The cases of a file.
-
-    Raises:
-        SubquantError: the file has another form, with its place.
-    """
+def file_cases(file: Path) -> Iterator[Case]:
+    """Yield the cases of a file; SubquantError with a place if it has another form."""
     names: dict[str, int] = {}
     for before, chunk in file_chunks(read_file(file)):
         if "func.func" not in chunk:

@@ -1,22 +1,25 @@
 """Cases from checkouts of StableHLO and LLVM; nothing of theirs is in this repository.
 
 StableHLO's files are programs with their results, quantized ones and those of the TOSA passes.
-They are others' text, so that a child process reads them (`served`), and what crashes there is an
-error.
+They are others' text, so that a child process reads them, and what crashes there is an error.
 
 LLVM's files are verdicts: ``expected-error`` comments say which parts must be refused, and where.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from ..compiler.mlir_client import Input, ask
 from ..errors import InputError
-from .cases import Case, Prepared, cases_from_fields
+from ..isolation.child import ReportStep
+from ..isolation.limits import time_limit
+from .cases import Case, Prepared, cases_from_fields, cases_to_fields
 
 _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _TOSA_FILES = (
@@ -39,7 +42,7 @@ def stablehlo_cases(root: str | Path) -> list[Case]:
     files += [extra] if os.path.isfile(extra) else []
     if not files:
         raise InputError(f"no .mlir file is in '{base}'; expected a checkout of StableHLO")
-    return [case for file in files for case in _cases_of(file, "stablehlo_file")]
+    return [case for file in files for case in _cases_of(file, "stablehlo_testdata")]
 
 
 def tosa_cases(root: str | Path) -> list[Case]:
@@ -50,15 +53,26 @@ def tosa_cases(root: str | Path) -> list[Case]:
     """
     files = [Path(root, "stablehlo/conversions/tosa/tests", name) for name in _TOSA_FILES]
     chosen = [file for file in files if os.path.isfile(file)]
-    return [case for file in chosen for case in _cases_of(file, "tosa_file")]
+    return [case for file in chosen for case in _cases_of(file, "tosa_testdata")]
 
 
-def _cases_of(file: Path, function: str) -> list[Case]:
-    """Read a file in a child process; the file itself is the reproducer of a crash."""
+def _cases_of(file: Path, reader: str) -> list[Case]:
+    """Read a file by a module, in a child process; the file is the reproducer of a crash."""
     path = str(file)
-    target = f"subquant.conformance.child:{function}"
-    value, blobs = ask(target, Input(path, path), {}, reproducer=path)
+    value, blobs = ask(
+        f"{__name__}:read_cases", Input(path, path), {"reader": reader}, reproducer=path
+    )
     return cases_from_fields(value, blobs)
+
+
+def read_cases(
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
+) -> tuple[Any, list[bytes]]:
+    """Read the file ``source`` by the function ``file_cases`` of a module: for `_cases_of`."""
+    reader = importlib.import_module(f".{arguments['reader']}", __package__)
+    steps("parse")
+    with time_limit(arguments["parse_seconds"]):
+        return cases_to_fields(list(reader.file_cases(Path(arguments["source"]["path"]))))
 
 
 def _folder(root: str | Path, inside: str) -> Path:

@@ -48,12 +48,8 @@ _TOLERANCE = 1e-4
 _Reference = Callable[[list[Array]], Golden]
 
 
-def tosa_file_cases(file: Path) -> Iterator[Case]:
-    """The cases of a file.
-
-    Raises:
-        SubquantError: the file has another form, with its place.
-    """
+def file_cases(file: Path) -> Iterator[Case]:
+    """Yield the cases of a file; SubquantError with a place if it has another form."""
     try:
         yield from _cases_of(file)
     except SubquantError as error:

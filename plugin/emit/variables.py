@@ -20,15 +20,14 @@ from ..core._mlir import Value, ir
 from .operation import create, value
 
 
-def define(name: str, initial: ir.Attribute) -> None:
-    """Define a variable with its first value, a dense attribute or a number."""
+def define(name: str, initial: ir.Attribute, *, is_mutable: bool = True) -> None:
+    """Define a variable, or a constant, by its first value: elements, a number or a parameter."""
     attributes = {
         "sym_name": ir.StringAttr.get(name),
         "sym_visibility": ir.StringAttr.get("private"),
         "type": ir.TypeAttr.get(initial.type),
-        "is_mutable": ir.UnitAttr.get(),
         "initial_value": initial,
-    }
+    } | ({"is_mutable": ir.UnitAttr.get()} if is_mutable else {})
     create("util.global", attributes=attributes)
 
 

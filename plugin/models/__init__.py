@@ -17,34 +17,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .architectures import ARCHITECTURES
-    from .chat import ChatTemplate
-    from .configuration import Configuration
-    from .generation import Generation, Statistics
-    from .loading import Model, default_cache, emit, load
-    from .perplexity import Perplexity, measure_perplexity
-    from .sampling import Sampler, Sampling
-    from .session import Session
-    from .tokenizer import TextStream, Tokenizer
-
-__all__ = [
-    "ARCHITECTURES",
-    "ChatTemplate",
-    "Configuration",
-    "Generation",
-    "Model",
-    "Perplexity",
-    "Sampler",
-    "Sampling",
-    "Session",
-    "Statistics",
-    "TextStream",
-    "Tokenizer",
-    "default_cache",
-    "emit",
-    "load",
-    "measure_perplexity",
-]
+    from .architectures import ARCHITECTURES as ARCHITECTURES
+    from .chat import ChatTemplate as ChatTemplate
+    from .configuration import Configuration as Configuration
+    from .generation import Generation as Generation
+    from .generation import Statistics as Statistics
+    from .loading import Model as Model
+    from .loading import default_cache as default_cache
+    from .loading import emit as emit
+    from .loading import load as load
+    from .perplexity import Perplexity as Perplexity
+    from .perplexity import measure_perplexity as measure_perplexity
+    from .sampling import Sampler as Sampler
+    from .sampling import Sampling as Sampling
+    from .session import Session as Session
+    from .tokenizer import TextStream as TextStream
+    from .tokenizer import Tokenizer as Tokenizer
 
 _MODULES = {
     "architectures": ("ARCHITECTURES",),
@@ -58,6 +46,7 @@ _MODULES = {
     "tokenizer": ("TextStream", "Tokenizer"),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = list(_MODULE_OF)
 
 if not TYPE_CHECKING:
 

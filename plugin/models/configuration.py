@@ -258,12 +258,9 @@ def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceT
 
 
 def _check_rows(rows: int, values: Properties, tokens: Any) -> None:
-    """Compare the table of embeddings with the vocabulary.
+    """Compare the table of embeddings with the vocabulary; InputError for another number of rows.
 
     Rows without a token have logits that count in no text, and llama.cpp refuses them too.
-
-    Raises:
-        InputError: the table has another number of rows.
     """
     if isinstance(tokens, list) and len(tokens) != rows:
         raise InputError(

@@ -5,33 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from ..errors import UsageError
 from ..numerics.element_types import Array
 from .sampling import Sampler, Sampling
 from .tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from .session import Session  # with IREE, which texts do without
+
 End = Literal["", "end token", "max tokens", "context", "closed"]
 """Reason for the end of a text: the end token, or a limit; empty before the end."""
-
-
-class TokenReader(Protocol):
-    """Interface of a session that reads tokens."""
-
-    @property
-    def position(self) -> int:
-        """The number of tokens in the cache."""
-
-    @property
-    def context(self) -> int:
-        """The maximum number of tokens."""
-
-    def prompt(self, tokens: Sequence[int], /) -> Array:
-        """Read tokens, and return the logits of the next token."""
-
-    def next(self, token: int, /) -> Array:
-        """Read one token, and return the logits of the next token."""
 
 
 @dataclass
@@ -77,7 +62,7 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        session: TokenReader,
+        session: Session,
         tokenizer: Tokenizer,
         tokens: Sequence[int],
         *,

@@ -81,11 +81,7 @@ class Model:
 
     @functools.cached_property
     def chat(self) -> ChatTemplate:
-        """The chat template of the model.
-
-        Raises:
-            SubquantError: see `ChatTemplate`.
-        """
+        """The chat template of the model; errors as `ChatTemplate`."""
         try:
             return ChatTemplate(self.properties, self.tokenizer)
         except SubquantError as error:
@@ -207,13 +203,10 @@ def _cached_or_compiled(
         weights={SCOPE: path},
         memo=cache,
     )
-    result = cache.find(key.text)
-    if result is None:
-        with cache.reserved(key.text, lambda: notify("wait for the same compilation elsewhere")):
+    with cache.found_or_reserved(key.text, notify) as result:
+        if result is None:
+            _compile(path, shape, options, cache, key, notify)
             result = cache.find(key.text)
-            if result is None:
-                _compile(path, shape, options, cache, key, notify)
-                result = cache.find(key.text)
     if result is None:
         raise InputError(
             f"the compiled model of '{path}' was evicted from '{folder}'; set SUBQUANT_CACHE to "
@@ -284,7 +277,7 @@ def _program(path: str | os.PathLike[str], shape: Shape, notify: Progress) -> by
     arguments = {"path": os.fspath(path), "context": shape.context}
     try:
         _, [program] = call(
-            "subquant.models.child:program", arguments, steps=lambda step, *_: notify(step)
+            "subquant.models.module:program", arguments, steps=lambda step, *_: notify(step)
         )
     except ChildEnded as ended:
         raise InputError(

@@ -34,16 +34,21 @@ them, and the caches have spare rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from ..compiler.lowering import bytecode_of
 from ..core._mlir import Value, ir
 from ..dialects import create_context
-from ..emit import ArrayLike, linalg, scalar
+from ..emit import ArrayLike, linalg, scalar, variables
 from ..emit.functions import write_function
 from ..emit.operation import create, index_type, mlir_type, splat, tensor_type, value
+from ..emit.parameters import named_parameter
 from ..emit.trace import traced
 from ..emit.vectors import quotient
+from ..errors import Place
+from ..isolation.child import ReportStep
 from ..layouts import (
     GgmlTensor,
     InferenceTensor,
@@ -52,6 +57,7 @@ from ..layouts import (
     QuantizedTensor,
 )
 from ..numerics.element_types import AnyArray, ElementType
+from ..weights.sources import open_weights
 from ..weights.theta import Theta
 from .configuration import Configuration, expected_tensors
 from .interface import SCOPE, Cache, Shape
@@ -78,6 +84,21 @@ def write_module(
             functions.write_next()
         module.operation.verify()
         return module
+
+
+def program(
+    arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
+) -> tuple[None, list[bytes]]:
+    """Write the program of the file ``path`` for ``context`` tokens as bytecode, in a child.
+
+    The process that runs the model does without MLIR, which takes 60 MB and gives none back.
+    """
+    steps("write the program")
+    source = open_weights(arguments["path"], lists=False)
+    tensors = source.theta.flatten()
+    configuration = Configuration.of(source.properties, tensors, Place(arguments["path"]))
+    shape = Shape.of_context(arguments["context"])
+    return None, [bytecode_of(write_module(configuration, tensors, shape))]
 
 
 class _Functions:
@@ -231,7 +252,8 @@ class _Parameters:
         self._tensors = {name: _planar(tensor) for name, tensor in tensors.items()}
         for tensor in self._tensors.values():
             for name, array in tensor.arrays.items():
-                _define(name, _type_of(array))
+                initial = named_parameter(SCOPE, name, _type_of(array))
+                variables.define(name, initial, is_mutable=False)
 
     def __call__(self, part: str) -> Theta:
         """The tensors below a name, loaded where operations are written."""
@@ -268,18 +290,5 @@ def _type_of(array: AnyArray) -> ir.Type:
     return tensor_type(array.shape, mlir_type(ElementType.of_dtype(array.dtype)))
 
 
-def _define(name: str, type_: ir.Type) -> None:
-    parameter = ir.Attribute.parse(f'#flow.parameter.named<"{SCOPE}"::"{name}"> : {type_}')
-    attributes = {
-        "sym_name": ir.StringAttr.get(name),
-        "sym_visibility": ir.StringAttr.get("private"),
-        "type": ir.TypeAttr.get(type_),
-        "initial_value": parameter,
-    }
-    create("util.global", attributes=attributes)
-
-
 def _load(name: str, array: AnyArray) -> AnyArray:
-    symbol = {"global": ir.FlatSymbolRefAttr.get(name)}
-    loaded = value("util.global.load", [], _type_of(array), symbol)
-    return traced(loaded, ElementType.of_dtype(array.dtype))
+    return traced(variables.load(name, _type_of(array)), ElementType.of_dtype(array.dtype))

@@ -21,13 +21,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import ExecutionError, InputError, UsageError
-from ..numerics.element_types import Array
 from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from .session import Session  # with IREE
 
 DEFAULT_CHUNK = 512
 """Tokens of a chunk, as in llama.cpp; another number gives another perplexity."""
@@ -37,23 +39,6 @@ _MAX_EXPONENT = 709.0
 
 _BATCH_TOKENS = 16
 """Tokens that one call scores, without effect on results: 17 MB of logits for 262,144 pieces."""
-
-
-class LogitReader(Protocol):
-    """Interface of a session that returns logits."""
-
-    @property
-    def context(self) -> int:
-        """The maximum number of tokens."""
-
-    def reset(self) -> None:
-        """Forget all tokens."""
-
-    def prompt(self, tokens: Sequence[int], /) -> Array:
-        """Read tokens."""
-
-    def all_logits(self, tokens: Sequence[int], /) -> Array:
-        """Read tokens, and return the logits after each token."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +59,7 @@ class Perplexity:
 
 
 def measure_perplexity(
-    session: LogitReader,
+    session: Session,
     tokenizer: Tokenizer,
     text: str,
     *,
@@ -123,7 +108,7 @@ def measure_perplexity(
     return Perplexity(value, value * math.sqrt(spread), count, chunk, len(surprises))
 
 
-def _scored(session: LogitReader, tokens: Sequence[int], first: int) -> list[float]:
+def _scored(session: Session, tokens: Sequence[int], first: int) -> list[float]:
     """Return the negative log-likelihood of each token from ``first + 1`` on."""
     session.reset()
     session.prompt(tokens[:first])

@@ -14,11 +14,7 @@ _LEAST_FACTOR = 1e-6
 
 
 def architecture_of(properties: Mapping[str, Any], known: Sequence[str]) -> str:
-    """Return the name of a model's architecture.
-
-    Raises:
-        UnsupportedError: the name is missing, or another one.
-    """
+    """Return the name of a model's architecture; UnsupportedError if it is missing, or another."""
     name = str(properties.get("general.architecture", ""))
     expected = f"expected one of: {', '.join(known)}"
     if "hparams" in properties:

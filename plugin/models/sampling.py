@@ -23,7 +23,7 @@ Source: llama.cpp, ``llama-sampler.cpp`` and ``common.h``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -38,11 +38,7 @@ _FIRST_SORTED = 1024
 
 @dataclass(frozen=True)
 class Sampling:
-    """Options of sampling.
-
-    Raises:
-        UsageError: an option is out of its range.
-    """
+    """Options of sampling; UsageError if one is out of its range."""
 
     temperature: float = option(
         0.8, "Sampling temperature; 0 takes the most likely token.", "NUMBER"
@@ -74,15 +70,6 @@ class Sampling:
     def greedy(cls) -> Sampling:
         """Return what always takes the likeliest token."""
         return cls(temperature=0.0)
-
-    @classmethod
-    def pop(cls, options: dict[str, Any]) -> Sampling:
-        """Take the fields out of other options.
-
-        Raises:
-            UsageError: as the class.
-        """
-        return cls(**{f.name: options.pop(f.name) for f in fields(cls) if f.name in options})
 
 
 class Sampler:

@@ -32,11 +32,7 @@ class Session:
         self._caches: Sequence[DeviceArray] | None = None
 
     def rewind(self, position: int) -> None:
-        """Remove the tokens from a position on.
-
-        Raises:
-            UsageError: there are not as many.
-        """
+        """Remove the tokens from a position on; UsageError if there are not as many."""
         if not 0 <= position <= self._position:
             raise UsageError(
                 f"the position is {position:,}, expected 0 to {self._position:,}, as many tokens "

@@ -17,7 +17,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Mapping
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,18 +45,6 @@ def check_text(text: str) -> None:
         ) from None
 
 
-class _Engine(Protocol):
-    """Interface of a tokenizer of text without special tokens."""
-
-    add_start: bool
-
-    def encode(self, text: str, at_start: bool) -> list[int]: ...
-
-    def bytes_of(self, token: int) -> bytes: ...
-
-    def rest(self) -> None: ...
-
-
 class Tokenizer:
     """Turns text into tokens and back.
 
@@ -68,9 +56,8 @@ class Tokenizer:
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._engine: _Engine = (
-            ScoredPieces(vocabulary) if vocabulary.kind == "llama" else BytePairs(vocabulary)
-        )
+        engine = ScoredPieces if vocabulary.kind == "llama" else BytePairs
+        self._engine: ScoredPieces | BytePairs = engine(vocabulary)
         self.size = len(vocabulary.pieces)
         """The size of the vocabulary."""
         self.start_token = vocabulary.start_token
@@ -88,11 +75,7 @@ class Tokenizer:
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, Any]) -> Tokenizer:
-        """Make the tokenizer of a GGUF file, from its properties.
-
-        Raises:
-            SubquantError: as the class.
-        """
+        """Make the tokenizer of a GGUF file, from its properties; errors as the class."""
         return cls(Vocabulary(properties))
 
     def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:

@@ -97,11 +97,7 @@ class Vocabulary:
         self._add_start: bool | None = self._of("add_bos_token", bool, None)
 
     def finish(self) -> None:
-        """Check that every property was read, or cannot change the tokens of a text.
-
-        Raises:
-            UnsupportedError: there is another property.
-        """
+        """Check that every property was read, or changes no tokens; UnsupportedError otherwise."""
         self._record.finish("use a model without, or a tool that knows it")
 
     def adds_start(self, default: bool) -> bool:

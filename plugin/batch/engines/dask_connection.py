@@ -56,11 +56,7 @@ def connected(address: str) -> Iterator[Client]:
 
 
 def call_within(seconds: float, function: Callable[[], _T]) -> _T:
-    """Call a function in a daemon thread, which is abandoned after a time limit.
-
-    Raises:
-        TimeoutError: the function did not return in time.
-    """
+    """Call a function in a daemon thread, abandoned with a TimeoutError after a time limit."""
     results: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:

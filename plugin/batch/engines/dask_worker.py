@@ -29,24 +29,6 @@ from ...isolation import client
 from ...isolation.cancellation import CancellableWork, Cancelled
 from .tasks import Answer, Task, cores_of_each, perform
 
-__all__ = [
-    "CPU_RESOURCE",
-    "PREFIX",
-    "STEPS",
-    "Admission",
-    "Present",
-    "Versions",
-    "admit",
-    "cpu_resource",
-    "differences_of",
-    "here",
-    "perform_there",
-    "present",
-    "resource_of",
-    "retry_unrunnable",
-    "threads_of_machines",
-]
-
 PREFIX = "subquant-"
 """Prefix of the names of tasks, resources and plugins in Dask."""
 
