@@ -16,6 +16,7 @@ from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.runtime import Device
 from together import Together
+from unpacked_integer_cases import UNPACKED
 
 
 def raised(text: str, passes: str = "raise-dequantization{explain=true}") -> tuple[str, list[str]]:
@@ -38,19 +39,20 @@ def arguments_of(form: Form) -> list[np.ndarray]:
             table_rows.append(np.asarray(values).astype(dtype))
         else:
             values = np.asarray(rng.normal(size=shape) * 2.0 ** rng.integers(-3, 4, shape))
-            if "subtract %m, %o" in form.body or "add %o, %m" in form.body:
+            if "subtract %m, %a_s" in form.body or "add %o, %m" in form.body:
                 values = np.rint(values * 64) / 64
             table_rows.append(values.astype(dtype))
     return table_rows
 
 
-SOME = list(FORMS) if LONG else list(FORMS)[::4]
-PROGRAMS = Together({name: FORMS[name].text for name in SOME})
+ALL_FORMS = FORMS | UNPACKED
+SOME = list(ALL_FORMS) if LONG else list(ALL_FORMS)[::4]
+PROGRAMS = Together({name: ALL_FORMS[name].text for name in SOME})
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", ALL_FORMS)
 def test_a_form_is_raised(name: str) -> None:
-    form = FORMS[name]
+    form = ALL_FORMS[name]
     text, remarks = raised(form.text)
     assert not remarks
     assert f"block_sizes = array<i64: {form.blocks}" in text
@@ -67,7 +69,7 @@ MOVING = {"bitcast_convert", "broadcast_in_dim", "constant", "reshape"}
 @pytest.mark.parametrize("name", SOME)
 @ON_DEVICES
 def test_it_has_the_same_bits(name: str, device: Device) -> None:
-    form = FORMS[name]
+    form = ALL_FORMS[name]
     arguments = arguments_of(form)
     result = PROGRAMS.function(name, device)(*arguments)
     expected = form.meaning(*arguments)
