@@ -25,7 +25,7 @@ import subquant
 from subquant.cli import main
 from subquant.conformance.cases import Outcome
 from subquant.conformance.options import Shard
-from subquant.conformance.report import Judgement, Report, Run
+from subquant.conformance.report import Report, Run
 from subquant.conformance.report_files import read_report, to_json
 from subquant.core.versions import PINNED_VERSIONS
 
@@ -80,8 +80,8 @@ def test_every_command_that_is_shown_is_one() -> None:
 def _report(number: int, status: Any = "pass") -> Report:
     outcome = Outcome(f"suite/{number}", "abs", "llvm-cpu", status, replay=f"run {number}")
     run = Run({"subquant": "1"}, ("llvm-cpu",), "", 0, False, "c", "e", 4)
-    failed = () if outcome.passes else (outcome,)
-    return Report(run, (outcome,), (number - 1,), Judgement(failed, ()), (), Shard(number, 4))
+    failed = frozenset(() if outcome.passes else {outcome.key})
+    return Report(run, (outcome,), (number - 1,), failed, (), Shard(number, 4))
 
 
 @pytest.mark.parametrize("case", ["passes", "regression", "missing", "none", "worse than main"])
@@ -91,7 +91,7 @@ def test_the_reports_are_put_together(case: str, in_temporary_folder: Path) -> N
     if case == "regression":
         reports[1] = _report(2, "wrong")
     if case == "worse than main":
-        worse = replace(_report(2, "unsupported"), judgement=Judgement((), ()))
+        worse = replace(_report(2, "unsupported"), unexpected=frozenset())
         main_report = replace(worse, outcomes=_report(2).outcomes, shard=None)
         Path("main.json").write_text(to_json(main_report))
         reports[1] = worse

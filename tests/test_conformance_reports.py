@@ -24,7 +24,7 @@ from subquant.conformance.merging import merge_reports
 from subquant.conformance.options import RunOptions, Shard
 from subquant.conformance.oracle import Golden
 from subquant.conformance.replay import replay_command, save_case
-from subquant.conformance.report import Judgement, Report, Run, digest_of_cases
+from subquant.conformance.report import Report, Run, digest_of_cases
 from subquant.conformance.report_files import read_report, to_json, to_junit
 from subquant.conformance.runner import DEVICES
 from subquant.conformance.shards import batches_of, cost_of, plan_run
@@ -144,10 +144,9 @@ OUTCOMES = [
 
 def make(numbers: Sequence[int], shard: str | None = None, run: Run = RUN) -> Report:
     outcomes = tuple(replace(OUTCOMES[n], device=run.devices[0]) for n in numbers)
-    failed = tuple(o for o in outcomes if o.name == "suite/b")
-    newly = tuple(o for o in outcomes if o.name == "suite/a")
+    unexpected = frozenset(o.key for o in outcomes if o.name in ("suite/a", "suite/b"))
     part = None if shard is None else Shard.parse(shard)
-    return Report(run, outcomes, tuple(numbers), Judgement(failed, newly), ("A CPU",), part)
+    return Report(run, outcomes, tuple(numbers), unexpected, ("A CPU",), part)
 
 
 def part_of(**changes: Any) -> Report:
@@ -172,18 +171,18 @@ def test_devices_are_put_side_by_side() -> None:
     assert merged.run == replace(RUN, devices=("llvm-cpu", "vulkan"), total=6)
     assert merged.numbers == (0, 1, 2, 3, 4, 5)
     assert [o.device for o in merged.outcomes] == ["llvm-cpu"] * 4 + ["vulkan"] * 2
-    assert [o.device for o in merged.judgement.regressions] == ["llvm-cpu", "vulkan"]
+    assert [o.device for o in merged.regressions] == ["llvm-cpu", "vulkan"]
 
 
 def test_a_part_that_is_missing_is_named_and_fails() -> None:
-    passing = replace(make([0, 2], "1/3"), judgement=Judgement((), ()))
+    passing = replace(make([0, 2], "1/3"), unexpected=frozenset())
     merged = merge_reports([("1.json", passing)])
     assert merged.missing == ("shard 2/3 on llvm-cpu", "shard 3/3 on llvm-cpu")
     assert (merged.failures, merged.exit_status) == ((), 1)
     root = ElementTree.fromstring(to_junit(merged))
     suite = root.findall("testsuite")[1]
     assert (suite.get("name"), suite.get("failures")) == ("shards", "2")
-    lost = merge_reports([("1.json", replace(make([0, 1, 3]), judgement=Judgement((), ())))])
+    lost = merge_reports([("1.json", replace(make([0, 1, 3]), unexpected=frozenset()))])
     assert lost.missing == ("1 of 4 results",)
 
 
@@ -365,11 +364,11 @@ def test_names_from_a_file_do_not_reach_the_terminal_as_they_are(tmp_path: Path)
         for o in OUTCOMES
     )
     run = replace(RUN, devices=(evil,), versions={"x": evil})
-    judgement = Judgement((outcomes[1],), (outcomes[0],))
-    report = Report(run, outcomes, (0, 1, 2, 3), judgement, (evil,), missing=(evil,))
+    unexpected = frozenset({outcomes[0].key, outcomes[1].key})
+    report = Report(run, outcomes, (0, 1, 2, 3), unexpected, (evil,), missing=(evil,))
     (tmp_path / "r.json").write_text(to_json(report))
     before = replace(report, machines=(), outcomes=(replace(outcomes[1], status="pass"),),
-                     numbers=(0,), judgement=Judgement((), ()))  # fmt: skip
+                     numbers=(0,), unexpected=frozenset())  # fmt: skip
     (tmp_path / "b.json").write_text(to_json(before))
     now, earlier, junit = (str(tmp_path / name) for name in ("r.json", "b.json", "r.xml"))
     result = invoke("report", "show", now, "--against", earlier, "--junit", junit)
@@ -432,7 +431,7 @@ def test_a_time_is_compared_with_those_of_the_others() -> None:
 
 
 def test_other_bits_fail_where_that_is_asked_for(in_temporary_folder: Path) -> None:
-    passing = replace(make([0, 3]), judgement=Judgement((), ()), run=replace(RUN, total=2),
+    passing = replace(make([0, 3]), unexpected=frozenset(), run=replace(RUN, total=2),
                       numbers=(0, 1))  # fmt: skip
     other = replace(passing, outcomes=(replace(OUTCOMES[0], digest="zz"), OUTCOMES[3]))
     Path("before.json").write_text(to_json(passing))
@@ -456,7 +455,7 @@ def test_other_bits_fail_where_that_is_asked_for(in_temporary_folder: Path) -> N
 
 
 def test_a_case_that_passed_before_fails_though_nobody_expects_it_to_pass() -> None:
-    now = replace(make([0, 2]), judgement=Judgement((), ()))
+    now = replace(make([0, 2]), unexpected=frozenset())
     before = replace(now, outcomes=(OUTCOMES[0], replace(OUTCOMES[2], status="pass")))
     assert now.exit_status == 0
     compared = now.compared(before, is_chosen=lambda name: True)
@@ -576,7 +575,7 @@ def test_a_failing_case_says_how_to_run_it_again(in_temporary_folder: Path) -> N
     assert invoke("conformance", *norm, "--json", "a.json").exit_code == 0
     actual = read_report("a.json")
     bad = replace(actual.outcomes[0], status="wrong", message="bad")
-    report = replace(actual, outcomes=(bad, *actual.outcomes[1:]), judgement=Judgement((bad,), ()))
+    report = replace(actual, outcomes=(bad, *actual.outcomes[1:]), unexpected=frozenset({bad.key}))
     Path("b.json").write_text(to_json(report))
     result = invoke("report", "show", "b.json", "--junit", "b.xml")
     assert result.exit_code == 1
@@ -590,7 +589,7 @@ def test_a_failing_case_says_how_to_run_it_again(in_temporary_folder: Path) -> N
 
 
 def test_files_that_cannot_be_read_or_written(in_temporary_folder: Path) -> None:
-    Path("a.json").write_text(to_json(replace(WHOLE, judgement=Judgement((), ()))))
+    Path("a.json").write_text(to_json(replace(WHOLE, unexpected=frozenset())))
     for arguments, message in (
         (("merge", "missing.json"), "error: cannot read 'missing.json': No such file"),
         (("show", "."), "error: cannot read '.': not a regular file"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,9 @@ Status = Literal["pass", "legalized", "refused", "wrong", "unsupported", "error"
 PASSING: frozenset[str] = frozenset(("pass", "legalized", "refused"))
 """``pass``: as it must be; ``legalized``: lowered, and not executable on one device; ``refused``:
 a valid input that subquant refuses with a located error, where that is allowed."""
+
+Key: TypeAlias = tuple[str, str]
+"""The name of a case, and a device."""
 
 SYMBOL = "SUBQUANT_CASE"
 """The name of the function in a case's text, replaced when cases are put into one module."""
@@ -92,7 +95,7 @@ class Outcome:
     replay: str = ""
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         """The name and the device, which a report has once."""
         return self.name, self.device
 

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ..errors import InputError, printable, quoted
-from .cases import Outcome
-from .report import Judgement, Report
+from .cases import Key, Outcome
+from .report import Report
 
 _SAME = ("filter", "random", "strict", "cases", "expected")
 """The fields of `Run` that all reports have in common, the versions and the devices aside."""
@@ -34,26 +34,22 @@ def merge_reports(named: Sequence[_Named]) -> Report:
     for name, report in named:
         groups.setdefault(report.run.devices, []).append((name, report))
     _check_devices([group[0] for group in groups.values()])
-    merged = [_merge_parts(group) for group in groups.values()]
-    run = replace(
-        merged[0].run,
-        devices=tuple(device for report in merged for device in report.run.devices),
-        total=sum(report.run.total for report in merged),
-    )
-    numbers, before = [], 0
-    for report in merged:
-        numbers += [before + number for number in report.numbers]
-        before += report.run.total
+    numbered: dict[int, Outcome] = {}
+    missing: list[str] = []
+    total = 0
+    for group in groups.values():
+        results, absent = _merge_parts(group)
+        numbered |= {total + number: results[number] for number in sorted(results)}
+        missing += absent
+        total += group[0][1].run.total
+    devices = tuple(device for group in groups for device in group)
     return Report(
-        run,
-        tuple(outcome for report in merged for outcome in report.outcomes),
-        tuple(numbers),
-        Judgement(
-            tuple(o for report in merged for o in report.judgement.regressions),
-            tuple(o for report in merged for o in report.judgement.newly_passing),
-        ),
-        tuple(sorted({machine for report in merged for machine in report.machines})),
-        missing=tuple(name for report in merged for name in report.missing),
+        replace(named[0][1].run, devices=devices, total=total),
+        tuple(numbered.values()),
+        tuple(numbered),
+        frozenset[Key]().union(*(report.unexpected for _, report in named)),
+        tuple(sorted({machine for _, report in named for machine in report.machines})),
+        missing=tuple(missing),
     )
 
 
@@ -98,8 +94,8 @@ def _check_devices(firsts: Sequence[_Named]) -> None:
             seen[device] = name
 
 
-def _merge_parts(group: Sequence[_Named]) -> Report:
-    """Merge the shards of one run."""
+def _merge_parts(group: Sequence[_Named]) -> tuple[dict[int, Outcome], list[str]]:
+    """Return the numbered outcomes of the shards of one run, and the names of missing parts."""
     first_name, first = group[0]
     names: dict[int, str] = {}
     for name, report in group:
@@ -137,22 +133,7 @@ def _merge_parts(group: Sequence[_Named]) -> Report:
         raise InputError(f"{quoted(first_name)} and another part have the same results")
     if not missing and len(numbered) != first.run.total:
         missing = [f"{first.run.total - len(numbered)} of {first.run.total} results"]
-    failed, newly = (
-        {o.key for _, report in group for o in getattr(report.judgement, field)}
-        for field in ("regressions", "newly_passing")
-    )
-    outcomes = [numbered[number] for number in sorted(numbered)]
-    return Report(
-        first.run,
-        tuple(outcomes),
-        tuple(sorted(numbered)),
-        Judgement(
-            tuple(outcome for outcome in outcomes if outcome.key in failed),
-            tuple(outcome for outcome in outcomes if outcome.key in newly),
-        ),
-        tuple(sorted({machine for _, report in group for machine in report.machines})),
-        missing=tuple(missing),
-    )
+    return numbered, missing
 
 
 def _part(report: Report) -> str:

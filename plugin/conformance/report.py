@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..core.strict_json import load_json
 from ..errors import InputError
-from .cases import PASSING, Case, Outcome
+from .cases import PASSING, Case, Key, Outcome
 from .changes import Change, changes_between
 from .options import Shard
 
@@ -47,19 +47,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Judgement:
-    """Outcomes against the expected results.
-
-    Args:
-        regressions: expected to pass, or not in the list, and not passing.
-        newly_passing: passing, and not expected to.
-    """
-
-    regressions: tuple[Outcome, ...]
-    newly_passing: tuple[Outcome, ...]
-
-
-@dataclass(frozen=True)
 class Comparison:
     """The changes from an earlier run on other or the same machines.
 
@@ -88,6 +75,7 @@ class Report:
 
     Args:
         numbers: the numbers of the outcomes in the whole run.
+        unexpected: the keys of outcomes that are not as expected, as `judge` returns them.
         machines: the processors that it ran on.
         shard: None for all of the run.
         missing: the absent parts of reports that were put together.
@@ -97,22 +85,29 @@ class Report:
     run: Run
     outcomes: tuple[Outcome, ...]
     numbers: tuple[int, ...]
-    judgement: Judgement
+    unexpected: frozenset[Key]
     machines: tuple[str, ...] = ()
     shard: Shard | None = None
     missing: tuple[str, ...] = ()
     comparison: Comparison | None = None
 
     @property
+    def regressions(self) -> tuple[Outcome, ...]:
+        """The outcomes that should pass, or are not in the list, and do not pass."""
+        return tuple(o for o in self.outcomes if o.key in self.unexpected and not o.passes)
+
+    @property
+    def newly_passing(self) -> tuple[Outcome, ...]:
+        """The outcomes that pass, and are not expected to."""
+        return tuple(o for o in self.outcomes if o.key in self.unexpected and o.passes)
+
+    @property
     def failures(self) -> tuple[Outcome, ...]:
         """The outcomes for which the run fails, in order."""
-        failed = [*self.judgement.regressions]
-        if self.run.strict:
-            failed += self.judgement.newly_passing
+        failed = {*(self.unexpected if self.run.strict else (o.key for o in self.regressions))}
         if self.comparison is not None:
-            failed += self.comparison.failures
-        keys = {outcome.key for outcome in failed}
-        return tuple(outcome for outcome in self.outcomes if outcome.key in keys)
+            failed.update(outcome.key for outcome in self.comparison.failures)
+        return tuple(outcome for outcome in self.outcomes if outcome.key in failed)
 
     @property
     def exit_status(self) -> int:
@@ -175,17 +170,13 @@ def read_expected(path: str | Path) -> Expected:
     return results
 
 
-def judge(outcomes: Sequence[Outcome], expected: Expected) -> Judgement:
-    """Compare outcomes with expected results; a case that is not listed is expected to pass."""
-    regressions, newly = [], []
-    for outcome in outcomes:
-        status = expected.get(outcome.name, {}).get(outcome.device)
-        if outcome.passes:
-            if status is not None and status not in PASSING:
-                newly.append(outcome)
-        elif status is None or status in PASSING:
-            regressions.append(outcome)
-    return Judgement(tuple(regressions), tuple(newly))
+def judge(outcomes: Sequence[Outcome], expected: Expected) -> frozenset[Key]:
+    """Return the keys of the outcomes that pass or fail unlike expected; others should pass."""
+    return frozenset(
+        outcome.key
+        for outcome in outcomes
+        if outcome.passes != (expected.get(outcome.name, {}).get(outcome.device, "pass") in PASSING)
+    )
 
 
 def updated_expected(outcomes: Sequence[Outcome], expected: Expected) -> str:

@@ -24,16 +24,14 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, get_args
 
 from ..core import reports
 from ..errors import Place, quoted
-from .cases import Outcome, Status
+from .cases import Key, Outcome, Status
 from .options import MOST_SHARDS, Shard
-from .report import Comparison, Judgement, Report, Run
-from .report_table import show_report
+from .report import Comparison, Report, Run
 
 _KIND = "conformance"
 
@@ -54,8 +52,8 @@ def to_json(report: Report) -> str:
         shard=None if report.shard is None else asdict(report.shard),
         missing=list(report.missing),
         machines=list(report.machines),
-        regressions=[[o.name, o.device] for o in report.judgement.regressions],
-        newly_passing=[[o.name, o.device] for o in report.judgement.newly_passing],
+        regressions=[[o.name, o.device] for o in report.regressions],
+        newly_passing=[[o.name, o.device] for o in report.newly_passing],
         against=None if report.comparison is None else _against(report.comparison),
     )
 
@@ -127,8 +125,8 @@ def read_report(path: str | os.PathLike[str]) -> Report:
     numbers = [result.count("number") for result in results]
     if len(set(numbers)) != len(numbers) or max(numbers, default=-1) >= run.total:
         values.fail(f"has a number of a result twice, or one beyond the {run.total} of the run")
-    by_name = {outcome.key: outcome for outcome in outcomes}
-    if len(by_name) != len(outcomes):
+    passed, failed = ({o.key for o in outcomes if o.passes == passes} for passes in (True, False))
+    if len(passed | failed) != len(outcomes):
         values.fail("has a case twice on one device")
     if any(outcome.device not in run.devices for outcome in outcomes):
         values.fail("has results on a device that its run does not have")
@@ -137,10 +135,7 @@ def read_report(path: str | os.PathLike[str]) -> Report:
         run,
         tuple(outcomes),
         tuple(numbers),
-        Judgement(
-            _named(values, "regressions", by_name, passing=False),
-            _named(values, "newly_passing", by_name, passing=True),
-        ),
+        _named(values, "regressions", failed) | _named(values, "newly_passing", passed),
         values.texts("machines"),
         None if shard is None else _shard_of(values.object("shard")),
         values.texts("missing"),
@@ -181,42 +176,12 @@ def _outcome_of(values: reports.Fields) -> Outcome:
     return Outcome(**values_of_fields, seconds=values.seconds("seconds"))
 
 
-def _named(
-    values: reports.Fields, field: str, by_name: Mapping[tuple[str, str], Outcome], *, passing: bool
-) -> tuple[Outcome, ...]:
-    """Return the outcomes of a list of names and devices."""
-    named = []
-    for pair in values.list(field):
-        is_pair = isinstance(pair, list) and len(pair) == 2
-        outcome = by_name.get((str(pair[0]), str(pair[1]))) if is_pair else None
-        if outcome is None or outcome.passes != passing:
-            values.fail(f"names an unknown result in '{field}'")
-        named.append(outcome)
-    return tuple(named)
-
-
-# -- the command ``subquant report`` ---------------------------------------------------------------
-
-
-def finish(
-    report: Report, *, json: str | None, junit: str | None, against: str | None, same_bits: bool
-) -> int:
-    """Compare, show and write a report; return the exit status.
-
-    `against` is the file of an earlier report. With `same_bits`, results with other bits than in
-    that report fail.
-
-    Raises:
-        SubquantError: a file cannot be read or written, or has another form.
-    """
-    if against is not None:
-        before = read_report(against)
-        # The cases that another filter would have chosen are unknown.
-        is_same = before.run.filter == report.run.filter
-        report = report.compared(before, is_chosen=lambda name: is_same, same_bits=same_bits)
-    show_report(report)
-    write_files(report, json, junit)
-    return report.exit_status
+def _named(values: reports.Fields, field: str, known: set[Key]) -> frozenset[Key]:
+    """Return a list of names and devices, all of which are known."""
+    named = values.list(field)
+    if not all(isinstance(pair, list) and tuple(map(str, pair)) in known for pair in named):
+        values.fail(f"names an unknown result in '{field}'")
+    return frozenset((str(name), str(device)) for name, device in named)
 
 
 def write_files(report: Report, json: str | None, junit: str | None) -> None:

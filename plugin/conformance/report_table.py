@@ -31,8 +31,8 @@ def show_report(report: Report) -> None:
     for name in report.missing:
         _say(console, f"missing: {name}", style="bold red")
     for title, chosen in (
-        ("regressions", report.judgement.regressions),
-        ("newly passing", report.judgement.newly_passing),
+        ("regressions", report.regressions),
+        ("newly passing", report.newly_passing),
     ):
         rows = []
         for outcome in chosen:
