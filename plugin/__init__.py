@@ -15,8 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .batch.compiling import compile_many
-    from .batch.run import CompiledModel
+    from .batch.run import CompiledModel, compile_many
     from .compiler.compile_options import CompileOptions
     from .compiler.mlir_client import Source
     from .compiler.targets import Target
@@ -57,7 +56,7 @@ _MODULES = {
     "QuantizationParameters": "numerics.parameters",
     "StorageType": "numerics.parameters",
     "SubquantError": "errors",
-    "compile_many": "batch.compiling",
+    "compile_many": "batch.run",
     "dequantize": "numerics.casts",
     "quantize": "numerics.casts",
 }

@@ -67,7 +67,7 @@ class Failure:
 def instructions_here() -> list[str]:
     """The instruction sets of this CPU's kernels."""
     from subquant.compiler.compile_options import CompileOptions
-    from subquant.compiler.target_features import recorded_features
+    from subquant.compiler.iree_driver import recorded_features
     from subquant.kernels.isa.registry import supported_instruction_sets
 
     return supported_instruction_sets(recorded_features(CompileOptions()).split(","))

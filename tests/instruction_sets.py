@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from programs import LONG
-from subquant.compiler.target_features import host_features
+from subquant.compiler.iree_driver import host_features
 from subquant.kernels.isa.registry import INSTRUCTION_SETS, supported_instruction_sets
 
 HERE = supported_instruction_sets(host_features() or ())

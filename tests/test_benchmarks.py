@@ -347,7 +347,7 @@ def test_peers_that_choose_are_preloaded(
 
 @pytest.mark.parametrize("what", ["read", "multiply", "multiply and load"])
 def test_ceilings_run(bench: Any, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from subquant.compiler.target_features import host_features
+    from subquant.compiler.iree_driver import host_features
 
     monkeypatch.setattr(bench.ceilings, "_BYTES", 2**20)
     monkeypatch.setattr(bench.ceilings, "_ITERATIONS", 100)

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from subquant.batch.merging import read_compilations
-from subquant.batch.report import Compilations, to_json
+from subquant.batch.report import Compilations, read_compilations, to_json
 from subquant.batch.run import CompiledModel
 from subquant.cli import main
 from subquant.compiler.compile_options import CompileOptions

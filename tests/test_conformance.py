@@ -29,9 +29,9 @@ from subquant.conformance.cases import (
     prepare,
     programs_cases,
 )
+from subquant.conformance.command import save_case
 from subquant.conformance.oracle import Golden
 from subquant.conformance.program import Program, Quantized, Tensor
-from subquant.conformance.replay import save_case
 from subquant.conformance.runner import run_cases
 from subquant.conformance.suite_random import random_programs
 from subquant.conformance.testdata import llvm_cases, stablehlo_cases

@@ -20,10 +20,10 @@ from programs import LONG
 from subquant.cli import main
 from subquant.conformance.cases import Case, Outcome, Prepared, digest_of, programs_cases
 from subquant.conformance.changes import changes_between
+from subquant.conformance.command import replay_command, save_case
 from subquant.conformance.merging import merge_reports
 from subquant.conformance.options import RunOptions, Shard
 from subquant.conformance.oracle import Golden
-from subquant.conformance.replay import replay_command, save_case
 from subquant.conformance.report import Report, Run, digest_of_cases
 from subquant.conformance.report_files import read_report, to_json, to_junit
 from subquant.conformance.runner import DEVICES

@@ -9,7 +9,7 @@ import subquant
 from bare_iree import FIXED, compile_bare
 from devices import ON_DEVICES, compile_for
 from stablehlo_forms import body
-from subquant.compiler.target_features import host_features
+from subquant.compiler.iree_driver import host_features
 from subquant.errors import ExecutionError
 from subquant.runtime import Device, Executable
 

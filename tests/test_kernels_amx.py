@@ -19,7 +19,7 @@ import subquant
 from integer_programs import convolution, drawn, padded_convolution, product
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.target_features import host_features, recorded_features
+from subquant.compiler.iree_driver import host_features, recorded_features
 from subquant.core.cpu_features import simulated_host_cpu
 from subquant.errors import UsageError
 from subquant.kernels.conv_geometry import ConvGeometry

@@ -14,14 +14,13 @@ from click.testing import CliRunner
 
 import subquant
 from subquant.cli import main
-from subquant.compiler import pipeline, target_features
+from subquant.compiler import iree_driver, pipeline
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.compiler.diagnostics import reworded
-from subquant.compiler.iree_driver import compiler_path
+from subquant.compiler.iree_driver import compiler_path, host_features, recorded_features
 from subquant.compiler.iree_driver import target_features as llvm_features
 from subquant.compiler.mlir_client import text_of
-from subquant.compiler.target_features import host_features, recorded_features
 from subquant.compiler.targets import IREE_VULKAN_TARGETS
 from subquant.core import cpu_features
 from subquant.core._mlir import passmanager, register_upstream_passes
@@ -405,7 +404,7 @@ def test_a_named_cpu_records_its_features() -> None:
 
 
 def test_nothing_is_refused_without_known_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (target_features, runtime_features):
+    for module in (iree_driver, runtime_features):
         monkeypatch.setattr(module, "host_features", lambda: None)
     assert missing_features("avx2,none") == []
     assert recorded_features(CompileOptions()) == ""

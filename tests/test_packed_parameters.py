@@ -21,7 +21,7 @@ from instruction_sets import AUTO, HERE, case_of
 from programs import LONG
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.target_features import host_features
+from subquant.compiler.iree_driver import host_features
 from subquant.core._mlir import Value, ir
 from subquant.dialects import create_context
 from subquant.emit.functions import write_function

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from subquant.compiler.compile_options import CompileOptions
+from subquant.compiler.iree_driver import host_features
 from subquant.compiler.keys import machine_of
-from subquant.compiler.target_features import host_features
 from subquant.errors import UsageError
 from subquant.kernels.isa.registry import supported_instruction_sets
 from subquant.runtime import host_features as runtime_features

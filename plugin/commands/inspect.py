@@ -86,7 +86,7 @@ def _inspect_model(path: str, kind: str, as_json: bool, limits: Limits) -> None:
     with show_progress(f"inspect {path}") as progress:
         try:
             model, _ = call(
-                "subquant.compiler.model_inspection:describe_model",
+                "subquant.compiler.mlir_child:describe_model",
                 arguments,
                 steps=progress,
                 limits=limits,

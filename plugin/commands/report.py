@@ -97,15 +97,18 @@ def _report(files: tuple[str, ...], options: dict[str, Any], *, as_shards: bool 
         report_files.write_files(report, options["json"], options["junit"])
         status = report.exit_status
     elif kind == "compile":
-        from ..batch import merging
+        from ..batch import report as batch_report
 
-        if options.pop("against") is not None:
+        if options["against"] is not None:
             raise UsageError(
                 "--against compares reports of conformance, and this report is of compile"
             )
-        del options["same_bits"]
-        named = [(file, merging.read_compilations(file)) for file in files]
-        status = merging.show_compilations(merging.merge_compilations(named), **options)
+        named = [(file, batch_report.read_compilations(file)) for file in files]
+        merged = batch_report.merge_compilations(named)
+        batch_report.show_table(merged.results)
+        print(batch_report.summary_line(merged.results, merged.seconds))
+        batch_report.write_reports(merged, options["json"], options["junit"])
+        status = merged.exit_status
     else:
         expected = "expected one of 'conformance' or 'compile'"
         raise InputError(f"is a report of {quoted(kind)}, {expected}", Place(files[0]))

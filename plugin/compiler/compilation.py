@@ -19,10 +19,9 @@ from ..isolation.limits import Limits
 from . import mlir_client
 from .cache import Cache, CompileResult, description
 from .compile_options import CompileOptions, Emit
-from .iree_driver import compile_worker_program, run_iree, uses_session
+from .iree_driver import compile_worker_program, recorded_features, run_iree, uses_session
 from .keys import Key, key_of_bytecode, key_of_source
 from .mlir_client import Input, LoweredModule, Source, input_of, signatures_of
-from .target_features import recorded_features
 
 if TYPE_CHECKING:
     from ..signature import Signature

@@ -10,8 +10,9 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from ..core.cpu_features import simulated_host_cpu
+from ..core.cpu_features import KNOWN_FEATURES, cpuinfo_features, simulated_host_cpu
 from ..core.files import write_atomically
 from ..core.versions import PINNED_VERSIONS
 from ..errors import (
@@ -198,6 +199,45 @@ def _features_of_flags(options: CompileOptions, flags: tuple[str, ...]) -> froze
     state = {feature[1:]: feature[0] for feature in written if feature}
     return frozenset(name for name, sign in state.items() if sign == "+")
 
+
+# -- features that the executable records ----------------------------------------------------------
+#
+# IREE's runtime does not check features, and a CPU that lacks an instruction ends the process at
+# it: the executable records them for the check at load time. Code for ``generic`` needs no
+# features. Without ``/proc/cpuinfo`` nothing is recorded.
+
+
+@functools.cache
+def host_features() -> frozenset[str] | None:
+    """Return the features of this machine's CPU, by LLVM's names; None if they are unknown."""
+    if simulated_host_cpu():
+        return target_features(CompileOptions()) & KNOWN_FEATURES
+    return cpuinfo_features()
+
+
+def simulated_features(
+    arguments: dict[str, Any], blobs: list[bytes], steps: object
+) -> tuple[list[str], list[bytes]]:
+    """Return the features of the CPU ``cpu`` that is simulated: for `runtime`, in a child."""
+    name, _, changes = arguments["cpu"].partition(",")
+    flags = (f"--iree-llvmcpu-target-cpu-features={changes}",) if changes else ()
+    features = target_features(CompileOptions(target_cpu=name, iree_flags=flags))
+    return sorted(features & KNOWN_FEATURES), []
+
+
+def recorded_features(options: CompileOptions) -> str:
+    """Return the features that code may use, separated by commas; errors as `target_features`."""
+    if options.target != "llvm-cpu":
+        return ""
+    if not any(flag.startswith("--iree-llvmcpu-target") for flag in options.iree_flags):
+        if options.target_cpu == "generic":
+            return ""
+        if options.target_cpu == "host":
+            return ",".join(sorted(host_features() or ()))
+    return ",".join(sorted(KNOWN_FEATURES & target_features(options)))
+
+
+# -- errors ----------------------------------------------------------------------------------------
 
 _UNKNOWN_CPU = re.compile(
     r"Unknown CPU for target architecture (\S+)\.\s+List of accepted CPUs: ([^\n]*)"

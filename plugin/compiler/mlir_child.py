@@ -9,6 +9,7 @@ them.
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import Any
@@ -16,12 +17,12 @@ from typing import Any
 from ..core._mlir import in_context_of, ir, refuse_non_utf8_names, skip_operation_classes
 from ..core.files import read_input
 from ..dialects import create_context
-from ..errors import Remark, UnsupportedError, error_to_json
+from ..errors import Remark, SubquantError, UnsupportedError, error_to_json
 from ..importers.options import AS_IN_FILE, ImportOptions
 from ..isolation.child import ReportStep
 from ..isolation.limits import set_time_limit, time_limit
 from ..transforms.base import EXECUTABLE, ModulePass, is_public, walk
-from .compile_options import options_of_json
+from .compile_options import CompileOptions, options_of_json
 from .pipeline import NAMED_PIPELINES, passes_of, run_pipeline, text_of_pass
 from .reading import parse_bytes
 
@@ -114,6 +115,35 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     with refuse_non_utf8_names():
         tensors = with_source_names(inspect_module(module), data.decode(errors="replace"))
     return to_fields(tensors)
+
+
+def describe_model(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
+    """Describe the model of the file ``path`` with the name ``file`` and the importer ``kind``.
+
+    The importer lists the operators that it refuses. If it refuses none, the passes of a
+    compilation for llvm-cpu run too, and may refuse functions that IREE does not have. IREE itself
+    does not run: its refusals of single dispatches take a compilation to find.
+    """
+    inspection = importlib.import_module(f"..importers.{arguments['kind']}.inspection", __package__)
+    data = read_input(arguments["path"])
+    model, blobs = inspection.inspect_file(arguments, [data], steps)
+    operators = [each for graph in model["graphs"] for each in graph["operators"]]
+    if not model["refused"] and not any(each["refused"] for each in operators):
+        steps("lower")
+        model["refused"] = _refusal(data, arguments["path"], arguments["file"])
+    return model, blobs
+
+
+def _refusal(data: bytes, path: str, file: str) -> str | None:
+    """Return the message of the first pass that refuses a model; None if none does."""
+    from .lowering import lower
+
+    try:
+        lower(parse_bytes(data, create_context(), file, path=path), CompileOptions())
+    except SubquantError as error:
+        name = f"'{error.op_name}' " if error.op_name else ""
+        return f"{name}{error.message}"
+    return None
 
 
 _INTERPRETED = ("func.", "stablehlo.", "chlo.", "quant.", "subquant.")

@@ -28,7 +28,7 @@ from ..kernels.select.gpu import GPU_INSTRUCTIONS, SPIRV, SPIRV_CPU
 from ..transforms import PASSES, load_pass
 from ..transforms.base import UNCHANGED, ModulePass, beside_kernels
 from .compile_options import CompileOptions
-from .target_features import recorded_features
+from .iree_driver import recorded_features
 
 Step: TypeAlias = tuple[str, dict[str, Any]]
 """The name of a pass and its options."""

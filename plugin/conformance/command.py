@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
 
 from .. import __version__
 from ..compiler.keys import code_digest
@@ -24,9 +27,8 @@ from ..errors import (
     quoted,
 )
 from ..isolation.command import exit_on_signals
-from .cases import Case, Outcome, programs_cases
+from .cases import SYMBOL, Case, Outcome, prepare, programs_cases
 from .options import RunOptions
-from .replay import replay_command, save_case
 from .report import (
     EXPECTED_FILE,
     Expected,
@@ -218,3 +220,47 @@ def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> di
             commands[outcome] = command
         print(printable(command), file=sys.stderr)
     return commands
+
+
+# -- replay ----------------------------------------------------------------------------------------
+
+_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()]")
+
+
+def replay_command(name: str, device: str, options: RunOptions) -> str:
+    """Return the command that runs one case of a run again, quoted for a shell."""
+    pattern = _SPECIAL.sub(r"\\\g<0>", name)
+    words = ["subquant", "conformance", "--filter", f"^{pattern}$", "--device", device]
+    if name.startswith("suite/random/"):
+        words += ["--random", str(options.random)]
+    if name.startswith(("stablehlo/", "tosa/")) and options.stablehlo is not None:
+        words += ["--stablehlo", options.stablehlo]
+    if name.startswith("llvm/") and options.llvm is not None:
+        words += ["--llvm", options.llvm]
+    if options.expected is not None:
+        words += ["--expected", options.expected]
+    return shlex.join(words)
+
+
+def save_case(case: Case, folder: str | os.PathLike[str], device: str = "llvm-cpu") -> str:
+    """Write a case's program and inputs, or raise OSError; return its replay command, quoted."""
+    prepared = prepare(case)
+    stem = re.sub(r"[^\w.-]+", "_", case.name)
+    path = Path(folder)
+    path.mkdir(parents=True, exist_ok=True)
+    program = path / f"{stem}.mlir"
+    program.write_text(prepared.text.replace(SYMBOL, "main"))
+    if case.kind != "run":
+        return shlex.join(["subquant", "compile", str(program), "--emit", "mlir"])
+    words = ["subquant", "exec", str(program)]
+    if device.partition("://")[0] == "vulkan":
+        words += ["--target", "vulkan"]
+    if "://" in device:
+        words += ["--device", device]
+    for number, array in enumerate(prepared.inputs):
+        np.save(path / f"{stem}.{number}.npy", array, allow_pickle=False)
+        words += ["--input", f"@{path / stem}.{number}.npy"]
+    for number, golden in enumerate(prepared.goldens):
+        np.save(path / f"{stem}.expected{number}.npy", golden.value, allow_pickle=False)
+        words += ["--expect", f"@{path / stem}.expected{number}.npy"]
+    return shlex.join(words)

@@ -14,7 +14,7 @@ def host_features() -> frozenset[str] | None:
     cpu = simulated_host_cpu()
     if not cpu:
         return cpuinfo_features()
-    features, _ = call("subquant.compiler.target_features:simulated_features", {"cpu": cpu})
+    features, _ = call("subquant.compiler.iree_driver:simulated_features", {"cpu": cpu})
     return frozenset(features)
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from ...isolation.limits import available_cores
-from .dispatch import run_tasks
+from .local_threads import run_tasks
 from .tasks import HOST_CPU, Done, Task, needs_of
 
 __all__ = ["HOST_CPU", "Done", "Task", "available_cores", "needs_of", "run_tasks"]

@@ -65,7 +65,7 @@ def run_on_cluster(
     on_notice: Callable[[str], object],
     bugs: list[str],
 ) -> Generator[Done, None, None]:
-    """Run tasks on a Dask cluster, as `dispatch.run_tasks`; collect tracebacks in `bugs`."""
+    """Run tasks on a Dask cluster, as `local_threads.run_tasks`; collect tracebacks in `bugs`."""
     with without_dask_logs(), connected(address) as client:
         yield from _Run(client, address, on_step, on_notice, bugs).run(tasks)
 

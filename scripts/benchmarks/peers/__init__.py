@@ -46,7 +46,7 @@ def target_cpu(case: Case) -> str:
 def features_of(case: Case) -> frozenset[str]:
     """Return the features of the case's CPU (LLVM's names)."""
     from subquant.compiler.compile_options import CompileOptions
-    from subquant.compiler.target_features import recorded_features
+    from subquant.compiler.iree_driver import recorded_features
 
     recorded = recorded_features(CompileOptions(target_cpu=target_cpu(case)))
     return frozenset(recorded.split(","))
