@@ -20,16 +20,17 @@ CPU_FLAGS = (
 )
 
 
-def compile_bare(text: str, *flags: str) -> bytes:
-    """Compile a module with iree-compile; CalledProcessError if IREE refuses it."""
+def compile_bare(module: str | bytes, *flags: str) -> bytes:
+    """Compile text or bytecode with iree-compile; CalledProcessError if IREE refuses it."""
     command = [compiler_path(), "-", "-o", "-", *(flags or CPU_FLAGS)]
-    return subprocess.run(command, input=text.encode(), capture_output=True, check=True).stdout
+    data = module.encode() if isinstance(module, str) else module
+    return subprocess.run(command, input=data, capture_output=True, check=True).stdout
 
 
-def assert_refused(text: str, message: bytes, workaround: str) -> None:
+def assert_refused(module: str | bytes, message: bytes, workaround: str) -> None:
     """Check that IREE still refuses a module with a message."""
     try:
-        compile_bare(text)
+        compile_bare(module)
     except subprocess.CalledProcessError as error:
         assert message in error.stderr  # noqa: PT017
     else:

@@ -1,4 +1,4 @@
-"""Generated casts: hypothesis strategies, MLIR text and adversarial inputs for them.
+"""Passes over programs; generated casts: strategies, MLIR text and adversarial inputs for them.
 
 A `Cast` is one quantization with a tensor shape. `module_text` writes many of them as functions of
 one module, so that one compilation tests them all; inputs are always arguments.
@@ -15,9 +15,12 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
 from subquant.dialects.quant import type_of
+from subquant.errors import Remark
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
 WIDTHS = (2, 3, 4, 5, 7, 8, 12, 16, 20, 31, 32)
@@ -44,6 +47,16 @@ def share_of(names: Iterable[str], count: int) -> list[str]:
     by_hash = sorted(arguments, key=lambda name: zlib.crc32(name.encode()))
     retained = set(by_hash[: -(-len(arguments) // count)])
     return [name for name in arguments if name in retained]
+
+
+def run_passes(
+    text: str, passes: str, context: ir.Context | None = None
+) -> tuple[ir.Module, list[Remark]]:
+    """A program after some passes, and their remarks."""
+    module = parse_text(text, create_context() if context is None else context)
+    remarks: list[Remark] = []
+    run_pipeline(module, parse_pipeline(passes), on_remark=remarks.append)
+    return module, remarks
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from programs import run_passes
 from quantized_ops import (
     PER_TENSOR,
     PROGRAMS,
@@ -23,7 +24,7 @@ from quantized_ops import (
     quantized_places,
 )
 from subquant.compiler.opt import run_opt
-from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from subquant.compiler.pipeline import parse_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.core._mlir import ir
 from subquant.dialects import create_context
@@ -52,9 +53,7 @@ def context() -> ir.Context:
 
 
 def run(text: str, passes: str) -> tuple[str, list[Remark]]:
-    module = parse_text(text, context())
-    remarks: list[Remark] = []
-    run_pipeline(module, parse_pipeline(passes), on_remark=remarks.append)
+    module, remarks = run_passes(text, passes, context())
     return str(module), remarks
 
 

@@ -9,8 +9,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from programs import LONG
-from subquant.compiler.pipeline import parse_pipeline, run_pipeline
+from programs import LONG, run_passes
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.dialects.quant import is_quantized
@@ -96,9 +95,7 @@ func.func @main(%x: tensor<4x16x{X}>, %w: tensor<16x3x{W}>{argument}) -> tensor<
 
 
 def fused(text: str, options: str = "") -> str:
-    module = parse_text(text, create_context())
-    run_pipeline(module, parse_pipeline(f"legalize-qdq-to-quantized-op{options}"))
-    return str(module)
+    return str(run_passes(text, f"legalize-qdq-to-quantized-op{options}")[0])
 
 
 def float_operations(text: str) -> list[str]:
@@ -236,7 +233,5 @@ def test_what_is_left_alone(case: str) -> None:
         text = text.replace(f"return %r : tensor<4x3x{Y}>", f"return %r, %s : tensor<4x3x{Y}>, tensor<4x3xf32>")  # noqa: E501  # fmt: skip
     context = create_context()
     context.allow_unregistered_dialects = True
-    module = parse_text(text, context)
-    unchanged = str(module)
-    run_pipeline(module, parse_pipeline("legalize-qdq-to-quantized-op"))
-    assert str(module) == unchanged
+    unchanged = str(parse_text(text, context))
+    assert str(run_passes(text, "legalize-qdq-to-quantized-op", context)[0]) == unchanged

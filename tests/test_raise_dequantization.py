@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from devices import ON_DEVICES
-from programs import LONG
+from programs import LONG, run_passes
 from raised_dequantization_cases import DTYPES, FORMS, REFUSED, Form, program
-from subquant.compiler.pipeline import parse_pipeline, run_pipeline
 from subquant.compiler.reading import parse_text
 from subquant.dialects import create_context
 from subquant.runtime import Device
@@ -21,9 +20,8 @@ from unpacked_integer_cases import UNPACKED
 
 def raised(text: str, passes: str = "raise-dequantization{explain=true}") -> tuple[str, list[str]]:
     """A program after the pass, and the remarks."""
-    module, remarks = parse_text(text, create_context()), []
-    run_pipeline(module, parse_pipeline(passes), on_remark=lambda r: remarks.append(r.message))
-    return str(module), remarks
+    module, remarks = run_passes(text, passes)
+    return str(module), [remark.message for remark in remarks]
 
 
 def arguments_of(form: Form) -> list[np.ndarray]:

@@ -13,7 +13,7 @@ from programs import LONG
 from subquant.errors import SignatureError, UsageError
 from subquant.runtime import Device
 from subquant.runtime.streaming import stream
-from test_tosa_rescale import Mode, check_modes, program
+from tosa_rescales import Mode, check_modes, program
 
 # Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
 SCALES_32 = [
