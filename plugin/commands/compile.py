@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
@@ -17,9 +16,6 @@ from ..isolation.client import start_child
 from ..isolation.limits import Limits
 from . import shared_options as shared
 from .console import progress_on, remark_printer, reproducer_of, say, source_of, write_output
-
-if TYPE_CHECKING:
-    from ..signature import Signature
 
 
 @click.command("compile")
@@ -168,20 +164,16 @@ def compile_model(
     model: str,
     options: CompileOptions,
     *,
-    emit: Emit = "vmfb",
     output: str | None = None,
     source: bytes | Path | None = None,
-    check: Callable[[Mapping[str, Signature]], object] | None = None,
-    parameters: str | None = None,
-    weights: Mapping[str, str] | None = None,
-    limits: Limits | None = None,
+    **further: Any,
 ) -> bytes:
     """Compile a module with progress and remarks; a reproducer is written next to the output.
 
     Args:
         model: the path, or "-" for standard input.
-        emit, check, parameters, weights, limits: as for `compile_to_bytes`.
         source: the model if it was read already.
+        **further: further arguments of `compile_to_bytes`.
     """
     from ..compiler.compilation import compile_to_bytes
 
@@ -192,12 +184,8 @@ def compile_model(
         return compile_to_bytes(
             source_of(model) if source is None else source,
             options,
-            emit=emit,
             reproducer=reproducer,
             progress=progress,
-            check=check,
             on_remark=remark_printer(model),
-            parameters=parameters,
-            weights=weights,
-            limits=limits,
+            **further,
         )

@@ -16,6 +16,7 @@ from ..numerics.element_types import Array
 from ..signature import Signature
 from .arrays import difference, format_array, literal_of, parse_input, split_name, to_npy
 from .console import say, show_progress, write_output
+from .shared_options import CallOptions
 
 if TYPE_CHECKING:
     from ..interpreter.interpreted_module import InterpretedModule
@@ -24,23 +25,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Call:
-    """A function call with its expected results and output files: the values of `run_options`."""
+class Call(CallOptions):
+    """A function call with its expected results and output files."""
 
-    function: str | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...] = ()
-    expected: tuple[str, ...] = ()
-    atol: float = 0.0
-    rtol: float = 0.0
-    quantized_io: bool = False
-    as_stream: bool = False
     as_json: bool = False
-
-    def __post_init__(self) -> None:
-        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
-            if not value >= 0:
-                raise UsageError(f"--{name} must be 0 or more, got {value}")
 
     def run(
         self,
@@ -111,7 +99,7 @@ class Call:
                 f"{'--output' if len(files) > count else '--expect'} options"
             )
         inputs = signature.inputs
-        if self.as_stream and len(arguments) == len(inputs):
+        if self.stream and len(arguments) == len(inputs):
             arguments = [
                 array[0] if len(array.shape) == len(type_.shape or ()) + 1 and len(array) else array
                 for array, type_ in zip(arguments, inputs, strict=True)
@@ -167,7 +155,7 @@ class Call:
 
     @cached_property
     def _expected_arrays(self) -> list[Array]:
-        return [parse_input(text) for text in self.expected]
+        return [parse_input(text) for text in self.expect]
 
     @cached_property
     def _files(self) -> list[str | None]:
@@ -192,7 +180,7 @@ class Call:
     def _invoke(
         self, function: Invocable, arguments: Sequence[Array], progress: Callable[[str], None]
     ) -> list[Array]:
-        if not self.as_stream:
+        if not self.stream:
             return function.invoke(arguments, quantized_io=self.quantized_io)
         from ..runtime.streaming import stream
 

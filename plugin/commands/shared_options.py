@@ -178,10 +178,6 @@ threads_option = click.option(
 )
 """The number of threads of a `Device`."""
 
-function_option = click.option(
-    "--function", metavar="NAME", help="The function to call.  [default: main, or the only one]"
-)
-
 drawn_input_option = click.option(
     "--input",
     "inputs",
@@ -221,64 +217,54 @@ parameters_option = click.option(
     help="Parameters of the module, as an .irpa file.",
 )
 
+
+@dataclass(frozen=True)
+class CallOptions:
+    """Options of a function call, for `subquant.commands.function_call`.
+
+    Raises:
+        UsageError: a tolerance is negative.
+    """
+
+    function: str | None = option(
+        None, "The function to call.  [default: main, or the only one]", "NAME"
+    )
+    inputs: tuple[str, ...] = option(
+        (),
+        "An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument, in order, or after its "
+        "name: x=@x.npy.",
+        "VALUE",
+    )
+    outputs: tuple[str, ...] = option(
+        (), "Write a result to @y.npy; once for each result; - prints it.", "@FILE"
+    )
+    expect: tuple[str, ...] = option(
+        (), "Compare a result with @y.npy or a literal; fail if it differs.", "VALUE"
+    )
+    atol: float = option(
+        0.0, "Absolute tolerance of --expect for floats (0: the bits must be equal)."
+    )
+    rtol: float = option(0.0, "Relative tolerance of --expect for floats.")
+    quantized_io: bool = option(
+        False, "Pass and return quantized values as expressed (float) values."
+    )
+    stream: bool = option(
+        False,
+        "Call the function once for each slice of the inputs along axis 0, and stack the results. "
+        "Variables of the program keep their values between calls; an input without the further "
+        "axis is passed to each call.",
+    )
+
+    def __post_init__(self) -> None:
+        for name, value in (("atol", self.atol), ("rtol", self.rtol)):
+            if not value >= 0:
+                raise UsageError(f"--{name} must be 0 or more, got {value}")
+
+
 run_options = stacked(
-    [
-        function_option,
-        click.option(
-            "--input",
-            "inputs",
-            multiple=True,
-            metavar="VALUE",
-            help="An argument: @x.npy, or 2x2xf32=1,2,3,4; once for each argument, in order, or "
-            "after its name: x=@x.npy.",
-        ),
-        click.option(
-            "--output",
-            "outputs",
-            multiple=True,
-            metavar="@FILE",
-            help="Write a result to @y.npy; once for each result; - prints it.",
-        ),
-        click.option(
-            "--expect",
-            "expected",
-            multiple=True,
-            metavar="VALUE",
-            help="Compare a result with @y.npy or a literal; fail if it differs.",
-        ),
-        click.option(
-            "--atol",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Absolute tolerance of --expect for floats (0: the bits must be equal).",
-        ),
-        click.option(
-            "--rtol",
-            type=float,
-            default=0.0,
-            show_default=True,
-            help="Relative tolerance of --expect for floats.",
-        ),
-        click.option(
-            "--quantized-io",
-            is_flag=True,
-            help="Pass and return quantized values as expressed (float) values.",
-        ),
-        click.option(
-            "--stream",
-            "as_stream",
-            is_flag=True,
-            help="Call the function once for each slice of the inputs along axis 0, and stack the "
-            "results. Variables of the program keep their values between calls; an input without "
-            "the further axis is passed to each call.",
-        ),
-        parameters_option,
-        threads_option,
-        json_option("the results"),
-    ]
+    [options_of(CallOptions), parameters_option, threads_option, json_option("the results")]
 )
-"""The options of a call, for `subquant.commands.function_call`."""
+function_option = _option(CallOptions, CallOptions.__dataclass_fields__["function"], {})
 
 
 def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:

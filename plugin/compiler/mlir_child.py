@@ -34,8 +34,7 @@ skip_operation_classes()  # only child processes import this module
 def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
     """Parse a module and run the passes of a compilation; the blob is text or bytecode.
 
-    The value has the remarks; for bytecode, the functions of the module; and the number of bytes of
-    constants in the parameter file.
+    The value has fields of a `subquant.compiler.mlir_client.LoweredModule`; for text, remarks only.
     """
     from .lowering import (
         bytecode_of,
@@ -61,7 +60,7 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
             lower(module, options, _limiting(arguments, steps), on_remark, archive.parameters)
             set_time_limit(None)
             steps("parameters")
-            described["parameter_bytes"] = archive.finish(module)
+            archive.finish(module)
     described["remarks"] = [asdict(remark) for remark in remarks]
     if arguments["cpu_features"]:
         record_cpu_features(module, arguments["cpu_features"])
@@ -69,9 +68,9 @@ def lower_module(arguments: dict[str, Any], blobs: list[bytes], steps: ReportSte
         if arguments["emit"] == "mlir":
             return described, [(str(module) + "\n").encode()]
         described |= {
-            "has_public_function": has_public_function(module),
-            "signatures": recorded_signatures(module),
-            "gains_by_threads": gains_from_threads(module),
+            "is_runnable": has_public_function(module),
+            "signature_texts": recorded_signatures(module),
+            "gains_from_threads": gains_from_threads(module),
             "peels_loops": peels_loops(module, arguments["cpu_features"]),
         }
         return described, [bytecode_of(module)]

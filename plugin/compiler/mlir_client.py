@@ -67,8 +67,7 @@ class LoweredModule:
         is_runnable: it has, or may have, a function to run.
         signature_texts: the signatures of its public functions, as JSON; for bytecode only.
         remarks: the remarks of ``explain``, without the name of the source.
-        parameter_bytes: the bytes of constants in the parameter file.
-        gains_by_threads: several threads may run a function in less time than one.
+        gains_from_threads: several threads may run a function in less time than one.
         peels_loops: IREE should peel remainder loops.
     """
 
@@ -76,7 +75,6 @@ class LoweredModule:
     is_runnable: bool = True
     signature_texts: Mapping[str, str] = field(default_factory=dict)
     remarks: Sequence[Remark] = ()
-    parameter_bytes: int = 0
     gains_from_threads: bool = False
     peels_loops: bool = False
 
@@ -148,6 +146,8 @@ def input_of(source: Source | Input) -> Input:
 
 # -- requests -------------------------------------------------------------------------------------
 
+_CHILD = "subquant.compiler.mlir_child"
+
 
 def lower(
     source: Source | Input,
@@ -170,7 +170,7 @@ def lower(
     """
     module = input_of(source)
     value, blobs = ask(
-        "subquant.compiler.mlir_child:lower_module",
+        f"{_CHILD}:lower_module",
         module,
         {
             "options": asdict(options),
@@ -181,15 +181,8 @@ def lower(
         },
         **child,
     )
-    return LoweredModule(
-        blobs[0],
-        bool(value.get("has_public_function", True)),
-        value.get("signatures", {}),
-        [Remark.from_json(remark) for remark in value["remarks"]],
-        int(value.get("parameter_bytes", 0)),
-        bool(value.get("gains_by_threads", False)),
-        bool(value.get("peels_loops", False)),
-    )
+    remarks = [Remark.from_json(remark) for remark in value.pop("remarks")]
+    return LoweredModule(blobs[0], remarks=remarks, **value)
 
 
 def optimize(
@@ -203,7 +196,7 @@ def optimize(
 ) -> OptResult:
     """Run `subquant.compiler.opt.run_opt` in a child."""
     value, blobs = ask(
-        "subquant.compiler.mlir_child:optimize",
+        f"{_CHILD}:optimize",
         Input(file, data=data),
         {"passes": passes, "split": split, "verify_diagnostics": verify_diagnostics},
         **child,
@@ -215,46 +208,30 @@ def optimize(
     )
 
 
-def inspect(
-    source: Source,
-    **child: Unpack[ChildOptions],
-) -> list[InspectedTensor]:
+def inspect(source: Source, **child: Unpack[ChildOptions]) -> list[InspectedTensor]:
     """Describe every quantized tensor of a module, with its name in the text."""
-    value, arrays = ask(
-        "subquant.compiler.mlir_child:inspect",
-        input_of(source),
-        {},
-        **child,
-    )
+    value, arrays = ask(f"{_CHILD}:inspect", input_of(source), {}, **child)
     from .inspected_tensors import tensors_from_fields  # with NumPy too
 
     return tensors_from_fields(value, arrays)
 
 
-def interpretable(
-    source: Source,
-    **child: Unpack[ChildOptions],
-) -> tuple[str, dict[str, str]]:
+def interpretable(source: Source, **child: Unpack[ChildOptions]) -> tuple[str, dict[str, str]]:
     """Lower a module to operations of StableHLO's interpreter; return text and JSON signatures."""
-    value, blobs = ask(
-        "subquant.compiler.mlir_child:interpretable",
-        input_of(source),
-        {},
-        **child,
-    )
+    value, blobs = ask(f"{_CHILD}:interpretable", input_of(source), {}, **child)
     return blobs[0].decode(), value
 
 
 def external_files(module: Input) -> list[str]:
     """Return the names of an ONNX model's external data files."""
-    value, _ = ask("subquant.compiler.mlir_child:external_files", module, {}, reproducer=os.devnull)
+    value, _ = ask(f"{_CHILD}:external_files", module, {}, reproducer=os.devnull)
     return [str(name) for name in value]
 
 
 def text_of(bytecode: bytes) -> str:
     """Return a module as text."""
-    function = "subquant.compiler.mlir_child:text_of"
-    _, blobs = ask(function, Input("-", data=bytecode), {}, reproducer=os.devnull)
+    module = Input("-", data=bytecode)
+    _, blobs = ask(f"{_CHILD}:text_of", module, {}, reproducer=os.devnull)
     return blobs[0].decode()
 
 

@@ -20,10 +20,12 @@ an embedding table that no kernel multiplies with, are copied.
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -64,27 +66,20 @@ def program_archive(
     Raises:
         InputError: a file cannot be read, or the archive cannot be written.
     """
-    sources: dict[str, Mapping[str, Array]] = {
-        scope: _Entries(Archive(file)) if os.fspath(file).endswith(".irpa") else _Weights(file)
-        for scope, file in weights.items()
-    }
+    sources = {scope: _source(file) for scope, file in weights.items()}
     with writing(path), create_archive(path) as archive:
         yield ProgramArchive(archive, ParameterStore(sources, SCOPE, archive.add_tensor))
 
 
+@dataclass
 class ProgramArchive:
     """An archive that is being written, and its sources."""
 
-    def __init__(self, archive: ArchiveWriter, parameters: ParameterStore) -> None:
-        self.archive = archive
-        self.parameters = parameters
+    archive: ArchiveWriter
+    parameters: ParameterStore
 
-    def finish(self, module: ir.Module) -> int:
-        """Write the remaining parameters and constants of a module, and let it read them.
-
-        Returns:
-            The number of bytes of moved constants.
-        """
+    def finish(self, module: ir.Module) -> None:
+        """Write the remaining parameters and constants of a module, and let it read them."""
         with in_context_of(module.operation):
             names = _copy_parameters(module, self.archive, self.parameters)
             mover = _Mover(module, self.archive, names)
@@ -92,7 +87,23 @@ class ProgramArchive:
                 mover.move_initial_value(op)
             for op in named(module.operation, CONSTANTS):
                 mover.move(op)
-            return mover.size
+
+
+def _source(path: str | os.PathLike[str]) -> Callable[[str], Array]:
+    """Return a function of the bytes of the parameters that ``subquant import`` makes of weights.
+
+    Tensors that are no parameters yet are packed one by one.
+    """
+    if os.fspath(path).endswith(".irpa"):
+        archive = Archive(path)
+        return lambda name: _bytes_of(archive[name].array())
+    tensors = open_weights(path, lists=False).theta.flatten()
+    arrays_of = functools.lru_cache(1)(lambda tensor: tensors[tensor].arrays)
+
+    def load(name: str) -> Array:
+        return _bytes_of(arrays_of(name if name in tensors else name.rpartition(":")[0])[name])
+
+    return load
 
 
 def _copy_parameters(
@@ -124,43 +135,6 @@ def _copy_parameters(
     return names
 
 
-class _Weights(Mapping[str, Array]):
-    """The bytes of the parameters that ``subquant import`` makes of weights, loaded one by one."""
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._tensors = open_weights(path, lists=False).theta.flatten()
-        self._last: tuple[str, Mapping[str, Array]] = ("", {})
-
-    def __getitem__(self, name: str) -> Array:
-        tensor = name if name in self._tensors else name.rpartition(":")[0]
-        if self._last[0] != tensor or not self._last[1]:
-            self._last = tensor, self._tensors[tensor].arrays
-        return _bytes_of(self._last[1][name])
-
-    def __iter__(self) -> Iterator[str]:
-        for tensor in self._tensors.values():
-            yield from tensor.arrays
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class _Entries(Mapping[str, Array]):
-    """The bytes of the entries of an archive."""
-
-    def __init__(self, archive: Archive) -> None:
-        self._archive = archive
-
-    def __getitem__(self, name: str) -> Array:
-        return _bytes_of(self._archive[name].array())
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._archive)
-
-    def __len__(self) -> int:
-        return len(self._archive)
-
-
 def _bytes_of(array: Array) -> Array:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
@@ -175,7 +149,6 @@ class _Mover:
         }
         self._globals: dict[ir.Attribute, str] = {}
         self._names = names
-        self.size = 0
 
     def move(self, op: Operation) -> None:
         """Replace a constant by a load of a parameter."""
@@ -216,7 +189,6 @@ class _Mover:
         if element.startswith("i"):
             array = array.astype(f"<i{_BYTES[element]}")
         self._archive.add_tensor(name, array)
-        self.size += array.nbytes
         return named_parameter(SCOPE, name, attribute.type)
 
 

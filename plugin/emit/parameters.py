@@ -54,13 +54,13 @@ class ParameterStore:
     """Source and destination of parameters.
 
     Args:
-        arrays: bytes of source parameters, by name, by scope.
+        arrays: for each scope, a function of a source parameter's name to its bytes, or KeyError.
         scope: scope of packed parameters.
         write: writes the name and the elements of a packed parameter.
         written: symbol and type of the global of each packed parameter, by parameter name.
     """
 
-    arrays: Mapping[str, Mapping[str, Array]]
+    arrays: Mapping[str, Callable[[str], Array]]
     scope: str
     write: Callable[[str, Array], object]
     written: dict[str, tuple[str, ir.Type]] = field(default_factory=dict)
@@ -76,13 +76,14 @@ class ParameterStore:
         Raises:
             InputError: the source has no such parameter, or one of another size.
         """
-        array = self.arrays[parameter.scope].get(parameter.name)
-        if array is None:
+        try:
+            array = self.arrays[parameter.scope](parameter.name)
+        except KeyError:
             raise InputError(
                 f"reads the parameter {quoted(parameter.name)}, which the weights of the scope "
                 f"{quoted(parameter.scope)} do not have",
                 op,
-            )
+            ) from None
         if not self.has(parameter):
             return array
         shape = [int(extent) for extent in parameter.type.shape]
