@@ -15,7 +15,7 @@ from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
 from subquant.errors import SubquantError, UnsupportedError, UsageError
 from subquant.importers.onnx.reading.reader import read_onnx
-from subquant.importers.onnx.schemas.irrelevant_parts import irrelevant_parts
+from subquant.importers.onnx.schemas.operator_exceptions import irrelevant_parts
 from subquant.runtime import Device, Executable
 
 X = np.array([[1.5, -2.0, 0.25]], np.float32)

@@ -18,7 +18,7 @@ from ...errors import Place, UnsupportedError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..operator_registry import BaseCall, OperatorRegistry
-from .dynamic_sizes.bounded_tensor import BOUNDED_REFUSAL, BoundedTensor, ShapeValue
+from .dynamic_sizes.bounded_tensor import BOUNDED_REFUSAL, BoundedTensor
 from .quantization.expressed import ExpressedValue, Quantized, ScaledSum
 from .reading.model import ELEMENTS, Node, Subgraph
 
@@ -41,20 +41,15 @@ def type_of_dtype(dtype: DType) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Typed:
-    """A result with a type that its dtype does not give: of 2 or 4 bits, or a small float."""
-
-    type: str
-    value: ExpressedValue
-
-
-@dataclass(frozen=True, eq=False)
 class Operand:
-    """An input: a name, a type of ONNX, and a value."""
+    """An input or a result: a type of ONNX, a value, and the name of an input.
 
-    name: str
+    The type says more than the dtype for integers of 2 or 4 bits and small floats.
+    """
+
     type: str
     value: ExpressedValue
+    name: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -90,7 +85,7 @@ class ReadParts:
 class Call(BaseCall[Operand]):
     """A node with the values of its inputs.
 
-    The node has the form of the newest operator set (`opset_converter`). The methods record the
+    The node has the form of the newest operator set (`opset_rules`). The methods record the
     attributes and inputs that are read, and `check_all_is_read` refuses the others by name.
 
     Args:
@@ -149,17 +144,18 @@ class Call(BaseCall[Operand]):
         """
         if isinstance(value, BoundedTensor):
             raise self.error(BOUNDED_REFUSAL, UnsupportedError)
-        if isinstance(value, ShapeValue):
-            return value.array
-        is_quantized = isinstance(value, (Quantized, ScaledSum))
-        return value.dequantize(self.graph.lift) if is_quantized else value
+        return self.graph.floats(value)
 
     def plain(self, operand: Operand) -> Operand:
         """An operand with its value as an array, dequantized if it is quantized."""
         value = self.floats(operand.value)
         if value is operand.value:
             return operand
-        return Operand(operand.name, type_of_dtype(value.dtype), value)
+        return Operand(type_of_dtype(value.dtype), value, operand.name)
+
+    def typed(self, value: ExpressedValue) -> Operand:
+        """A result of the type of the first input."""
+        return Operand(self.input(0).type, value)
 
     def values_of(self, kind: type[_Value]) -> dict[int, _Value]:
         """The values of one kind, by input."""

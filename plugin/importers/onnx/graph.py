@@ -16,18 +16,17 @@ from typing import Any
 
 from ...errors import InputError, Place, Remark, SubquantError, UnsupportedError, UsageError, quoted
 from ...numerics.element_types import AnyArray, Array, ElementType
-from .call import IMPORTERS, Call, Operand, Typed, type_of_dtype
+from .call import IMPORTERS, Call, Operand, type_of_dtype
 from .dynamic_sizes.bounded_operators import SIZE_PRODUCERS, compute_bounded, value_objects
 from .dynamic_sizes.bounded_tensor import BoundedTensor, ShapeValue
 from .dynamic_sizes.shape_values import compute_shape_values
 from .integer_report import IntegerReport
-from .quantization.expressed import Quantized, ScaledSum
+from .quantization.expressed import ExpressedValue, Quantized, ScaledSum
 from .reading.model import Model, Node, Subgraph
-from .schemas.irrelevant_parts import irrelevant_parts
 from .schemas.one_node_models import evaluated, function_body
 from .schemas.operand_types import check_operand_types
-from .schemas.opset_converter import convert_to_newest, newest_opset
-from .schemas.refused_operators import REFUSED_OPERATORS
+from .schemas.operator_exceptions import REFUSED_OPERATORS, irrelevant_parts
+from .schemas.opset_rules import convert_to_newest, newest_opset
 
 _FAMILIES = (
     "attention", "classical", "contraction", "control", "dynamic_sizes", "elementwise", "images",
@@ -87,22 +86,20 @@ class Graph(ABC):
         """
         values = _operands(self.model.constants.values())
         for input_ in self.model.inputs:
-            values[input_.name] = Operand(input_.name, input_.type, inputs[input_.name])
+            values[input_.name] = Operand(input_.type, inputs[input_.name], input_.name)
         self._compute(self.model.nodes, values, on_tensor)
-        for name, declared in self.model.declared_types.items():
-            if name in values and values[name].type != declared:
-                raise InputError(
-                    f"declares the type {declared} of {quoted(name)} (value_info), and computes "
-                    f"{values[name].type}",
-                    self.location,
-                )
-        for output in self.model.outputs:
-            if values[output.name].type != output.type:
-                raise InputError(
-                    f"has the result {quoted(output.name)} of type {output.type}, and computes "
-                    f"{values[output.name].type}",
-                    self.location,
-                )
+        declared = [
+            (name, type_, f"declares the type {type_} of {quoted(name)} (value_info)")
+            for name, type_ in self.model.declared_types.items()
+            if name in values
+        ]
+        declared += [
+            (each.name, each.type, f"has the result {quoted(each.name)} of type {each.type}")
+            for each in self.model.outputs
+        ]
+        for name, type_, problem in declared:
+            if values[name].type != type_:
+                raise InputError(f"{problem}, and computes {values[name].type}", self.location)
         if self._report is not None:
             self._report.finish()
         return [self._array(values[output.name]) for output in self.model.outputs]
@@ -119,7 +116,7 @@ class Graph(ABC):
         """Compute a graph of the current node, which can read the values around the node."""
         values = self._scope | _operands(graph.constants.values())
         for name, operand in zip(graph.inputs, inputs, strict=True):
-            values[name] = Operand(name, operand.type, operand.value)
+            values[name] = Operand(operand.type, operand.value, name)
         self._compute(graph.nodes, values)
         return [values[name] for name in graph.outputs]
 
@@ -144,7 +141,7 @@ class Graph(ABC):
                 for name, operand in zip(node.outputs, results, strict=False):
                     if name:
                         self._producers[name] = node
-                        values[name] = Operand(name, operand.type, operand.value)
+                        values[name] = Operand(operand.type, operand.value, name)
                         if on_tensor is not None and operand.type not in _NO_TENSORS:
                             on_tensor(name, self._array(values[name]))
         self._scope = outer_scope
@@ -154,6 +151,10 @@ class Graph(ABC):
         if isinstance(value, BoundedTensor):
             rows = self._array(replace(operand, value=value.value))
             return self.first_rows(rows, value.axis, value.count)
+        return self.floats(value)
+
+    def floats(self, value: ExpressedValue) -> AnyArray:
+        """Return a value that is no bounded tensor as an array, dequantized if it is quantized."""
         if isinstance(value, ShapeValue):
             return value.array
         is_quantized = isinstance(value, (Quantized, ScaledSum))
@@ -220,12 +221,15 @@ class Graph(ABC):
         domain = node.operator.rpartition(".")[0]
         if not domain and node.operator not in REFUSED_OPERATORS:
             arrays = [
-                operand and Operand(operand.name, _float_type(operand), self._array(operand))
+                operand and Operand(_typed(operand).type, self._array(operand), operand.name)
                 for operand in call.inputs
             ]
             body = function_body(self.model, node, arrays, self.location)
             if body is not None:
-                return self._of_newest(*body)
+                outer_opset, self._opset = self._opset, newest_opset()
+                results = self.inner(*body)
+                self._opset = outer_opset
+                return results
             if all(operand is None or operand.is_constant for operand in arrays):
                 return list(evaluated(self.model, node, arrays, self.location))
         advice = ""
@@ -234,13 +238,6 @@ class Graph(ABC):
         elif domain:
             advice = f"; export the model with ONNX's own operators, not those of {quoted(domain)}"
         raise UnsupportedError(f"{node} is not lowered{advice}", self.location)
-
-    def _of_newest(self, graph: Subgraph, operands: Sequence[Operand]) -> list[Operand]:
-        """Compute a graph whose nodes are of the newest operator set."""
-        outer_opset, self._opset = self._opset, newest_opset()
-        results = self.inner(graph, operands)
-        self._opset = outer_opset
-        return results
 
     @abstractmethod
     def lift(self, array: Array, element: ElementType) -> AnyArray:
@@ -256,22 +253,15 @@ class Graph(ABC):
 
 
 def _operands(constants: Any) -> dict[str, Operand]:
-    return {each.name: Operand(each.name, each.type, each.data) for each in constants}
-
-
-def _float_type(operand: Operand) -> str:
-    value = operand.value
-    is_quantized = isinstance(value, (Quantized, ScaledSum))
-    return type_of_dtype(value.dtype) if is_quantized else operand.type
+    return {each.name: Operand(each.type, each.data, each.name) for each in constants}
 
 
 def _typed(result: Any) -> Operand:
     """Return an importer's result with its type: expressed values have that of their scales."""
-    has_type = isinstance(result, (Typed, Operand))
-    if has_type and not isinstance(result.value, (Quantized, ScaledSum)):
-        return Operand("", result.type, result.value)
-    value = result.value if has_type else result
-    return Operand("", type_of_dtype(value.dtype), value)
+    value = result.value if isinstance(result, Operand) else result
+    if isinstance(result, Operand) and not isinstance(value, (Quantized, ScaledSum)):
+        return result
+    return Operand(type_of_dtype(value.dtype), value)
 
 
 class Interpreter(Graph):

@@ -135,10 +135,10 @@ class _Trial(Program):
     def _stand_in(self, name: str) -> Operand:
         """Return a result of the inferred type for a node that is refused."""
         if name not in self._types:
-            return Operand(name, "", None)
+            return Operand("", None, name)
         type_, shape = self._types[name]
         element = element_of(type_)
-        return Operand(name, type_, self.lift(np.zeros(shape, element.dtype), element))
+        return Operand(type_, self.lift(np.zeros(shape, element.dtype), element), name)
 
 
 def _inferred_types(

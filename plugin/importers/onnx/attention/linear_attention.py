@@ -22,7 +22,7 @@ from ....numerics.array_functions import (
 )
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.activations import sigmoid
 from ..elementwise.float_operands import as_input_type, element_type, float_input, optional_float
 from .attention import positions
@@ -161,7 +161,7 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
 
 
 @importer("TensorScatter")
-def tensor_scatter(call: Call) -> Typed:
+def tensor_scatter(call: Call) -> Operand:
     """TensorScatter-24: ``past_cache, update, write_indices``: the updated cache."""
     operand = call.input(0)
     cache, update = call.array(0), call.array(1)
@@ -192,7 +192,7 @@ def tensor_scatter(call: Call) -> Typed:
         write(cache[n : n + 1], update[n : n + 1], starts[n].reshape(()), axis)
         for n in range(batch)
     ]
-    return Typed(operand.type, rows[0] if batch == 1 else np.concatenate(rows, axis=0))
+    return Operand(operand.type, rows[0] if batch == 1 else np.concatenate(rows, axis=0))
 
 
 def _written(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:

@@ -17,7 +17,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..reading.model import Tensor
 from .scores import (
     feature_rows,
@@ -103,25 +103,25 @@ def normalizer(call: Call) -> AnyArray:
 
 
 @importer("ai.onnx.ml.Binarizer")
-def binarizer(call: Call) -> Typed:
+def binarizer(call: Call) -> Operand:
     """Binarizer-1: 1 where the input is greater than a threshold, else 0."""
     value = call.array(0)
     limit = np.asarray(call.attribute("threshold", 0.0), value.dtype)
     one, zero = np.ones((), value.dtype), np.zeros((), value.dtype)
-    return Typed(call.input(0).type, np.where(value > limit, one, zero))
+    return call.typed(np.where(value > limit, one, zero))
 
 
 @importer("ai.onnx.ml.ArrayFeatureExtractor")
-def array_feature_extractor(call: Call) -> Typed:
+def array_feature_extractor(call: Call) -> Operand:
     """ArrayFeatureExtractor-1: elements along the last axis."""
     value, positions = call.array(0), convert(call.array(1), I32).reshape(-1)
     shape = value.shape if value.ndim > 1 else (1, *value.shape)
     result = take(value.reshape(shape), positions, len(shape) - 1)
-    return Typed(call.input(0).type, result)
+    return call.typed(result)
 
 
 @importer("ai.onnx.ml.Imputer")
-def imputer(call: Call) -> Typed:
+def imputer(call: Call) -> Operand:
     """Imputer-1: one number, or NaN, replaced by another one, of all features or of each."""
     value = call.array(0)
     is_float = value.dtype.kind == "f"
@@ -136,7 +136,7 @@ def imputer(call: Call) -> Typed:
     is_old = (
         value != value if is_float and math.isnan(old) else value == np.asarray(old, value.dtype)
     )
-    return Typed(call.input(0).type, np.where(is_old, replacements, value))
+    return call.typed(np.where(is_old, replacements, value))
 
 
 @importer("ai.onnx.ml.FeatureVectorizer")

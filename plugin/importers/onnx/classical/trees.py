@@ -22,7 +22,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import repeat_while, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..reading.model import Tensor
 from .scores import feature_rows, first_greatest, integer_labels, logistic, post_transformed, texts
 
@@ -273,7 +273,7 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
 
 
 @importer("ai.onnx.ml.TreeEnsemble")
-def tree_ensemble(call: Call) -> Typed:
+def tree_ensemble(call: Call) -> Operand:
     """TreeEnsemble-5: trees whose leaves have one target, and whose nodes can test sets."""
     rows, targets = feature_rows(call, keeps_f64=True), call.attribute("n_targets", 1)
     forest = _newest_forest(call, targets)
@@ -281,7 +281,7 @@ def tree_ensemble(call: Call) -> Typed:
     node = _descended(call, forest, rows)
     scores, _ = _aggregated(call, forest, node, _AGGREGATES[number], rows.dtype)
     result = post_transformed(call, scores, _TRANSFORMS[transform])
-    return Typed(call.input(0).type, result.astype(call.array(0).dtype))
+    return call.typed(result.astype(call.array(0).dtype))
 
 
 def _tensor(call: Call, name: str) -> list[Any]:

@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import convolve
 from ....numerics.element_types import AnyArray, DType, ElementType
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from ..quantization.expressed import Quantized, ScaledSum, accumulator_type
 from ..quantization.quantize_linear import grid, quantized, stored
 from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
@@ -138,7 +138,7 @@ def conv_integer(call: Call) -> AnyArray:
 
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")
-def qlinear_conv(call: Call) -> Typed:
+def qlinear_conv(call: Call) -> Operand:
     """QLinearConv-10: ``x, x_scale, x_zero, w, w_scale, w_zero, y_scale, y_zero, B``.
 
     B has the scale of ``x * w``.

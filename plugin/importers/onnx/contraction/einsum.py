@@ -17,7 +17,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, I64, AnyArray, DType, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import computing_dtype
 from ..movement.padding import pad_constant
 from ..movement.shapes import moved
@@ -27,7 +27,7 @@ _MAX_PIVOTS = 64
 
 
 @importer("Einsum")
-def einsum(call: Call) -> Typed:
+def einsum(call: Call) -> Operand:
     """Einsum-28: the sum of products of the equation."""
     operands = [call.array(index) for index in range(len(call.inputs))]
     terms, target = _terms(call, [each.ndim for each in operands])
@@ -53,7 +53,7 @@ def einsum(call: Call) -> Typed:
     value = value.transpose(*order) if len(order) > 1 else value
     shape = tuple(sizes[label] if label in labels else 1 for label in target)
     value = np.broadcast_to(value.reshape(shape), tuple(sizes[label] for label in target))
-    return Typed(call.input(0).type, convert(value, ElementType.of_dtype(operands[0].dtype)))
+    return call.typed(convert(value, ElementType.of_dtype(operands[0].dtype)))
 
 
 def _dtype(dtype: DType) -> DType:
@@ -152,7 +152,7 @@ def _product(
 
 
 @importer("Det")
-def determinant(call: Call) -> Typed:
+def determinant(call: Call) -> Operand:
     """Det-22: the determinant, by Gaussian elimination with the greatest pivot of each column."""
     value = call.array(0)
     if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
@@ -181,11 +181,11 @@ def determinant(call: Call) -> Typed:
         later_labels = np.where(is_pivot[:, :, None], matrices[:, :1, :], matrices)[:, 1:, :]
         factors = later_labels[:, :, :1] / np.where(pivot == 0, one, pivot)[:, None, None]
         matrices = later_labels[:, :, 1:] - factors * pivot_row[:, None, 1:]
-    return Typed(call.input(0).type, result.astype(value.dtype).reshape(tuple(value.shape[:-2])))
+    return call.typed(result.astype(value.dtype).reshape(tuple(value.shape[:-2])))
 
 
 @importer("CenterCropPad")
-def center_crop_pad(call: Call) -> Typed:
+def center_crop_pad(call: Call) -> Operand:
     """CenterCropPad-18: ``input_data`` cropped or padded with zeros at both ends."""
     before, sizes = call.input(0).shape, call.constant_list(1)
     rank = len(before)
@@ -200,4 +200,4 @@ def center_crop_pad(call: Call) -> Typed:
     if all(max(pair) <= 0 for pair in widths):
         return moved(call, lambda value: pad_constant(value, widths, 0))
     value = call.array(0)
-    return Typed(call.input(0).type, pad_constant(value, widths, np.zeros((), value.dtype)))
+    return call.typed(pad_constant(value, widths, np.zeros((), value.dtype)))

@@ -19,7 +19,7 @@ from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray, Array
 from ....numerics.parameters import ExpressedType, StorageType
 from ..attention.rotary import rows_of
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import as_input_type, float_input
 from ..elementwise.gated_activations import activated
 from ..quantization.expressed import Quantized
@@ -111,7 +111,11 @@ def embed_layer_normalization(call: Call) -> list[Any]:
     lengths: AnyArray = np.zeros(batch, np.int32)
     if call.optional(7) is not None:
         lengths = convert(call.array(7), I32).sum(axis=1, dtype=np.int32)
-    return [as_input_type(call, 2, result), Typed("INT32", lengths), as_input_type(call, 2, total)]
+    return [
+        as_input_type(call, 2, result),
+        Operand("INT32", lengths),
+        as_input_type(call, 2, total),
+    ]
 
 
 @importer("com.microsoft.MatMulNBits")

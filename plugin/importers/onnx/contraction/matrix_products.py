@@ -18,7 +18,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.arithmetic import broadcast_shapes
 from ..quantization.expressed import (
     ExpressedValue,
@@ -129,7 +129,7 @@ def _matrix_grid(
 
 
 @importer("QLinearMatMul")
-def qlinear_matmul(call: Call) -> Typed:
+def qlinear_matmul(call: Call) -> Operand:
     """QLinearMatMul-21: ``a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero``."""
     left = per_row(call, 0, 1, 2, rows=True)
     right = per_row(call, 3, 4, 5, rows=False)
@@ -206,7 +206,7 @@ def gemm(call: Call) -> ScaledSum | AnyArray:
 
 
 @importer("com.microsoft.QGemm")
-def qgemm(call: Call) -> Typed | AnyArray:
+def qgemm(call: Call) -> Operand | AnyArray:
     """QGemm-1: ``A, a_scale, a_zero, B, b_scale, b_zero, C, y_scale, y_zero``.
 
     C has the scale of ``A @ B``.

@@ -17,12 +17,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.convolutions import convolve, dilate
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from .convolutions import bias_of
 
 
 @importer("ConvTranspose")
-def conv_transpose(call: Call) -> Typed:
+def conv_transpose(call: Call) -> Operand:
     """ConvTranspose-22: ``X`` ``[N, C, ...]``, ``W`` ``[C, M / group, ...]`` and ``B``."""
     images, kernels = call.array(0), call.array(1)
     rank, groups = images.ndim - 2, call.attribute("group", 1)
@@ -57,7 +57,7 @@ def conv_transpose(call: Call) -> Typed:
         )
     if bias_of(call, 2, result.shape[1]) is not None:
         result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))
-    return Typed(call.input(0).type, result.astype(images.dtype))
+    return call.typed(result.astype(images.dtype))
 
 
 def _steps(call: Call, name: str, rank: int) -> list[int]:

@@ -16,7 +16,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import choose, is_known
 from ....numerics.element_types import AnyArray
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from ..dynamic_sizes.bounded_tensor import BoundedTensor
 from ..reading.model import Subgraph
 
@@ -44,7 +44,7 @@ def if_(call: Call) -> list[Any]:
         return _with_bounded_results(call, condition, branches)
     if types[0] != types[1]:
         raise call.error(f"has branches of the types {types[0]} and {types[1]}")
-    return [Typed(type_, value) for type_, value in zip(types[0], values, strict=True)]
+    return [Operand(type_, value) for type_, value in zip(types[0], values, strict=True)]
 
 
 class _BoundedResultError(Exception):
@@ -53,7 +53,7 @@ class _BoundedResultError(Exception):
 
 def _with_bounded_results(
     call: Call, condition: AnyArray, branches: Sequence[Subgraph]
-) -> list[Typed]:
+) -> list[Operand]:
     """Choose between branches that have bounded tensors as results."""
     pairs = list(zip(*(call.graph.inner(graph, []) for graph in branches), strict=True))
     axes = [_bounded_axis(call, *pair) for pair in pairs]
@@ -74,7 +74,7 @@ def _with_bounded_results(
     chosen = choose(condition, *(functools.partial(compute, graph) for graph in branches))
     values = iter(chosen)
     return [
-        Typed(
+        Operand(
             pair[0].type,
             next(values) if axis is None else BoundedTensor(next(values), axis, next(values)),
         )

@@ -10,6 +10,7 @@ Sources: ONNX, Loop 1 to 25, Scan 9 to 25.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,8 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import choose, convert, is_known, put_slice, repeat_while, take
 from ....numerics.element_types import I32, I64, AnyArray
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from ..dynamic_sizes.bounded_tensor import bounded
-from ..dynamic_sizes.upper_bounds import upper_bound
 from ..reading.model import Subgraph, is_too_large
 
 _MAX_ITERATIONS = (1 << 31) - 1
@@ -30,6 +30,13 @@ _MAX_TRIED = 64
 """Iterations up to which a loop with a refused body is unrolled; more take longer to refuse."""
 _MAX_UNROLLED = 1024
 """Iterations that are unrolled, at most; more accept more loops, with larger programs."""
+_MAX_NODES = 64
+"""Nodes of a chain that is followed to a bound, at most; with fewer, more Loops are refused."""
+_ELEMENTS_OF_FIRST_INPUT = (
+    "Cast", "Gather", "Identity", "ReduceMax", "ReduceMin", "Reshape", "Slice", "Squeeze",
+    "Unsqueeze",
+)  # fmt: skip
+"""Operators whose results have only elements of their first input."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,10 +63,10 @@ class _Iteration:
         """The carried values after an iteration, checked."""
         return _values_like(self.call, self.start, after)
 
-    def without_iterations(self, rows: Sequence[Operand]) -> list[Typed]:
+    def without_iterations(self, rows: Sequence[Operand]) -> list[Operand]:
         """The results of a loop without iterations: the start, and stacks without rows."""
-        empty = [Typed(row.type, np.zeros((0, *row.shape), row.value.dtype)) for row in rows]
-        return [*(Typed(each.type, each.value) for each in self.start), *empty]
+        empty = [Operand(row.type, np.zeros((0, *row.shape), row.value.dtype)) for row in rows]
+        return [*self.start, *empty]
 
 
 def _values_like(call: Call, before: Sequence[Operand], after: Sequence[Operand]) -> list[AnyArray]:
@@ -74,8 +81,8 @@ def _values_like(call: Call, before: Sequence[Operand], after: Sequence[Operand]
     return [each.value for each in after]
 
 
-def _with_types(like: Sequence[Operand], values: Sequence[AnyArray]) -> list[Typed]:
-    return [Typed(each.type, value) for each, value in zip(like, values, strict=True)]
+def _with_types(like: Sequence[Operand], values: Sequence[AnyArray]) -> list[Operand]:
+    return [Operand(each.type, value) for each, value in zip(like, values, strict=True)]
 
 
 @importer("Loop")
@@ -95,9 +102,8 @@ def loop(call: Call) -> list[Any]:
     condition = np.asarray(True) if call.optional(1) is None else call.scalar(1)
 
     def compute(index: AnyArray, condition: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
-        number = Operand("", "INT64", convert(index, I64).reshape(()))
-        arguments = [number, Operand("", "BOOL", condition)]
-        arguments += [Operand("", each.type, v) for each, v in zip(start, values, strict=True)]
+        number = Operand("INT64", convert(index, I64).reshape(()))
+        arguments = [number, Operand("BOOL", condition), *_with_types(start, values)]
         return [call.plain(each) for each in call.graph.inner(body, arguments)]
 
     iteration = _Iteration(call, compute, start)
@@ -114,7 +120,7 @@ def loop(call: Call) -> list[Any]:
         unrolled = _unrolled(iteration, count, condition)
         if unrolled is not None:
             return unrolled
-    bound = count if has_count else upper_bound(call, 0)
+    bound = count if has_count else _upper_bound(call, call.node.inputs[0], _MAX_NODES)
     if bound is None:
         operand = call.optional(0)
         needs = "needs a constant number of iterations"
@@ -138,7 +144,37 @@ def _keeps_condition(body: Subgraph) -> bool:
     return name == body.inputs[1] or name in body.constants or is_constant
 
 
-def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Typed] | None:
+def _upper_bound(call: Call, name: str, depth: int) -> int | None:
+    """Return an upper bound of the elements of a tensor; None if none is known.
+
+    It follows from up to `depth` nodes that compute the tensor: the Min of a number and a constant,
+    the dimension sizes of a bounded tensor, operators that move elements. Other nodes have none.
+    """
+    operand, node = call.graph.operand(name), call.graph.producer(name)
+    if operand is not None and operand.is_constant:
+        array = np.asarray(operand.value)
+        return int(array.max()) if array.size and array.dtype.kind in "iu" else None
+    if node is None or not depth or not node.inputs:
+        return None
+    first = call.graph.operand(node.inputs[0])
+    if node.operator in ("Shape", "Size"):
+        if first is None:
+            return None
+        return math.prod(first.shape) if node.operator == "Size" else max(first.shape, default=0)
+    if node.operator in _ELEMENTS_OF_FIRST_INPUT:
+        return _upper_bound(call, node.inputs[0], depth - 1)
+    if node.operator == "Clip" and len(node.inputs) > 2:
+        return _upper_bound(call, node.inputs[2], depth - 1)
+    if node.operator not in ("Min", "Max"):
+        return None
+    bounds = [_upper_bound(call, each, depth - 1) for each in node.inputs]
+    known = [each for each in bounds if each is not None]
+    if not known or (node.operator == "Max" and len(known) < len(bounds)):
+        return None
+    return min(known) if node.operator == "Min" else max(known)
+
+
+def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Operand] | None:
     """Write the iterations one after the other; None for over 1,024, or computed conditions.
 
     Returns:
@@ -164,13 +200,13 @@ def _unrolled(iteration: _Iteration, count: int, condition: AnyArray) -> list[Ty
     stacks = []
     for column in zip(*rows, strict=True):
         values = _values_like(call, [column[0]] * len(column), column)
-        stacks.append(Typed(column[0].type, np.stack(values)))
-    return [*(Typed(each.type, each.value) for each in carried), *stacks]
+        stacks.append(Operand(column[0].type, np.stack(values)))
+    return [*carried, *stacks]
 
 
 def _repeated(
     iteration: _Iteration, trips: AnyArray, condition: AnyArray, stacks: Sequence[AnyArray] = ()
-) -> list[Typed]:
+) -> list[Operand]:
     """Write a loop whose number of iterations the program computes.
 
     Args:
@@ -208,17 +244,17 @@ def _repeated(
     index, _, *final = final
     results = _with_types(iteration.start, final[:count])
     if stacks:
-        results += [Typed("", each) for each in (*final[count:], index)]
+        results += [Operand("", each) for each in (*final[count:], index)]
     return results
 
 
 def _stacked_to_bound(
     iteration: _Iteration, trips: AnyArray, bound: int, condition: AnyArray
-) -> list[Typed]:
+) -> list[Operand]:
     """Stack the results of up to `bound` iterations."""
     rows = iteration.first_results()
     if not bound:
-        return iteration.without_iterations(iteration.first_results())
+        return iteration.without_iterations(rows)
     if any(is_too_large((bound, *row.shape)) for row in rows):
         raise iteration.call.error(
             f"gives a result of each of up to {bound} iterations, which take too much memory; have "
@@ -232,13 +268,13 @@ def _stacked_to_bound(
     return [
         *carried,
         *(
-            Typed(row.type, bounded(each.value, 0, count.value.reshape(())))
+            Operand(row.type, bounded(each.value, 0, count.value.reshape(())))
             for row, each in zip(rows, filled, strict=True)
         ),
     ]
 
 
-def _stacked(iteration: _Iteration, count: int) -> list[Typed]:
+def _stacked(iteration: _Iteration, count: int) -> list[Operand]:
     """Stack the results of a constant number of iterations, whose condition is true."""
     call, start, number = iteration.call, iteration.start, len(iteration.start)
     is_true = np.asarray(True)
@@ -304,7 +340,7 @@ def scan(call: Call) -> list[Any]:
         value = operand.value.transpose([axis, *(a for a in range(rank) if a != axis)])
         if _listed(call, "scan_input_directions", number, sliced):
             value = np.flip(value, 0)
-        sequences.append(Operand(operand.name, operand.type, value))
+        sequences.append(Operand(operand.type, value, operand.name))
     lengths = {each.shape[0] for each in sequences}
     if len(lengths) != 1:
         raise call.error(f"has inputs of {sorted(lengths)} slices")
@@ -312,12 +348,11 @@ def scan(call: Call) -> list[Any]:
 
     def compute(index: AnyArray, condition: AnyArray, values: Sequence[AnyArray]) -> list[Operand]:
         slices = [
-            Operand("", each.type, take(each.value, index.reshape(1), 0).reshape(each.shape[1:]))
+            Operand(each.type, take(each.value, index.reshape(1), 0).reshape(each.shape[1:]))
             for each in sequences
         ]
-        carried = [Operand("", each.type, v) for each, v in zip(start, values, strict=True)]
-        outputs = call.graph.inner(body, [*carried, *slices])
-        return [Operand("", "BOOL", condition), *(call.plain(each) for each in outputs)]
+        outputs = call.graph.inner(body, [*_with_types(start, values), *slices])
+        return [Operand("BOOL", condition), *(call.plain(each) for each in outputs)]
 
     outputs = _stacked(_Iteration(call, compute, start), count)
     stacked = []
@@ -328,7 +363,7 @@ def scan(call: Call) -> list[Any]:
         axis = call.checked_axis(_listed(call, "scan_output_axes", number, results), rank)
         order = list(range(1, rank))
         order.insert(axis, 0)
-        stacked.append(Typed(each.type, value.transpose(order)))
+        stacked.append(Operand(each.type, value.transpose(order)))
     return [*outputs[:states], *stacked]
 
 

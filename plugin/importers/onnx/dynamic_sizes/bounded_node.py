@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ....errors import UnsupportedError
+from ....errors import SubquantError, UnsupportedError
 from ....numerics.element_types import AnyArray
 from ...operator_registry import OperatorRegistry
-from ..call import Call, Operand, Typed
+from ..call import Call, Operand
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
 
 Compute: TypeAlias = Callable[[Call], list[Operand]]
@@ -94,20 +94,18 @@ class BoundedNode:
         self.call.read_parts.inputs.update(range(len(self.call.inputs)))
         self.call.read_parts.attributes.update(self.call.node.attributes)
 
-    def refusal(self) -> UnsupportedError:
+    def refusal(self) -> SubquantError:
         """The error that the operator combines rows."""
         names = ", ".join(str(self.call.input(index)) for index in self.tensors)
-        error = self.call.error(
+        return self.call.error(
             f"combines the rows of {names}, or takes one of them: {DYNAMIC_SIZE_ADVICE}",
             UnsupportedError,
         )
-        assert isinstance(error, UnsupportedError)
-        return error
 
     @staticmethod
-    def operand(result: Operand | Typed, axis: int, count: AnyArray) -> Operand:
+    def operand(result: Operand | Operand, axis: int, count: AnyArray) -> Operand:
         """A result with a data-dependent size."""
-        return Operand("", result.type, BoundedTensor(result.value, axis, count))
+        return Operand(result.type, BoundedTensor(result.value, axis, count))
 
 
 _Handler: TypeAlias = Callable[[BoundedNode], "list[Operand] | None"]

@@ -13,8 +13,8 @@ import numpy as np
 
 from ....numerics.element_types import AnyArray, DType
 from ..call import Operand
-from .axis_rules import elementwise
 from .bounded_node import BoundedNode, handles
+from .bounded_operators import elementwise
 
 _NEUTRAL = {"ReduceL1": 0, "ReduceL2": 0, "ReduceProd": 1, "ReduceSum": 0, "ReduceSumSquare": 0}
 """The neutral elements of reductions, by operator."""
@@ -40,7 +40,7 @@ def _reduced(node: BoundedNode) -> list[Operand] | None:
         node.read_all()
         static = math.prod(tensor.shape[axis] for axis in reduced if axis != tensor.axis)
         number = np.maximum(tensor.count, np.int32(1)) * np.int32(static)  # of no rows: 0
-        return [Operand("", total.type, total.value / number.astype(tensor.dtype))]
+        return [Operand(total.type, total.value / number.astype(tensor.dtype))]
     dtype = np.dtype(tensor.dtype)
     if operator in _NEUTRAL:
         return node.compute(node.with_padding(np.asarray(_NEUTRAL[operator], dtype)))

@@ -26,13 +26,13 @@ from ....numerics.array_functions import (
 )
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import reduce_rows
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..movement.shapes import moved
 from .bounded_tensor import bounded, true_positions
 
 
 @importer("NonZero")
-def non_zero(call: Call) -> Typed:
+def non_zero(call: Call) -> Operand:
     """NonZero-13: ``X``: the coordinates of the elements that are not 0, one column for each."""
     return coordinates_of(is_non_zero(call.array(0)))
 
@@ -49,14 +49,14 @@ def is_non_zero(value: AnyArray) -> AnyArray:
     return magnitude != np.zeros((), f"int{bits}")
 
 
-def coordinates_of(mask: AnyArray) -> Typed:
+def coordinates_of(mask: AnyArray) -> Operand:
     """Return the coordinates of true elements; ONNX Runtime counts a scalar as one axis."""
     shape = tuple(mask.shape) or (1,)
     if not math.prod(shape):
-        return Typed("INT64", np.zeros((len(shape), 0), np.int64))
+        return Operand("INT64", np.zeros((len(shape), 0), np.int64))
     positions, count = true_positions(mask.reshape(-1))
     rows = [convert(each, I64) for each in _unraveled(positions, shape)]
-    return Typed("INT64", bounded(np.stack(rows), 1, count))
+    return Operand("INT64", bounded(np.stack(rows), 1, count))
 
 
 def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
@@ -70,12 +70,12 @@ def _unraveled(positions: AnyArray, shape: Sequence[int]) -> list[AnyArray]:
 
 
 @importer("Compress")
-def compress(call: Call) -> Typed:
+def compress(call: Call) -> Operand:
     """Compress-28: ``input, condition``: the slices along an axis where the condition is true."""
     return compressed(call, call.array(1).reshape(-1))
 
 
-def compressed(call: Call, condition: AnyArray) -> Typed:
+def compressed(call: Call, condition: AnyArray) -> Operand:
     """Return the slices of input 0 where a condition of one axis is true."""
     shape = call.input(0).shape
     axis = call.optional_axis("axis", len(shape))
@@ -95,11 +95,11 @@ def compressed(call: Call, condition: AnyArray) -> Typed:
         selected = moved(call, lambda value: take(value.reshape(-1), positions, 0))
     else:
         selected = moved(call, lambda value: take(value, positions, axis))
-    return Typed(selected.type, bounded(selected.value, axis or 0, count))
+    return Operand(selected.type, bounded(selected.value, axis or 0, count))
 
 
 @importer("NonMaxSuppression")
-def non_max_suppression(call: Call) -> Typed:
+def non_max_suppression(call: Call) -> Operand:
     """NonMaxSuppression-11: ``boxes`` ``[B, N, 4]``, ``scores`` ``[B, C, N]``.
 
     The result has batch, class and box of each selection. In each step, the best remaining box is
@@ -122,7 +122,7 @@ def non_max_suppression(call: Call) -> Typed:
     steps = np.minimum(np.maximum(limit, np.int64(0)), np.int64(size))
     bound = int(steps) if is_known(steps) else size
     if not batches * classes * bound:
-        return Typed("INT64", np.zeros((0, 3), np.int64))
+        return Operand("INT64", np.zeros((0, 3), np.int64))
     overlap = np.zeros((), np.float32) if overlap is None else overlap
     if is_known(overlap) and not 0 <= overlap <= 1:
         raise call.error(f"has the iou_threshold {overlap}, expected 0 to 1")
@@ -136,7 +136,7 @@ def non_max_suppression(call: Call) -> Typed:
     batch, class_, _ = _unraveled(positions, (batches, classes, bound))
     box = np.minimum(take(columns, positions, 0), np.int32(size - 1))
     result = np.stack([batch, class_, box], axis=1)
-    return Typed("INT64", bounded(convert(result, I64), 0, count))
+    return Operand("INT64", bounded(convert(result, I64), 0, count))
 
 
 def _scalar(call: Call, index: int) -> AnyArray:

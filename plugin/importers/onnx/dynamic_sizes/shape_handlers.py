@@ -12,21 +12,18 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, divide_truncated, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray
-from ..call import Operand, Typed
+from ..call import Operand
+from ..movement.shapes import WITHOUT_END
 from .bounded_node import BoundedNode, handles
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor, ShapeValue, is_valid_row
 from .selections import compressed, coordinates_of, is_non_zero
-
-
-def _result(result: Typed) -> list[Operand]:
-    return [Operand("", result.type, result.value)]
 
 
 @handles("NonZero")
 def _non_zero(node: BoundedNode) -> list[Operand]:
     tensor = node.tensors[0]
     mask = is_non_zero(node.call.floats(tensor.value)) & tensor.is_valid_row()
-    return _result(coordinates_of(mask))
+    return [coordinates_of(mask)]
 
 
 @handles("Compress")
@@ -44,7 +41,7 @@ def _compressed(node: BoundedNode) -> list[Operand] | None:
     for each in (tensor, condition):
         if each is not None:
             mask = mask & is_valid_row(mask.shape, 0, each.count)
-    return _result(compressed(call, mask))
+    return [compressed(call, mask)]
 
 
 @handles("Shape")
@@ -54,14 +51,11 @@ def _shape(node: BoundedNode) -> list[Operand]:
     end = node.call.attribute("end")
     axes = list(range(len(tensor.shape)))[node.call.attribute("start", 0) : end]
     node.call.optional(0)
-    sizes = [
-        convert(tensor.count, I64).reshape((1,)) if axis == tensor.axis
-        else np.array([tensor.shape[axis]], np.int64)
-        for axis in axes
-    ]  # fmt: skip
-    value = np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
     known = [None if axis == tensor.axis else tensor.shape[axis] for axis in axes]
-    return [Operand("", "INT64", ShapeValue.of_shape(value, known, tensor))]
+    count = convert(tensor.count, I64).reshape((1,))
+    sizes = [count if n is None else np.array([n], np.int64) for n in known]
+    value = np.concatenate(sizes) if sizes else np.zeros(0, np.int64)
+    return [Operand("INT64", ShapeValue.of_shape(value, known, tensor))]
 
 
 @handles("Size")
@@ -69,7 +63,7 @@ def _size(node: BoundedNode) -> list[Operand]:
     """The number of elements of the valid rows."""
     tensor = node.tensors[0]
     row_size = math.prod(n for axis, n in enumerate(tensor.shape) if axis != tensor.axis)
-    return [Operand("", "INT64", convert(tensor.count, I64) * np.int64(row_size))]
+    return [Operand("INT64", convert(tensor.count, I64) * np.int64(row_size))]
 
 
 @handles("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -137,17 +131,13 @@ def _sliced(node: BoundedNode) -> list[Operand] | None:
         return node.compute_rows(node.with_arrays(), tensor.axis, tensor.count)
     index = axes.index(tensor.axis)
     rows, count = _slice_rows(node, tensor, starts[index], ends[index], steps[index])
-    inputs = [Operand("", node.call.input(0).type, rows)]
+    inputs = [Operand(node.call.input(0).type, rows)]
     for listed in (starts, ends, axes, steps):
         static = np.array([each for n, each in enumerate(listed) if n != index], np.int64)
-        inputs.append(Operand("", "INT64", static))
+        inputs.append(Operand("INT64", static))
     node.read_all()
     results = node.call.apply("Slice", inputs) if len(axes) > 1 else inputs[:1]
     return [node.operand(each, tensor.axis, count) for each in results]
-
-
-_WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
-"""Runtimes differ for backward slices with these ends."""
 
 
 def _slice_rows(
@@ -156,7 +146,7 @@ def _slice_rows(
     """Return the rows that Python's slice takes of the valid rows, and their number."""
     bound = tensor.shape[tensor.axis]
     zero, one = np.zeros((), np.int32), np.ones((), np.int32)
-    if not step or (step < 0 and end in _WITHOUT_END):
+    if not step or (step < 0 and end in WITHOUT_END):
         raise node.refusal()
     step = max(min(step, bound), -bound) or 1
     limit, first = (tensor.count, zero) if step > 0 else (tensor.count - one, -one)
@@ -210,7 +200,7 @@ def _concatenated(node: BoundedNode) -> list[Operand] | None:
     counts = [each.count for each in node.tensors.values()]
     key = ("concatenation", *node.tensors, *static)
     count = call.graph.shared(key, counts, lambda: start)
-    return [node.operand(Operand("", whole.type, rows), axis, count)]
+    return [node.operand(Operand(whole.type, rows), axis, count)]
 
 
 @handles("Gather")
@@ -257,4 +247,4 @@ def _scattered(node: BoundedNode) -> list[Operand] | None:
     extra_row = np.zeros((1, *data.shape[1:]), data.dtype)
     whole = np.concatenate([data, extra_row], axis=0)
     (result,) = node.compute(node.with_arrays({0: whole, 1: positions}))
-    return [Operand("", result.type, node.call.floats(result.value)[:size])]
+    return [Operand(result.type, node.call.floats(result.value)[:size])]

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -43,8 +42,11 @@ def compute_shape_values(call: Call, compute: Compute) -> list[Operand]:
         compute: computes a node of arrays and bounded tensors.
     """
     shapes = call.values_of(ShapeValue)
-    consumer = _CONSUMERS.get(call.node.operator)
-    results = None if consumer is None else consumer(call, compute, shapes)
+    number, consumer = _CONSUMERS.get(call.node.operator, (0, None))
+    results = None
+    if consumer is not None and set(shapes) == {number}:
+        count = _only_count(shapes[number])
+        results = None if count is None else consumer(BoundedNode(call, compute), *count)
     if results is None:
         results = _moved(call, compute, shapes)
     if results is None and call.node.operator == "Equal":
@@ -66,7 +68,7 @@ def _moved(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> li
     counts = {code: pair for each in shapes.values() for code, pair in each.counts.items()}
     arrays = compute(call.with_values({n: each.array for n, each in shapes.items()}))
     return [
-        Operand("", array.type, ShapeValue.of(array.value, np.asarray(codes.value), counts))
+        Operand(array.type, ShapeValue.of(array.value, np.asarray(codes.value), counts))
         for array, codes in zip(arrays, compute(coded), strict=True)
     ]
 
@@ -86,38 +88,33 @@ def _compared(call: Call, shapes: Mapping[int, ShapeValue]) -> list[Operand] | N
     is_unknown = (is_count[0] & (is_count[1] | (right >= 0))) | (is_count[1] & (left >= 0))
     if is_unknown.any():
         return None
-    return [Operand("", "BOOL", left == right)]
+    return [Operand("BOOL", left == right)]
 
 
-_Consumer = Callable[[Call, Compute, Mapping[int, ShapeValue]], "list[Operand] | None"]
-
-
-def _only_count(shapes: ShapeValue) -> tuple[int, AnyArray, Array] | None:
+def _only_count(shape: ShapeValue) -> tuple[int, AnyArray, Array] | None:
     """The index of the only count, the count, and the shape with its bound; None for several."""
-    codes = shapes.codes.reshape(-1)
+    codes = shape.codes.reshape(-1)
     indices = np.flatnonzero(codes < COUNT_CODE_LIMIT)
     if len(indices) != 1:
         return None
-    count, bound = shapes.counts[int(codes[indices[0]])]
-    bounds = np.where(codes < COUNT_CODE_LIMIT, bound, codes).reshape(shapes.codes.shape)
+    count, bound = shape.counts[int(codes[indices[0]])]
+    bounds = np.where(codes < COUNT_CODE_LIMIT, bound, codes).reshape(shape.codes.shape)
     return int(indices[0]), count, bounds
 
 
-def _constant(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
-    only = _only_count(shapes[0])
-    if only is None:
-        return None
-    index, count, bounds = only
-    return BoundedNode(call, compute).compute_rows(call.with_values({0: bounds}), index, count)
+_Consumer = Callable[[BoundedNode, int, AnyArray, Array], "list[Operand] | None"]
+"""The function takes a node, and the index of the count, the count and the shape with its bound."""
 
 
-def _expanded(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
+def _constant(node: BoundedNode, index: int, count: AnyArray, bounds: Array) -> list[Operand]:
+    return node.compute_rows(node.call.with_values({0: bounds}), index, count)
+
+
+def _expanded(
+    node: BoundedNode, index: int, count: AnyArray, bounds: Array
+) -> list[Operand] | None:
     """Expand a tensor with one element along the rows, or with the same rows."""
-    only = _only_count(shapes[1]) if set(shapes) == {1} else None
-    if only is None:
-        return None
-    index, count, bounds = only
-    operand, value = call.input(0), call.input(0).value
+    operand, value = node.call.input(0), node.call.input(0).value
     rank = max(len(operand.shape), bounds.size)
     axis = rank - bounds.size + index
     own = axis - (rank - len(operand.shape))
@@ -127,38 +124,34 @@ def _expanded(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) ->
         value = value.value
     elif own >= 0 and operand.shape[own] != 1:
         return None
-    arrays = call.with_values({0: value, 1: bounds})
-    return BoundedNode(call, compute).compute_rows(arrays, axis, count)
+    return node.compute_rows(node.call.with_values({0: value, 1: bounds}), axis, count)
 
 
-def _reshaped(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
+def _reshaped(
+    node: BoundedNode, index: int, count: AnyArray, bounds: Array
+) -> list[Operand] | None:
     """Reshape a tensor with the same rows, with as many elements in front of them."""
-    only = _only_count(shapes[1]) if set(shapes) == {1} else None
-    value = call.input(0).value
-    if only is None or not isinstance(value, BoundedTensor) or value.count is not only[1]:
+    value = node.call.input(0).value
+    if not isinstance(value, BoundedTensor) or value.count is not count:
         return None
-    index, count, bounds = only
-    (result,) = compute(call.with_values({0: value.value, 1: bounds}))
+    (result,) = node.compute(node.call.with_values({0: value.value, 1: bounds}))
     before = math.prod(value.shape[: value.axis])
     if math.prod(result.shape[:index]) != before or result.shape[index] != value.shape[value.axis]:
         return None
-    return [BoundedNode.operand(result, index, count)]
+    return [node.operand(result, index, count)]
 
 
-def _range(call: Call, compute: Compute, shapes: Mapping[int, ShapeValue]) -> Any:
+def _range(node: BoundedNode, index: int, count: AnyArray, bounds: Array) -> list[Operand] | None:
     """Number the rows from 0 to the count in steps of 1."""
-    only = _only_count(shapes[1]) if set(shapes) == {1} else None
-    start, delta = call.input(0), call.input(2)
-    if only is None or not start.is_constant or not delta.is_constant:
+    if node.constant(0) != [0] or node.constant(2) != [1]:
         return None
-    if np.any(np.asarray(start.value) != 0) or np.any(np.asarray(delta.value) != 1):
-        return None
-    return BoundedNode(call, compute).compute_rows(call.with_values({1: only[2]}), 0, only[1])
+    return node.compute_rows(node.call.with_values({1: bounds}), 0, count)
 
 
-_CONSUMERS: dict[str, _Consumer] = {
-    "ConstantOfShape": _constant,
-    "Expand": _expanded,
-    "Range": _range,
-    "Reshape": _reshaped,
+_CONSUMERS: dict[str, tuple[int, _Consumer]] = {
+    "ConstantOfShape": (0, _constant),
+    "Expand": (1, _expanded),
+    "Range": (1, _range),
+    "Reshape": (1, _reshaped),
 }
+"""The input that is a shape, and the function that computes the operator."""

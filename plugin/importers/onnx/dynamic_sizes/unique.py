@@ -17,7 +17,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray, Array
 from ....numerics.ordering import cumulative
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..reduction.ordering import ordered_keys
 from .bounded_tensor import bounded
 
@@ -30,7 +30,7 @@ Constants have no limit.
 
 
 @importer("Unique")
-def unique(call: Call) -> list[Typed]:
+def unique(call: Call) -> list[Operand]:
     """Unique-28: distinct elements, their first indices, the rank of each element, their counts."""
     operand, value = call.input(0), call.array(0)
     shape = operand.shape
@@ -57,14 +57,14 @@ def unique(call: Call) -> list[Typed]:
     distinct = take(value.reshape(-1) if axis is None else value, first, axis or 0)
     numbers = take(alike, first, 0)
     return [
-        Typed(operand.type, bounded(distinct, axis or 0, number)),
-        Typed("INT64", bounded(convert(first, I64), 0, number)),
-        Typed("INT64", convert(rank, I64)),
-        Typed("INT64", bounded(convert(numbers, I64), 0, number)),
+        Operand(operand.type, bounded(distinct, axis or 0, number)),
+        Operand("INT64", bounded(convert(first, I64), 0, number)),
+        Operand("INT64", convert(rank, I64)),
+        Operand("INT64", bounded(convert(numbers, I64), 0, number)),
     ]
 
 
-def _of_constant(type_: str, value: Array, axis: int | None, *, is_sorted: bool) -> list[Typed]:
+def _of_constant(type_: str, value: Array, axis: int | None, *, is_sorted: bool) -> list[Operand]:
     """Return the results for elements that are known."""
     distinct, first, rank, numbers = np.unique(value, True, True, True, axis=axis)
     rank = rank.reshape(-1)
@@ -72,8 +72,8 @@ def _of_constant(type_: str, value: Array, axis: int | None, *, is_sorted: bool)
         order = np.argsort(first)
         distinct = np.take(distinct, order, axis or 0)
         first, numbers, rank = first[order], numbers[order], np.argsort(order)[rank]
-    integers = [Typed("INT64", each.astype(np.int64)) for each in (first, rank, numbers)]
-    return [Typed(type_, distinct), *integers]
+    integers = [Operand("INT64", each.astype(np.int64)) for each in (first, rank, numbers)]
+    return [Operand(type_, distinct), *integers]
 
 
 def _slices(value: AnyArray, axis: int) -> AnyArray:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....numerics.array_functions import convert, erf, tanh
 from ....numerics.element_types import F32, AnyArray, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from .arithmetic import broadcast_shapes
 from .float_operands import along_axis, as_input_type, float_input, number_like
 
@@ -112,19 +112,19 @@ def activation(call: Call) -> AnyArray:
 
 
 @importer("Shrink")
-def shrink(call: Call) -> Typed | AnyArray:
+def shrink(call: Call) -> Operand | AnyArray:
     """Shrink-9: elements of a magnitude up to ``lambd`` become 0, others move by ``bias``."""
     value = call.array(0)
     if np.dtype(value.dtype).kind not in "iu":
         return as_input_type(call, 0, _shrink(call, float_input(call)))
-    return Typed(call.input(0).type, convert(_shrink(call, convert(value, F32)),
+    return call.typed(convert(_shrink(call, convert(value, F32)),
                                              ElementType.of_dtype(value.dtype)))  # fmt: skip
 
 
-def rectified(call: Call) -> Typed:
+def rectified(call: Call) -> Operand:
     """``max(X, 0)``."""
     value = call.array(0)
-    return Typed(call.input(0).type, np.maximum(value, np.zeros((), value.dtype)))
+    return call.typed(np.maximum(value, np.zeros((), value.dtype)))
 
 
 def leaky(call: Call) -> AnyArray:
@@ -135,37 +135,37 @@ def leaky(call: Call) -> AnyArray:
 
 
 @importer("PRelu")
-def parametric(call: Call) -> Typed:
+def parametric(call: Call) -> Operand:
     """PRelu-16: elements below 0 times ``slope``, which broadcasts to the operand."""
     value, slope = call.array(0), call.array(1)
     shape = tuple(value.shape)
     if broadcast_shapes(call, [shape, tuple(slope.shape)]) != shape:
         raise call.error(f"has a slope of shape {list(slope.shape)} for {list(shape)}")
     zero = np.zeros((), value.dtype)
-    return Typed(call.input(0).type, np.where(value < zero, value * slope, value))
+    return call.typed(np.where(value < zero, value * slope, value))
 
 
-def clipped(call: Call) -> Typed:
+def clipped(call: Call) -> Operand:
     """Elements between two bounds, each of which may be absent; the upper one is applied last."""
     operand, value = call.input(0), call.array(0)
     for index, function in ((1, np.maximum), (2, np.minimum)):
         if call.optional(index) is not None:
             value = function(value, call.scalar(index))
-    return Typed(operand.type, value)
+    return Operand(operand.type, value)
 
 
-def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Typed | AnyArray:
+def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Operand | AnyArray:
     """Apply a function of floats and an axis; a tensor without elements is its own result."""
     shape = call.input(0).shape
     if 0 in shape:
         call.axis("axis", len(shape), -1)
-        return Typed(call.input(0).type, call.array(0))
+        return call.typed(call.array(0))
     x = float_input(call)
     return as_input_type(call, 0, function(x, call.axis("axis", x.ndim, -1)))
 
 
 @importer("Softmax")
-def softmax(call: Call) -> Typed | AnyArray:
+def softmax(call: Call) -> Operand | AnyArray:
     """Softmax-13: ``exp(x) / sum(exp(x))`` along an axis."""
     return _along_axis(call, softmax_along)
 
@@ -177,7 +177,7 @@ def softmax_along(x: AnyArray, axis: int) -> AnyArray:
 
 
 @importer("LogSoftmax")
-def log_softmax(call: Call) -> Typed | AnyArray:
+def log_softmax(call: Call) -> Operand | AnyArray:
     """LogSoftmax-13: ``x - log(sum(exp(x)))`` along an axis."""
 
     def compute(x: AnyArray, axis: int) -> AnyArray:
@@ -188,7 +188,7 @@ def log_softmax(call: Call) -> Typed | AnyArray:
 
 
 @importer("Hardmax")
-def hardmax(call: Call) -> Typed | AnyArray:
+def hardmax(call: Call) -> Operand | AnyArray:
     """Hardmax-13: 1 at the first of the greatest elements along an axis, 0 elsewhere."""
 
     def compute(x: AnyArray, axis: int) -> AnyArray:

@@ -16,7 +16,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import bits_of, convert, divide_truncated, is_known
 from ....numerics.element_types import AnyArray, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..reading.model import ELEMENTS
 from .float_operands import in_f32
 
@@ -36,21 +36,16 @@ def operands(call: Call, count: int | None = None) -> list[AnyArray]:
     return values
 
 
-def _typed(call: Call, value: AnyArray) -> Typed:
-    """Return a result of the type of the first input."""
-    return Typed(call.input(0).type, value)
-
-
 @importer("Div")
-def divide(call: Call) -> Typed:
+def divide(call: Call) -> Operand:
     """Div-14: ``A / B``; integer division truncates towards zero."""
     left, right = operands(call, 2)
     is_integer = np.dtype(left.dtype).kind in "iu"
-    return _typed(call, divide_truncated(left, right) if is_integer else left / right)
+    return call.typed(divide_truncated(left, right) if is_integer else left / right)
 
 
 @importer("Mod")
-def modulo(call: Call) -> Typed:
+def modulo(call: Call) -> Operand:
     """Mod-28: ``A mod B`` with the sign of the divisor; with ``fmod`` that of the dividend."""
     left, right = operands(call, 2)
     has_sign_of_dividend = bool(call.attribute("fmod", 0))
@@ -59,14 +54,14 @@ def modulo(call: Call) -> Typed:
     else:
         remainder = in_f32(np.fmod)(left, right)
     if has_sign_of_dividend or np.dtype(left.dtype).kind == "u":
-        return _typed(call, remainder)
+        return call.typed(remainder)
     zero = np.zeros((), left.dtype)
     has_other_sign = (remainder != zero) & ((remainder < zero) != (right < zero))
-    return _typed(call, np.where(has_other_sign, remainder + right, remainder))
+    return call.typed(np.where(has_other_sign, remainder + right, remainder))
 
 
 @importer("Pow")
-def power(call: Call) -> Typed:
+def power(call: Call) -> Operand:
     """Pow-15: ``X ** Y`` of the type of ``X``; products where the exponents are integers."""
     base, exponent = call.array(0), call.array(1)
     shape = broadcast_shapes(call, [tuple(base.shape), tuple(exponent.shape)])
@@ -77,21 +72,21 @@ def power(call: Call) -> Typed:
             number = float(floats.flat[0])
             if number in (1.0, 2.0, 3.0):
                 product = functools.reduce(lambda x, y: x * y, [base] * int(number))
-                return _typed(call, np.broadcast_to(product, shape))
+                return call.typed(np.broadcast_to(product, shape))
             if number == 0.5 and is_float:
-                return _typed(call, np.broadcast_to(in_f32(np.sqrt)(base), shape))
+                return call.typed(np.broadcast_to(in_f32(np.sqrt)(base), shape))
         if not is_float and (floats == np.trunc(floats)).all():
             exponent = floats.astype(np.int64)
     if is_float:
         element = ElementType.of_dtype(np.dtype(base.dtype))
-        return _typed(call, in_f32(np.power)(base, convert(exponent, element)))
+        return call.typed(in_f32(np.power)(base, convert(exponent, element)))
     if np.dtype(exponent.dtype).kind not in "iu":
         raise call.error(
             "raises integers to powers that are floats, which is not lowered; cast them to "
             "integers first",
             UnsupportedError,
         )
-    return _typed(call, _integer_power(base, exponent))
+    return call.typed(_integer_power(base, exponent))
 
 
 def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
@@ -119,24 +114,24 @@ def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
 
 
 @importer("Sum")
-def total(call: Call) -> Typed:
+def total(call: Call) -> Operand:
     """Sum-13: ``data_0 + data_1 + ...``."""
-    return _typed(call, functools.reduce(lambda x, y: x + y, operands(call)))
+    return call.typed(functools.reduce(lambda x, y: x + y, operands(call)))
 
 
 @importer("Mean")
-def mean(call: Call) -> Typed:
+def mean(call: Call) -> Operand:
     """Mean-13: ``(data_0 + data_1 + ...) / count``."""
     values = operands(call)
     count = np.asarray(len(values), values[0].dtype)
-    return _typed(call, functools.reduce(lambda x, y: x + y, values) / count)
+    return call.typed(functools.reduce(lambda x, y: x + y, values) / count)
 
 
 @importer("Max", "Min")
-def extreme(call: Call) -> Typed:
+def extreme(call: Call) -> Operand:
     """Max-13, Min-13: the greatest or least of all inputs; NaN if one of them is."""
     function = np.maximum if call.node.operator == "Max" else np.minimum
-    return _typed(call, functools.reduce(function, operands(call)))
+    return call.typed(functools.reduce(function, operands(call)))
 
 
 _COMPARISONS = {
@@ -150,7 +145,7 @@ _BITS = {
 
 
 @importer(*_COMPARISONS)
-def compare(call: Call) -> Typed:
+def compare(call: Call) -> Operand:
     """Equal-19, Greater-13, GreaterOrEqual-16, Less-13, LessOrEqual-16.
 
     Comparisons of each element; those with NaN are false.
@@ -158,27 +153,27 @@ def compare(call: Call) -> Typed:
     left, right = operands(call, 2)
     if np.dtype(left.dtype) == np.bool_:
         left, right = left.astype(np.int8), right.astype(np.int8)
-    return Typed("BOOL", _COMPARISONS[call.node.operator](left, right))
+    return Operand("BOOL", _COMPARISONS[call.node.operator](left, right))
 
 
 @importer(*_BITS)
-def combine_bits(call: Call) -> Typed:
+def combine_bits(call: Call) -> Operand:
     """And-7, BitwiseAnd-18, BitwiseOr-18, BitwiseXor-18, Or-7, Xor-7.
 
     Operations on booleans, or on the bits of integers.
     """
     left, right = operands(call, 2)
-    return _typed(call, _BITS[call.node.operator](left, right))
+    return call.typed(_BITS[call.node.operator](left, right))
 
 
 @importer("Not", "BitwiseNot")
-def invert(call: Call) -> Typed:
+def invert(call: Call) -> Operand:
     """BitwiseNot-18, Not-1: each bit inverted."""
-    return _typed(call, np.invert(call.array(0)))
+    return call.typed(np.invert(call.array(0)))
 
 
 @importer("BitShift")
-def shift(call: Call) -> Typed:
+def shift(call: Call) -> Operand:
     """BitShift-28: integers shifted left or right; beyond their bits they are 0, or the sign."""
     value, amount = operands(call, 2)
     dtype = np.dtype(value.dtype)
@@ -188,11 +183,11 @@ def shift(call: Call) -> Typed:
     if call.attribute("direction") == "RIGHT":
         shifted = value >> inside
         beyond = value >> np.broadcast_to(last, value.shape) if dtype.kind == "i" else beyond
-    return _typed(call, np.where(amount == inside, shifted, beyond))
+    return call.typed(np.where(amount == inside, shifted, beyond))
 
 
 @importer("BitCast")
-def bit_cast(call: Call) -> Typed:
+def bit_cast(call: Call) -> Operand:
     """BitCast-26: the bits of elements, read as another type of the same width."""
     type_ = call.element_type_name(call.integer("to"))
     value = call.array(0)
@@ -202,11 +197,11 @@ def bit_cast(call: Call) -> Typed:
     source = ElementType.of_dtype(np.dtype(value.dtype))
     if element.bits != source.bits or element.bits == 1:
         raise call.error(f"from {call.input(0).type} to {type_} is not lowered", UnsupportedError)
-    return Typed(type_, bits_of(value, element))
+    return Operand(type_, bits_of(value, element))
 
 
 @importer("Where")
-def where(call: Call) -> Typed:
+def where(call: Call) -> Operand:
     """ONNX Where-16: ``X`` where the condition holds, ``Y`` elsewhere."""
     condition, yes, no = operands(call, 3)
     shape = np.broadcast_shapes(condition.shape, yes.shape, no.shape)
@@ -214,20 +209,20 @@ def where(call: Call) -> Typed:
     if is_known(condition) and not (is_known(yes) and is_known(no)):
         condition = np.broadcast_to(condition, shape)
         if condition.all() or not condition.any():  # one of the sides
-            return Typed(type_, np.broadcast_to(yes if condition.all() else no, shape))
+            return Operand(type_, np.broadcast_to(yes if condition.all() else no, shape))
     result = np.where(condition, np.broadcast_to(yes, shape), np.broadcast_to(no, shape))
-    return Typed(type_, result)
+    return Operand(type_, result)
 
 
 @importer("IsNaN")
-def is_nan(call: Call) -> Typed:
+def is_nan(call: Call) -> Operand:
     """IsNaN-20: true for NaN."""
     value = call.array(0)
-    return Typed("BOOL", value != value)
+    return Operand("BOOL", value != value)
 
 
 @importer("IsInf")
-def is_infinite(call: Call) -> Typed:
+def is_infinite(call: Call) -> Operand:
     """IsInf-20: true for infinities of the signs that the attributes name."""
     value = call.array(0)
     infinity = np.asarray(np.inf, value.dtype)
@@ -236,4 +231,4 @@ def is_infinite(call: Call) -> Typed:
         result = value == infinity
     if call.attribute("detect_negative", 1):
         result = (value == -infinity) | result
-    return Typed("BOOL", result)
+    return Operand("BOOL", result)

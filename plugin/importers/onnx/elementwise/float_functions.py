@@ -15,7 +15,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from .float_operands import in_f32, number_like
 
 
@@ -116,7 +116,7 @@ _FUNCTIONS = _EXACT_FUNCTIONS | {name: in_f32(each) for name, each in _FLOAT_FUN
 
 
 @importer(*_FUNCTIONS)
-def function_of_one(call: Call) -> Typed:
+def function_of_one(call: Call) -> Operand:
     """Functions of each element.
 
     Operators: Abs-13, Acos-22, Acosh-22, Asin-22, Asinh-22, Atan-22, Atanh-22, Ceil-13, Cos-22,
@@ -126,4 +126,4 @@ def function_of_one(call: Call) -> Typed:
     value = call.array(0)
     if call.node.operator == "Erf" and np.dtype(value.dtype).kind in "iu":
         raise call.error(f"of {call.input(0).type} is not lowered", UnsupportedError)
-    return Typed(call.input(0).type, _FUNCTIONS[call.node.operator](value))
+    return call.typed(_FUNCTIONS[call.node.operator](value))

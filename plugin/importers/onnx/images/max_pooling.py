@@ -11,17 +11,17 @@ import numpy as np
 
 from ....numerics.array_functions import is_known
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..quantization.expressed import ExpressedValue, Quantized
 from ..reduction.reductions import greatest
 from .pooling_windows import pad_images, pool_geometry, pool_windows, window_elements
 
 
 @importer("GlobalMaxPool")
-def global_max_pool(call: Call) -> Typed:
+def global_max_pool(call: Call) -> Operand:
     """GlobalMaxPool-22: the greatest element of each channel."""
     value = call.array(0)
-    return Typed(call.input(0).type, greatest(value, tuple(range(2, value.ndim)), True))
+    return call.typed(greatest(value, tuple(range(2, value.ndim)), True))
 
 
 @importer("MaxPool")
@@ -40,10 +40,10 @@ def max_pool(call: Call) -> ExpressedValue:
             call.with_floats("the operand has several scales")
         else:
             call.with_floats("a scale is an argument, or not above 0")
-    return Typed(operand.type, _max_pool(call, call.array(0)))
+    return Operand(operand.type, _max_pool(call, call.array(0)))
 
 
-def _max_pool_with_indices(call: Call) -> list[Typed]:
+def _max_pool_with_indices(call: Call) -> list[Operand]:
     """Return the greatest elements, and the index of the first of each in the whole operand.
 
     With ``storage_order`` 1 the first spatial axis of a channel is the fastest one.
@@ -69,7 +69,7 @@ def _max_pool_with_indices(call: Call) -> list[Typed]:
             continue
         is_better = (part > best) | ((index < 0) & (number >= 0))
         best, index = np.where(is_better, part, best), np.where(is_better, number, index)
-    return [Typed(call.input(0).type, best.astype(value.dtype)), Typed("INT64", index)]
+    return [call.typed(best.astype(value.dtype)), Operand("INT64", index)]
 
 
 def _signed(value: AnyArray) -> tuple[AnyArray, float]:
@@ -81,12 +81,12 @@ def _signed(value: AnyArray) -> tuple[AnyArray, float]:
 
 
 @importer("com.microsoft.NhwcMaxPool")
-def nhwc_max_pool(call: Call) -> Typed:
+def nhwc_max_pool(call: Call) -> Operand:
     """NhwcMaxPool-1: greatest elements of windows of integers, with the channels last."""
     operand = call.input(0)
     value, rank = call.array(0), len(operand.shape)
     result = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))
-    return Typed(operand.type, result.transpose(0, *range(2, rank), 1))
+    return Operand(operand.type, result.transpose(0, *range(2, rank), 1))
 
 
 def _max_pool(call: Call, images: AnyArray) -> AnyArray:

@@ -19,7 +19,7 @@ import numpy as np
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import pool
 from ....numerics.element_types import AnyArray, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import as_input_type, float_input
 from ..quantization.expressed import (
     Quantized,
@@ -64,7 +64,7 @@ def _quantized_operand(call: Call) -> Quantized | None:
 
 
 @importer("GlobalAveragePool")
-def global_average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
+def global_average_pool(call: Call) -> ScaledSum | AnyArray | Operand:
     """GlobalAveragePool-22: the mean of each channel; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is not None:
@@ -104,7 +104,7 @@ def _root(call: Call, value: AnyArray) -> AnyArray:
 
 
 @importer("com.microsoft.QLinearGlobalAveragePool")
-def qlinear_global_average_pool(call: Call) -> Typed:
+def qlinear_global_average_pool(call: Call) -> Operand:
     """QLinearGlobalAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``: means of channels."""
     operand = quantized(call, 0, 1, 2)
     rank = len(operand.shape)
@@ -113,7 +113,7 @@ def qlinear_global_average_pool(call: Call) -> Typed:
 
 
 @importer("ReduceMean")
-def reduce_mean(call: Call) -> ScaledSum | AnyArray | Typed:
+def reduce_mean(call: Call) -> ScaledSum | AnyArray | Operand:
     """ReduceMean-18: the mean along axes; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is None:
@@ -127,7 +127,7 @@ def reduce_mean(call: Call) -> ScaledSum | AnyArray | Typed:
 
 
 @importer("com.microsoft.QLinearReduceMean")
-def qlinear_reduce_mean(call: Call) -> Typed:
+def qlinear_reduce_mean(call: Call) -> Operand:
     """QLinearReduceMean-1: ``X, x_scale, x_zero, y_scale, y_zero``."""
     operand = quantized(call, 0, 1, 2)
     rank = len(operand.shape)
@@ -137,7 +137,7 @@ def qlinear_reduce_mean(call: Call) -> Typed:
 
 
 @importer("AveragePool")
-def average_pool(call: Call) -> ScaledSum | AnyArray | Typed:
+def average_pool(call: Call) -> ScaledSum | AnyArray | Operand:
     """AveragePool-22: means of windows; exact for integers with one scale."""
     real = _quantized_operand(call)
     if real is not None:
@@ -155,7 +155,7 @@ def lp_pool(call: Call) -> AnyArray:
 
 
 @importer("com.microsoft.QLinearAveragePool")
-def qlinear_average_pool(call: Call) -> Typed:
+def qlinear_average_pool(call: Call) -> Operand:
     """QLinearAveragePool-1: ``X, x_scale, x_zero, y_scale, y_zero``: means of windows."""
     operand = quantized(call, 0, 1, 2)
     is_last = bool(call.attribute("channels_last", 0))

@@ -18,12 +18,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import computing_dtype
 
 
 @importer("RoiAlign")
-def roi_align(call: Call) -> Typed:
+def roi_align(call: Call) -> Operand:
     """RoiAlign-22: ``X`` ``[N, C, H, W]``, ``rois`` ``[R, 4]`` and ``batch_indices`` ``[R]``."""
     images, regions, batch = call.array(0), call.array(1), call.array(2)
     mode = call.attribute("mode", "avg")
@@ -73,7 +73,7 @@ def roi_align(call: Call) -> Typed:
     result = pooled_groups[0] if len(pooled_groups) == 1 else np.concatenate(pooled_groups, axis=0)
     if order != list(range(len(order))):
         result = take(result, np.argsort(order).astype(np.int32), 0)
-    return Typed(call.input(0).type, result.astype(images.dtype))
+    return call.typed(result.astype(images.dtype))
 
 
 def _aligned(
@@ -125,7 +125,7 @@ def _aligned(
 
 
 @importer("MaxRoiPool")
-def max_roi_pool(call: Call) -> Typed:
+def max_roi_pool(call: Call) -> Operand:
     """MaxRoiPool-22: ``X`` ``[N, C, H, W]`` and ``rois`` ``[R, 5]``: batch, x1, y1, x2, y2."""
     images, regions = call.array(0), call.array(1)
     sizes = call.attribute("pooled_shape", [])
@@ -156,4 +156,4 @@ def max_roi_pool(call: Call) -> Typed:
         else:
             mask = is_inside[:, None, None, :, :]
             result = np.where(mask, result[:, :, :, None, :], low).max(axis=4)
-    return Typed(call.input(0).type, np.where(result == low, np.zeros((), images.dtype), result))
+    return call.typed(np.where(result == low, np.zeros((), images.dtype), result))

@@ -22,7 +22,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis, computing_dtype
 from ..movement.padding import take_constant
 from ..movement.shapes import moved
@@ -51,7 +51,7 @@ class _Axis:
 
 
 @importer("Resize")
-def resize(call: Call) -> Typed:
+def resize(call: Call) -> Operand:
     """Resize-19: ``X`` sampled at other coordinates along each axis."""
     operand = call.input(0)
     mode = call.attribute("mode", "nearest")
@@ -82,7 +82,7 @@ def resize(call: Call) -> Typed:
                 continue
             taps = _taps(along, each, mode, slope, antialias=antialias, excludes=excludes)
             wide = _sampled(wide, each.axis, *taps)
-        result = Typed(operand.type, wide.astype(value.dtype))
+        result = Operand(operand.type, wide.astype(value.dtype))
     if transform != "tf_crop_and_resize":
         return result
     is_outside = np.zeros((1,) * len(operand.shape), np.bool_)
@@ -92,7 +92,7 @@ def resize(call: Call) -> Typed:
     if not is_outside.any():
         return result
     plain = call.floats(result.value)
-    return Typed(operand.type, np.where(is_outside, np.asarray(fill, plain.dtype), plain))
+    return Operand(operand.type, np.where(is_outside, np.asarray(fill, plain.dtype), plain))
 
 
 def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:

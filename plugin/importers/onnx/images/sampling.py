@@ -20,7 +20,7 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis, computing_dtype
 
 _LIMIT = np.float32(1 << 30)
@@ -32,7 +32,7 @@ _MODES = {"linear": "linear", "bilinear": "linear", "nearest": "nearest", "cubic
 
 
 @importer("GridSample")
-def grid_sample(call: Call) -> Typed:
+def grid_sample(call: Call) -> Operand:
     """GridSample-22: ``X`` ``[N, C, ...]`` at the coordinates ``grid`` ``[N, ..., rank]``."""
     images, grid = call.array(0), call.array(1)
     rank, count = images.ndim - 2, images.shape[0]
@@ -61,7 +61,7 @@ def grid_sample(call: Call) -> Typed:
     first = np.arange(count, dtype=np.int32).reshape((-1, *(1,) * rank)) * math.prod(lengths)
     total = _interpolated(pixels, taps, first, lengths)
     order = (0, rank + 1, *range(1, rank + 1))
-    return Typed(call.input(0).type, total.astype(images.dtype).transpose(*order))
+    return call.typed(total.astype(images.dtype).transpose(*order))
 
 
 Taps: TypeAlias = list[tuple[AnyArray, AnyArray]]
@@ -158,7 +158,7 @@ def _reflected(index: AnyArray, length: int, *, corners: bool) -> AnyArray:
 
 
 @importer("DeformConv")
-def deform_conv(call: Call) -> Typed:
+def deform_conv(call: Call) -> Operand:
     """DeformConv-22: ``X, W, offset, B, mask``: a convolution at computed offsets."""
     images, kernels, offsets = (call.array(index) for index in range(3))
     groups, offset_groups = call.attribute("group", 1), call.attribute("offset_group", 1)
@@ -219,11 +219,11 @@ def deform_conv(call: Call) -> Typed:
     result = result.reshape((features, count, *outer)).transpose(1, 0, 2, 3)
     if call.optional(3) is not None:
         result = result + call.array(3).astype(dtype).reshape((-1, 1, 1))
-    return Typed(call.input(0).type, result.astype(images.dtype))
+    return call.typed(result.astype(images.dtype))
 
 
 @importer("AffineGrid")
-def affine_grid(call: Call) -> Typed:
+def affine_grid(call: Call) -> Operand:
     """AffineGrid-20: ``theta @ [x, y, (z,) 1]``: the coordinates of each pixel of images."""
     theta = call.array(0)
     size = call.constant_list(1)
@@ -237,7 +237,7 @@ def affine_grid(call: Call) -> Typed:
     dtype = computing_dtype(theta.dtype)
     result = contract(theta.astype(dtype), homogeneous.astype(dtype), ([2], [1]), dtype=dtype)
     grid = result.transpose(0, 2, 1).reshape((size[0], *size[2:], rank))
-    return Typed(call.input(0).type, grid.astype(theta.dtype))
+    return call.typed(grid.astype(theta.dtype))
 
 
 def _centers(length: int, *, corners: bool) -> Array:

@@ -12,12 +12,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter
 from ....numerics.element_types import I32, I64
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis
 
 
 @importer("MaxUnpool")
-def max_unpool(call: Call) -> Typed:
+def max_unpool(call: Call) -> Operand:
     """MaxUnpool-22: ``X`` at the positions ``I`` of the output, and 0 elsewhere."""
     pooled, positions = call.array(0), call.array(1)
     rank, sizes = pooled.ndim - 2, call.attribute("kernel_shape", [])
@@ -45,11 +45,11 @@ def max_unpool(call: Call) -> Typed:
     start = np.zeros(count, pooled.dtype)
     index = convert(np.minimum(np.maximum(convert(positions, I64), 0), max(count - 1, 0)), I32)
     result = scatter(start, index.reshape(-1), pooled.reshape(-1), "set")
-    return Typed(call.input(0).type, result.reshape(tuple(shape)))
+    return call.typed(result.reshape(tuple(shape)))
 
 
 @importer("Col2Im")
-def col2im(call: Call) -> Typed:
+def col2im(call: Call) -> Operand:
     """Col2Im-18: blocks ``[N, C * prod(block), L]`` added at their positions in an image."""
     blocks = call.array(0)
     image, block = (call.constant_list(index) for index in (1, 2))
@@ -84,4 +84,4 @@ def col2im(call: Call) -> Typed:
     result = scatter(start, flat.reshape(-1).astype(np.int32), updates, "add")
     whole = result.transpose(1, 0).reshape((number, channels, *padded))
     inside = [slice(pads[axis], pads[axis] + n) for axis, n in enumerate(image)]
-    return Typed(call.input(0).type, whole[(slice(None), slice(None), *inside)])
+    return call.typed(whole[(slice(None), slice(None), *inside)])

@@ -13,13 +13,13 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take, unpack_bits
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..quantization.expressed import Quantized
 from .shapes import moved
 
 
 @importer("Gather")
-def gather(call: Call) -> Typed:
+def gather(call: Call) -> Operand:
     """Gather-13: slices along an axis; a quantized table keeps its scales, also for each row."""
     operand, indices = call.input(0), call.array(1)
     if not operand.shape:
@@ -31,9 +31,9 @@ def gather(call: Call) -> Typed:
     if isinstance(operand.value, Quantized):
         result = _gathered(operand.value, indices, axis)
         if result is not None:
-            return Typed(operand.type, result)
+            return Operand(operand.type, result)
         call.with_floats("the table has scales for blocks along the axis")
-    return Typed(operand.type, _gathered_slices(call.array(0), indices, axis))
+    return Operand(operand.type, _gathered_slices(call.array(0), indices, axis))
 
 
 def _gathered_slices(table: AnyArray, indices: AnyArray, axis: int) -> AnyArray:
@@ -100,7 +100,7 @@ def gather_block_quantized(call: Call) -> Quantized | None:
 
 
 @importer("Expand")
-def expand(call: Call) -> Typed:
+def expand(call: Call) -> Operand:
     """Expand-13: ``input`` broadcast with a shape, which can have shorter axes."""
     before, shape = call.input(0).shape, call.constant_list(1)
     try:
@@ -112,7 +112,7 @@ def expand(call: Call) -> Typed:
 
 
 @importer("Tile")
-def tile(call: Call) -> Typed:
+def tile(call: Call) -> Operand:
     """Tile-13: ``repeats`` copies of the input along each axis."""
     repeats, shape = call.constant_list(1), call.input(0).shape
     if len(repeats) != len(shape) or min(repeats, default=0) < 0:
@@ -132,7 +132,7 @@ def tile(call: Call) -> Typed:
 
 
 @importer("DepthToSpace")
-def depth_to_space(call: Call) -> Typed:
+def depth_to_space(call: Call) -> Operand:
     """DepthToSpace-28: channels as blocks of pixels; blocks outside (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")
@@ -154,7 +154,7 @@ def depth_to_space(call: Call) -> Typed:
 
 
 @importer("SpaceToDepth")
-def space_to_depth(call: Call) -> Typed:
+def space_to_depth(call: Call) -> Operand:
     """SpaceToDepth-28: blocks of pixels as channels; blocks outside (DCR) or inside (CRD)."""
     shape, size = call.input(0).shape, call.integer("blocksize")
     mode = call.attribute("mode", "DCR")

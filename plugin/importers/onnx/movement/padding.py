@@ -16,7 +16,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import is_known, take
 from ....numerics.element_types import AnyArray, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..quantization.expressed import Quantized
 from ..reading.model import element_of
 from .shapes import moved
@@ -72,7 +72,7 @@ def pad_constant(array: AnyArray, widths: Sequence[tuple[int, int]], fill: AnyAr
 
 
 @importer("Pad")
-def pad(call: Call) -> Typed:
+def pad(call: Call) -> Operand:
     """Pad-25: ``data`` with padding; a quantized operand with one scale stays integers."""
     operand, mode = call.input(0), call.attribute("mode", "constant")
     widths = _widths(call, operand.shape)
@@ -97,10 +97,12 @@ def pad(call: Call) -> Typed:
         zero = value.zero_points
         if value.is_per_tensor and (zero is None or is_known(zero)):
             storage_fill = 0 if zero is None else int(np.asarray(zero).reshape(-1)[0])
-            return Typed(operand.type, value.moved(lambda x: pad_constant(x, widths, storage_fill)))
+            return Operand(
+                operand.type, value.moved(lambda x: pad_constant(x, widths, storage_fill))
+            )
     if isinstance(value, Quantized):
         call.with_floats("the constant is not 0, or the zero point is computed")
-    return Typed(operand.type, pad_constant(call.array(0), widths, fill))
+    return Operand(operand.type, pad_constant(call.array(0), widths, fill))
 
 
 def _widths(call: Call, shape: Sequence[int]) -> list[tuple[int, int]]:

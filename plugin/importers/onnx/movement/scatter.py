@@ -16,7 +16,7 @@ import numpy as np
 
 from ....numerics.array_functions import bits_of, convert, is_known, scatter, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from .shapes import moved
 
 
@@ -61,7 +61,7 @@ def _rows(call: Call, indices: AnyArray, shape: Sequence[int]) -> AnyArray:
 
 
 @importer("GatherElements")
-def gather_elements(call: Call) -> Typed:
+def gather_elements(call: Call) -> Operand:
     """GatherElements-13: an element for each index, from the same position along other axes."""
     shape, indices = call.input(0).shape, call.array(1)
     axis = call.axis("axis", len(shape), 0)
@@ -73,7 +73,7 @@ def gather_elements(call: Call) -> Typed:
 
 
 @importer("GatherND")
-def gather_nd(call: Call) -> Typed:
+def gather_nd(call: Call) -> Operand:
     """GatherND-13: a slice for each index of several axes; the first axes can be a batch."""
     shape, indices = call.input(0).shape, call.array(1)
     batch, depth = call.attribute("batch_dims", 0), indices.shape[-1] if indices.ndim else 0
@@ -114,7 +114,7 @@ def _scattered(
 
 
 @importer("ScatterElements")
-def scatter_elements(call: Call) -> Typed:
+def scatter_elements(call: Call) -> Operand:
     """ScatterElements-18: ``data`` with an update at each index along an axis."""
     data, indices, updates = (call.array(index) for index in range(3))
     axis = call.axis("axis", data.ndim, 0)
@@ -122,14 +122,14 @@ def scatter_elements(call: Call) -> Typed:
     if tuple(indices.shape) != tuple(updates.shape):
         raise call.error(f"has {list(indices.shape)} indices and {list(updates.shape)} updates")
     if not math.prod(indices.shape):
-        return Typed(call.input(0).type, data)
+        return call.typed(data)
     flat = _along(call, indices, data.shape, axis)
     result = _scattered(data.reshape(-1), flat.reshape(-1), updates.reshape(-1), function)
-    return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
+    return call.typed(result.reshape(tuple(data.shape)))
 
 
 @importer("ScatterND")
-def scatter_nd(call: Call) -> Typed:
+def scatter_nd(call: Call) -> Operand:
     """ScatterND-18: ``data`` with one slice of the updates for each index of several axes."""
     data, indices, updates = (call.array(index) for index in range(3))
     depth = indices.shape[-1] if indices.ndim else 0
@@ -142,16 +142,16 @@ def scatter_nd(call: Call) -> Typed:
             f"has updates of shape {list(updates.shape)}, expected {[*indices.shape[:-1], *rest]}"
         )
     if not math.prod(updates.shape):
-        return Typed(call.input(0).type, data)
+        return call.typed(data)
     flat = _rows(call, indices, data.shape[:depth])
     rows = data.reshape((math.prod(data.shape[:depth]), *rest))
     updates_of_rows = updates.reshape((-1, *rest))
     result = _scattered(rows, flat.reshape(-1), updates_of_rows, function)
-    return Typed(call.input(0).type, result.reshape(tuple(data.shape)))
+    return call.typed(result.reshape(tuple(data.shape)))
 
 
 @importer("OneHot")
-def one_hot(call: Call) -> Typed:
+def one_hot(call: Call) -> Operand:
     """OneHot-28: the on-value at each index along a new axis, and the off-value elsewhere."""
     indices, values = call.array(0), call.array(2).reshape(-1)
     depth, rank = int(call.constant_scalar(1)), indices.ndim
@@ -162,11 +162,11 @@ def one_hot(call: Call) -> Typed:
     wide = np.where(wide < 0, wide + np.int64(depth), wide)
     spread = wide.reshape((*indices.shape[:axis], 1, *indices.shape[axis:]))
     coordinates = np.arange(depth, dtype=np.int64).reshape((-1, *(1,) * (rank - axis)))
-    return Typed(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
+    return Operand(call.input(2).type, np.where(spread == coordinates, values[1], values[0]))
 
 
 @importer("ReverseSequence")
-def reverse_sequence(call: Call) -> Typed:
+def reverse_sequence(call: Call) -> Operand:
     """ReverseSequence-28: each sequence reversed along the time axis, within its length."""
     shape, lengths = call.input(0).shape, convert(call.array(1), I32)
     rank = len(shape)

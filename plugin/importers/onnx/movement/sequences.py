@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ....errors import UnsupportedError
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from .shapes import moved
 
 _MAX_PARTS = 4096
@@ -47,8 +47,8 @@ class _Sequence:
         raise UnsupportedError("uses a sequence or an optional as a tensor")
 
 
-def _typed(items: list[Operand] | None) -> Typed:
-    return Typed("SEQUENCE" if items is not None else "OPTIONAL", _Sequence(items))
+def _typed(items: list[Operand] | None) -> Operand:
+    return Operand("SEQUENCE" if items is not None else "OPTIONAL", _Sequence(items))
 
 
 def _items(call: Call, index: int = 0) -> list[Operand]:
@@ -70,20 +70,20 @@ def _position(call: Call, index: int, count: int, default: int) -> int:
 
 
 @importer("SequenceEmpty")
-def sequence_empty(call: Call) -> Typed:
+def sequence_empty(call: Call) -> Operand:
     """SequenceEmpty-11: an empty sequence."""
     call.attribute("dtype", 1)  # the type of elements that are not there
     return _typed([])
 
 
 @importer("SequenceConstruct")
-def sequence_construct(call: Call) -> Typed:
+def sequence_construct(call: Call) -> Operand:
     """SequenceConstruct-11: A sequence of the inputs."""
     return _typed([call.input(index) for index in range(len(call.inputs))])
 
 
 @importer("SequenceInsert")
-def sequence_insert(call: Call) -> Typed:
+def sequence_insert(call: Call) -> Operand:
     """SequenceInsert-11: a sequence with a tensor before a position, by default at the end."""
     items, tensor = list(_items(call)), call.input(1)
     items.insert(_position(call, 2, len(items) + 1, len(items)), tensor)
@@ -91,7 +91,7 @@ def sequence_insert(call: Call) -> Typed:
 
 
 @importer("SequenceErase")
-def sequence_erase(call: Call) -> Typed:
+def sequence_erase(call: Call) -> Operand:
     """SequenceErase-11: a sequence without the element at a position, by default the last."""
     items = list(_items(call))
     if not items:
@@ -101,11 +101,11 @@ def sequence_erase(call: Call) -> Typed:
 
 
 @importer("SequenceAt")
-def sequence_at(call: Call) -> Typed:
+def sequence_at(call: Call) -> Operand:
     """SequenceAt-11: the element of ``input_sequence`` at a position."""
     items = _items(call)
     chosen = items[_position(call, 1, len(items), 0)]
-    return Typed(chosen.type, chosen.value)
+    return Operand(chosen.type, chosen.value)
 
 
 @importer("SequenceLength")
@@ -115,7 +115,7 @@ def sequence_length(call: Call) -> Any:
 
 
 @importer("SplitToSequence")
-def split_to_sequence(call: Call) -> Typed:
+def split_to_sequence(call: Call) -> Operand:
     """SplitToSequence-24: slices along an axis: of stated sizes, of one size, or of one element."""
     shape = call.input(0).shape
     axis, keeps = call.axis("axis", len(shape), 0), call.attribute("keepdims", 1)
@@ -136,27 +136,27 @@ def split_to_sequence(call: Call) -> Typed:
         index = (*(slice(None),) * axis, slice(start, start + size))
         own = (*shape[:axis], *([] if is_single and not keeps else [size]), *shape[axis + 1 :])
         part = moved(call, lambda v, i=index, s=own: v[i].reshape(s))  # type: ignore[misc]
-        items.append(Operand(f"part {len(items)}", part.type, part.value))
+        items.append(Operand(part.type, part.value, f"part {len(items)}"))
         start += size
     return _typed(items)
 
 
 @importer("ConcatFromSequence")
-def concat_from_sequence(call: Call) -> Typed:
+def concat_from_sequence(call: Call) -> Operand:
     """ConcatFromSequence-11: the elements concatenated along an axis, which can be a new one."""
     items, is_new = _items(call), call.attribute("new_axis", 0)
     if not items:
         raise call.error("joins an empty sequence")
     axis = call.checked_axis(call.integer("axis"), len(items[0].shape) + is_new)
     if is_new:
-        axes = Operand("axes", "INT64", np.array([axis], np.int64))
+        axes = Operand("INT64", np.array([axis], np.int64), "axes")
         items = [call.apply("Unsqueeze", [each, axes])[0] for each in items]
     (result,) = call.apply("Concat", items, axis=axis)
-    return Typed(result.type, result.value)
+    return Operand(result.type, result.value)
 
 
 @importer("SequenceMap")
-def sequence_map(call: Call) -> list[Typed]:
+def sequence_map(call: Call) -> list[Operand]:
     """SequenceMap-17: a graph for each element of a sequence."""
     body, items = call.subgraph("body"), _items(call)
     extra_operands = [call.input(index) for index in range(1, len(call.inputs))]
@@ -178,11 +178,11 @@ def sequence_map(call: Call) -> list[Typed]:
 
 
 @importer("Optional")
-def optional(call: Call) -> Typed:
+def optional(call: Call) -> Operand:
     """Optional-28: an optional of the input, or without a value."""
     operand = call.optional(0)
     call.attribute("type")  # of a value that is not there
-    return _typed(None) if operand is None else Typed(operand.type, operand.value)
+    return _typed(None) if operand is None else Operand(operand.type, operand.value)
 
 
 @importer("OptionalHasElement")
@@ -196,9 +196,9 @@ def optional_has_element(call: Call) -> Any:
 
 
 @importer("OptionalGetElement")
-def optional_get_element(call: Call) -> Typed:
+def optional_get_element(call: Call) -> Operand:
     """OptionalGetElement-28: the value of the optional."""
     operand = call.input(0)
     if isinstance(operand.value, _Sequence) and operand.value.items is None:
         raise call.error("takes the value of an optional that has none")
-    return Typed(operand.type, operand.value)
+    return Operand(operand.type, operand.value)

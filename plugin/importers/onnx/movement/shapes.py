@@ -13,29 +13,29 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
-from ..call import Call, Typed, importer, type_of_dtype
+from ..call import Call, Operand, importer, type_of_dtype
 from ..quantization.expressed import Quantized
 from ..reading.model import Tensor
 
 
-def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Typed:
+def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Operand:
     """Move the elements of the first input; a quantized one stays integers if it has one scale."""
     operand = call.input(0)
     if isinstance(operand.value, Quantized):
         result = operand.value.moved(move)
         if result is not None:
-            return Typed(operand.type, result)
-    return Typed(operand.type, move(call.array(0)))
+            return Operand(operand.type, result)
+    return Operand(operand.type, move(call.array(0)))
 
 
 @importer("Identity")
-def identity(call: Call) -> Typed:
+def identity(call: Call) -> Operand:
     """Identity-25: ``input`` unchanged."""
-    return Typed(call.input(0).type, call.input(0).value)
+    return call.typed(call.input(0).value)
 
 
 @importer("Dropout")
-def dropout(call: Call) -> list[Typed]:
+def dropout(call: Call) -> list[Operand]:
     """Dropout-22: ``data`` unchanged, and a mask that is true everywhere, as in inference."""
     if call.optional(2) is not None and call.constant(2).any():
         raise call.error(
@@ -43,22 +43,22 @@ def dropout(call: Call) -> list[Typed]:
             UnsupportedError,
         )
     operand = call.input(0)
-    mask = Typed("BOOL", np.ones(operand.shape, np.bool_))
-    return [Typed(operand.type, operand.value), mask]
+    mask = Operand("BOOL", np.ones(operand.shape, np.bool_))
+    return [Operand(operand.type, operand.value), mask]
 
 
 @importer("Constant")
-def constant(call: Call) -> Typed:
+def constant(call: Call) -> Operand:
     """Constant-25: the tensor or the numbers of an attribute."""
     for name in ("value", "sparse_value"):
         tensor = call.attribute(name)
         if isinstance(tensor, Tensor):
-            return Typed(tensor.type, tensor.data)
+            return Operand(tensor.type, tensor.data)
     for name, dtype in (("value_float", np.float32), ("value_floats", np.float32),
                         ("value_int", np.int64), ("value_ints", np.int64)):  # fmt: skip
         if call.attribute(name) is not None:
             array = np.asarray(call.attribute(name), dtype)
-            return Typed(type_of_dtype(array.dtype), array)
+            return Operand(type_of_dtype(array.dtype), array)
     raise call.error("is neither a tensor nor numbers")
 
 
@@ -77,7 +77,7 @@ def size(call: Call) -> AnyArray:
 
 
 @importer("Reshape")
-def reshape(call: Call) -> Typed:
+def reshape(call: Call) -> Operand:
     """Reshape-25: ``data`` in another shape; 0 copies a size, -1 is the remaining size."""
     stated, before = call.constant_list(1), call.input(0).shape
     shape = list(stated)
@@ -88,7 +88,7 @@ def reshape(call: Call) -> Typed:
     return _reshaped(call, shape)
 
 
-def _reshaped(call: Call, stated: Sequence[int]) -> Typed:
+def _reshaped(call: Call, stated: Sequence[int]) -> Operand:
     count = math.prod(call.input(0).shape)
     rest = math.prod(n for n in stated if n != -1)
     shape = list(stated)
@@ -100,7 +100,7 @@ def _reshaped(call: Call, stated: Sequence[int]) -> Typed:
 
 
 @importer("Flatten")
-def flatten(call: Call) -> Typed:
+def flatten(call: Call) -> Operand:
     """Flatten-25: A matrix: the axes before ``axis`` are M, the others N."""
     before = call.input(0).shape
     axis = call.attribute("axis", 1)
@@ -111,7 +111,7 @@ def flatten(call: Call) -> Typed:
 
 
 @importer("Squeeze")
-def squeeze(call: Call) -> Typed:
+def squeeze(call: Call) -> Operand:
     """Squeeze-25: ``data`` without axes of one element."""
     before = call.input(0).shape
     axes = [axis for axis, size in enumerate(before) if size == 1]
@@ -127,7 +127,7 @@ def squeeze(call: Call) -> Typed:
 
 
 @importer("Unsqueeze")
-def unsqueeze(call: Call) -> Typed:
+def unsqueeze(call: Call) -> Operand:
     """Unsqueeze-25: ``data`` with further axes of one element."""
     lengths = list(call.input(0).shape)
     new_axes = call.constant_list(1)
@@ -141,7 +141,7 @@ def unsqueeze(call: Call) -> Typed:
 
 
 @importer("Transpose")
-def transpose(call: Call) -> Typed:
+def transpose(call: Call) -> Operand:
     """Transpose-25: ``data`` with its axes in the order ``perm``, by default reversed."""
     operand = call.input(0)
     rank = len(operand.shape)
@@ -149,12 +149,12 @@ def transpose(call: Call) -> Typed:
     if sorted(order) != list(range(rank)):
         raise call.error(f"has the order {list(order)} of {rank} dimensions")
     if isinstance(operand.value, Quantized):
-        return Typed(operand.type, operand.value.transposed(order))
-    return Typed(operand.type, call.array(0).transpose(order))
+        return Operand(operand.type, operand.value.transposed(order))
+    return Operand(operand.type, call.array(0).transpose(order))
 
 
 @importer("Concat")
-def concat(call: Call) -> Typed:
+def concat(call: Call) -> Operand:
     """Concat-13: inputs along an axis; quantized ones with the same parameters stay integers."""
     operands = [call.input(index) for index in range(len(call.inputs))]
     rank = len(operands[0].shape)
@@ -167,8 +167,8 @@ def concat(call: Call) -> Typed:
     first = values[0]
     if isinstance(first, Quantized) and all(_is_like(first, value) for value in values):
         storage = np.concatenate([value.storage for value in values], axis)
-        return Typed(operands[0].type, first.moved(lambda _: storage))
-    return Typed(operands[0].type, np.concatenate([call.floats(value) for value in values], axis))
+        return Operand(operands[0].type, first.moved(lambda _: storage))
+    return Operand(operands[0].type, np.concatenate([call.floats(value) for value in values], axis))
 
 
 def _is_like(first: Quantized, other: Any) -> bool:
@@ -183,12 +183,12 @@ def _is_like(first: Quantized, other: Any) -> bool:
     )  # fmt: skip
 
 
-_WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
+WITHOUT_END = ((1 << 31) - 1, (1 << 63) - 1)
 """These ends stand for the end of an axis of any size."""
 
 
 @importer("Slice")
-def slice_(call: Call) -> Typed:
+def slice_(call: Call) -> Operand:
     """Slice-13: ``data[starts:ends:steps]`` along axes."""
     lengths = call.input(0).shape
     starts, ends = (call.constant_list(index) for index in (1, 2))
@@ -201,7 +201,7 @@ def slice_(call: Call) -> Typed:
     index, backward = [slice(None)] * len(lengths), []
     for start, end, stated_axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = call.checked_axis(stated_axis, len(lengths))
-        if step < 0 and end in _WITHOUT_END and lengths[axis]:
+        if step < 0 and end in WITHOUT_END and lengths[axis]:
             raise call.error(
                 f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
                 "before the last; end at the least integer to go to the first",
@@ -225,7 +225,7 @@ def slice_(call: Call) -> Typed:
 
 
 @importer("Split")
-def split(call: Call) -> list[Typed]:
+def split(call: Call) -> list[Operand]:
     """Split-18: slices of stated sizes along an axis, or of equal sizes."""
     lengths, count = call.input(0).shape, len(call.node.outputs)
     axis = call.axis("axis", len(lengths), 0)

@@ -14,7 +14,7 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, AnyArray
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.activations import clipped, leaky, rectified, sigmoid, softmax_along
 from ..elementwise.arithmetic import broadcast_shapes, operands
 from ..reading.model import element_of
@@ -33,7 +33,7 @@ def _combined(
     on_sums: Callable[[ScaledSum, ScaledSum], ScaledSum | None],
     problem: str,
     on_arrays: Callable[[AnyArray, AnyArray], AnyArray],
-) -> ScaledSum | Typed:
+) -> ScaledSum | Operand:
     """Combine two operands as exact sums of one shape if that is possible, else as arrays."""
     left, right = (_as_sum(call.input(index).value) for index in (0, 1))
     if left is None or right is None:
@@ -46,17 +46,17 @@ def _combined(
         if result is not None:
             return result
     call.with_floats(problem)
-    return Typed(call.input(0).type, on_arrays(*operands(call, 2)))
+    return call.typed(on_arrays(*operands(call, 2)))
 
 
 @importer("Add")
-def add(call: Call) -> ScaledSum | Typed:
+def add(call: Call) -> ScaledSum | Operand:
     """Add-14: ``A + B``; an exact sum of integers with constant scales."""
     return _combined(call, ScaledSum.plus, "it adds too many terms", operator.add)
 
 
 @importer("Sub")
-def subtract(call: Call) -> ScaledSum | Typed:
+def subtract(call: Call) -> ScaledSum | Operand:
     """Sub-14: ``A - B``; an exact difference of integers with constant scales."""
     return _combined(
         call, lambda a, b: a.plus(b.negated()), "it subtracts too many terms", operator.sub
@@ -64,20 +64,20 @@ def subtract(call: Call) -> ScaledSum | Typed:
 
 
 @importer("Mul")
-def multiply(call: Call) -> ScaledSum | Typed:
+def multiply(call: Call) -> ScaledSum | Operand:
     """Mul-14: ``A * B``; an exact product of integers with constant scales."""
     return _combined(call, ScaledSum.times, "products take more than 31 bits", operator.mul)
 
 
 @importer("Neg")
-def negate(call: Call) -> ScaledSum | Typed:
+def negate(call: Call) -> ScaledSum | Operand:
     """Neg-13: ``-X``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
-    return Typed(call.input(0).type, -call.array(0)) if total is None else total.negated()
+    return call.typed(-call.array(0)) if total is None else total.negated()
 
 
 @importer("Relu")
-def relu(call: Call) -> ScaledSum | Typed:
+def relu(call: Call) -> ScaledSum | Operand:
     """Relu-14: ``max(X, 0)``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     clamped = None if total is None else total.rectified()
@@ -85,7 +85,7 @@ def relu(call: Call) -> ScaledSum | Typed:
 
 
 @importer("LeakyRelu")
-def leaky_relu(call: Call) -> ScaledSum | Typed:
+def leaky_relu(call: Call) -> ScaledSum | Operand:
     """LeakyRelu-16: negative elements times ``alpha``, a second term of a quantized operand."""
     total = _as_sum(call.input(0).value)
     result = None if total is None else total.leaky(call.attribute("alpha", 0.01))
@@ -95,7 +95,7 @@ def leaky_relu(call: Call) -> ScaledSum | Typed:
 
 
 @importer("Clip")
-def clip(call: Call) -> ScaledSum | Typed:
+def clip(call: Call) -> ScaledSum | Operand:
     """Clip-13: ``input`` clamped to bounds, which a later quantization applies to integers."""
     total = _as_sum(call.input(0).value)
     if total is None:
@@ -110,7 +110,7 @@ def clip(call: Call) -> ScaledSum | Typed:
 
 
 @importer("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")
-def qlinear_sum_or_product(call: Call) -> Typed:
+def qlinear_sum_or_product(call: Call) -> Operand:
     """QLinearAdd-1, QLinearMul-1: ``A, A_scale, A_zero, B, B_scale, B_zero, C_scale, C_zero``."""
     sides = [quantized(call, 0, 1, 2), quantized(call, 3, 4, 5)]
     shape = broadcast_shapes(call, [side.shape for side in sides])
@@ -131,7 +131,7 @@ def qlinear_sum_or_product(call: Call) -> Typed:
 
 
 @importer("com.microsoft.QLinearConcat")
-def qlinear_concat(call: Call) -> Typed:
+def qlinear_concat(call: Call) -> Operand:
     """QLinearConcat-1: ``Y_scale, Y_zero, X, X_scale, X_zero, ...``."""
     axis, operands, type_ = call.integer("axis"), [], call.input(1).type
     if len(call.inputs) < 5 or (len(call.inputs) - 2) % 3:
@@ -139,23 +139,23 @@ def qlinear_concat(call: Call) -> Typed:
     for index in range(2, len(call.inputs), 3):
         operand = stored(call, quantized(call, index, index + 1, index + 2), 0, 1)
         operands.append(operand.value)
-    return Typed(type_, np.concatenate(operands, call.checked_axis(axis, operands[0].ndim)))
+    return Operand(type_, np.concatenate(operands, call.checked_axis(axis, operands[0].ndim)))
 
 
-def _on_floats(call: Call, function: Callable[[AnyArray], AnyArray]) -> Typed:
+def _on_floats(call: Call, function: Callable[[AnyArray], AnyArray]) -> Operand:
     """Dequantize ``X, x_scale, x_zero``, apply a function, quantize by ``y_scale, y_zero``."""
     real = quantized(call, 0, 1, 2).dequantize(call.graph.lift)
     return stored(call, function(real), 3, 4)
 
 
 @importer("com.microsoft.QLinearSigmoid")
-def qlinear_sigmoid(call: Call) -> Typed:
+def qlinear_sigmoid(call: Call) -> Operand:
     """QLinearSigmoid-1: ``1 / (1 + exp(-X))``, computed in f32."""
     return _on_floats(call, sigmoid)
 
 
 @importer("com.microsoft.QLinearLeakyRelu")
-def qlinear_leaky_relu(call: Call) -> Typed:
+def qlinear_leaky_relu(call: Call) -> Operand:
     """QLinearLeakyRelu-1: negative elements times ``alpha``; exact for constant scales."""
     alpha = call.attribute("alpha", 0.01)
     total = quantized(call, 0, 1, 2).as_sum()
@@ -166,17 +166,17 @@ def qlinear_leaky_relu(call: Call) -> Typed:
 
 
 @importer("com.microsoft.QLinearWhere")
-def qlinear_where(call: Call) -> Typed:
+def qlinear_where(call: Call) -> Operand:
     """QLinearWhere-1: ``condition, X, x_scale, x_zero, Y, y_scale, y_zero, z_scale, z_zero``."""
     condition = call.array(0)
     operands = [stored(call, quantized(call, n, n + 1, n + 2), 7, 8) for n in (1, 4)]
     sides = [convert(operand.value, I32) for operand in operands]
     type_ = operands[0].type
-    return Typed(type_, np.where(condition, *sides).astype(element_of(type_).dtype))
+    return Operand(type_, np.where(condition, *sides).astype(element_of(type_).dtype))
 
 
 @importer("com.microsoft.QLinearSoftmax")
-def qlinear_softmax(call: Call) -> Typed:
+def qlinear_softmax(call: Call) -> Operand:
     """QLinearSoftmax-1: ``exp(X) / sum(exp(X))`` along an axis, computed in f32."""
     if call.attribute("opset", 13) < 13:
         raise call.error(f"of opset {call.attribute('opset')} is not lowered", UnsupportedError)

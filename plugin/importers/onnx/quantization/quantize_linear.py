@@ -20,7 +20,7 @@ from ....numerics.array_functions import convert, is_known
 from ....numerics.element_types import F32, I32, AnyArray, DType, ElementType
 from ....numerics.parameters import EXPRESSED_TYPES
 from ....numerics.small_floats import SMALL_FLOATS, PowerOfTwo
-from ..call import Call, Operand, Typed, importer
+from ..call import Call, Operand, importer
 from ..reading.model import ELEMENTS, element_of
 from .expressed import (
     ExpressedValue,
@@ -98,7 +98,7 @@ def quantized(call: Call, index: int, scale: int, zero_point: int, axis: int = 1
     return Quantized(operand.value, operand.type, scales, zero_points, sizes)
 
 
-def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Typed:
+def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Operand:
     """Quantize a result with the scale, and the zero point if present, of further inputs.
 
     The zero point has the result's type. Without a zero point the result has the type of the first
@@ -122,11 +122,11 @@ def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Typ
     else:
         call.with_floats("its function of reals is computed with floats")
         steps = round_to_steps(call.floats(real), scales, sizes)
-    return Typed(type_, add_zero_points(steps, zero_points, type_))
+    return Operand(type_, add_zero_points(steps, zero_points, type_))
 
 
 @importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
-def quantize_linear(call: Call) -> Typed:
+def quantize_linear(call: Call) -> Operand:
     """QuantizeLinear-28: ``x, y_scale, y_zero_point``: per tensor, axis or block."""
     call = _with_float_scales(call)
     operand = call.input(0)
@@ -157,7 +157,7 @@ def quantize_linear(call: Call) -> Typed:
         steps = round_to_steps(floats, scales, sizes)
         if block_size and zero_points is not None:
             zero_points = _per_element(zero_points, shape, sizes)
-    return Typed(type_, add_zero_points(steps, zero_points, type_))
+    return Operand(type_, add_zero_points(steps, zero_points, type_))
 
 
 def _with_float_scales(call: Call) -> Call:
@@ -166,7 +166,7 @@ def _with_float_scales(call: Call) -> Call:
     small = SMALL_FLOATS.get(scale.type)
     if not isinstance(small, PowerOfTwo):
         return call
-    decoded = Operand(scale.name, "FLOAT", small.decode(scale.value, np.float32))
+    decoded = Operand("FLOAT", small.decode(scale.value, np.float32), scale.name)
     return replace(call, inputs=[call.inputs[0], decoded, *call.inputs[2:]])
 
 
@@ -204,7 +204,7 @@ def _output_type(call: Call) -> str:
     return type_
 
 
-def _quantized_to_small_float(call: Call, type_: str) -> Typed:
+def _quantized_to_small_float(call: Call, type_: str) -> Operand:
     """Quantize to floats of 4 or 8 bits; a zero point of 0 makes a negative zero positive."""
     operand, small = call.input(0), SMALL_FLOATS[type_]
     if isinstance(small, PowerOfTwo):
@@ -222,7 +222,7 @@ def _quantized_to_small_float(call: Call, type_: str) -> Typed:
     quotient = convert(convert(quotient, precision), F32)
     if call.optional(2) is not None:
         quotient = quotient + small.decode(parameter(2), np.float32)
-    return Typed(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
+    return Operand(type_, small.encode(quotient, bool(call.attribute("saturate", 1))))
 
 
 @importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
@@ -265,12 +265,12 @@ def dequantize_linear(call: Call) -> ExpressedValue:
 
 
 @importer("DynamicQuantizeLinear")
-def dynamic_quantize_linear(call: Call) -> list[Typed]:
+def dynamic_quantize_linear(call: Call) -> list[Operand]:
     """DynamicQuantizeLinear-11: ``x`` to uint8, its scale and its zero point."""
     return list(dynamically_quantized(call.array(0)))
 
 
-def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
+def dynamically_quantized(real: AnyArray) -> tuple[Operand, Operand, Operand]:
     """Compute the storage, the scale and the zero point of f32 elements.
 
     If all elements are 0, the specification's formula divides by a scale of 0. The scale is 1 then,
@@ -286,17 +286,17 @@ def dynamically_quantized(real: AnyArray) -> tuple[Typed, Typed, Typed]:
     rounded = round_to_steps(real, divisor.reshape((1,) * rank), tuple(real.shape))
     narrow = zero_point.astype(np.uint8)
     storage = add_zero_points(rounded, zero_point, "UINT8")
-    return Typed("UINT8", storage), Typed("FLOAT", divisor), Typed("UINT8", narrow)
+    return Operand("UINT8", storage), Operand("FLOAT", divisor), Operand("UINT8", narrow)
 
 
 @importer("Cast", "CastLike")
-def cast(call: Call) -> Typed:
+def cast(call: Call) -> Operand:
     """Cast-28, CastLike-25: ``input`` as another type: floats are truncated, integers wrap."""
     operand = call.input(0)
     is_like = call.node.operator == "CastLike"
     type_ = call.input(1).type if is_like else call.element_type_name(call.integer("to"))
     if type_ == operand.type:
-        return Typed(type_, operand.value)
+        return Operand(type_, operand.value)
     value = call.array(0)
     if operand.type in SMALL_FLOATS:
         value = SMALL_FLOATS[operand.type].decode(value, np.float32)
@@ -305,8 +305,8 @@ def cast(call: Call) -> Typed:
         real = convert(value, F32)
         if isinstance(small, PowerOfTwo):
             mode = call.attribute("round_mode", "up")
-            return Typed(type_, small.encode(real, is_saturating, mode))
-        return Typed(type_, small.encode(real, is_saturating))
+            return Operand(type_, small.encode(real, is_saturating, mode))
+        return Operand(type_, small.encode(real, is_saturating))
     try:
         element = element_of(type_)
     except KeyError:
@@ -314,5 +314,5 @@ def cast(call: Call) -> Typed:
     if element.bits in (2, 4):  # a byte each: the lowest bits, sign-extended
         low, half = convert(value, I32) & ((1 << element.bits) - 1), 1 << (element.bits - 1)
         number = low if element.kind == "uint" else (low ^ half) - half
-        return Typed(type_, number.astype(element.dtype))
-    return Typed(type_, convert(value, element))
+        return Operand(type_, number.astype(element.dtype))
+    return Operand(type_, convert(value, element))

@@ -15,7 +15,7 @@ import numpy as np
 from ....numerics.array_functions import bits_of, convert, take
 from ....numerics.element_types import I32, I64, AnyArray, ElementType
 from ....numerics.ordering import cumulative, greatest_first
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..elementwise.float_operands import along_axis
 
 
@@ -37,7 +37,7 @@ def _reversed(keys: AnyArray) -> AnyArray:
 
 
 @importer("TopK")
-def top_k(call: Call) -> list[Typed]:
+def top_k(call: Call) -> list[Operand]:
     """TopK-24: the K greatest or least elements along an axis, and their indices."""
     operand, value = call.input(0), call.array(0)
     shape, count = value.shape, int(call.constant_scalar(1))
@@ -52,8 +52,8 @@ def top_k(call: Call) -> list[Typed]:
     if not math.prod(result_shape):
         empty = tuple(count if a == axis else n for a, n in enumerate(shape))
         return [
-            Typed(operand.type, np.zeros(empty, value.dtype)),
-            Typed("INT64", np.zeros(empty, np.int64)),
+            Operand(operand.type, np.zeros(empty, value.dtype)),
+            Operand("INT64", np.zeros(empty, np.int64)),
         ]
     rows = moved.reshape((-1, shape[axis]))
     keys = ordered_keys(rows) if is_largest else _reversed(ordered_keys(rows))
@@ -64,13 +64,13 @@ def top_k(call: Call) -> list[Typed]:
     best = take(rows.reshape(-1), (positions + starts).reshape(-1), 0)
     back = np.argsort(last).tolist()
     return [
-        Typed(operand.type, best.reshape(result_shape).transpose(*back)),
-        Typed("INT64", convert(positions, I64).reshape(result_shape).transpose(*back)),
+        Operand(operand.type, best.reshape(result_shape).transpose(*back)),
+        Operand("INT64", convert(positions, I64).reshape(result_shape).transpose(*back)),
     ]
 
 
 @importer("ArgMax", "ArgMin")
-def arg_extremum(call: Call) -> Typed:
+def arg_extremum(call: Call) -> Operand:
     """ArgMax-13, ArgMin-13: the first or last index of the extremum; NaN is one."""
     value = call.array(0)
     axis = call.axis("axis", value.ndim, 0)
@@ -91,11 +91,11 @@ def arg_extremum(call: Call) -> Typed:
     else:
         chosen = np.where(is_best, positions, np.int32(size - 1))
         index = chosen.min(axis=axis, keepdims=bool(keeps))
-    return Typed("INT64", convert(index, I64))
+    return Operand("INT64", convert(index, I64))
 
 
 @importer("CumSum", "CumProd")
-def cumulative_operator(call: Call) -> Typed:
+def cumulative_operator(call: Call) -> Operand:
     """CumProd-26, CumSum-14: sums or products of the elements up to each position."""
     value = call.array(0)
     axis = call.checked_axis(int(call.constant_scalar(1)), value.ndim)
@@ -106,4 +106,4 @@ def cumulative_operator(call: Call) -> Typed:
         is_exclusive=bool(call.attribute("exclusive", 0)),
         is_reversed=bool(call.attribute("reverse", 0)),
     )
-    return Typed(call.input(0).type, result)
+    return call.typed(result)

@@ -16,7 +16,7 @@ import numpy as np
 
 from ....numerics.array_functions import convert, divide_truncated
 from ....numerics.element_types import F32, AnyArray, Array, ElementType
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 
 
 def reduction_axes(call: Call, rank: int) -> list[int] | None:
@@ -114,7 +114,7 @@ _OF_FLOATS = frozenset(("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"))
 
 
 @importer(*(name for name in _REDUCTIONS if name != "ReduceMean"))
-def reduced(call: Call) -> Typed:
+def reduced(call: Call) -> Operand:
     """Sums, products, extremes and norms along axes.
 
     Operators: ReduceL1-18, ReduceL2-18, ReduceLogSum-28, ReduceLogSumExp-28, ReduceMax-20,
@@ -126,7 +126,7 @@ def reduced(call: Call) -> Typed:
     if axes is None:
         axes = []
         if name in ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"):
-            return Typed(operand.type, value)
+            return Operand(operand.type, value)
     element = ElementType.of_dtype(np.dtype(value.dtype))
     wide = value
     if element.is_float and element.bits < 32 and name not in ("ReduceMax", "ReduceMin"):
@@ -136,4 +136,4 @@ def reduced(call: Call) -> Typed:
     if not axes:  # each element is reduced alone
         wide, axes = wide.reshape((*wide.shape, 1)), [wide.ndim]
         keep = False
-    return Typed(operand.type, convert(_REDUCTIONS[name](wide, tuple(axes), keep), element))
+    return Operand(operand.type, convert(_REDUCTIONS[name](wide, tuple(axes), keep), element))

@@ -10,7 +10,7 @@ import numpy as np
 
 from ....errors import SubquantError, UnsupportedError
 from ....numerics.element_types import Array
-from ..call import Call, Operand, Typed, type_of_dtype
+from ..call import Call, Operand, type_of_dtype
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class OlderNode:
     def with_input(self, index: int, array: Array) -> OlderNode:
         """Return the node with a constant as an input, behind absent ones if there are fewer."""
         inputs = [*self.inputs, *[None] * (index + 1 - len(self.inputs))]
-        inputs[index] = Operand(f"input {index}", type_of_dtype(array.dtype), array)
+        inputs[index] = Operand(type_of_dtype(array.dtype), array, f"input {index}")
         return replace(self, inputs=inputs)
 
     def attribute_to_input(self, name: str, index: int, dtype: Any = np.int64) -> OlderNode:
@@ -78,7 +78,7 @@ class OlderNode:
         return self.call.error(problem, UnsupportedError)
 
 
-Results: TypeAlias = list[Typed]
+Results: TypeAlias = list[Operand]
 Rule: TypeAlias = Callable[[OlderNode], "OlderNode | Results"]
 """The function returns the converted node, or the results of the nodes that replace it."""
 

@@ -1,7 +1,7 @@
 """Checks the types of a node's inputs against the schema of its operator.
 
 The schema of an operator of ONNX's own is that of the newest operator set, since a node of an older
-one is converted before (`opset_converter`). Types that only the older operator set has are accepted
+one is converted before (`opset_rules`). Types that only the older operator set has are accepted
 too: ReduceLogSum took integers before operator set 28. Operators of ONNX Runtime have the schemas
 of `contributed_schemas`.
 

@@ -1,7 +1,12 @@
-"""Rules that convert nodes of older operator sets, by `opset_converter`.
+"""Converts a node of an older operator set to the form of the newest one.
 
-The first rules turn attributes into inputs, further ones change names and defaults, and the last
-ones replace a node whose meaning has changed.
+An operator changes between operator sets in four ways: it takes more types, an attribute becomes an
+input (``axes`` of Squeeze, operator set 13), a default changes (``axis`` of Softmax, 13), or the
+meaning changes (GridSample's ``mode``, 20). More types need no conversion. There is a rule for each
+other change, with the first operator set that has the new form::
+
+    Squeeze(x) {axes = [0]}    (operator set 11)   ->   Squeeze(x, [0])
+    Upsample(x, scales)        (operator set 9)    ->   Resize(x, , scales) {asymmetric, floor}
 
 Source: ONNX, "Operator Changelog", and the operators' schemas of the package `onnx`.
 """
@@ -11,27 +16,45 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from ....numerics.element_types import Array
-from ..call import Operand, Typed, type_of_dtype
-from .older_node import OlderNode, Results, before
+from ..call import Call, Operand, type_of_dtype
+from .older_node import RULES, OlderNode, Results, Rule, before
+
+OLDEST_OPSET = 7
+"""The first operator set that is accepted: operators broadcast by attributes before."""
 
 _FLOAT = 1
 """The number of the element type FLOAT: ``TensorProto.DataType`` of ONNX."""
 
 
-@before(10, "TopK")
-def _k(node: OlderNode) -> OlderNode:
-    return node.with_input(1, np.asarray([node.attributes["k"]], np.int64)).without("k")
+def _inputs_from(*names: str, dtype: Any = np.int64) -> Rule:
+    """Return a rule that makes attributes inputs from number 1 on."""
+
+    def rule(node: OlderNode) -> OlderNode:
+        for index, name in enumerate(names, start=1):
+            node = node.attribute_to_input(name, index, dtype)
+        return node
+
+    return rule
 
 
-@before(10, "Slice")
-def _slice_bounds(node: OlderNode) -> OlderNode:
-    for index, name in enumerate(("starts", "ends", "axes"), start=1):
-        node = node.attribute_to_input(name, index)
-    return node
+before(9, "Upsample")(_inputs_from("scales", dtype=np.float32))
+before(10, "TopK")(_inputs_from("k"))
+before(10, "Slice")(_inputs_from("starts", "ends", "axes"))
+before(13, "Split")(_inputs_from("split"))
+before(13, "Squeeze", "Unsqueeze", "ReduceSum")(_inputs_from("axes"))
+before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+       "ReduceMin", "ReduceProd", "ReduceSumSquare")(_inputs_from("axes"))  # fmt: skip
+before(20, "DFT")(lambda node: node.with_default("axis", 1).attribute_to_input("axis", 2))
+before(11, "Scatter")(lambda node: replace(node, operator="ScatterElements"))
+before(10, "Upsample")(lambda node: replace(node, operator="Resize"))
+before(16, "RoiAlign")(
+    lambda node: node.with_default("coordinate_transformation_mode", "output_half_pixel")
+)
 
 
 @before(11, "Clip")
@@ -57,18 +80,6 @@ def _pad_widths(node: OlderNode) -> OlderNode:
     return padded.with_input(2, np.asarray(value, node.dtype()))
 
 
-@before(13, "Squeeze", "Unsqueeze", "ReduceSum")
-@before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
-        "ReduceMin", "ReduceProd", "ReduceSumSquare")  # fmt: skip
-def _axes(node: OlderNode) -> OlderNode:
-    return node.attribute_to_input("axes", 1)
-
-
-@before(13, "Split")
-def _split_sizes(node: OlderNode) -> OlderNode:
-    return node.attribute_to_input("split", 1)
-
-
 @before(18, "Split")
 def _split_count(node: OlderNode) -> OlderNode:
     """Without sizes, there is an equal part for each output."""
@@ -91,22 +102,7 @@ def _dropout_without_training(node: OlderNode) -> OlderNode | Results:
     is_boolean = node.opset >= 10
     mask = np.zeros(operand.shape, np.bool_ if is_boolean else node.dtype())
     mask_type = "BOOL" if is_boolean else operand.type
-    return [Typed(operand.type, operand.value), Typed(mask_type, mask)]
-
-
-@before(20, "DFT")
-def _dft_axis(node: OlderNode) -> OlderNode:
-    return node.with_default("axis", 1).attribute_to_input("axis", 2)
-
-
-@before(11, "Scatter")
-def _scatter(node: OlderNode) -> OlderNode:
-    return replace(node, operator="ScatterElements")
-
-
-@before(16, "RoiAlign")
-def _roi_align(node: OlderNode) -> OlderNode:
-    return node.with_default("coordinate_transformation_mode", "output_half_pixel")
+    return [operand, Operand(mask_type, mask)]
 
 
 @before(20, "GridSample")
@@ -157,7 +153,7 @@ def _group_parameters(node: OlderNode) -> OlderNode:
         if operand is None or operand.shape != (groups,) or channels % max(groups, 1):
             raise node.error(f"has {groups} groups of {channels} channels and {operand}")
         spread = np.repeat(operand.value, channels // groups, 0)
-        inputs[index] = Operand(operand.name, operand.type, spread)
+        inputs[index] = Operand(operand.type, spread, operand.name)
     return replace(node, inputs=inputs)
 
 
@@ -177,21 +173,11 @@ def _softmax_of_matrix(node: OlderNode) -> OlderNode | Results:
     (matrix,) = call.apply("Reshape", [node.inputs[0], _constant(flat)])
     (result,) = call.apply(node.operator, [matrix], axis=-1)
     whole = _constant(np.array(shape, np.int64))
-    return [Typed(each.type, each.value) for each in call.apply("Reshape", [result, whole])]
+    return call.apply("Reshape", [result, whole])
 
 
 def _constant(array: Array) -> Operand:
-    return Operand("constant", type_of_dtype(array.dtype), array)
-
-
-@before(9, "Upsample")
-def _upsample_scales(node: OlderNode) -> OlderNode:
-    return node.attribute_to_input("scales", 1, np.float32)
-
-
-@before(10, "Upsample")
-def _upsample(node: OlderNode) -> OlderNode:
-    return replace(node, operator="Resize")
+    return Operand(type_of_dtype(array.dtype), array, "constant")
 
 
 @before(11, "Resize")
@@ -221,7 +207,7 @@ def _resize_of_ten(node: OlderNode) -> OlderNode | Results:
         step = resized(part, nearest_mode=rounding)
         inputs: Sequence[Operand | None] = [operand, *step.inputs[1:]]
         (operand,) = node.call.apply("Resize", inputs, **step.attributes)
-    return [Typed(operand.type, operand.value)]
+    return [operand]
 
 
 @before(9, "Scan")
@@ -242,9 +228,70 @@ def _scan_of_a_batch(node: OlderNode) -> Results:
         options["scan_input_directions"] = directions
     computed = []
     for index in range(operands[0].shape[0]):
-        items = [Operand(each.name, each.type, each.value[index]) for each in operands]
+        items = [Operand(each.type, each.value[index], each.name) for each in operands]
         computed.append(node.call.apply_node("Scan", items, options, node.call.node.outputs))
     return [
-        Typed(each[0].type, np.stack([part.value for part in each]))
+        Operand(each[0].type, np.stack([part.value for part in each]))
         for each in zip(*computed, strict=True)
     ]
+
+
+def convert_to_newest(call: Call, opset: int) -> Call | Results:
+    """Return a node of ONNX's own domain in the form of the newest operator set.
+
+    Rules of one operator run in the order of their operator sets, each on the result of the one
+    before.
+
+    Args:
+        call: the node in the file.
+        opset: the operator set of the node.
+
+    Returns:
+        The converted node; or its results, where several nodes replace it.
+
+    Raises:
+        UnsupportedError: the operator set is older than `OLDEST_OPSET`, or has no such operator.
+    """
+    older = OlderNode(
+        call, opset, call.node.operator, dict(call.node.attributes), list(call.inputs)
+    )
+    if opset < OLDEST_OPSET and _has_changed(call.node.operator, opset):
+        raise older.error(
+            f"is of operator set {opset}, expected {OLDEST_OPSET} or newer; convert the model with "
+            "onnx.version_converter.convert_version"
+        )
+    applied: set[int] = set()
+    while True:  # a rule can replace the operator, whose later rules then hold
+        rules = sorted(RULES.get(older.operator, ()), key=lambda pair: pair[0])
+        following = [(n, rule) for n, rule in rules if opset < n and id(rule) not in applied]
+        if not following:
+            break
+        applied.add(id(following[0][1]))
+        converted = following[0][1](older)
+        if isinstance(converted, list):
+            return converted
+        older = converted
+    if (older.operator, older.attributes, older.inputs) == (
+        call.node.operator, dict(call.node.attributes), list(call.inputs)
+    ):  # fmt: skip
+        return call
+    node = replace(call.node, operator=older.operator, attributes=older.attributes)
+    return replace(call, node=node, inputs=older.inputs)
+
+
+def newest_opset() -> int:
+    """Return the newest operator set that the package `onnx` knows."""
+    from onnx import defs
+
+    return int(defs.onnx_opset_version())
+
+
+def _has_changed(operator: str, opset: int) -> bool:
+    """Return True if an operator of an operator set has another version in `OLDEST_OPSET`."""
+    from onnx import defs
+
+    try:
+        versions = [defs.get_schema(operator, n).since_version for n in (opset, OLDEST_OPSET)]
+    except defs.SchemaError:
+        return True
+    return bool(versions[0] != versions[1])

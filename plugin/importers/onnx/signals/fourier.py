@@ -15,7 +15,7 @@ import numpy as np
 from ....numerics.array_functions import take
 from ....numerics.element_types import AnyArray
 from ....numerics.fourier import fourier_transform
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 
 
 def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]:
@@ -31,7 +31,7 @@ def _components(call: Call, value: AnyArray) -> tuple[AnyArray, AnyArray | None]
 
 
 @importer("DFT")
-def dft(call: Call) -> Typed:
+def dft(call: Call) -> Operand:
     """DFT-20: the transform of a real or complex signal along an axis, padded or cropped."""
     value = call.array(0)
     is_inverse, is_onesided = (bool(call.attribute(n, 0)) for n in ("inverse", "onesided"))
@@ -69,7 +69,7 @@ def dft(call: Call) -> Typed:
     result = np.stack([each.transpose(*back) for each in components], axis=-1)
     if is_inverse:
         result = result * np.asarray(1 / length, result.dtype)
-    return Typed(call.input(0).type, result.astype(value.dtype))
+    return call.typed(result.astype(value.dtype))
 
 
 def _completed(half: AnyArray, length: int, sign: int) -> AnyArray:
@@ -87,7 +87,7 @@ def _with_length(value: AnyArray, length: int) -> AnyArray:
 
 
 @importer("STFT")
-def stft(call: Call) -> Typed:
+def stft(call: Call) -> Operand:
     """STFT-17: the transforms of overlapping frames of a signal ``[batch, length, 1 or 2]``."""
     value = call.array(0)
     real, imaginary = _components(call, value)
@@ -121,4 +121,4 @@ def stft(call: Call) -> Typed:
     components = fourier_transform(frames[0], frames[1])
     bins = length // 2 + 1 if is_onesided else length
     result = np.stack([each[..., :bins] for each in components], axis=-1)
-    return Typed(call.input(0).type, result.astype(value.dtype))
+    return call.typed(result.astype(value.dtype))

@@ -15,12 +15,12 @@ import numpy as np
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, Array
-from ..call import Call, Typed, importer
+from ..call import Call, Operand, importer
 from ..reading.model import ELEMENTS, Tensor, element_of, is_too_large
 
 
 @importer("Range")
-def range_(call: Call) -> Typed:
+def range_(call: Call) -> Operand:
     """Range-27: numbers from ``start`` to before ``limit``, in steps of ``delta``, of one type."""
     type_ = call.input(0).type
     start, limit, delta = (call.constant(index).reshape(-1) for index in range(3))
@@ -32,25 +32,25 @@ def range_(call: Call) -> Typed:
     if is_too_large([count]):
         raise call.error(f"has {count:,} elements, too many", UnsupportedError)
     numbers = np.arange(count) * step + first
-    return Typed(type_, numbers.astype(start.dtype))
+    return Operand(type_, numbers.astype(start.dtype))
 
 
 @importer("ConstantOfShape")
-def constant_of_shape(call: Call) -> Typed:
+def constant_of_shape(call: Call) -> Operand:
     """ConstantOfShape-25: one value everywhere; the f32 0 by default."""
     shape = call.constant_list(0)
     value = call.attribute("value")
     if min(shape, default=0) < 0 or is_too_large(shape):
         raise call.error(f"has the shape {shape}")
     if not isinstance(value, Tensor):
-        return Typed("FLOAT", np.zeros(shape, np.float32))
+        return Operand("FLOAT", np.zeros(shape, np.float32))
     if value.data.size != 1:
         raise call.error(f"has {value.data.size} values, expected one")
-    return Typed(value.type, np.full(shape, value.data.reshape(-1)[0]))
+    return Operand(value.type, np.full(shape, value.data.reshape(-1)[0]))
 
 
 @importer("EyeLike")
-def eye_like(call: Call) -> Typed:
+def eye_like(call: Call) -> Operand:
     """EyeLike-22: ones on a diagonal of a matrix of the input's shape."""
     shape, type_ = call.input(0).shape, call.input(0).type
     if len(shape) != 2:
@@ -58,7 +58,7 @@ def eye_like(call: Call) -> Typed:
     if call.attribute("dtype") is not None:
         type_ = _type_of(call, call.integer("dtype"))
     matrix = np.eye(*shape, k=call.attribute("k", 0))
-    return Typed(type_, matrix.astype(element_of(type_).dtype))
+    return Operand(type_, matrix.astype(element_of(type_).dtype))
 
 
 def _type_of(call: Call, number: int) -> str:
@@ -70,7 +70,7 @@ def _type_of(call: Call, number: int) -> str:
 
 
 @importer("Trilu")
-def trilu(call: Call) -> Typed:
+def trilu(call: Call) -> Operand:
     """Trilu-14: the upper or lower triangle of matrices, and 0 elsewhere."""
     value = call.array(0)
     if value.ndim < 2:
@@ -83,7 +83,7 @@ def trilu(call: Call) -> Typed:
         np.arange(width, dtype=np.int64)[None, :] - np.arange(height, dtype=np.int64)[:, None]
     )
     is_inside = distance >= offset if call.attribute("upper", 1) else distance <= offset
-    return Typed(call.input(0).type, np.where(is_inside, value, np.zeros((), value.dtype)))
+    return call.typed(np.where(is_inside, value, np.zeros((), value.dtype)))
 
 
 _WINDOWS = {
@@ -95,7 +95,7 @@ _WINDOWS = {
 
 
 @importer(*_WINDOWS)
-def window(call: Call) -> Typed:
+def window(call: Call) -> Operand:
     """BlackmanWindow-17, HammingWindow-17, HannWindow-17: a sum of cosines."""
     size, periodic = int(call.constant_scalar(0)), call.attribute("periodic", 1)
     type_ = _type_of(call, call.attribute("output_datatype", 1))
@@ -105,11 +105,11 @@ def window(call: Call) -> Typed:
         x = 2 * np.pi * np.arange(size) / np.float64(size if periodic else size - 1)
     a, b, c = _WINDOWS[call.node.operator]
     values = a - b * np.cos(x) + c * np.cos(2 * x)
-    return Typed(type_, values.astype(element_of(type_).dtype))
+    return Operand(type_, values.astype(element_of(type_).dtype))
 
 
 @importer("MelWeightMatrix")
-def mel_weight_matrix(call: Call) -> Typed:
+def mel_weight_matrix(call: Call) -> Operand:
     """MelWeightMatrix-17: triangular bands on the mel scale, ``[bins, bands]``."""
     bands, length, rate = (int(call.constant_scalar(index)) for index in range(3))
     low, high = (float(call.constant_scalar(index)) for index in (3, 4))
@@ -117,7 +117,7 @@ def mel_weight_matrix(call: Call) -> Typed:
     if min(bands, length, rate) < 1 or is_too_large([length, bands]):
         raise call.error(f"has {bands} bands of {length} samples at {rate} Hz")
     matrix = _mel_matrix(bands, length, rate, low, high)
-    return Typed(type_, matrix.astype(element_of(type_).dtype))
+    return Operand(type_, matrix.astype(element_of(type_).dtype))
 
 
 def _mel_matrix(bands: int, length: int, rate: int, low: float, high: float) -> Array:
