@@ -1,7 +1,7 @@
 """Requantizations written as integer operations: kernels estimate the monotone ones in f32.
 
 Activations are chosen so that accumulators take every value of a range, with each tie and each end
-of a clamp. The reference follows the rounding's definition in Python's integers.
+of a clamp. The reference is NumPy, and for roundings their definition in Python's integers.
 """
 
 from __future__ import annotations
@@ -15,106 +15,40 @@ import subquant
 from instruction_sets import EVERY, HERE
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
+from subquant.core._mlir import ir
+from subquant.emit import stablehlo
+from subquant.emit.operation import tensor_type, value
+from subquant.emit.trace import trace, traced
+from subquant.emit.traced_arrays import traced_array
+from subquant.numerics.convolutions import contract
 from test_fused_epilogue import FACTORS, K, N, activations
 from together import Together
 
-BIAS = np.random.default_rng(5).integers(-3000, 3000, N)
+BIAS = np.random.default_rng(5).integers(-3000, 3000, N).astype(np.int32)
 BIAS[:2] = 0, -20000
 """Accumulators plus the second bias are always negative."""
 
 
-class Writer:
-    """A writer of elementwise operations on tensors of one shape."""
-
-    def __init__(self, count):
-        self.shape = f"{count}x{N}"
-        self.operations, self.types = [], {}
-
-    def type(self, name):
-        return f"tensor<{self.shape}x{self.types[name]}>"
-
-    def _named(self, element):
-        name = f"%v{len(self.types)}"
-        self.types[name] = element
-        return name
-
-    def constant(self, numbers, element):
-        """Write a constant: a number, or one for each N."""
-        name = self._named(element)
-        if np.ndim(numbers) == 0:
-            self.operations.append(
-                f"{name} = stablehlo.constant dense<{numbers}> : {self.type(name)}"
-            )
-            return name
-        row, text = f"tensor<{N}x{element}>", ", ".join(map(str, numbers))
-        self.operations.append(f"{name}r = stablehlo.constant dense<[{text}]> : {row}")
-        types = f"({row}) -> {self.type(name)}"
-        self.operations.append(f"{name} = stablehlo.broadcast_in_dim {name}r, dims = [1] : {types}")
-        return name
-
-    def convert(self, value, element):
-        name = self._named(element)
-        types = f"({self.type(value)}) -> {self.type(name)}"
-        self.operations.append(f"{name} = stablehlo.convert {value} : {types}")
-        return name
-
-    def binary(self, op, left, right):
-        """Write an operation of a value and a second value or constant."""
-        if not isinstance(right, str):
-            right = self.constant(right, self.types[left])
-        name = self._named(self.types[left])
-        self.operations.append(f"{name} = stablehlo.{op} {left}, {right} : {self.type(name)}")
-        return name
-
-    def compare(self, direction, value, number):
-        constant, name = self.constant(number, self.types[value]), self._named("i1")
-        self.operations.append(
-            f"{name} = stablehlo.compare {direction}, {value}, {constant} : "
-            f"({self.type(value)}, {self.type(value)}) -> {self.type(name)}"
-        )
-        return name
-
-    def negative(self, value):
-        return self.compare("LT", value, 0)
-
-    def inverted(self, value):
-        name = self._named("i1")
-        self.operations.append(f"{name} = stablehlo.not {value} : {self.type(name)}")
-        return name
-
-    def select(self, condition, yes, no):
-        name = self._named(self.types[yes])
-        types = f"{self.type(condition)}, {self.type(yes)}"
-        self.operations.append(f"{name} = stablehlo.select {condition}, {yes}, {no} : {types}")
-        return name
-
-
-def right(w, value, count):
-    return w.binary("shift_right_arithmetic", value, count)
-
-
-def clamped(w, value, low=-128, high=127, zero_point=0):
-    value = w.binary("add", value, zero_point)
-    value = w.binary("minimum", w.binary("maximum", value, low), high)
-    return w.convert(value, "i8")
+def clamped(value, low=-128, high=127, zero_point=0):
+    return np.minimum(np.maximum(value + zero_point, low), high).astype(np.int8)
 
 
 CASES = {}
-"""Writer, expected results, and True for a monotone requantization, by name."""
+"""Function of accumulators, expected results, and True for a monotone requantization, by name."""
 
 
-def case(name, expected, *, is_monotone=False):
-    """Register a writer of operations on accumulators."""
+def case(name, expected=None, *, is_monotone=False):
+    """Register a function that is traced; by default NumPy computes the expected results of it."""
 
-    def register(write):
-        CASES[name] = write, expected, is_monotone
-        return write
+    def register(function):
+        CASES[name] = function, expected or function, is_monotone
+        return function
 
     return register
 
 
 MULTIPLIERS = np.random.default_rng(6).integers(1 << 30, (1 << 31) - 1, N)
-SHIFTS = np.random.default_rng(7).integers(4, 11, N)
+SHIFTS = np.random.default_rng(7).integers(4, 11, N).astype(np.int32)
 SHIFTS[:3] = 6, 7, 12
 
 
@@ -126,13 +60,11 @@ def expected_double_rounding(acc):
 
 
 @case("rounded twice", expected_double_rounding, is_monotone=True)
-def emit_double_rounding(w, acc):
+def double_rounding(acc):
     """LiteRT's rounding: half up to 31 bits, then half away from zero."""
-    wide = w.binary("multiply", w.convert(acc, "i64"), MULTIPLIERS)
-    high = w.convert(right(w, w.binary("add", wide, 1 << 30), 31), "i32")
-    nudged = w.binary("add", high, right(w, high, 31))
-    halves = w.binary("add", right(w, nudged, SHIFTS - 1), 1)
-    return clamped(w, right(w, halves, 1), zero_point=-9)
+    high = ((acc.astype(np.int64) * MULTIPLIERS + (1 << 30)) >> 31).astype(np.int32)
+    halves = ((high + (high >> 31)) >> (SHIFTS - 1)) + 1
+    return clamped(halves >> 1, zero_point=-9)
 
 
 FACTOR = round(0.0071 * 2**38)
@@ -145,77 +77,38 @@ def expected_half_away(acc):
 
 
 @case("rounded once, away from zero", expected_half_away, is_monotone=True)
-def emit_half_away(w, acc):
+def half_away(acc):
     """Round the magnitude half up."""
-    wide = w.convert(acc, "i64")
-    condition = w.negative(wide)
-    magnitude = w.select(condition, w.binary("subtract", w.constant(0, "i64"), wide), wide)
-    product = w.binary("add", w.binary("multiply", magnitude, FACTOR), 1 << 37)
-    rounded = right(w, product, 38)
-    value = w.select(condition, w.binary("subtract", w.constant(0, "i64"), rounded), rounded)
+    wide = acc.astype(np.int64)
+    magnitude = np.where(wide < 0, 0 - wide, wide)
+    rounded = (magnitude * FACTOR + (1 << 37)) >> 38
     # flips the sign bit, for a reader of unsigned bytes
-    return w.binary("xor", clamped(w, value, -128, 100), -128)
+    return clamped(np.where(wide < 0, 0 - rounded, rounded), -128, 100) ^ np.int8(-128)
 
 
-@case("half up", lambda acc: np.clip((acc + 64) >> 7, -128, 127), is_monotone=True)
-def emit_half_up(w, acc):
+@case("half up", is_monotone=True)
+def half_up(acc):
     """Round to a power of two: some accumulators are ties."""
-    return clamped(w, right(w, w.binary("add", acc, 1 << 6), 7))
+    return clamped((acc + 64) >> 7)
 
 
-@case(
-    "falls for one N",
-    lambda acc: np.clip((acc * np.where(np.arange(N) == 3, -5, 5)) >> 9, -128, 127),
-)
-def emit_falling(w, acc):
-    factors = np.where(np.arange(N) == 3, -5, 5)
-    return clamped(w, right(w, w.binary("multiply", acc, factors), 9))
+ONE_N = np.arange(N) == 3
+case("falls for one N")(lambda acc: clamped((acc * np.where(ONE_N, -5, 5).astype(np.int32)) >> 9))
+case("wraps")(lambda acc: clamped((acc * (1 << 19)) >> 24))
+case("has two slopes")(lambda acc: clamped(np.where(acc < 0, acc >> 7, acc >> 5)))
+case("is narrowed")(lambda acc: (acc >> 6).astype(np.int8))
 
 
-@case("wraps", lambda acc: np.clip((acc.astype(np.int32) << np.int32(19)) >> 24, -128, 127))
-def emit_wrapping(w, acc):
-    return clamped(w, right(w, w.binary("multiply", acc, 1 << 19), 24))
-
-
-@case("has two slopes", lambda acc: np.clip(np.where(acc < 0, acc >> 7, acc >> 5), -128, 127))
-def emit_two_slopes(w, acc):
-    """Two slopes, with the change at 0."""
-    less, more = right(w, acc, 7), right(w, acc, 5)
-    return clamped(w, w.select(w.negative(acc), less, more))
-
-
-@case("is narrowed", lambda acc: (acc >> 6).astype(np.int8))
-def emit_narrowing(w, acc):
-    return w.convert(right(w, acc, 6), "i8")
-
-
-@case("is clipped, and added to", lambda acc: np.clip((np.maximum(acc, 0) + acc) >> 4, -128, 127))
-def emit_sum_of_clipped(w, acc):
+@case("is clipped, and added to")
+def sum_of_clipped(acc):
     """Double the slope where nothing is clipped: both ends of the range are on that line."""
-    positive = w.binary("maximum", acc, 0)
-    return clamped(w, right(w, w.binary("add", positive, acc), 4))
+    return clamped((np.maximum(acc, 0) + acc) >> 4)
 
 
-LEAST = np.where(np.arange(N) == 3, -20, -128)
-
-
-@case("is clipped for one N", lambda acc: np.clip(np.maximum((acc + 64) >> 7, LEAST), -128, 127))
-def emit_clipped_n(w, acc):
-    """Clip one N more tightly."""
-    return clamped(w, w.binary("maximum", right(w, w.binary("add", acc, 1 << 6), 7), LEAST))
-
-
-@case("is multiplied after it was rounded", lambda acc: np.clip((acc >> 5) * 3, -128, 127))
-def emit_product_of_rounded(w, acc):
-    """Multiply a rounded value."""
-    return clamped(w, w.binary("multiply", right(w, acc, 5), 3))
-
-
-@case("is a sum of rounded values", lambda acc: np.clip((acc >> 4) + ((acc + 8) >> 4), -128, 127))
-def emit_sum_of_rounded(w, acc):
-    """Add two rounded values."""
-    return clamped(w, w.binary("add", right(w, acc, 4), right(w, w.binary("add", acc, 8), 4)))
-
+LEAST = np.where(ONE_N, -20, -128).astype(np.int32)
+case("is clipped for one N")(lambda acc: clamped(np.maximum((acc + 64) >> 7, LEAST)))
+case("is multiplied after it was rounded")(lambda acc: clamped((acc >> 5) * 3))
+case("is a sum of rounded values")(lambda acc: clamped((acc >> 4) + ((acc + 8) >> 4)))
 
 BITS = np.random.default_rng(8).integers(36, 40, N)
 EVEN = np.random.default_rng(9).integers(1 << 28, 1 << 29, N)
@@ -223,9 +116,9 @@ EVEN[:2], BITS[:2] = 1 << 28, (34, 36)
 """The first two N have accumulators that are ties."""
 
 
-def quotient_and_remainder(w, acc, bits, factors=1):
-    wide = w.binary("multiply", w.convert(acc, "i64"), factors)
-    return right(w, wide, bits), w.binary("and", wide, (1 << bits) - 1)
+def quotient_and_remainder(acc, bits, factors=1):
+    wide = acc.astype(np.int64) * factors
+    return wide >> bits, wide & ((1 << bits) - 1)
 
 
 def expected_half_to_even(acc):
@@ -236,14 +129,13 @@ def expected_half_to_even(acc):
 
 
 @case("to even, without a sign", expected_half_to_even, is_monotone=True)
-def emit_half_to_even(w, acc):
+def half_to_even(acc):
     """Round half to even, to an unsigned byte."""
-    quotient, remainder = quotient_and_remainder(w, acc, BITS, EVEN)
+    quotient, remainder = quotient_and_remainder(acc, BITS, EVEN)
     half = 1 << (BITS - 1)
-    is_even = w.compare("EQ", w.binary("and", quotient, 1), 0)
-    stays = w.binary("and", w.compare("LE", remainder, half), is_even)
-    more = w.binary("and", w.compare("GE", remainder, half), w.inverted(stays))
-    return clamped(w, w.binary("add", quotient, w.convert(more, "i64")), 0, 255, 120)
+    stays = (remainder <= half) & (quotient & 1 == 0)
+    more = (remainder >= half) & ~stays
+    return clamped(quotient + more.astype(np.int64), 0, 255, 120)
 
 
 def expected_half_away_by_remainder(acc):
@@ -252,53 +144,36 @@ def expected_half_away_by_remainder(acc):
 
 
 @case("half away from zero, by the remainder", expected_half_away_by_remainder, is_monotone=True)
-def emit_half_away_by_remainder(w, acc):
+def half_away_by_remainder(acc):
     """Round half away from zero, by a threshold of the remainder."""
-    wide = w.convert(acc, "i64")
-    least = w.binary("add", w.convert(w.negative(wide), "i64"), 63)
-    name = w._named("i1")
-    quotient, remainder = quotient_and_remainder(w, acc, 7)
-    w.operations.append(
-        f"{name} = stablehlo.compare GT, {remainder}, {least} : "
-        f"({w.type(remainder)}, {w.type(remainder)}) -> {w.type(name)}"
-    )
-    return clamped(w, w.binary("add", w.convert(name, "i64"), quotient))
+    least = (acc.astype(np.int64) < 0).astype(np.int64) + 63
+    quotient, remainder = quotient_and_remainder(acc, 7)
+    return clamped((remainder > least).astype(np.int64) + quotient)
 
 
-@case(
-    "rises where the remainder is small",
-    lambda acc: np.clip((acc >> 7) + ((acc & 127) < 64), -128, 127),
-)
-def emit_reversed_remainder(w, acc):
-    quotient, remainder = quotient_and_remainder(w, acc, 7)
-    more = w.convert(w.compare("LT", remainder, 64), "i64")
-    return clamped(w, w.binary("add", quotient, more))
+@case("rises where the remainder is small")
+def reversed_remainder(acc):
+    quotient, remainder = quotient_and_remainder(acc, 7)
+    return clamped(quotient + (remainder < 64).astype(np.int64))
 
 
-def expected_too_steep(acc):
-    is_odd, remainder = (acc >> 7) & 1, acc & 127
-    return np.clip((acc >> 7) + is_odd * ((remainder >= 32) + 1 * (remainder >= 64)), -128, 127)
-
-
-@case("rises too far", expected_too_steep)
-def emit_too_steep(w, acc):
+@case("rises too far")
+def too_steep(acc):
     """Raise odd quotients by two, above their successors."""
-    quotient, remainder = quotient_and_remainder(w, acc, 7)
-    is_odd = w.compare("NE", w.binary("and", quotient, 1), 0)
-    more = [w.binary("and", w.compare("GE", remainder, n), is_odd) for n in (32, 64)]
-    value = w.binary("add", quotient, w.convert(more[0], "i64"))
-    return clamped(w, w.binary("add", value, w.convert(more[1], "i64")))
+    quotient, remainder = quotient_and_remainder(acc, 7)
+    is_odd = quotient & 1 != 0
+    first, second = (((remainder >= n) & is_odd).astype(np.int64) for n in (32, 64))
+    return clamped(quotient + first + second)
 
 
-@case("reads another remainder", lambda acc: np.clip((acc >> 7) + ((acc & 63) >= 32), -128, 127))
-def emit_other_remainder(w, acc):
-    quotient, _ = quotient_and_remainder(w, acc, 7)
-    _, remainder = quotient_and_remainder(w, acc, 6)
-    more = w.convert(w.compare("GE", remainder, 32), "i64")
-    return clamped(w, w.binary("add", quotient, more))
+@case("reads another remainder")
+def other_remainder(acc):
+    quotient, _ = quotient_and_remainder(acc, 7)
+    _, remainder = quotient_and_remainder(acc, 6)
+    return clamped(quotient + (remainder >= 32).astype(np.int64))
 
 
-COUNTS = np.where(np.arange(N) < 16, np.arange(N) + 3, 32 * np.arange(N))
+COUNTS = np.where(np.arange(N) < 16, np.arange(N) + 3, 32 * np.arange(N)).astype(np.int32)
 
 
 def expected_overlong_shifts(acc):
@@ -307,14 +182,21 @@ def expected_overlong_shifts(acc):
     return (((acc >> np.minimum(COUNTS, 31)) ^ remainder) + none).astype(object) & 255
 
 
+def emitted(name, element, *operands):
+    """An operation on values that no function of arrays is traced to."""
+    type_ = tensor_type(ir.RankedTensorType(operands[0].type).shape, ir.Type.parse(element))
+    return value(f"stablehlo.{name}", operands, type_)
+
+
 @case("shifts all bits out", expected_overlong_shifts)
-def emit_overlong_shifts(w, acc):
+def overlong_shifts(acc):
     """Shift by all bits and more: signed, unsigned, and to the left."""
-    signs = right(w, acc, COUNTS)
-    remainder = right(w, w.convert(acc, "ui16"), 16)
-    none = w.binary("shift_left", acc, np.maximum(COUNTS, 31))
-    value = w.binary("xor", signs, w.convert(remainder, "i32"))
-    return w.convert(w.binary("add", value, none), "i8")
+    signs = acc >> COUNTS
+    short = emitted("convert", "ui16", acc.value)
+    count = stablehlo.constant(np.full(acc.shape, 16), ir.Type.parse("ui16"))
+    shifted = emitted("shift_right_arithmetic", "ui16", short, count)
+    remainder = traced(emitted("convert", "i32", shifted))
+    return ((signs ^ remainder) + (acc << np.maximum(COUNTS, 31))).astype(np.int8)
 
 
 BOOLEANS = np.arange(N) % 3 == 0
@@ -326,61 +208,55 @@ def expected_booleans(acc):
 
 
 @case("selects by booleans", expected_booleans)
-def emit_booleans(w, acc):
+def booleans(acc):
     """Select by constant booleans between values wider than the compared ones."""
-    constant = w.constant([str(each).lower() for each in BOOLEANS], "i1")
-    negative = w.negative(acc)
-    either = w.binary("minimum", w.binary("maximum", negative, constant), w.constant("true", "i1"))
-    same = w.inverted(w.binary("xor", w.binary("add", either, constant), constant))
-    chosen = w.select(same, w.constant((1 << 31) + 5, "i64"), w.constant(3, "i64"))
-    return w.convert(right(w, chosen, 1), "i8")
+    constant = traced_array(BOOLEANS).broadcast_to(acc.shape).value
+    true = traced_array(np.full(acc.shape, True)).value
+    either = emitted("maximum", "i1", (acc < 0).value, constant)
+    either = emitted("minimum", "i1", either, true)
+    same = ~traced(emitted("xor", "i1", emitted("add", "i1", either, constant), constant))
+    chosen = np.where(same, np.int64((1 << 31) + 5), np.int64(3))
+    return (chosen >> 1).astype(np.int8)
 
 
-@case("mixes signed and unsigned bytes", lambda acc: np.clip((acc + 8000) >> 6, -27, 229))
-def emit_mixed_signs(w, acc):
+@case("mixes signed and unsigned bytes")
+def mixed_signs(acc):
     """Give signed bytes below 0, and unsigned ones from there on."""
-    acc = w.binary("add", acc, 8000)
-    value = right(w, acc, 6)
-    least, most = w.binary("maximum", value, -27), w.binary("minimum", value, 229)
-    return w.convert(w.select(w.negative(acc), least, most), "i8")
+    acc = acc + 8000
+    least, most = np.maximum(acc >> 6, -27), np.minimum(acc >> 6, 229)
+    return np.where(acc < 0, least, most).astype(np.int8)
 
 
-@case("leaves nothing", np.zeros_like)
-def emit_nothing_left(w, acc):
-    return w.convert(w.binary("shift_left", acc, 40), "i8")
+case("leaves nothing", np.zeros_like)(lambda acc: (acc << 40).astype(np.int8))
 
 
-def function(write, count, name="main"):
-    """A contraction with M rows, and the operations of a writer on its accumulators."""
+def program(function, count, name="main"):
+    """A contraction with M rows, and a function of its accumulators, as text."""
     weight = np.zeros((N, K), np.int8)
     weight[:, :2] = FACTORS
-    w = Writer(count)
-    w.types["%acc"] = "i32"
-    result = write(w, w.binary("add", "%acc", BIAS))
-    operations = "\n  ".join(w.operations)
-    return f"""
-func.func @{name}(%x: tensor<{count}x{K}xi8>) -> {w.type(result)} {{
-  %w = stablehlo.constant dense<{weight.tolist()}> : tensor<{N}x{K}xi8>
-  %acc = stablehlo.dot_general %x, %w, contracting_dims = [1] x [1]
-      : (tensor<{count}x{K}xi8>, tensor<{N}x{K}xi8>) -> {w.type("%acc")}
-  {operations}
-  return {result} : {w.type(result)}
-}}"""
+
+    def contracted(x):
+        acc = contract(x, weight, ((1,), (1,)), dtype=np.int32)
+        return function(acc + BIAS)
+
+    text = str(trace(contracted, [((count, K), np.int8)]))
+    return text.replace("@main", f"@{name}").removeprefix("module {\n").removesuffix("}\n")
 
 
 def check(name, instructions, main, step=1):
-    write, expected, is_monotone = CASES[name]
+    function, expected, is_monotone = CASES[name]
     x, acc = activations(step)
     options = CompileOptions(kernels=instructions)
-    lowered = compile_to_bytes(function(write, len(x)), options, emit="mlir")
+    lowered = compile_to_bytes(program(function, len(x)), options, emit="mlir")
     assert (b"xf32>" in lowered) == is_monotone
-    assert (main(x) == expected(acc[:, None] + BIAS).astype(np.int64).astype(np.int8)).all()
+    accumulators = (acc[:, None] + BIAS).astype(np.int32)
+    assert (main(x) == expected(accumulators).astype(np.int64).astype(np.int8)).all()
 
 
 @functools.cache
 def together():
     count = len(activations(1)[0])
-    texts = {name: function(write, count) for name, (write, *_) in CASES.items()}
+    texts = {name: program(function, count) for name, (function, *_) in CASES.items()}
     return Together(texts, kernels=HERE[0])
 
 
@@ -393,7 +269,7 @@ def test_each_accumulator_is_rounded_as_written(name, cpu):
 @pytest.mark.parametrize("name", [name for name, (*_, is_monotone) in CASES.items() if is_monotone])
 @pytest.mark.share(4)
 def test_with_all_instructions(name, instructions):
-    text = function(CASES[name][0], len(activations(3)[0]))
+    text = program(CASES[name][0], len(activations(3)[0]))
     check(name, instructions, subquant.compile(text, kernels=instructions).main, step=3)
 
 
@@ -401,19 +277,14 @@ def test_kernels_that_differ_in_constants_share_code():
     """Layers of one shape have scales and zero points of their own."""
     numbers = {"f": (5, 3), "g": (6, -2)}
 
-    def writer(count, zero_point):
-        def write(w, acc):
-            half = w.binary("add", acc, 1 << (count - 1))
-            return clamped(w, right(w, half, count), zero_point=zero_point)
-
-        return write
+    def rounding(count, zero_point):
+        half = 1 << (count - 1)
+        return lambda acc: clamped((acc + half) >> count, zero_point=zero_point)
 
     x, acc = activations(7)
-    text = "".join(function(writer(*each), len(x), name) for name, each in numbers.items())
+    text = "".join(program(rounding(*each), len(x), name) for name, each in numbers.items())
     lowered = compile_to_bytes(text, CompileOptions(kernels=HERE[0]), emit="mlir")
     assert lowered.count(b'"stream.executable"()') == 1
     executable = subquant.compile(text, kernels=HERE[0])
-    for name, (count, zero_point) in numbers.items():
-        rounded = (acc[:, None] + BIAS + (1 << (count - 1))) >> count
-        expected = np.clip(rounded + zero_point, -128, 127)
-        assert (executable[name](x) == expected).all()
+    for name, each in numbers.items():
+        assert (executable[name](x) == rounding(*each)(acc[:, None] + BIAS)).all()
