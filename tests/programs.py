@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,9 +159,9 @@ def full_shape(cast: Cast) -> tuple[int, ...]:
 
 
 @st.composite
-def storages(draw: Any) -> StorageType:
+def storages(draw: Any, widths: Sequence[int] = WIDTHS) -> StorageType:
     """Any storage type."""
-    width, signed = draw(st.sampled_from(WIDTHS)), draw(st.booleans())
+    width, signed = draw(st.sampled_from(widths)), draw(st.booleans())
     full = StorageType(width, signed)
     if draw(st.integers(0, 2)) or width == 2:
         return full
@@ -175,9 +175,11 @@ def storages(draw: Any) -> StorageType:
 
 
 @st.composite
-def casts(draw: Any, max_rank: int = 4, expressed: Any = None) -> Cast:
+def casts(
+    draw: Any, max_rank: int = 4, expressed: Any = None, widths: Sequence[int] = WIDTHS
+) -> Cast:
     """Any cast: granularity x storage x expressed x rank x blocks, static or dynamic."""
-    storage = draw(storages())
+    storage = draw(storages(widths))
     expressed_type = draw(st.sampled_from(expressed or list(ExpressedType)))
     rank = draw(st.integers(0, max_rank))
     shape = tuple(draw(st.lists(st.integers(1, 6), min_size=rank, max_size=rank)))

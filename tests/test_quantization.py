@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from programs import casts, elementwise
 from subquant.numerics.casts import Cast, dequantize, dequantize_blocks, quantize, quantize_blocks
 from subquant.numerics.parameters import ExpressedType, QuantizationParameters, StorageType
 
@@ -86,107 +87,45 @@ def exact_dequantize(stored, scale, zero_point, expressed):
 
 # -- random cases ---------------------------------------------------------------------------------
 
-
-@st.composite
-def cases(draw):
-    """Parameters with a fitting shape, the full grids and the block sizes, and a generator."""
-    width, signed = draw(st.integers(2, 32)), draw(st.booleans())
-    low, high = StorageType(width, signed).type_range
-    if draw(st.booleans()):
-        low, high = sorted(
-            draw(st.lists(st.integers(low, high), min_size=2, max_size=2, unique=True)),
-        )
-    storage = StorageType(width, signed, low, high)
-    expressed = draw(st.sampled_from(list(ExpressedType)))
-    shape = tuple(draw(st.lists(st.integers(1, 5), max_size=4)))
-    kind = draw(st.sampled_from(["per-tensor", "per-axis", "sub-channel"] if shape else [None]))
-    if kind == "per-axis":
-        axes, blocks = (draw(st.integers(0, len(shape) - 1)),), (1,)
-    elif kind == "sub-channel":
-        axes = tuple(draw(st.lists(st.integers(0, len(shape) - 1), unique=True)))
-        blocks = tuple(draw(st.integers(1, shape[axis])) for axis in axes)
-    else:
-        axes, blocks = (), ()
-    block_of = dict(zip(axes, blocks, strict=True))
-    sizes = [block_of.get(axis, extent) for axis, extent in enumerate(shape)]
-    grid = tuple(math.ceil(extent / size) for extent, size in zip(shape, sizes, strict=True))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
-    scales = (2.0 ** rng.uniform(-10, 4, grid)).astype(expressed.dtype)
-    zero_points = rng.integers(low, high, grid, endpoint=True)
-    if draw(st.booleans()):  # moderate zero points, so that not everything saturates in f16
-        zero_points = np.clip(rng.integers(-3, 4, grid), low, high)
-    written = {"per-axis": grid[axes[0] : axes[0] + 1] if axes else (), "sub-channel": grid}
-    written = written.get(kind, ())
-    parameters = QuantizationParameters(
-        storage,
-        expressed,
-        axes,
-        blocks,
-        scales.reshape(written),
-        zero_points.reshape(written),
-        kind,
-    )
-    return parameters, shape, scales, zero_points, sizes, rng
-
-
-def block_values(grid, shape, sizes):
-    """Do ``scales[i] = scales(quantized_type)[i / block_sizes]`` (RFC), literally."""
-    values = np.empty(shape, grid.dtype)
-    for index in np.ndindex(*shape):
-        values[index] = grid[tuple(i // size for i, size in zip(index, sizes, strict=True))]
-    return values
-
-
-def some_reals(rng, shape, scale, zero_point, storage, expressed):
-    """Values inside the range, on ties, far outside, tiny and special, in equal parts."""
-    steps = rng.integers(storage.minimum, storage.maximum, shape, endpoint=True) - zero_point
-    is_close = (steps + rng.uniform(-1, 1, shape)) * scale.astype(float)
-    ties = (rng.integers(-6, 6, shape) + 0.5 - zero_point % 2) * scale.astype(float)
-    special = rng.choice([np.nan, np.inf, -np.inf, -0.0, 0.0, expressed.smallest_normal / 4], shape)
-    kinds = [is_close, ties, special, is_close * 1e6, is_close * 1e-9]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return np.choose(rng.integers(0, len(kinds), shape), kinds).astype(expressed.dtype)
+CASTS = casts(widths=range(2, 33))
+SEEDS = st.integers(0, 2**32)
 
 
 @PROPERTY
-@given(cases(), st.sampled_from(["nearest-even", "toward-zero"]))
-def test_quantize_rounds_every_operation_exactly(case, rounding):
-    parameters, shape, scales, zero_points, sizes, rng = case
-    scale, zero = block_values(scales, shape, sizes), block_values(zero_points, shape, sizes)
-    expressed = parameters.expressed
-    values = some_reals(rng, shape, scale, zero, parameters.storage, expressed)
+@given(CASTS, SEEDS, st.sampled_from(["nearest-even", "toward-zero"]))
+def test_quantize_rounds_every_operation_exactly(cast, seed, rounding):
+    parameters = cast.parameters
+    scale, zero = elementwise(cast)
+    values = cast.reals(np.random.default_rng(seed))
     result = quantize(values, parameters, rounding)
     assert result.dtype == parameters.storage.dtype
-    assert result.shape == shape
-    for index in np.ndindex(*shape):
-        expected = exact_quantize(
-            values[index], scale[index], zero[index], parameters.storage, expressed, rounding
-        )
-        assert int(result[index]) == expected, (index, values[index], scale[index], zero[index])
+    assert result.shape == cast.shape
+    for index in np.ndindex(*cast.shape):
+        of_element = values[index], scale[index], zero[index]
+        expected = exact_quantize(*of_element, parameters.storage, parameters.expressed, rounding)
+        assert int(result[index]) == expected, (index, of_element)
 
 
 @PROPERTY
-@given(cases())
-def test_dequantize_rounds_every_operation_exactly(case):
-    parameters, shape, scales, zero_points, sizes, rng = case
-    scale, zero = block_values(scales, shape, sizes), block_values(zero_points, shape, sizes)
-    low, high = parameters.storage.minimum, parameters.storage.maximum
-    stored = rng.integers(low, high, shape, endpoint=True).astype(parameters.storage.dtype)
-    result = dequantize(stored, parameters)
-    assert result.dtype == parameters.expressed.dtype
-    assert result.shape == shape
-    for index in np.ndindex(*shape):
-        expected = exact_dequantize(stored[index], scale[index], zero[index], parameters.expressed)
-        assert exact(result[index]) == expected, (index, stored[index], scale[index], zero[index])
+@given(CASTS, SEEDS)
+def test_dequantize_rounds_every_operation_exactly(cast, seed):
+    scale, zero = elementwise(cast)
+    stored = cast.stored(np.random.default_rng(seed))
+    result = dequantize(stored, cast.parameters)
+    assert result.dtype == cast.parameters.expressed.dtype
+    assert result.shape == cast.shape
+    for index in np.ndindex(*cast.shape):
+        of_element = stored[index], scale[index], zero[index]
+        expected = exact_dequantize(*of_element, cast.parameters.expressed)
+        assert exact(result[index]) == expected, (index, of_element)
 
 
 @PROPERTY
-@given(cases())
-def test_quantize_undoes_dequantize_in_f64(case):
-    parameters, shape, *_, rng = case
+@given(CASTS, SEEDS)
+def test_quantize_undoes_dequantize_in_f64(cast, seed):
+    parameters = cast.parameters
     exact_enough = replace(parameters, expressed=F64, scales=parameters.scales.astype(np.float64))
-    low, high = parameters.storage.minimum, parameters.storage.maximum
-    stored = rng.integers(low, high, shape, endpoint=True)
+    stored = cast.stored(np.random.default_rng(seed))
     np.testing.assert_array_equal(quantize(dequantize(stored, exact_enough), exact_enough), stored)
 
 

@@ -6,20 +6,23 @@ The expected values come from a transcription of the RFC's ``compute_scales`` an
 
 from __future__ import annotations
 
-from itertools import product
-from typing import Any
+import dataclasses
+import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import subquant
+from devices import compile_for
 from subquant.core._mlir import ir
+from subquant.core.option_fields import Rounding
 from subquant.dialects import create_context
 from subquant.dialects.quant import parameters_of
 from subquant.errors import ExecutionError, ParseError, VerificationError
 from subquant.numerics.casts import dequantize, quantize
 from subquant.numerics.parameters import QuantizationParameters
-from subquant.runtime import Device, Executable
+from subquant.runtime import Executable
 
 RANKED = "!quant.uniform<i8<-128:127>:f32:{1:2, 3:2}, {{{1.0:1, 2.0:2}}, {{3.0:3, 4.0:4}}}>"
 UNRANKED = "!quant.uniform<i8<-128:127>:f32:{1:2, 3:2}, {{1.0:1, 2.0:2}, {3.0:3, 4.0:4}}>"
@@ -54,13 +57,7 @@ DEVICES = [
 
 @pytest.fixture(params=DEVICES)
 def executable(request: pytest.FixtureRequest) -> Executable:
-    device: Device = request.getfixturevalue(request.param)
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    return subquant.compile(MODULE, target=target, device=device)
-
-
-def index_space(shape: tuple[int, ...]) -> Any:
-    return product(*(range(extent) for extent in shape))
+    return compile_for(MODULE, request.getfixturevalue(request.param))
 
 
 # The RFC's text: "In the absence of a block size for a specific axis i, we assume its value to be
@@ -74,18 +71,18 @@ def compute_per_element(of_type: np.ndarray, shape: tuple[int, ...]) -> np.ndarr
     q_block_sizes = [2 if axis in (1, 3) else extent for axis, extent in enumerate(shape)]
     full = of_type.reshape([2 if axis in (1, 3) else 1 for axis in range(len(shape))])
     result = np.zeros(shape, of_type.dtype)
-    for i in index_space(shape):
+    for i in np.ndindex(*shape):
         result[i] = full[tuple(n // b for n, b in zip(i, q_block_sizes, strict=True))]
     return result
 
 
-def expected_quantized(values: np.ndarray) -> np.ndarray:
+def expected_quantized(values: np.ndarray, round_: Callable[[float], int] = round) -> np.ndarray:
     scales = compute_per_element(SCALES, values.shape)
     zero_points = compute_per_element(ZERO_POINTS, values.shape)
     stored = np.zeros(values.shape, np.int8)
-    for i in index_space(values.shape):
+    for i in np.ndindex(*values.shape):
         real = np.float32(values[i] / scales[i]) + np.float32(zero_points[i])
-        stored[i] = round(max(-128.0, min(127.0, float(real))))  # Python rounds half to even
+        stored[i] = round_(max(-128.0, min(127.0, float(real))))  # `round` takes half to even
     return stored
 
 
@@ -93,7 +90,7 @@ def expected_dequantized(stored: np.ndarray) -> np.ndarray:
     scales = compute_per_element(SCALES, stored.shape)
     zero_points = compute_per_element(ZERO_POINTS, stored.shape)
     reals = np.zeros(stored.shape, np.float32)
-    for i in index_space(stored.shape):
+    for i in np.ndindex(*stored.shape):
         reals[i] = np.float32(int(stored[i]) - int(zero_points[i])) * scales[i]
     return reals
 
@@ -122,6 +119,30 @@ def test_the_types_are_the_rfcs() -> None:
     assert unranked.scales.shape == (2, 2)
     for rank in (4, 5, 6):
         assert unranked.full_grid_shape(rank) == (1, 2, 1, 2) + (1,) * (rank - 4)
+
+
+@pytest.mark.parametrize(
+    ("rounding", "round_"), [("nearest-even", round), ("toward-zero", math.trunc)]
+)
+@pytest.mark.parametrize("scales_shape", [(2, 1, 2), (1, 2, 1, 2), (2, 2)])
+def test_case_1_by_numpy(
+    rounding: Rounding, round_: Callable[[float], int], scales_shape: tuple[int, ...]
+) -> None:
+    """The RFC's text has scales 2x1x2, its lowering 1x2x1x2."""
+    values, grid = reals((6, 4, 6, 4)), parameters(UNRANKED)
+    scales, zero_points = (a.reshape(scales_shape) for a in (grid.scales, grid.zero_points))
+    shaped = dataclasses.replace(grid, scales=scales, zero_points=zero_points)
+    stored = quantize(values, shaped, rounding)
+    np.testing.assert_array_equal(stored, expected_quantized(values, round_), strict=True)
+    real = dequantize(stored, shaped)
+    np.testing.assert_array_equal(real, expected_dequantized(stored), strict=True)
+
+
+@pytest.mark.parametrize("shape", [(6, 4, 6, 4), (1, 4, 3, 4, 2), (2, 4, 1, 4, 2, 3)])
+def test_case_2_by_numpy(shape: tuple[int, ...]) -> None:
+    values = reals(shape)
+    stored = quantize(values, parameters(UNRANKED))
+    np.testing.assert_array_equal(stored, expected_quantized(values), strict=True)
 
 
 def test_case_1_quantize(executable: Executable) -> None:
