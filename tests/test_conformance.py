@@ -95,7 +95,7 @@ def test_quantize_follows_the_specification_other_reading() -> None:
 def test_dequantize_rounds_when_asked() -> None:
     tenth = Quantized("i8", 0.1)
     assert oracle.dequantize(np.array([10], np.int8), tenth)[0] == 10 * float(np.float32(0.1))
-    assert oracle.dequantize(np.array([10], np.int8), tenth, rounded=True)[0] == 1.0
+    assert oracle.dequantize(np.array([10], np.int8), tenth, "all")[0] == 1.0
 
 
 def test_f16_may_overflow_in_products_only() -> None:

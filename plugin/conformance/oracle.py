@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -37,6 +38,9 @@ TIE = 1e-6
 
 _EPSILON = {"f16": 2.0**-11, "bf16": 2.0**-8, "f32": 2.0**-24, "f64": 2.0**-53}
 """Relative error of a rounding, half a unit in the last place, by element type."""
+
+Rounded = Literal["nothing", "all", "product"]
+"""The rounded values of a dequantization: none, difference and product, or the product alone."""
 
 
 @dataclass(frozen=True)
@@ -84,22 +88,15 @@ def _parameters(element: Quantized, shape: Sequence[int]) -> tuple[Array, Array]
     return np.broadcast_to(scales, shape), np.broadcast_to(zero_points, shape)
 
 
-def dequantize(
-    stored: Array, element: Quantized, rounded: bool = False, *, rounds_only_product: bool = False
-) -> Array:
-    """Return ``(q - z) * s`` in float64.
-
-    With `rounded`, difference and product are rounded to the expressed type; with
-    `rounds_only_product` too, the product alone.
-    """
+def dequantize(stored: Array, element: Quantized, rounded: Rounded = "nothing") -> Array:
+    """Return ``(q - z) * s`` in float64, with some values rounded to the expressed type."""
     scales, zero_points = _parameters(element, stored.shape)
     difference = stored.astype(np.int64) - zero_points
-    if not rounded:
-        return np.asarray(difference.astype(np.float64) * scales)
-    factor = (
-        difference.astype(np.float64) if rounds_only_product else _in_expressed(difference, element)
-    )
-    return _in_expressed(factor * scales, element)
+    factor = difference.astype(np.float64)
+    if rounded == "all":
+        factor = _in_expressed(difference, element)
+    product = np.asarray(factor * scales)
+    return product if rounded == "nothing" else _in_expressed(product, element)
 
 
 def _in_expressed(values: Array, element: Quantized) -> Array:
@@ -163,28 +160,19 @@ def goldens(program: Program, inputs: list[Array]) -> list[Golden]:
     if program.oracle == "uniform_dequantize":
         element = program.arguments[0].element
         assert isinstance(element, Quantized)
-        real = dequantize(inputs[0], element, rounded=True)
+        real = dequantize(inputs[0], element, "all")
         return [Golden(real.astype(DTYPES[element.expressed]))]
     if program.oracle == "bitcast_convert":  # the stored bits under another dtype
         stored = inputs[0].view(program.attributes["dtype"])
         return [Golden(stored.reshape(inputs[0].shape))]
-    exact, letter, once = (
-        compute(program, inputs, rounded, rounds_only_product=rounds_only_product)
-        for rounded, rounds_only_product in ((False, False), (True, False), (True, True))
-    )
+    exact, letter, once = (compute(program, inputs, each) for each in get_args(Rounded))
     return [
         _golden(program, inputs, tensor, *reals)
         for tensor, *reals in zip(program.results, exact, letter, once, strict=True)
     ]
 
 
-def real_inputs(
-    program: Program,
-    inputs: list[Array],
-    rounded: bool = False,
-    *,
-    rounds_only_product: bool = False,
-) -> list[Array]:
+def real_inputs(program: Program, inputs: list[Array], rounded: Rounded = "nothing") -> list[Array]:
     """Return the operands of the operation: float64 for quantized and float inputs.
 
     Quantized inputs are storage values, rounded as by `dequantize`.
@@ -192,29 +180,18 @@ def real_inputs(
     reals = []
     for tensor, array in zip(program.arguments, inputs, strict=True):
         if isinstance(tensor.element, Quantized):
-            reals.append(
-                dequantize(array, tensor.element, rounded, rounds_only_product=rounds_only_product)
-            )
+            reals.append(dequantize(array, tensor.element, rounded))
         else:
             is_float = array.dtype.kind == "f" or array.dtype == DTYPES["bf16"]
             reals.append(array.astype(np.float64) if is_float else array)
     return reals
 
 
-def compute(
-    program: Program,
-    inputs: list[Array],
-    rounded: bool = False,
-    *,
-    rounds_only_product: bool = False,
-) -> list[Array]:
+def compute(program: Program, inputs: list[Array], rounded: Rounded = "nothing") -> list[Array]:
     """Return each result of a program as real numbers, before it is quantized."""
-    operation = OPERATIONS[program.oracle]
     with np.errstate(all="ignore"):
-        return operation(
-            real_inputs(program, inputs, rounded, rounds_only_product=rounds_only_product),
-            program.attributes,
-        )
+        reals = real_inputs(program, inputs, rounded)
+        return OPERATIONS[program.oracle](reals, program.attributes)
 
 
 def _golden(

@@ -26,7 +26,7 @@ from ..isolation.child import ReportStep
 from ..isolation.client import ChildEnded, call
 from ..isolation.limits import set_wall_time_limit
 from .cases import SYMBOL, Case, Outcome, Prepared, Status, compare, digest_of, prepare
-from .oracle import ROUNDED, quantize_real, real_inputs
+from .oracle import ROUNDED, Rounded, quantize_real, real_inputs
 from .program import DTYPES, Array, Program, Quantized
 from .shards import batches_of
 
@@ -251,7 +251,7 @@ def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
     """Run the float form on dequantized inputs, and quantize its results."""
     from .interpreter import interpret
 
-    rounded = program.oracle in ROUNDED
+    rounded: Rounded = "all" if program.oracle in ROUNDED else "nothing"
     reals = interpret(program.float_text(), real_inputs(program, inputs, rounded))
     results = []
     for tensor, real in zip(program.results, reals, strict=True):

@@ -92,97 +92,52 @@ def dot_of(
 
 def dots() -> Iterator[Program]:
     """Yield the dots: `DOT`, `DOT_DIMENSIONS`, and dots that IREE alone computes wrongly."""
-    plain = ((), ()), ((1,), (0,))
-    for variant, (left, right, out) in DOT.items():
-        yield dot_of(
-            f"dot_general/{variant}",
-            Tensor((3, 8), element_of(left)),
-            Tensor((8, 4), element_of(right)),
-            element_of(out),
-            *plain,
-        )
+    plain, weights = (((), ()), ((1,), (0,))), Quantized("i8", 0.07)
+    rows: list[tuple[str, Tensor, Tensor, _Element, Axes, Axes]] = [
+        (variant, Tensor((3, 8), element_of(left)), Tensor((8, 4), element_of(right)),
+         element_of(out), *plain)
+        for variant, (left, right, out) in DOT.items()
+    ]  # fmt: skip
     for variant, (left_shape, right_shape, batch, contract) in DOT_DIMENSIONS.items():
-        for kind, out in (("i8", "i8c"), ("i32", "i32b")):
-            yield dot_of(
-                f"dot_general/{variant}-to-{kind}",
-                tensor(left_shape, "i8"),
-                Tensor(right_shape, Quantized("i8", 0.07)),
-                TYPES[out],
-                batch,
-                contract,
-            )
-        yield dot_of(
-            f"dot_general/{variant}-hybrid",
-            tensor(left_shape, "f32"),
-            tensor(right_shape, "i8p"),
-            "f32",
-            batch,
-            contract,
-        )
-    yield dot_of(
-        "dot_general/dynamic-rows",
-        tensor((5, 8), "i8", (0,)),
-        Tensor((8, 4), Quantized("i8", 0.07)),
-        TYPES["i8c"],
-        *plain,
-    )
-    yield dot_of(
-        "dot_general/dynamic-rows-axis",
-        tensor((5, 8), "i8", (0,)),
-        Tensor((8, 4), _CHANNELS),
-        _CHANNELS_I8,
-        *plain,
-    )
+        left, right = tensor(left_shape, "i8"), Tensor(right_shape, weights)
+        rows += [
+            (f"{variant}-to-i8", left, right, TYPES["i8c"], batch, contract),
+            (f"{variant}-to-i32", left, right, TYPES["i32b"], batch, contract),
+            (f"{variant}-hybrid", tensor(left_shape, "f32"), tensor(right_shape, "i8p"), "f32",
+             batch, contract),
+        ]  # fmt: skip
+    dynamic = tensor((5, 8), "i8", (0,))
+    rows += [
+        ("dynamic-rows", dynamic, Tensor((8, 4), weights), TYPES["i8c"], *plain),
+        ("dynamic-rows-axis", dynamic, Tensor((8, 4), _CHANNELS), _CHANNELS_I8, *plain),
+    ]
+    for variant, lhs, rhs, result, batch, contract in rows:
+        yield dot_of(f"dot_general/{variant}", lhs, rhs, result, batch, contract)
     # The wrong numbers of reference/stablehlo-quantization.md, measured with IREE alone.
     for variant, x, y, rest in (
         ("wraps-instead-of-saturating", [[100]], [[100]], ("i8u", "i8_4", "i8u")),
         ("truncates-instead-of-rounding", [[7]], [[1]], ("i8u", "i8u", "i8_4")),
     ):
         a, b, c = (TYPES[name] for name in rest)
-        yield dot_of(
-            f"dot_general/{variant}",
-            Tensor((1, 1), a),
-            Tensor((1, 1), b),
-            c,
-            *plain,
-            inputs={0: x, 1: y},
-        )
+        yield dot_of(f"dot_general/{variant}", Tensor((1, 1), a), Tensor((1, 1), b), c, *plain,
+                     inputs={0: x, 1: y})  # fmt: skip
     per_axis = Quantized("i8", (1.0, 2.0), axis=1), Quantized("i32", (1.0, 4.0), axis=1)
-    yield dot_of(
-        "dot_general/first-scale-for-all",
-        tensor((1, 2), "i8u"),
-        Tensor((2, 2), per_axis[0]),
-        per_axis[1],
-        *plain,
-        inputs={0: [[4, 4]], 1: [[4, 4], [4, 4]]},
-    )
+    yield dot_of("dot_general/first-scale-for-all", tensor((1, 2), "i8u"),
+                 Tensor((2, 2), per_axis[0]), per_axis[1], *plain,
+                 inputs={0: [[4, 4]], 1: [[4, 4], [4, 4]]})  # fmt: skip
     # A sub-channel weight under a dot.
     for variant, element, shape, contract in (
-        (
-            "blocks-i4",
-            Quantized("i4", ((0.5,), (0.25,), (1.0,)), blocks=((0, 4), (1, 5))),
-            (12, 5),
-            ((1,), (0,)),
-        ),
-        (
-            "blocks-u4-rhs-transposed",
-            Quantized("u4", ((0.5, 0.25),) * 5, ((8, 7),) * 5, blocks=((0, 1), (1, 6))),
-            (5, 12),
-            ((1,), (1,)),
-        ),
-    ):
-        dot = dot_of(
-            f"dot_general/{variant}",
-            tensor((3, 12), "f32"),
-            Tensor(shape, "f32"),
-            "f32",
-            ((), ()),
-            contract,
-        )
+        ("blocks-i4", Quantized("i4", ((0.5,), (0.25,), (1.0,)), blocks=((0, 4), (1, 5))),
+         (12, 5), ((1,), (0,))),
+        ("blocks-u4-rhs-transposed",
+         Quantized("u4", ((0.5, 0.25),) * 5, ((8, 7),) * 5, blocks=((0, 1), (1, 6))),
+         (5, 12), ((1,), (1,))),
+    ):  # fmt: skip
+        dot = dot_of(f"dot_general/{variant}", tensor((3, 12), "f32"), Tensor(shape, "f32"), "f32",
+                     ((), ()), contract)  # fmt: skip
         types = {"w": Tensor(shape, "f32")}
-        body = "%w = quant.dcast %a1 : $a1 to $w\n" + dot.body.replace("%a1", "%w").replace(
-            "$a1", "$w"
-        )
+        product = dot.body.replace("%a1", "%w").replace("$a1", "$w")
+        body = f"%w = quant.dcast %a1 : $a1 to $w\n{product}"
         arguments = (dot.arguments[0], Tensor(shape, element))
         yield replace(dot, arguments=arguments, body=body, types=types, interpreted=False)
 
@@ -246,6 +201,11 @@ CONVOLUTION_TYPES: dict[str, tuple[_Element, _Element, _Element]] = {
 """Left, kernel and result types; ``axis-`` and ``out-`` have a scale for each output channel."""
 
 
+_OF_EACH = ("i8-to-i8", "i8-to-i32", "rhs-zero-point", "hybrid", "axis-to-axis-i8",
+            "axis-to-axis-i32")  # fmt: skip
+"""The types that each convolution has; the last two if there are four output channels."""
+
+
 def convolution_of(
     name: str, row: Attributes, types: tuple[_Element, _Element, _Element]
 ) -> Program:
@@ -290,18 +250,13 @@ def convolutions() -> Iterator[Program]:
     for variant, row in CONVOLUTION.items():
         rhs, layout = row.get("rhs", (2, 3, 2, 4)), row.get("layout", ("b01f", "01io", "b01f"))
         channels = rhs[layout[1].index("o")] == len(_OUT_AXIS) and "batch_groups" not in row
-        chosen = ["i8-to-i8", "i8-to-i32", "rhs-zero-point", "hybrid"]
-        chosen += ["axis-to-axis-i8", "axis-to-axis-i32"] if channels else []
-        for name in chosen:
+        for name in _OF_EACH if channels else _OF_EACH[:4]:
             yield convolution_of(f"convolution/{variant}-{name}", row, CONVOLUTION_TYPES[name])
     same = CONVOLUTION["nhwc-same"]
+    dilated = {**CONVOLUTION["nhwc-everything"], "rhs": (3, 2, 2, 4)}
     for name, types in CONVOLUTION_TYPES.items():
-        yield convolution_of(f"convolution/same-{name}", same, types) if name not in (
-            "i8-to-i8", "i8-to-i32", "rhs-zero-point", "hybrid", "axis-to-axis-i8",
-            "axis-to-axis-i32",
-        ) else convolution_of(f"convolution/strided-dilated-{name}",
-                            {**CONVOLUTION["nhwc-everything"], "rhs": (3, 2, 2, 4)},
-                            types)  # fmt: skip
+        variant, row = ("strided-dilated", dilated) if name in _OF_EACH else ("same", same)
+        yield convolution_of(f"convolution/{variant}-{name}", row, types)
     for name in ("i8-to-i8", "i8-to-i32"):
         base = convolution_of("convolution/dynamic", same, CONVOLUTION_TYPES[name])
         pads = "%p = stablehlo.constant dense<1> : tensor<2x2xi64>"
