@@ -6,6 +6,7 @@ The processes of `test_processes_that_are_killed` write, read and remove for 3 s
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -129,7 +130,7 @@ def test_files_are_stored_and_copied(tmp_path: Path) -> None:
     for expected, name in ((data, digest), (data + b"2", second)):
         pinned = store.pin(name)
         assert pinned is not None
-        with pinned:
+        with contextlib.closing(pinned):
             pinned.copy_to(tmp_path / "copy")
             assert pinned.path.read_bytes() == (tmp_path / "copy").read_bytes() == expected
 
@@ -318,7 +319,7 @@ def test_no_process_waits_without_locks(tmp_path: Path, monkeypatch: pytest.Monk
 # -- many processes -------------------------------------------------------------------------------
 
 WORK = """
-import json, os, random, signal, sys, time
+import contextlib, json, os, random, signal, sys, time
 from subquant.compiler.store import Store
 
 folder, seconds = sys.argv[1], float(sys.argv[2])
@@ -344,7 +345,7 @@ def work(seed):
         if found is not None:
             data, held = store.blob(found.blobs["executable"]), store.pin(found.blobs["archive"])
         if data is not None and held is not None:
-            with held:
+            with contextlib.closing(held):
                 if data != content(key, "e") or held.path.read_bytes() != content(key, "a"):
                     bad.append(f"wrong contents of {key}")
             if found.fields != {"key": key}:

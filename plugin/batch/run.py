@@ -70,14 +70,6 @@ class CompiledModel:
         return self.passes_seconds + self.iree_seconds
 
 
-@dataclass(frozen=True)
-class _Submitted:
-    """Model whose files were read, and the key of its compilation."""
-
-    model: Model
-    key: str
-
-
 class Batch:
     """Batch of models.
 
@@ -148,27 +140,27 @@ class Batch:
         if not left:
             return
         failed: deque[tuple[Model, CompiledModel]] = deque()
-        submitted: dict[str, _Submitted] = {}
+        submitted: dict[str, tuple[Model, str]] = {}  # with the keys of the compilations
 
         def tasks() -> Iterator[Task]:
             for model in sorted(left, key=_rank):
                 try:
-                    submitted[model.path], task = self._submit(model, flag_files)
+                    key, task = self._submit(model, flag_files)
                 except SubquantError as error:
                     failed.append((model, self._failed(model, error)))
                 else:
+                    submitted[model.path] = model, key
                     yield task
 
-        on_step = (
-            None if on_begin is None else lambda task, step: on_begin(submitted[task.name].model)
-        )
+        on_step = None if on_begin is None else lambda task, step: on_begin(submitted[task.name][0])
         run = run_tasks(tasks(), jobs=jobs, cluster=cluster, on_step=on_step)
         with contextlib.closing(run):
             for done in run:
-                yield from _drain(failed)
-                one = submitted.pop(done.task.name)
-                yield one.model, self._finish(one, done)
-        yield from _drain(failed)
+                while failed:
+                    yield failed.popleft()
+                model, key = submitted.pop(done.task.name)
+                yield model, self._finish(model, key, done)
+        yield from failed
 
     def _failed(
         self, model: Model, error: SubquantError, result: CompiledModel | None = None
@@ -204,8 +196,8 @@ class Batch:
         has_archive = self._parameters is not None
         return key_of_source(source, self.options, self.emit, parameters=has_archive)
 
-    def _submit(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[_Submitted, Task]:
-        """Read a model, and return its task; SubquantError if it cannot be read."""
+    def _submit(self, model: Model, flag_files: Mapping[str, bytes]) -> tuple[str, Task]:
+        """Read a model; return the key of its compilation and its task, or raise SubquantError."""
         source = Input(model.path, data=read_input(model.path))
         key = self._key(source)
         bundle = InputBundle(source, self._reproducer(model))
@@ -221,9 +213,8 @@ class Batch:
             "machine": machine_of(self.options),
         }
         needs = {HOST_CPU: 1.0} if is_for_host(self.options) else {}
-        return _Submitted(model, key.text), Task(
-            model.path, _FUNCTION, arguments, bundle.blobs, needs
-        )
+        task = Task(model.path, _FUNCTION, arguments, bundle.blobs, needs)
+        return key.text, task
 
     def _reproducer(self, model: Model) -> Path:
         path = self._folder / model.stem
@@ -241,13 +232,13 @@ class Batch:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def _finish(self, one: _Submitted, done: Done) -> CompiledModel:
+    def _finish(self, model: Model, key: str, done: Done) -> CompiledModel:
         """Write the outputs of a model, or the reproducer of its error."""
         if done.error is not None:
-            return replace(self._failed(one.model, done.error), worker=done.worker)
+            return replace(self._failed(model, done.error), worker=done.worker)
         value = done.value
         result = replace(
-            self.not_run(one.model),
+            self.not_run(model),
             worker=done.worker,
             passes_seconds=float(value["passes_seconds"]),
             iree_seconds=float(value["iree_seconds"]),
@@ -255,14 +246,14 @@ class Batch:
             remarks=[Remark.from_json(fields) for fields in value["remarks"]],
         )
         if value["error"] is not None:
-            notes = [*value["error"]["notes"], *self._write_reproducer(one.model, done.blobs)]
+            notes = [*value["error"]["notes"], *self._write_reproducer(model, done.blobs)]
             error = error_from_json({**value["error"], "notes": notes})
-            return self._failed(one.model, error, result)
+            return self._failed(model, error, result)
         try:
-            self._write_outputs(one, result, done.blobs)
+            self._write_outputs(model, key, result, done.blobs)
         except OSError as problem:
             message = f"cannot write '{problem.filename or result.output}': {problem.strerror}"
-            return self._failed(one.model, InputError(message), result)
+            return self._failed(model, InputError(message), result)
         return replace(result, status="compiled", size=len(done.blobs[0]))
 
     def _write_reproducer(self, model: Model, blobs: Sequence[bytes]) -> Iterator[str]:
@@ -275,16 +266,16 @@ class Batch:
                 yield f"'{path}' cannot be written: {problem.strerror}"
 
     def _write_outputs(
-        self, one: _Submitted, result: CompiledModel, blobs: Sequence[bytes]
+        self, model: Model, key: str, result: CompiledModel, blobs: Sequence[bytes]
     ) -> None:
         files = {}
         # The executable is written last: scripts wait for it.
-        for path, data in reversed([*zip(self._outputs(one.model), blobs, strict=False)]):
+        for path, data in reversed([*zip(self._outputs(model), blobs, strict=False)]):
             _write(path, data)
             files[self._name(path)] = (len(data), digest_of(data))
         self._manifest.add(
             Record(
-                one.model.output, one.key, files, result.passes_seconds, result.iree_seconds
+                model.output, key, files, result.passes_seconds, result.iree_seconds
             )
         )  # fmt: skip
 
@@ -304,13 +295,6 @@ def _rank(model: Model) -> float:
     except OSError:  # raised when the model is submitted
         size = 0
     return -math.floor(math.log(max(size / _SMALL_BYTES, 1), _SIZE_CLASS))
-
-
-def _drain(
-    failed: deque[tuple[Model, CompiledModel]],
-) -> Iterator[tuple[Model, CompiledModel]]:
-    while failed:
-        yield failed.popleft()
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -8,8 +8,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -51,21 +50,21 @@ def command() -> None:
 def show(folder: str | None, as_json: bool) -> None:
     """List the entries with size and time since the last use."""
     cache = _open(folder)
-    entries = sorted(_entries(cache), key=lambda entry: entry.unused_seconds)
+    entries = sorted(_entries(cache), key=lambda entry: entry["unused_seconds"])
     size = sum(each.size for kind in ("records", "blobs") for each in cache.files(kind))
     if as_json:
         listing = {
             "folder": os.fspath(cache.folder),
             "size": size,
             "limit": cache.limit or None,
-            "entries": [entry.fields for entry in entries],
+            "entries": entries,
         }
         click.echo(json.dumps(listing, indent=2))
         return
-    listed = [entry for entry in entries if entry.kind != _UNNAMED]
+    listed = [entry for entry in entries if entry["kind"] != _UNNAMED]
     if listed:
         _print_table(listed)
-    kinds = Counter(entry.kind for entry in listed)
+    kinds = Counter(entry["kind"] for entry in listed)
     summary = ", ".join(counted(count, kind) for kind, count in sorted(kinds.items()))
     limit = f"of {_bytes(cache.limit)}" if cache.limit else "no limit"
     say(f"{summary or 'no entries'}; {_bytes(size)}, {limit}, in {cache.folder}")
@@ -156,44 +155,20 @@ def _report_removed(cache: Cache, removed: tuple[int, int]) -> None:
 # -- entries --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Entry:
-    """A record with the total size of its blobs."""
-
-    key: str
-    about: dict[str, Any]
-    size: int
-    unused_seconds: float
-    is_whole: bool
-
-    @property
-    def kind(self) -> str:
-        return str(self.about.get("kind", _UNNAMED))
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {
-            "key": self.key,
-            "kind": self.kind,
-            **{name: value for name, value in self.about.items() if name != "kind"},
-            "size": self.size,
-            "unused_seconds": round(self.unused_seconds, 3),
-            "is_whole": self.is_whole,
-        }
-
-
-def _entries(cache: Cache) -> Iterator[_Entry]:
+def _entries(cache: Cache) -> Iterator[dict[str, Any]]:
+    """Yield each record as JSON values: its description, and the total size of its blobs."""
     sizes = {each.path.name: each.size for each in cache.files("blobs")}
     now = time.time()
     for stored, record in cache.records():
         blob_sizes = [sizes.get(digest) for digest in record.blobs.values()]
-        yield _Entry(
-            stored.path.name,
-            record.fields.get("about", {}),
-            stored.size + sum(size for size in blob_sizes if size is not None),
-            max(now - stored.used, 0.0),
-            None not in blob_sizes,
-        )
+        yield {
+            "key": stored.path.name,
+            "kind": _UNNAMED,
+            **record.fields.get("about", {}),
+            "size": stored.size + sum(size for size in blob_sizes if size is not None),
+            "unused_seconds": round(max(now - stored.used, 0.0), 3),
+            "is_whole": None not in blob_sizes,
+        }
 
 
 _TITLES = ("kind", "name", "options", "size", "last used")
@@ -201,17 +176,17 @@ _NUMBERS = (3, 4)
 """The columns of numbers."""
 
 
-def _cells(entry: _Entry) -> list[str]:
+def _cells(entry: Mapping[str, Any]) -> list[str]:
     """Return the table row of an entry."""
-    options = dict(entry.about.get("options", {}))
-    if "context" in entry.about:
-        options["context"] = entry.about["context"]
+    options = dict(entry.get("options", {}))
+    if "context" in entry:
+        options["context"] = entry["context"]
     return [
-        entry.kind,
-        printable(str(entry.about.get("name", ""))),
+        entry["kind"],
+        printable(str(entry.get("name", ""))),
         printable(" ".join(f"{name}={_option_text(value)}" for name, value in options.items())),
-        _bytes(entry.size),
-        _ago(entry.unused_seconds),
+        _bytes(entry["size"]),
+        _ago(entry["unused_seconds"]),
     ]
 
 
@@ -219,7 +194,7 @@ def _option_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _print_table(entries: Sequence[_Entry]) -> None:
+def _print_table(entries: Sequence[Mapping[str, Any]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -239,7 +214,7 @@ def _print_table(entries: Sequence[_Entry]) -> None:
             overflow="fold",
         )
     for entry, row in zip(entries, rows, strict=True):
-        table.add_row(*map(Text, row), style="" if entry.is_whole else "dim")
+        table.add_row(*map(Text, row), style="" if entry["is_whole"] else "dim")
     console.print(table)
 
 

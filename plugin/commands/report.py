@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import click
 
-from .shared_options import stacked
+from ..conformance.options import RunOptions
+from .shared_options import options_of
 
 
 @click.group("report")
@@ -22,21 +22,10 @@ def command() -> None:
     """
 
 
-_options: Callable[[Callable[..., Any]], Callable[..., Any]] = stacked(
-    [
-        click.option("--json", metavar="FILE", help="Write a JSON report."),
-        click.option("--junit", metavar="FILE", help="Write a JUnit XML report."),
-        click.option(
-            "--against",
-            metavar="FILE",
-            help="Compare with this earlier report; fail if a case no longer passes.",
-        ),
-        click.option(
-            "--same-bits",
-            is_flag=True,
-            help="With --against: also fail if the bits of a passing result differ.",
-        ),
-    ]
+_options = options_of(
+    RunOptions,
+    only=("json", "junit", "against", "same_bits"),
+    against={"help": "Compare with this earlier report; fail if a case no longer passes."},
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from typing import Any, get_args
 
@@ -42,7 +42,9 @@ class AliasedOption(click.Option):
         self.opts = visible
 
 
-def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[[Command], Command]:
+def options_of(
+    options: type[Options], only: Collection[str] = (), **overrides: dict[str, Any]
+) -> Callable[[Command], Command]:
     """Return a decorator that adds an option to a command for each field of a dataclass.
 
     A field with choices gets a choice, a bool a flag, and a tuple an option that may be repeated,
@@ -50,12 +52,14 @@ def options_of(options: type[Options], **overrides: dict[str, Any]) -> Callable[
 
     Args:
         options: the dataclass; its fields are declared with `subquant.core.option_fields.option`.
+        only: the fields; by default all.
         **overrides: arguments of ``click.option``, by field.
     """
     return stacked(
         [
             _option(options, declared, overrides.get(declared.name, {}))
             for declared in fields(options)
+            if not only or declared.name in only
         ]
     )
 
@@ -264,7 +268,7 @@ class CallOptions:
 run_options = stacked(
     [options_of(CallOptions), parameters_option, threads_option, json_option("the results")]
 )
-function_option = _option(CallOptions, CallOptions.__dataclass_fields__["function"], {})
+function_option = options_of(CallOptions, only=["function"])
 
 
 def parse_parameters(items: Sequence[str], option: str = "--parameters") -> dict[str, str]:

@@ -171,7 +171,7 @@ class _Compilation:
                 return self._compute(cache, key)
         self._report(result.remarks, result.signature_texts)
         if result.parameters is not None and self.parameters is not None:
-            with result.parameters as archive, writing(self.parameters):
+            with contextlib.closing(result.parameters) as archive, writing(self.parameters):
                 archive.copy_to(self.parameters)
         self.notify("cached")
         return result.executable

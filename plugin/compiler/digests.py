@@ -13,12 +13,15 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
 
 from blake3 import blake3
 
 from ..core.files import open_input
 from ..errors import SubquantError
+
+if TYPE_CHECKING:
+    from .store import Store
 
 _CHUNK_BYTES = 1 << 22
 """The bytes of a file that are read and hashed at a time, 4 MiB."""
@@ -37,16 +40,6 @@ FileIdentity: TypeAlias = "tuple[int, ...] | None"
 
 _SIZE, _TIMES = 2, 3
 """The index of the size in an identity, and of the first time."""
-
-
-class Memo(Protocol):
-    """A place for digests of files."""
-
-    def recall(self, name: str) -> str | None:
-        """Return the text that was remembered under a name, if it is there."""
-
-    def remember(self, name: str, text: str) -> None:
-        """Remember a text, if that is possible."""
 
 
 def digest_of(data: bytes | memoryview) -> Digest:
@@ -114,7 +107,7 @@ def are_settled(identities: Sequence[tuple[int, ...]]) -> bool:
 class FileDigests:
     """Digests of files, and the identities that the files had; `form` is the key version."""
 
-    def __init__(self, memo: Memo | None, form: int) -> None:
+    def __init__(self, memo: Store | None, form: int) -> None:
         self._memo, self._form = memo, form
         self.identities: dict[str, FileIdentity] = {}
 

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blake3 import blake3
 
@@ -32,7 +33,6 @@ from .digests import (
     Digest,
     FileDigests,
     FileIdentity,
-    Memo,
     are_settled,
     digest_of,
     digest_of_fields,
@@ -42,6 +42,9 @@ from .digests import (
 from .flags import values_of, with_values
 from .iree_driver import uses_session
 from .mlir_client import Input, Source, external_files, input_of
+
+if TYPE_CHECKING:
+    from .store import Store
 
 _KEY_VERSION = 1
 """The version of keys and entries; no version finds entries of another."""
@@ -70,7 +73,7 @@ def key_of_source(
     *,
     parameters: bool = False,
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
-    memo: Memo | None = None,
+    memo: Store | None = None,
 ) -> Key:
     """Return the key of a compilation.
 
@@ -113,7 +116,7 @@ def key_of_source(
     return Key(digest_of_fields(fields), tuple(files.identities.items()))
 
 
-def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Memo | None = None) -> Digest:
+def key_of_bytecode(bytecode: bytes, options: CompileOptions, memo: Store | None = None) -> Digest:
     """Return the key of the executable that IREE's compiler makes of a lowered module."""
     files = FileDigests(memo, _KEY_VERSION)
     flags, files_of_flags = _files_of_flags(options.flags, files)
@@ -228,14 +231,14 @@ def files_beside(module: Input, data: bytes | None = None) -> dict[str, str]:
 _code_digest: list[Digest] = []
 
 
-def code_digest(memo: Memo | None = None) -> Digest:
+def code_digest(memo: Store | None = None) -> Digest:
     """Return the digest of the contents and names of subquant's files."""
     if not _code_digest:
         _code_digest.append(_digest_of_code(memo))
     return _code_digest[0]
 
 
-def _digest_of_code(memo: Memo | None) -> Digest:
+def _digest_of_code(memo: Store | None) -> Digest:
     files = sorted(_code(_PACKAGE))
     identities = [identity_of(status) for _, status in files]
     listed = [[path, *identity] for (path, _), identity in zip(files, identities, strict=True)]

@@ -123,14 +123,7 @@ def input_of(source: Source | Input) -> Input:
     if isinstance(source, Input):
         return source
     if isinstance(source, str) and any(mark in source for mark in '\n{"'):
-        try:
-            return Input("-", data=source.encode())
-        except UnicodeEncodeError as error:
-            line = source.count("\n", 0, error.start) + 1
-            column = error.start - (source.rfind("\n", 0, error.start) + 1) + 1
-            raise ParseError(
-                "text has a surrogate, which is no character", Place("-", line, column)
-            ) from None
+        return Input("-", data=encoded(source))
     if isinstance(source, bytes):
         return Input("-", data=source)
     if isinstance(source, (str, os.PathLike)):
@@ -142,6 +135,21 @@ def input_of(source: Source | Input) -> Input:
     buffer = io.BytesIO()
     source.operation.write_bytecode(buffer)
     return Input("-", data=buffer.getvalue())
+
+
+def encoded(text: str, file: str = "-") -> bytes:
+    """Encode MLIR text; ParseError for a surrogate, which is no character."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        place = place_of_position(text, error.start, file)
+        raise ParseError("text has a surrogate, which is no character", place) from None
+
+
+def place_of_position(text: str, position: int, file: str) -> Place:
+    """Return the line and the column of a position in a text."""
+    column = position - text.rfind("\n", 0, position)
+    return Place(file, text.count("\n", 0, position) + 1, column)
 
 
 # -- requests -------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,31 +37,16 @@ class StoredFile(NamedTuple):
 
 
 class PinnedBlob:
-    """An open blob, which is not evicted until it is closed."""
+    """An open blob, which is not evicted until it is closed, at the latest with this object."""
 
     def __init__(self, path: Path, handle: int) -> None:
-        self.path = path
-        self._handle = handle
+        self.path, self._handle = path, handle
+        self.close = weakref.finalize(self, os.close, handle)
 
     def copy_to(self, path: str | os.PathLike[str]) -> None:
         """Copy the blob (the file system may share its blocks); OSError if that fails."""
         with open_atomically(path) as file:
             copy_file(self._handle, file.fileno())
-
-    def close(self) -> None:
-        """Allow its eviction."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
-
-    def __enter__(self) -> PinnedBlob:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        self.close()
 
 
 def create_with_folder(path: str | os.PathLike[str], flags: int) -> int:

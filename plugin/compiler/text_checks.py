@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import ParseError, Place, VerificationError
+from .mlir_client import encoded, place_of_position
 
 MAX_NESTING = 1000
 """Brackets within brackets that are accepted, also once aliases are written out."""
@@ -44,9 +45,7 @@ class _Text:
     file: str
 
     def place_of_position(self, position: int) -> Place:
-        line = self.text.count("\n", 0, position) + 1
-        column = position - (self.text.rfind("\n", 0, position) + 1) + 1
-        return Place(self.file, line, column)
+        return place_of_position(self.text, position, self.file)
 
 
 def check_text(text: str, file: str = "-") -> None:
@@ -63,17 +62,10 @@ def check_text(text: str, file: str = "-") -> None:
             without uniform parameters.
     """
     if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ParseError(
-                "text has a surrogate, which is no character",
-                _Text(text, file).place_of_position(error.start),
-            ) from None
+        encoded(text, file)
     if "\0" in text:
-        raise ParseError(
-            "text has a NUL character", _Text(text, file).place_of_position(text.index("\0"))
-        )
+        place = place_of_position(text, text.index("\0"), file)
+        raise ParseError("text has a NUL character", place)
     _check_nesting(text, file)
     if "!quant" in text:
         _check_types(_Text(_without_comments_and_strings(text), file), has_tosa="tosa." in text)

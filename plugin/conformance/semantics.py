@@ -20,6 +20,7 @@ from .semantics_contractions import (
     dot_general,
     pad_axis,
     triangular_solve,
+    window_slices,
 )
 
 Operation = Callable[[list[Array], Attributes], list[Array]]
@@ -89,21 +90,13 @@ def _reduce_window(inputs: list[Array], attributes: Attributes) -> list[Array]:
     dilations = attributes.get("window_dilations", ones)
     base_dilations = attributes.get("base_dilations", ones)
     padding = attributes.get("padding", ((0, 0),) * len(sizes))
-    spans = [(k - 1) * d + 1 for k, d in zip(sizes, dilations, strict=True)]
     results = []
     for x, init in zip(inputs[:half], inputs[half:], strict=True):
         for axis, (dilation, ends) in enumerate(zip(base_dilations, padding, strict=True)):
             x = pad_axis(dilate(x, axis, dilation, float(init)), axis, ends, float(init))
-        extents = [
-            (n - span) // s + 1 if n >= span else 0
-            for n, span, s in zip(x.shape, spans, strides, strict=True)
-        ]
+        extents, slices = window_slices(x.shape, sizes, strides, dilations)
         total = np.full(extents, float(init))
-        for offset in itertools.product(*map(range, sizes)):
-            cut = tuple(
-                slice(o * d, o * d + (n - 1) * s + 1 if n else o * d, s)
-                for o, d, n, s in zip(offset, dilations, extents, strides, strict=True)
-            )
+        for cut in slices.values():
             total = _BODIES[attributes["body"]](total, x[cut])
         results.append(total)
     return results
@@ -212,8 +205,7 @@ def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
     index_map = attributes["start_index_map"]
     vector = attributes["index_vector_dim"]
     sizes = attributes["slice_sizes"]
-    if vector == indices.ndim:
-        indices = indices[..., None]
+    indices = indices[..., None] if vector == indices.ndim else indices
     batch = [n for axis, n in enumerate(indices.shape) if axis != vector]
     window_axes = [axis for axis in range(operand.ndim) if axis not in collapsed]
     rank = len(batch) + len(offset_dims)
@@ -225,11 +217,10 @@ def _gather(inputs: list[Array], attributes: Attributes) -> list[Array]:
         shape[axis] = sizes[source]
     result = np.zeros(shape, operand.dtype)
     for position in np.ndindex(*shape):
-        at = [position[axis] for axis in batch_dims]
-        start = np.moveaxis(indices, vector, -1)[tuple(at)]
-        index = [0] * operand.ndim
-        for value, axis in zip(start, index_map, strict=True):
-            index[axis] = min(max(int(value), 0), operand.shape[axis] - sizes[axis])
+        at = tuple(position[axis] for axis in batch_dims)
+        start = _start_index(np.moveaxis(indices, vector, -1)[at], index_map, operand.ndim)
+        whole = zip(start, operand.shape, sizes, strict=True)
+        index = [min(max(value, 0), n - size) for value, n, size in whole]
         for axis, source in zip(offset_dims, window_axes, strict=True):
             index[source] += position[axis]
         result[position] = operand[tuple(index)]
@@ -244,23 +235,27 @@ def _scatter(inputs: list[Array], attributes: Attributes) -> list[Array]:
     index_map = attributes["scatter_dims_to_operand_dims"]
     vector = attributes["index_vector_dim"]
     body = attributes["body"]
-    if vector == indices.ndim:
-        indices = indices[..., None]
+    indices = indices[..., None] if vector == indices.ndim else indices
     window_axes = [axis for axis in range(operand.ndim) if axis not in inserted]
     scatter_dims = [axis for axis in range(updates.ndim) if axis not in window_dims]
     result = operand.copy()
     for position in np.ndindex(*updates.shape):
         at = tuple(position[axis] for axis in scatter_dims)
-        start = np.moveaxis(indices, vector, -1)[at]
-        index = [0] * operand.ndim
-        for value, axis in zip(start, index_map, strict=True):
-            index[axis] = int(value)
+        index = _start_index(np.moveaxis(indices, vector, -1)[at], index_map, operand.ndim)
         for axis, target in zip(window_dims, window_axes, strict=True):
             index[target] += position[axis]
         if all(0 <= i < n for i, n in zip(index, operand.shape, strict=True)):
             old, new = result[tuple(index)], updates[position]
             result[tuple(index)] = new if body == "assign" else _BODIES[body](old, new)
     return [result]
+
+
+def _start_index(start: Array, index_map: Sequence[int], rank: int) -> list[int]:
+    """Return the index of an operand whose axes `index_map` have the values `start`."""
+    index = [0] * rank
+    for value, axis in zip(start, index_map, strict=True):
+        index[axis] = int(value)
+    return index
 
 
 def _sort(inputs: list[Array], attributes: Attributes) -> list[Array]:

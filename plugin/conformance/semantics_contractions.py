@@ -91,20 +91,31 @@ def convolution(inputs: list[Array], attributes: Attributes) -> list[Array]:
 def _correlate(x: Array, w: Array, strides: Sequence[int]) -> Array:
     """``(b, i, ...) * (o, i, ...) -> (b, o, ...)`` without padding."""
     window = w.shape[2:]
-    extents = [
-        max((n - k) // s + 1, 0) if n >= k else 0
-        for n, k, s in zip(x.shape[2:], window, strides, strict=True)
-    ]
+    extents, slices = window_slices(x.shape[2:], window, strides, (1,) * len(window))
     out = np.zeros((x.shape[0], w.shape[0], *extents))
-    for offset in itertools.product(*(range(k) for k in window)):
-        cut = tuple(
-            slice(o, o + (n - 1) * s + 1 if n else o, s)
-            for o, n, s in zip(offset, extents, strides, strict=True)
-        )
-        everything: tuple[slice, ...] = (slice(None), slice(None))
-        piece, weights = x[everything + cut], w[everything + offset]
-        out += np.einsum("bi...,oi->bo...", piece, weights)
+    everything: tuple[slice, ...] = (slice(None), slice(None))
+    for offset, cut in slices.items():
+        out += np.einsum("bi...,oi->bo...", x[everything + cut], w[everything + offset])
     return out
+
+
+def window_slices(
+    shape: Sequence[int], sizes: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> tuple[list[int], dict[tuple[int, ...], tuple[slice, ...]]]:
+    """Return the number of windows along each axis, and for each offset in a window its slices."""
+    spans = [(k - 1) * d + 1 for k, d in zip(sizes, dilations, strict=True)]
+    extents = [
+        (n - span) // s + 1 if n >= span else 0
+        for n, span, s in zip(shape, spans, strides, strict=True)
+    ]
+    slices = {
+        offset: tuple(
+            slice(o * d, o * d + (n - 1) * s + 1 if n else o * d, s)
+            for o, d, n, s in zip(offset, dilations, extents, strides, strict=True)
+        )
+        for offset in itertools.product(*map(range, sizes))
+    }
+    return extents, slices
 
 
 def triangular_solve(inputs: list[Array], attributes: Attributes) -> list[Array]:
