@@ -1,8 +1,7 @@
 """Activation functions, and normalizations along one axis (Softmax), of floats.
 
-f16 and bf16 are computed in f32 and rounded once. `quantization.elementwise` passes quantized
-operands through Relu, LeakyRelu and Clip as integers, and calls the functions here for other
-operands.
+f16 and bf16 are computed in f32 and rounded once. `quantization.elementwise` has Relu, LeakyRelu
+and Clip, which pass quantized operands through as integers.
 
 Source: ONNX, "Operator Schemas", operator set 28.
 """
@@ -43,10 +42,6 @@ def hard_sigmoid(x: AnyArray, alpha: float, beta: float) -> AnyArray:
     return np.minimum(np.maximum(linear, number_like(0, x)), number_like(1, x))
 
 
-def _mish(call: Call, x: AnyArray) -> AnyArray:
-    return x * tanh(softplus(x))
-
-
 def _selu(call: Call, x: AnyArray) -> AnyArray:
     alpha = call.attribute("alpha", 1.6732631921768188)
     gamma = call.attribute("gamma", 1.0507010221481323)
@@ -59,10 +54,6 @@ def _celu(call: Call, x: AnyArray) -> AnyArray:
     zero = number_like(0, x)
     below = alpha * np.expm1(np.minimum(x, zero) / alpha)
     return np.maximum(x, zero) + np.minimum(below, zero)
-
-
-def _thresholded(call: Call, x: AnyArray) -> AnyArray:
-    return np.where(x > number_like(call.attribute("alpha", 1.0), x), x, number_like(0, x))
 
 
 def _gelu(call: Call, x: AnyArray) -> AnyArray:
@@ -91,13 +82,15 @@ _ACTIVATIONS: dict[str, Callable[[Call, AnyArray], AnyArray]] = {
         x, call.attribute("alpha", 0.2), call.attribute("beta", 0.5)
     ),
     "HardSwish": lambda call, x: x * hard_sigmoid(x, 1 / 6, 0.5),
-    "Mish": _mish,
+    "Mish": lambda call, x: x * tanh(softplus(x)),
     "Selu": _selu,
     "Sigmoid": lambda call, x: sigmoid(x),
     "Softplus": lambda call, x: softplus(x),
     "Softsign": lambda call, x: x / (number_like(1, x) + np.abs(x)),
     "Swish": lambda call, x: x * sigmoid(number_like(call.attribute("alpha", 1.0), x) * x),
-    "ThresholdedRelu": _thresholded,
+    "ThresholdedRelu": lambda call, x: np.where(
+        x > number_like(call.attribute("alpha", 1.0), x), x, number_like(0, x)
+    ),
 }
 
 
@@ -121,19 +114,6 @@ def shrink(call: Call) -> Operand | AnyArray:
                                              ElementType.of_dtype(value.dtype)))  # fmt: skip
 
 
-def rectified(call: Call) -> Operand:
-    """``max(X, 0)``."""
-    value = call.array(0)
-    return call.typed(np.maximum(value, np.zeros((), value.dtype)))
-
-
-def leaky(call: Call) -> AnyArray:
-    """Elements below 0 times ``alpha``."""
-    x = float_input(call)
-    scaled = x * number_like(call.attribute("alpha", 0.01), x)
-    return as_input_type(call, 0, np.where(x < number_like(0, x), scaled, x))
-
-
 @importer("PRelu")
 def parametric(call: Call) -> Operand:
     """PRelu-16: elements below 0 times ``slope``, which broadcasts to the operand."""
@@ -145,60 +125,42 @@ def parametric(call: Call) -> Operand:
     return call.typed(np.where(value < zero, value * slope, value))
 
 
-def clipped(call: Call) -> Operand:
-    """Elements between two bounds, each of which may be absent; the upper one is applied last."""
-    operand, value = call.input(0), call.array(0)
-    for index, function in ((1, np.maximum), (2, np.minimum)):
-        if call.optional(index) is not None:
-            value = function(value, call.scalar(index))
-    return Operand(operand.type, value)
-
-
-def _along_axis(call: Call, function: Callable[[AnyArray, int], AnyArray]) -> Operand | AnyArray:
-    """Apply a function of floats and an axis; a tensor without elements is its own result."""
-    shape = call.input(0).shape
-    if 0 in shape:
-        call.axis("axis", len(shape), -1)
-        return call.typed(call.array(0))
-    x = float_input(call)
-    return as_input_type(call, 0, function(x, call.axis("axis", x.ndim, -1)))
-
-
-@importer("Softmax")
-def softmax(call: Call) -> Operand | AnyArray:
-    """Softmax-13: ``exp(x) / sum(exp(x))`` along an axis."""
-    return _along_axis(call, softmax_along)
-
-
 def softmax_along(x: AnyArray, axis: int) -> AnyArray:
     """``exp(x) / sum(exp(x))`` along an axis, without overflow."""
     exps = np.exp(x - x.max(axis=axis, keepdims=True))
     return exps / exps.sum(axis=axis, dtype=exps.dtype, keepdims=True)
 
 
-@importer("LogSoftmax")
-def log_softmax(call: Call) -> Operand | AnyArray:
-    """LogSoftmax-13: ``x - log(sum(exp(x)))`` along an axis."""
-
-    def compute(x: AnyArray, axis: int) -> AnyArray:
-        x = x - x.max(axis=axis, keepdims=True)
-        return x - np.log(np.exp(x).sum(axis=axis, dtype=x.dtype, keepdims=True))
-
-    return _along_axis(call, compute)
+def _log_softmax(x: AnyArray, axis: int) -> AnyArray:
+    x = x - x.max(axis=axis, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=axis, dtype=x.dtype, keepdims=True))
 
 
-@importer("Hardmax")
-def hardmax(call: Call) -> Operand | AnyArray:
-    """Hardmax-13: 1 at the first of the greatest elements along an axis, 0 elsewhere."""
+def _hardmax(x: AnyArray, axis: int) -> AnyArray:
+    count = x.shape[axis]
+    positions = along_axis(np.arange(count, dtype=np.int32), axis, x.ndim)
+    positions = np.broadcast_to(positions, x.shape)
+    is_greatest = x == np.broadcast_to(x.max(axis=axis, keepdims=True), x.shape)
+    last = np.full((), count, np.int32)
+    first = np.where(is_greatest, positions, last).min(axis=axis, keepdims=True)
+    is_first = positions == np.broadcast_to(first, x.shape)
+    return np.where(is_first, number_like(1, x), number_like(0, x))
 
-    def compute(x: AnyArray, axis: int) -> AnyArray:
-        count = x.shape[axis]
-        positions = along_axis(np.arange(count, dtype=np.int32), axis, x.ndim)
-        positions = np.broadcast_to(positions, x.shape)
-        is_greatest = x == np.broadcast_to(x.max(axis=axis, keepdims=True), x.shape)
-        last = np.full((), count, np.int32)
-        first = np.where(is_greatest, positions, last).min(axis=axis, keepdims=True)
-        is_first = positions == np.broadcast_to(first, x.shape)
-        return np.where(is_first, number_like(1, x), number_like(0, x))
 
-    return _along_axis(call, compute)
+_ALONG_AXIS: dict[str, Callable[[AnyArray, int], AnyArray]] = {
+    "Hardmax": _hardmax, "LogSoftmax": _log_softmax, "Softmax": softmax_along,
+}  # fmt: skip
+
+
+@importer(*_ALONG_AXIS)
+def along_one_axis(call: Call) -> Operand | AnyArray:
+    """Hardmax-13, LogSoftmax-13, Softmax-13: of the floats along an axis.
+
+    Hardmax is 1 at the first of the greatest elements, 0 elsewhere; LogSoftmax ``x -
+    log(sum(exp(x)))``. A tensor without elements is its own result.
+    """
+    shape = call.input(0).shape
+    axis = call.axis("axis", len(shape), -1)
+    if 0 in shape:
+        return call.typed(call.array(0))
+    return as_input_type(call, 0, _ALONG_AXIS[call.node.operator](float_input(call), axis))

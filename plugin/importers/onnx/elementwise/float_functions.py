@@ -19,10 +19,6 @@ from ..call import Call, Operand, importer
 from .float_operands import in_f32, number_like
 
 
-def _absolute(value: AnyArray) -> AnyArray:
-    return value if np.dtype(value.dtype).kind in "ub" else np.abs(value)
-
-
 def _sign(value: AnyArray) -> AnyArray:
     """-1, 0 or 1; NaN for NaN."""
     one, zero = np.ones((), value.dtype), np.zeros((), value.dtype)
@@ -32,10 +28,6 @@ def _sign(value: AnyArray) -> AnyArray:
     signs = np.where(value < zero, -one, positive)
     is_float = np.dtype(value.dtype).kind not in "iu"
     return np.where(value != value, value, signs) if is_float else signs
-
-
-def _arctan(value: AnyArray) -> AnyArray:
-    return np.arctan2(value, np.broadcast_to(number_like(1, value), value.shape))
 
 
 def _arcsin(x: AnyArray) -> AnyArray:
@@ -58,12 +50,6 @@ def _sinh(x: AnyArray) -> AnyArray:
     large = half * np.exp(np.abs(x))  # t / (t + 1) is NaN where t overflows
     magnitude = np.where(np.abs(x) < number_like(20, x), small, large)
     return np.where(x < number_like(0, x), -magnitude, magnitude)
-
-
-def _cosh(x: AnyArray) -> AnyArray:
-    half = number_like(0.5, x)
-    rising, falling = half * np.exp(x), half * np.exp(-x)
-    return rising + falling
 
 
 def _arcsinh(x: AnyArray) -> AnyArray:
@@ -89,17 +75,16 @@ def _arccosh(x: AnyArray) -> AnyArray:
     return np.where(is_large, large, small)
 
 
-_EXACT_FUNCTIONS: dict[str, Callable[[AnyArray], AnyArray]] = {"Abs": _absolute, "Sign": _sign}
 _FLOAT_FUNCTIONS: dict[str, Callable[[AnyArray], AnyArray]] = {
     "Acos": _arccos,
     "Acosh": _arccosh,
     "Asin": _arcsin,
     "Asinh": _arcsinh,
-    "Atan": _arctan,
+    "Atan": lambda x: np.arctan2(x, np.broadcast_to(number_like(1, x), x.shape)),
     "Atanh": lambda x: number_like(0.5, x) * (np.log1p(x) - np.log1p(-x)),
     "Ceil": np.ceil,
     "Cos": np.cos,
-    "Cosh": _cosh,
+    "Cosh": lambda x: number_like(0.5, x) * np.exp(x) + number_like(0.5, x) * np.exp(-x),
     "Erf": erf,
     "Exp": np.exp,
     "Floor": np.floor,
@@ -112,7 +97,11 @@ _FLOAT_FUNCTIONS: dict[str, Callable[[AnyArray], AnyArray]] = {
     "Tan": lambda x: np.sin(x) / np.cos(x),
     "Tanh": tanh,
 }
-_FUNCTIONS = _EXACT_FUNCTIONS | {name: in_f32(each) for name, each in _FLOAT_FUNCTIONS.items()}
+_FUNCTIONS = {
+    "Abs": lambda x: x if np.dtype(x.dtype).kind in "ub" else np.abs(x),
+    "Sign": _sign,
+    **{name: in_f32(each) for name, each in _FLOAT_FUNCTIONS.items()},
+}
 
 
 @importer(*_FUNCTIONS)

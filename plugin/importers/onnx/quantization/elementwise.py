@@ -15,8 +15,9 @@ from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Operand, importer
-from ..elementwise.activations import clipped, leaky, rectified, sigmoid, softmax_along
+from ..elementwise.activations import sigmoid, softmax_along
 from ..elementwise.arithmetic import broadcast_shapes, operands
+from ..elementwise.float_operands import as_input_type, float_input, number_like
 from ..reading.model import element_of
 from .expressed import ExpressedValue, Quantized, ScaledSum
 from .quantize_linear import quantized, stored
@@ -28,13 +29,25 @@ def _as_sum(value: ExpressedValue) -> ScaledSum | None:
     return value if isinstance(value, ScaledSum) else None
 
 
-def _combined(
-    call: Call,
-    on_sums: Callable[[ScaledSum, ScaledSum], ScaledSum | None],
-    problem: str,
-    on_arrays: Callable[[AnyArray, AnyArray], AnyArray],
-) -> ScaledSum | Operand:
-    """Combine two operands as exact sums of one shape if that is possible, else as arrays."""
+_COMBINATIONS: dict[
+    str,
+    tuple[
+        Callable[[AnyArray, AnyArray], AnyArray],
+        Callable[[ScaledSum, ScaledSum], ScaledSum | None],
+        str,
+    ],
+] = {
+    "Add": (operator.add, ScaledSum.plus, "it adds too many terms"),
+    "Mul": (operator.mul, ScaledSum.times, "products take more than 31 bits"),
+    "Sub": (operator.sub, lambda a, b: a.plus(b.negated()), "it subtracts too many terms"),
+}
+"""The function of arrays, that of exact sums, and the reason why the latter is not possible."""
+
+
+@importer(*_COMBINATIONS)
+def combine(call: Call) -> ScaledSum | Operand:
+    """Add-14, Mul-14, Sub-14: of integers with constant scales if that is exact, else of floats."""
+    on_arrays, on_sums, problem = _COMBINATIONS[call.node.operator]
     left, right = (_as_sum(call.input(index).value) for index in (0, 1))
     if left is None or right is None:
         problem = "an operand is float, or has scales for blocks"
@@ -49,26 +62,6 @@ def _combined(
     return call.typed(on_arrays(*operands(call, 2)))
 
 
-@importer("Add")
-def add(call: Call) -> ScaledSum | Operand:
-    """Add-14: ``A + B``; an exact sum of integers with constant scales."""
-    return _combined(call, ScaledSum.plus, "it adds too many terms", operator.add)
-
-
-@importer("Sub")
-def subtract(call: Call) -> ScaledSum | Operand:
-    """Sub-14: ``A - B``; an exact difference of integers with constant scales."""
-    return _combined(
-        call, lambda a, b: a.plus(b.negated()), "it subtracts too many terms", operator.sub
-    )
-
-
-@importer("Mul")
-def multiply(call: Call) -> ScaledSum | Operand:
-    """Mul-14: ``A * B``; an exact product of integers with constant scales."""
-    return _combined(call, ScaledSum.times, "products take more than 31 bits", operator.mul)
-
-
 @importer("Neg")
 def negate(call: Call) -> ScaledSum | Operand:
     """Neg-13: ``-X``; quantized operands stay integers."""
@@ -81,32 +74,43 @@ def relu(call: Call) -> ScaledSum | Operand:
     """Relu-14: ``max(X, 0)``; quantized operands stay integers."""
     total = _as_sum(call.input(0).value)
     clamped = None if total is None else total.rectified()
-    return rectified(call) if clamped is None else clamped
+    if clamped is not None:
+        return clamped
+    value = call.array(0)
+    return call.typed(np.maximum(value, np.zeros((), value.dtype)))
 
 
 @importer("LeakyRelu")
-def leaky_relu(call: Call) -> ScaledSum | Operand:
+def leaky_relu(call: Call) -> ScaledSum | AnyArray:
     """LeakyRelu-16: negative elements times ``alpha``, a second term of a quantized operand."""
-    total = _as_sum(call.input(0).value)
-    result = None if total is None else total.leaky(call.attribute("alpha", 0.01))
-    if result is None and total is not None:
+    total, alpha = _as_sum(call.input(0).value), call.attribute("alpha", 0.01)
+    if total is not None:
+        result = total.leaky(alpha)
+        if result is not None:
+            return result
         call.with_floats("it is of a sum of several terms, or of scales that are arguments")
-    return leaky(call) if result is None else result
+    x = float_input(call)
+    scaled = x * number_like(alpha, x)
+    return as_input_type(call, 0, np.where(x < number_like(0, x), scaled, x))
 
 
 @importer("Clip")
 def clip(call: Call) -> ScaledSum | Operand:
     """Clip-13: ``input`` clamped to bounds, which a later quantization applies to integers."""
     total = _as_sum(call.input(0).value)
-    if total is None:
-        return clipped(call)
     bounds = [call.optional(index) for index in (1, 2)]
-    if any(bound is not None and not bound.is_constant for bound in bounds):
+    if total is not None and any(each is not None and not each.is_constant for each in bounds):
         call.with_floats("a bound is an argument")
-        return clipped(call)
-    numbers = [None if each is None else float(each.value.reshape(-1)[0]) for each in bounds]
-    bounded = total.bounded(*numbers)
-    return clipped(call) if bounded is None else bounded
+    elif total is not None:
+        numbers = [None if each is None else float(each.value.reshape(-1)[0]) for each in bounds]
+        bounded = total.bounded(*numbers)
+        if bounded is not None:
+            return bounded
+    value = call.array(0)
+    for index, function in ((1, np.maximum), (2, np.minimum)):  # the upper bound is applied last
+        if bounds[index - 1] is not None:
+            value = function(value, call.scalar(index))
+    return call.typed(value)
 
 
 @importer("com.microsoft.QLinearAdd", "com.microsoft.QLinearMul")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,70 +22,55 @@ Function: TypeAlias = Callable[[AnyArray], AnyArray]
 """An activation function."""
 
 
-def _elu(x: AnyArray, alpha: Any, beta: Any) -> AnyArray:
+def _elu(x: AnyArray, alpha: Any) -> AnyArray:
     zero = x.dtype.type(0)
     return np.where(x >= zero, x, alpha * np.expm1(np.minimum(x, zero)))
 
 
-@dataclass(frozen=True)
-class _Activation:
-    """An activation function, its parameters alpha and beta, and their default values.
-
-    The specification and ONNX Runtime disagree on a default of None.
-    """
-
-    function: Callable[..., AnyArray]
-    has_alpha: bool = False
-    has_beta: bool = False
-    alpha: float | None = None
-    beta: float | None = None
-
-
-_ACTIVATIONS = {
-    "relu": _Activation(lambda x, alpha, beta: np.maximum(x, x.dtype.type(0))),
-    "tanh": _Activation(lambda x, alpha, beta: tanh(x)),
-    "sigmoid": _Activation(lambda x, alpha, beta: sigmoid(x)),
-    "softsign": _Activation(lambda x, alpha, beta: x / (x.dtype.type(1) + np.abs(x))),
-    "softplus": _Activation(lambda x, alpha, beta: softplus(x)),
-    "affine": _Activation(lambda x, alpha, beta: alpha * x + beta, True, True),
-    "scaledtanh": _Activation(lambda x, alpha, beta: alpha * tanh(beta * x), True, True),
-    "hardsigmoid": _Activation(hard_sigmoid, True, True, 0.2, 0.5),
-    "elu": _Activation(_elu, True, False, 1.0),
-    "leakyrelu": _Activation(
-        lambda x, alpha, beta: np.where(x >= x.dtype.type(0), x, alpha * x), True, False, 0.01
-    ),
-    "thresholdedrelu": _Activation(
-        lambda x, alpha, beta: np.where(x > alpha, x, x.dtype.type(0)), True
-    ),
+_ACTIVATIONS: dict[str, tuple[Callable[..., AnyArray], tuple[float | None, ...]]] = {
+    "relu": (lambda x: np.maximum(x, x.dtype.type(0)), ()),
+    "tanh": (tanh, ()),
+    "sigmoid": (sigmoid, ()),
+    "softsign": (lambda x: x / (x.dtype.type(1) + np.abs(x)), ()),
+    "softplus": (softplus, ()),
+    "affine": (lambda x, alpha, beta: alpha * x + beta, (None, None)),
+    "scaledtanh": (lambda x, alpha, beta: alpha * tanh(beta * x), (None, None)),
+    "hardsigmoid": (hard_sigmoid, (0.2, 0.5)),
+    "elu": (_elu, (1.0,)),
+    "leakyrelu": (lambda x, alpha: np.where(x >= x.dtype.type(0), x, alpha * x), (0.01,)),
+    "thresholdedrelu": (lambda x, alpha: np.where(x > alpha, x, x.dtype.type(0)), (None,)),
 }
+"""Activation functions, and the defaults of their parameters: none, alpha, or alpha and beta.
+
+The specification and ONNX Runtime disagree on a default of None.
+"""
 
 
-def _parameters(call: Call, attribute: str, names: Sequence[str]) -> list[float | None]:
+def _parameters(call: Call, letter: str, names: Sequence[str]) -> list[float | None]:
     """Return alpha or beta of each activation function; None for a function without it.
 
     The values of the attribute are for the functions with that parameter, in their order. A value
     for each function is accepted where the result is the same.
     """
-    letter = attribute.removeprefix("activation_")
-    has_one = [getattr(_ACTIVATIONS[name], f"has_{letter}") for name in names]
+    attribute, number = f"activation_{letter}", ("alpha", "beta").index(letter)
+    defaults = [_ACTIVATIONS[name][1][number : number + 1] for name in names]
     values = [float(value) for value in call.attribute(attribute) or []]
     remaining, parameters = list(values), []
-    for name, has in zip(names, has_one, strict=True):
-        default = getattr(_ACTIVATIONS[name], letter)
-        if has and not remaining and default is None:
+    for name, default in zip(names, defaults, strict=True):
+        if default == (None,) and not remaining:
             raise call.error(
                 f"has the activation function {name!r} without a value in {attribute!r}, for which "
                 "ONNX and ONNX Runtime have different defaults; state the value",
                 UnsupportedError,
             )
-        parameters.append((remaining.pop(0) if remaining else default) if has else None)
+        parameters.append(remaining.pop(0) if default and remaining else next(iter(default), None))
     agrees = len(values) == len(names) and all(
         value is None or value == values[n] for n, value in enumerate(parameters)
     )
     if remaining and not agrees:
         raise call.error(
-            f"has {len(values)} values in {attribute!r} for {sum(has_one)} activation functions "
-            f"that read one, {', '.join(names)}",
+            f"has {len(values)} values in {attribute!r} for {sum(map(len, defaults))} activation "
+            f"functions that read one, {', '.join(names)}",
             UnsupportedError,
         )
     return parameters
@@ -107,10 +91,10 @@ def functions_of(
             f"has the activation functions {names}, expected {each * directions} of "
             f"{', '.join(_ACTIVATIONS)}"
         )
-    parameters = (_parameters(call, f"activation_{n}", names) for n in ("alpha", "beta"))
+    alphas, betas = (_parameters(call, letter, names) for letter in ("alpha", "beta"))
     functions: list[Function] = []
-    for name, alpha, beta in zip(names, *parameters, strict=True):
-        numbers = [None if value is None else kind(value) for value in (alpha, beta)]
-        function = _ACTIVATIONS[name].function
-        functions.append(functools.partial(function, alpha=numbers[0], beta=numbers[1]))
+    for name, *values in zip(names, alphas, betas, strict=True):
+        pairs = zip(("alpha", "beta"), values, strict=True)
+        numbers = {letter: kind(value) for letter, value in pairs if value is not None}
+        functions.append(functools.partial(_ACTIVATIONS[name][0], **numbers))
     return [functions[n * each : (n + 1) * each] for n in range(directions)]

@@ -20,8 +20,7 @@ from ....numerics.element_types import F32, I16, I32, AnyArray
 from ..call import Call, importer
 from ..quantization.quantize_linear import dynamically_quantized
 from .activations import Function
-from .layer import Layer
-from .layers import LSTM_FUNCTIONS, lstm_of
+from .layer import LSTM_FUNCTIONS, Layer, lstm_of
 
 
 @importer("com.microsoft.DynamicQuantizeLSTM")
