@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from ....numerics.array_functions import is_known
 from ....numerics.element_types import AnyArray, DType
-from ..call import Call
+from ..call import Call, Operand
 from ..quantization.expressed import (
     ExpressedValue,
     Quantized,
@@ -17,6 +18,23 @@ from ..quantization.expressed import (
     scale_factor,
     scale_product,
 )
+
+
+def centered_input(
+    call: Call,
+    index: int,
+    read_grid: Callable[[Operand, tuple[int, ...]], tuple[AnyArray, tuple[int, ...]]],
+) -> AnyArray:
+    """An input of integers less its zero points, if it has any: they are two inputs after it.
+
+    Args:
+        read_grid: returns the zero points for a shape, as `grid` does.
+    """
+    operand, zero_operand, zero_points = call.input(index), call.optional(index + 2), None
+    if zero_operand is not None:
+        zero_points, _ = read_grid(zero_operand, operand.shape)
+    ones = np.ones((1,) * len(operand.shape), np.float32)
+    return Quantized(operand.value, operand.type, ones, zero_points, operand.shape).centered()[0]
 
 
 def accumulator(

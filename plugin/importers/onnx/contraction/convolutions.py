@@ -1,10 +1,11 @@
-"""Convolutions: Conv and its integer forms.
+"""Convolutions: Conv, its integer forms and ConvTranspose.
 
 Products of storage less zero points are accumulated in 32 bits, or in 64 where 32 could overflow.
 The product of the scales becomes the scale of the accumulator. ConvInteger wraps in 32 bits, which
 the specification forbids models to reach.
 
-Sources: ONNX, ConvInteger 10, QLinearConv 10; ONNX Runtime, ``ContribOperators.md``.
+Sources: ONNX, ConvInteger 10, QLinearConv 10, ConvTranspose 22; ONNX Runtime,
+``ContribOperators.md``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
-from ....numerics.convolutions import convolve
+from ....numerics.convolutions import convolve, dilate
 from ....numerics.element_types import AnyArray, DType, ElementType
 from ..call import Call, Operand, importer
+from ..elementwise.float_operands import computing_dtype
 from ..quantization.expressed import Quantized, ScaledSum, accumulator_type
 from ..quantization.quantize_linear import grid, quantized, stored
-from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
+from .accumulators import accumulator, add_bias, centered_input, product_factor, reason_for_floats
 
 
 def _geometry(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tuple[
@@ -88,7 +90,18 @@ def padding(
 
 def convolution(call: Call, images: AnyArray, kernels: AnyArray, dtype: DType) -> AnyArray:
     """Convolve ``[N, C, ...]`` with ``[OC, C / groups, ...]``; padding is 0."""
-    pads, strides, dilations, groups = _geometry(call, images.shape, kernels.shape)
+    return _convolved(images, kernels, *_geometry(call, images.shape, kernels.shape), dtype)
+
+
+def _convolved(
+    images: AnyArray,
+    kernels: AnyArray,
+    pads: Sequence[tuple[int, int]],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    groups: int,
+    dtype: DType,
+) -> AnyArray:
     is_1d = len(pads) == 1  # IREE has fast named operations of two spatial dimensions
     if is_1d:
         images = images.reshape((*images.shape[:2], 1, images.shape[2]))
@@ -124,17 +137,11 @@ def _integer_convolution(call: Call, images: Quantized, kernels: Quantized) -> S
 @importer("ConvInteger")
 def conv_integer(call: Call) -> AnyArray:
     """ConvInteger-10: ``x, w, x_zero_point, w_zero_point`` to int32."""
-    sides = []
-    for index in (0, 1):
-        operand = call.input(index)
-        ones = np.ones((1,) * len(operand.shape), np.float32)
-        zero_points = None
-        if call.optional(index + 2) is not None:
-            zero_points, _ = grid(call, call.input(index + 2), operand.shape, 0)
-        side = Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
-        sides.append(side.centered()[0])
+    images, kernels = (
+        centered_input(call, n, lambda zeros, shape: grid(call, zeros, shape, 0)) for n in (0, 1)
+    )
     call.with_integers()
-    return convolution(call, sides[0], sides[1], np.dtype(np.int32))
+    return convolution(call, images, kernels, np.dtype(np.int32))
 
 
 @importer("QLinearConv", "com.microsoft.QLinearConv")
@@ -181,3 +188,95 @@ def conv(call: Call) -> ScaledSum | AnyArray:
         addend = convert(call.floats(bias.value), ElementType.of_dtype(dtype))
         result = result + addend.reshape((1, -1, *(1,) * (result.ndim - 2)))
     return convert(result, element)
+
+
+@importer("ConvTranspose")
+def conv_transpose(call: Call) -> Operand:
+    """ConvTranspose-22: ``X`` ``[N, C, ...]``, ``W`` ``[C, M / group, ...]`` and ``B``.
+
+    Each input pixel adds a scaled kernel to the output. That is a convolution of the input, with
+    ``stride - 1`` zeros between pixels and a margin of ``(kernel - 1) * dilation - pads`` around
+    them, with the kernel reversed along its spatial axes. Negative margins crop.
+    """
+    images, kernels = call.array(0), call.array(1)
+    rank, groups = images.ndim - 2, call.attribute("group", 1)
+    if rank < 1 or kernels.ndim != images.ndim:
+        raise call.error(
+            f"has images of {images.ndim} dimensions and kernels of {kernels.ndim}, expected 3 or "
+            "more, as many of both"
+        )
+    channels, per_group, *sizes = kernels.shape
+    if groups < 1 or channels % groups or images.shape[1] != channels:
+        raise call.error(
+            f"has {images.shape[1]} channels, and kernels for {channels} in {groups} groups"
+        )
+    if call.attribute("kernel_shape", sizes) != sizes:
+        raise call.error(
+            f"has the kernel_shape {call.attribute('kernel_shape')}, and kernels of {sizes}"
+        )
+    strides, dilations = (call.attribute(n, [1] * rank) for n in ("strides", "dilations"))
+    for name, steps in (("strides", strides), ("dilations", dilations)):
+        if len(steps) != rank or min(steps) < 1:
+            raise call.error(f"has the {name} {steps}, expected {rank} positive integers")
+    spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
+    margins = _margins(call, images.shape[2:], spans, strides)
+    added = [(max(low, 0), max(high, 0)) for low, high in margins]
+    images = np.pad(dilate(images, (1, 1, *strides)), ((0, 0), (0, 0), *added))
+    crops = [
+        slice(max(-low, 0), length - max(-high, 0))
+        for (low, high), length in zip(margins, images.shape[2:], strict=True)
+    ]
+    images = images[(slice(None), slice(None), *crops)]
+    mirrored = np.flip(kernels, tuple(range(2, rank + 2)))
+    grouped = mirrored.reshape((groups, channels // groups, per_group, *sizes))
+    order = (0, 2, 1, *range(3, rank + 3))
+    weights = grouped.transpose(order).reshape((groups * per_group, channels // groups, *sizes))
+    pads = [(0, 0)] * rank
+    dtype = computing_dtype(images.dtype)
+    result = _convolved(images, weights, pads, (1,) * rank, tuple(dilations), groups, dtype)
+    stated = call.attribute("output_shape", [0] * rank)
+    if len(stated) == rank + 2 and tuple(stated[:2]) != tuple(result.shape[:2]):
+        raise call.error(
+            f"has the output_shape {stated} for {result.shape[0]} images of {result.shape[1]} "
+            "channels"
+        )
+    if bias_of(call, 2, result.shape[1]) is not None:
+        result = result + call.array(2).astype(result.dtype).reshape((-1, *(1,) * rank))
+    return call.typed(result.astype(images.dtype))
+
+
+def _margins(
+    call: Call, lengths: Sequence[int], spans: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Numbers of zeros before and after the dilated images that give the result its shape."""
+    rank, auto = len(lengths), call.attribute("auto_pad", "NOTSET")
+    extra = call.attribute("output_padding", [0] * rank)
+    pads = call.attribute("pads", [0] * (2 * rank))
+    shape = call.attribute("output_shape", [0] * rank)
+    if len(extra) != rank or min(extra) < 0:
+        raise call.error(f"has the output_padding {extra}, expected {rank} integers from 0 on")
+    if len(pads) != 2 * rank or auto not in ("NOTSET", "VALID", "SAME_UPPER", "SAME_LOWER"):
+        raise call.error(f"has the pads {pads} ({auto}), expected {2 * rank} integers")
+    if len(shape) == rank + 2:  # with the batch and the channels, which it cannot change
+        shape = shape[2:]
+    if len(shape) != rank:
+        raise call.error(f"has the output_shape {shape}, expected {rank} integers")
+    is_same = auto.startswith("SAME")
+    margins = []
+    for axis, (length, span, stride) in enumerate(zip(lengths, spans, strides, strict=True)):
+        whole = stride * (length - 1) + extra[axis] + span
+        low, high = (0, 0) if auto == "VALID" else (pads[axis], pads[axis + rank])
+        target = shape[axis] or (length * stride if is_same else 0)
+        if target:
+            if target - whole >= (stride if shape[axis] else 1):
+                raise call.error(
+                    f"asks for {target} elements in spatial dimension {axis}, where the kernels "
+                    f"with strides of {stride} reach {whole}; say the output as pads and "
+                    "output_padding",
+                    UnsupportedError,
+                )
+            total = max(whole - target, 0)
+            low = total // 2 if auto == "SAME_UPPER" else total - total // 2
+            high = whole - target - low
+        margins.append((span - 1 - low, span - 1 - high + extra[axis]))
+    return margins

@@ -9,6 +9,7 @@ Sources: ONNX, MatMulInteger 10, QLinearMatMul 10 and 21; ONNX Runtime, ``Contri
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -28,7 +29,7 @@ from ..quantization.expressed import (
     scale_product,
 )
 from ..quantization.quantize_linear import dynamically_quantized, grid, quantized, stored
-from .accumulators import accumulator, add_bias, product_factor, reason_for_floats
+from .accumulators import accumulator, add_bias, centered_input, product_factor, reason_for_floats
 
 
 def matmul(call: Call, left: AnyArray, right: AnyArray, dtype: DType) -> AnyArray:
@@ -99,12 +100,10 @@ def required_integer_matmul(call: Call, left: Quantized, right: Quantized) -> Sc
 def per_row(call: Call, index: int, scale: int, zero_point: int, *, rows: bool) -> Quantized:
     """An operand of a product, with one scale, or one for each row or column."""
     operand = call.input(index)
-    shape = operand.shape
-    axis = max(len(shape) - (2 if rows else 1), 0)
-    scales, sizes = _matrix_grid(call, scale, shape, axis)
-    zero_points = None
-    if call.optional(zero_point) is not None:
-        zero_points, zero_point_sizes = _matrix_grid(call, zero_point, shape, axis)
+    scales, sizes = _matrix_grid(call, call.input(scale), operand.shape, rows=rows)
+    zero_operand, zero_points = call.optional(zero_point), None
+    if zero_operand is not None:
+        zero_points, zero_point_sizes = _matrix_grid(call, zero_operand, operand.shape, rows=rows)
         if zero_point_sizes != sizes and math.prod(zero_points.shape) != 1:
             scales = np.broadcast_to(scales, zero_points.shape)
             sizes = zero_point_sizes
@@ -114,10 +113,10 @@ def per_row(call: Call, index: int, scale: int, zero_point: int, *, rows: bool) 
 
 
 def _matrix_grid(
-    call: Call, index: int, shape: Sequence[int], axis: int
+    call: Call, operand: Operand, shape: Sequence[int], *, rows: bool
 ) -> tuple[AnyArray, tuple[int, ...]]:
     """Read scales or zero points as `grid`, or of the shape ``[..., 1, N]`` or ``[..., M, 1]``."""
-    operand = call.input(index)
+    axis = max(len(shape) - (2 if rows else 1), 0)
     if len(operand.shape) != len(shape) or len(shape) < 2:
         return grid(call, operand, shape, axis)
     expected = tuple(n if a != len(shape) - 1 - (axis == len(shape) - 1) else 1
@@ -139,18 +138,11 @@ def qlinear_matmul(call: Call) -> Operand:
 @importer("MatMulInteger")
 def matmul_integer(call: Call) -> AnyArray:
     """MatMulInteger-10: ``A, B, a_zero_point, b_zero_point`` to int32."""
-    sides = []
-    for index, rows in ((0, True), (1, False)):
-        operand = call.input(index)
-        ones = np.ones((1,) * len(operand.shape), np.float32)
-        zero_points = None
-        if call.optional(index + 2) is not None:
-            axis = max(len(operand.shape) - (2 if rows else 1), 0)
-            zero_points, _ = _matrix_grid(call, index + 2, operand.shape, axis)
-        side = Quantized(operand.value, operand.type, ones, zero_points, operand.shape)
-        sides.append(side.centered()[0])
+    left, right = (
+        centered_input(call, n, functools.partial(_matrix_grid, call, rows=n == 0)) for n in (0, 1)
+    )
     call.with_integers()
-    return matmul(call, sides[0], sides[1], np.dtype(np.int32))
+    return matmul(call, left, right, np.dtype(np.int32))
 
 
 @importer("MatMul")

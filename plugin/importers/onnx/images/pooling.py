@@ -1,11 +1,11 @@
-"""Average and Lp pooling, ReduceMean and LRN.
+"""Average, maximum and Lp pooling, ReduceMean and LRN.
 
 A mean of quantized operands is a sum of integers with the scale divided by their number, exact.
 Where windows reach into padding that is not counted, the numbers differ between output pixels, and
 so do the scales.
 
-Sources: ONNX, AveragePool 1 to 22, GlobalAveragePool 22, LpPool 22, LRN 13, ReduceMean 1 to 18;
-ONNX Runtime, ``ContribOperators.md``.
+Sources: ONNX, AveragePool 1 to 22, MaxPool 1 to 22, GlobalAveragePool 22, GlobalMaxPool 22,
+LpPool 22, LRN 13, ReduceMean 1 to 18; ONNX Runtime, ``ContribOperators.md``.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from ....numerics.array_functions import convert
+from ....numerics.array_functions import convert, is_known
 from ....numerics.convolutions import pool
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Operand, importer
 from ..elementwise.float_operands import as_input_type, float_input
 from ..quantization.expressed import (
+    ExpressedValue,
     Quantized,
     ScaledSum,
     accumulator_type,
@@ -29,8 +30,8 @@ from ..quantization.expressed import (
     scale_product,
 )
 from ..quantization.quantize_linear import quantized, stored
-from ..reduction.reductions import reduced, reduction_axes
-from .pooling_windows import pool_windows
+from ..reduction.reductions import greatest, reduced, reduction_axes
+from .pooling_windows import pad_images, pool_geometry, pool_windows, window_elements
 
 
 def _mean(operand: Quantized, axes: Sequence[int], *, keep: bool = True) -> ScaledSum:
@@ -74,33 +75,6 @@ def global_average_pool(call: Call) -> ScaledSum | AnyArray | Operand:
     count = math.prod(value.shape[axis] for axis in axes)
     total = value.sum(axis=axes, dtype=value.dtype, keepdims=True)
     return as_input_type(call, 0, total / np.asarray(count, value.dtype))
-
-
-@importer("GlobalLpPool")
-def global_lp_pool(call: Call) -> AnyArray:
-    """GlobalLpPool-22: ``sum(|x| ** p) ** (1 / p)`` of each channel."""
-    value = float_input(call)
-    axes = tuple(range(2, value.ndim))
-    powers = _powers(call, value)
-    return as_input_type(
-        call, 0, _root(call, powers.sum(axis=axes, dtype=value.dtype, keepdims=True))
-    )
-
-
-def _powers(call: Call, value: AnyArray) -> AnyArray:
-    """``|x| ** p``."""
-    magnitude, p = np.abs(value), call.attribute("p", 2)
-    if p == 1:
-        return magnitude
-    return magnitude * magnitude if p == 2 else np.power(magnitude, np.asarray(p, value.dtype))
-
-
-def _root(call: Call, value: AnyArray) -> AnyArray:
-    """``x ** (1 / p)``."""
-    p = call.attribute("p", 2)
-    if p == 1:
-        return value
-    return np.sqrt(value) if p == 2 else np.power(value, np.asarray(1 / p, value.dtype))
 
 
 @importer("com.microsoft.QLinearGlobalAveragePool")
@@ -147,11 +121,20 @@ def average_pool(call: Call) -> ScaledSum | AnyArray | Operand:
     return as_input_type(call, 0, total / _counts(call, value.shape).astype(value.dtype))
 
 
-@importer("LpPool")
+@importer("GlobalLpPool", "LpPool")
 def lp_pool(call: Call) -> AnyArray:
-    """LpPool-22: ``sum(|x| ** p) ** (1 / p)`` of windows."""
-    powers = _powers(call, float_input(call))
-    return as_input_type(call, 0, _root(call, pool_windows(call, powers, 0, "add")))
+    """GlobalLpPool-22, LpPool-22: ``sum(|x| ** p) ** (1 / p)`` of channels, or of windows."""
+    x, p = float_input(call), call.attribute("p", 2)
+    powers = np.abs(x)
+    if p != 1:
+        powers = powers * powers if p == 2 else np.power(powers, np.asarray(p, x.dtype))
+    if call.node.operator == "LpPool":
+        total = pool_windows(call, powers, 0, "add")
+    else:
+        total = powers.sum(axis=tuple(range(2, x.ndim)), dtype=x.dtype, keepdims=True)
+    if p != 1:
+        total = np.sqrt(total) if p == 2 else np.power(total, np.asarray(1 / p, x.dtype))
+    return as_input_type(call, 0, total)
 
 
 @importer("com.microsoft.QLinearAveragePool")
@@ -209,3 +192,80 @@ def local_response_normalization(call: Call) -> AnyArray:
     total = pool(np.pad(x * x, widths), (size,), (1,), "add", (1,))
     base = np.asarray(bias, x.dtype) + np.asarray(alpha / size, x.dtype) * total
     return as_input_type(call, 0, x / np.power(base, np.asarray(beta, x.dtype)))
+
+
+@importer("GlobalMaxPool")
+def global_max_pool(call: Call) -> Operand:
+    """GlobalMaxPool-22: the greatest element of each channel."""
+    value = call.array(0)
+    return call.typed(greatest(value, tuple(range(2, value.ndim)), True))
+
+
+@importer("MaxPool")
+def max_pool(call: Call) -> ExpressedValue:
+    """MaxPool-22: greatest elements of windows; integers with one positive scale stay integers."""
+    operand = call.input(0)
+    if any(call.node.outputs[1:]):
+        return _max_pool_with_indices(call)
+    call.attribute("storage_order", 0)  # of the indices
+    if isinstance(operand.value, Quantized):
+        scales = operand.value.scales
+        if is_known(scales) and (np.asarray(scales) > 0).all():
+            result = operand.value.moved(lambda storage: _max_pool(call, storage))
+            if result is not None:
+                return result
+            call.with_floats("the operand has several scales")
+        else:
+            call.with_floats("a scale is an argument, or not above 0")
+    return Operand(operand.type, _max_pool(call, call.array(0)))
+
+
+def _max_pool_with_indices(call: Call) -> list[Operand]:
+    """Return the greatest elements, and the index of the first of each in the whole operand.
+
+    With ``storage_order`` 1 the first spatial axis of a channel is the fastest one.
+    """
+    value = call.array(0)
+    geometry = pool_geometry(call, value.shape)
+    sizes = value.shape[2:]
+    indices = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
+    if call.attribute("storage_order", 0):
+        indices = indices.reshape(sizes[::-1]).T
+    planes = np.arange(math.prod(value.shape[:2]), dtype=np.int64) * math.prod(sizes)
+    numbers = planes.reshape((*value.shape[:2], *(1,) * len(sizes))) + indices
+    signed, least = _signed(value)
+    images = pad_images(signed, geometry, least, least)
+    indices = pad_images(numbers, geometry, -1, -1)  # of padding, which is never greater
+    best: AnyArray = None
+    index: AnyArray = None
+    for part, number in zip(
+        window_elements(images, geometry), window_elements(indices, geometry), strict=True
+    ):
+        if best is None:
+            best, index = part, number
+            continue
+        is_better = (part > best) | ((index < 0) & (number >= 0))
+        best, index = np.where(is_better, part, best), np.where(is_better, number, index)
+    return [call.typed(best.astype(value.dtype)), Operand("INT64", index)]
+
+
+def _signed(value: AnyArray) -> tuple[AnyArray, float]:
+    """Return floats, or integers as i32 or i64, and their least value."""
+    dtype = np.dtype(value.dtype)
+    if dtype.kind not in "iu":
+        return value, -math.inf
+    return value.astype(np.int32 if dtype.itemsize < 4 else dtype), int(np.iinfo(dtype).min)
+
+
+@importer("com.microsoft.NhwcMaxPool")
+def nhwc_max_pool(call: Call) -> Operand:
+    """NhwcMaxPool-1: greatest elements of windows of integers, with the channels last."""
+    operand = call.input(0)
+    value, rank = call.array(0), len(operand.shape)
+    result = _max_pool(call, value.transpose(0, rank - 1, *range(1, rank - 1)))
+    return Operand(operand.type, result.transpose(0, *range(2, rank), 1))
+
+
+def _max_pool(call: Call, images: AnyArray) -> AnyArray:
+    signed, least = _signed(images)
+    return pool_windows(call, signed, least, "maximum").astype(images.dtype)

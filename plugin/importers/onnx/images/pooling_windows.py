@@ -36,7 +36,11 @@ class PoolGeometry:
 
 
 def pool_geometry(call: Call, shape: Sequence[int]) -> PoolGeometry:
-    """Read the attributes of a pool of ``[N, C, ...]``, and check them."""
+    """Read the attributes of a pool of ``[N, C, ...]``, and check them.
+
+    Raises:
+        UnsupportedError: strides are longer than windows by so much that runtimes crop images.
+    """
     rank, sizes = len(shape) - 2, call.attribute("kernel_shape", [])
     strides = call.attribute("strides", [1] * rank)
     dilations = call.attribute("dilations", [1] * rank)
@@ -48,42 +52,24 @@ def pool_geometry(call: Call, shape: Sequence[int]) -> PoolGeometry:
             f"{list(dilations)} for images of {list(shape)}"
         )
     spans = [(size - 1) * step + 1 for size, step in zip(sizes, dilations, strict=True)]
-    _check_same_padding(call, shape[2:], spans, strides)
+    is_same = call.attribute("auto_pad", "NOTSET") in ("SAME_UPPER", "SAME_LOWER")
     pads = padding(call, shape[2:], spans, strides)
     beyond = []
     for length, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
-        padded = length + sum(pair)
-        if padded < span and (not is_ceil or padded <= span - stride):
-            raise call.error(f"has windows of {list(sizes)} in images of {list(shape)}")
-        beyond.append(_beyond(padded, span, stride, pair) if is_ceil else 0)
-    return PoolGeometry(tuple(sizes), tuple(strides), tuple(dilations), tuple(pads), tuple(beyond))
-
-
-def _check_same_padding(
-    call: Call, lengths: Sequence[int], spans: Sequence[int], strides: Sequence[int]
-) -> None:
-    """Check that the padding of ``SAME_UPPER`` and ``SAME_LOWER`` is not negative.
-
-    Raises:
-        UnsupportedError: strides are longer than windows by so much that runtimes crop images.
-    """
-    if call.attribute("auto_pad", "NOTSET") not in ("SAME_UPPER", "SAME_LOWER"):
-        return
-    for length, span, stride in zip(lengths, spans, strides, strict=True):
-        if (-(-length // stride) - 1) * stride + span - length < -1:
+        if is_same and (-(-length // stride) - 1) * stride + span - length < -1:
             raise call.error(
                 f"has strides of {stride} and windows of {span} in {length} elements, for which "
                 "auto_pad asks for negative padding: runtimes differ; say pads",
                 UnsupportedError,
             )
-
-
-def _beyond(padded: int, span: int, stride: int, pads: tuple[int, int]) -> int:
-    """Return how far the last window reaches beyond the padding; it starts before that."""
-    count = max(-(-(padded - span) // stride), 0) + 1
-    if count > 1 and (count - 1) * stride >= padded - pads[1]:
-        count -= 1
-    return max((count - 1) * stride + span - padded, 0)
+        padded = length + sum(pair)
+        if padded < span and (not is_ceil or padded <= span - stride):
+            raise call.error(f"has windows of {list(sizes)} in images of {list(shape)}")
+        count = max(-(-(padded - span) // stride), 0) + 1
+        if count > 1 and (count - 1) * stride >= padded - pair[1]:
+            count -= 1  # the last window starts before the padding
+        beyond.append(max((count - 1) * stride + span - padded, 0) if is_ceil else 0)
+    return PoolGeometry(tuple(sizes), tuple(strides), tuple(dilations), tuple(pads), tuple(beyond))
 
 
 def pool_windows(
