@@ -64,7 +64,7 @@ def test_every_program_is_a_valid_module() -> None:
     for program in [*PROGRAMS.values(), *random_programs(100)]:
         parse_text(program.text(), context, program.name)
         if program.interpreted:
-            parse_text(program.float_text(), context, program.name)
+            parse_text(program.text(as_float=True), context, program.name)
 
 
 def test_inputs_are_the_same_each_time_and_in_range() -> None:

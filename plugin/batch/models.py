@@ -83,11 +83,7 @@ def find_models(
 
 
 def _is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath([path, folder]) == folder if _same_drive(path, folder) else False
-
-
-def _same_drive(one: str, other: str) -> bool:
-    return os.path.splitdrive(one)[0] == os.path.splitdrive(other)[0]
+    return os.path.commonpath([path, folder]) == folder
 
 
 def _expanded(pattern: str, excluded: str) -> list[str]:
@@ -194,5 +190,4 @@ def _common_folder(paths: Sequence[str]) -> str:
     folders = [os.path.dirname(os.path.abspath(path)) for path in paths]
     if all(_is_below(folder, here) for folder in folders):
         return here
-    is_one_drive = all(_same_drive(folder, folders[0]) for folder in folders)
-    return os.path.commonpath(folders) if is_one_drive else here
+    return os.path.commonpath(folders)

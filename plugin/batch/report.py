@@ -258,11 +258,7 @@ def _result_of(values: reports.Fields) -> CompiledModel:
 
 
 def merge_compilations(named: Sequence[tuple[str, Compilations]]) -> Compilations:
-    """Merge reports, in the order of the arguments.
-
-    Raises:
-        InputError: versions or options differ, or two reports have the same model.
-    """
+    """Merge reports in their order; InputError for other versions or options, or a model twice."""
     first_name, first = named[0]
     seen: dict[str, str] = {}
     for name, report in named:

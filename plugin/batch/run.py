@@ -71,16 +71,13 @@ class CompiledModel:
 
 
 class Batch:
-    """Batch of models.
+    """Batch of models; InputError if the folder or its manifest cannot be read or written.
 
     Args:
         emit: see `subquant.compiler.compilation.compile_to_bytes`.
         parameters: a folder for the constants of 1 KiB and more, in one archive (``.irpa``) for
             each model, named like its output; None to keep them in the executables.
         resume: True to skip up-to-date outputs.
-
-    Raises:
-        InputError: the folder or its manifest cannot be read or written.
     """
 
     def __init__(

@@ -109,13 +109,10 @@ def _shape_of(dims: str, text: str) -> tuple[int, ...]:
 
 
 def read_npy(path: str | Path) -> Array:
-    """Read a ``.npy`` file (no pickles; two-byte void elements are bf16).
+    """Read a ``.npy`` file (no pickles; two-byte void elements are bf16), or raise InputError.
 
     The header is a Python literal, and NumPy lets each exception of parsing it escape (`tokenize`,
     `ast`, sorting, sizes beyond 64 bits). Each is therefore reported as an error of the file.
-
-    Raises:
-        InputError: the file cannot be read.
     """
     try:
         with open_input(path) as file:

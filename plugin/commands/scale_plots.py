@@ -186,11 +186,7 @@ def render_scales(tensor: InspectedTensor) -> RenderableType:
 
 
 def scales_figure(tensor: InspectedTensor) -> Figure:
-    """Return the heat map of a tensor's scales; its axes count elements.
-
-    Raises:
-        UsageError: the scales are not known, or none is positive and finite.
-    """
+    """Return the heat map of a tensor's scales, axes in elements; errors as `render_scales`."""
     from matplotlib import colormaps
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure

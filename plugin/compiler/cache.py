@@ -36,11 +36,7 @@ _UNITS = " KMGTP"
 
 
 def default_cache() -> Path:
-    """Return the folder in ``SUBQUANT_CACHE``, or the default one in the user's caches.
-
-    Raises:
-        EnvironmentProblem: the user has no home folder.
-    """
+    """Return the folder in ``SUBQUANT_CACHE``, or in the user's; EnvironmentProblem if none."""
     if named := os.environ.get("SUBQUANT_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")
@@ -56,11 +52,7 @@ def default_cache() -> Path:
 
 
 def parse_size(text: str, subject: str) -> int:
-    """Return a number of bytes from text such as ``10GiB``, ``500 MB`` or ``4096``.
-
-    Raises:
-        UsageError: the text is no size; `subject` is the subject of the message.
-    """
+    """Read a size such as ``10GiB`` or ``500 MB``; UsageError about `subject` for other text."""
     match = _SIZE.fullmatch(text)
     if match is None:
         raise UsageError(
@@ -152,16 +144,13 @@ class Cache(Store):
         move: bool = False,
         lowered: Digest | None = None,
     ) -> None:
-        """Write the result of a compilation.
+        """Write the result of a compilation; InputError, OSError if the folder cannot be written.
 
         Args:
             about: the `description` of the entry.
             parameters: the parameter archive; None for none.
             move: the archive is a temporary file of the store, and may be renamed.
             lowered: the key of the lowered module, whose executable is written too.
-
-        Raises:
-            InputError, OSError: the folder cannot be written.
         """
         blobs = {_EXECUTABLE: self.keep(result.executable)}
         written = len(result.executable)

@@ -75,15 +75,12 @@ def key_of_source(
     weights: Mapping[str, str | os.PathLike[str]] | None = None,
     memo: Store | None = None,
 ) -> Key:
-    """Return the key of a compilation.
+    """Return the key of a compilation; InputError if a file cannot be read.
 
     Args:
         source, options, emit, weights: as in
             `subquant.compiler.compilation.compile_to_bytes`.
         parameters: large constants go to a parameter file.
-
-    Raises:
-        InputError: a file cannot be read.
     """
     module = input_of(source)
     files = FileDigests(memo, _KEY_VERSION)

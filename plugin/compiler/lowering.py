@@ -26,11 +26,7 @@ def lower(
     on_remark: Callable[[Remark], None] | None = None,
     parameters: ParameterStore | None = None,
 ) -> None:
-    """Run the passes of a compilation on `module` in place; `on_remark` gets their remarks.
-
-    Raises:
-        SubquantError: from a pass, with its location.
-    """
+    """Run the passes of a compilation in place; SubquantError from a pass, with its location."""
     run_pipeline(module, compile_pipeline(options, parameters), on_pass, on_remark)
     if options.device_attribute is not None:
         with in_context_of(module.operation):

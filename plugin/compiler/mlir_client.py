@@ -142,11 +142,12 @@ def encoded(text: str, file: str = "-") -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        place = place_of_position(text, error.start, file)
-        raise ParseError("text has a surrogate, which is no character", place) from None
+        raise ParseError(
+            "text has a surrogate, which is no character", location_at(text, error.start, file)
+        ) from None
 
 
-def place_of_position(text: str, position: int, file: str) -> Place:
+def location_at(text: str, position: int, file: str) -> Place:
     """Return the line and the column of a position in a text."""
     column = position - text.rfind("\n", 0, position)
     return Place(file, text.count("\n", 0, position) + 1, column)

@@ -45,7 +45,7 @@ def run_opt(
     step_context: Callable[[str], AbstractContextManager[None]] = lambda step: nullcontext(),
     on_pass: Callable[[ModulePass], None] | None = None,
 ) -> OptResult:
-    """Parse, run passes and print.
+    """Parse, run passes and print; UsageError for a wrong pipeline, ParseError for other input.
 
     Args:
         data: MLIR text or bytecode, an artifact of StableHLO, or a TensorFlow Lite model.
@@ -56,10 +56,6 @@ def run_opt(
         verify_diagnostics: compare errors and remarks with the comments; print nothing.
         step_context: returns a context for each step that is no pass, ``parse`` or ``print``.
         on_pass: called before each pass.
-
-    Raises:
-        UsageError: the pipeline is wrong.
-        ParseError: the input is neither bytecode nor text.
     """
     steps = parse_pipeline(passes) if passes else []
 

@@ -121,11 +121,7 @@ def parse_bytecode(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
 
 
 def without_wrapping(data: bytes, file: str = "-") -> bytes:
-    """Return the artifact inside a function that JAX exported; other data unchanged.
-
-    Raises:
-        InputError: the file of the function is damaged.
-    """
+    """Return the artifact in a function that JAX exported, or the data; InputError if damaged."""
     if kind_of(data) is not None or b"StableHLO_v" not in data:
         return data
     from ..importers.jax.exported_function import exported_artifact

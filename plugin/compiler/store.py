@@ -197,11 +197,7 @@ class Store:
 
     @contextlib.contextmanager
     def temporary(self) -> Iterator[Path]:
-        """Return the path of a file to write, which is removed after the block.
-
-        Raises:
-            OSError: the folder cannot be written.
-        """
+        """Return the path of a file, removed after the block; OSError for an unwritable folder."""
         path = self._part()
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

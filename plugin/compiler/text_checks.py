@@ -13,12 +13,11 @@ take a minute: their depth is limited.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from ..errors import ParseError, Place, VerificationError
-from .mlir_client import encoded, place_of_position
+from .mlir_client import encoded, location_at
 
 MAX_NESTING = 1000
 """Brackets within brackets that are accepted, also once aliases are written out."""
@@ -39,15 +38,6 @@ _NO_TOKENS = bytes(sorted({*_NO_BRACKETS} - {*b"=,\n"}))
 _ZERO_POINT = re.compile(r":\s*(-?\s*\w+)")
 
 
-@dataclass(frozen=True)
-class _Text:
-    text: str
-    file: str
-
-    def place_of_position(self, position: int) -> Place:
-        return place_of_position(self.text, position, self.file)
-
-
 def check_text(text: str, file: str = "-") -> None:
     """Refuse text that upstream's parser would read wrongly without an error.
 
@@ -64,11 +54,10 @@ def check_text(text: str, file: str = "-") -> None:
     if not text.isascii():
         encoded(text, file)
     if "\0" in text:
-        place = place_of_position(text, text.index("\0"), file)
-        raise ParseError("text has a NUL character", place)
+        raise ParseError("text has a NUL character", location_at(text, text.index("\0"), file))
     _check_nesting(text, file)
     if "!quant" in text:
-        _check_types(_Text(_without_comments_and_strings(text), file), has_tosa="tosa." in text)
+        _check_types(_without_comments_and_strings(text), file, has_tosa="tosa." in text)
 
 
 def _without_comments_and_strings(text: str) -> str:
@@ -149,35 +138,35 @@ def _alias_depth(text: str) -> int:
     return max(depths.values(), default=0)
 
 
-def _check_types(source: _Text, has_tosa: bool) -> None:
-    calibrated = _CALIBRATED.search(source.text) if has_tosa else None
+def _check_types(text: str, file: str, *, has_tosa: bool) -> None:
+    calibrated = _CALIBRATED.search(text) if has_tosa else None
     if calibrated is not None:
         raise VerificationError(
             "quantized type must have uniform parameters, got '!quant.calibrated'; upstream's "
             "verifier of tosa operations crashes on it",
-            source.place_of_position(calibrated.start()),
+            location_at(text, calibrated.start(), file),
         )
     position = 0
-    while match := _UNIFORM.search(source.text, position):
+    while match := _UNIFORM.search(text, position):
         position = match.end()
-        name = _without_aliases(source.text, match.group(1))
+        name = _without_aliases(text, match.group(1))
         integer = _INTEGER_STORAGE.match(name)
         width = int(integer.group(2)) if integer else 0
         if integer is None or not 2 <= width <= 32:
             raise VerificationError(
                 f"quantized storage type must be an integer of 2 to 32 bits, got '{name}'; "
                 "write for example i4, u4 or i8",
-                source.place_of_position(match.start(1)),
+                location_at(text, match.start(1), file),
             )
-        expressed = _EXPRESSED.match(source.text, position)
+        expressed = _EXPRESSED.match(text, position)
         if expressed is not None and not _FLOAT.fullmatch(expressed.group(1)):
             raise VerificationError(
                 f"expressed type must be f16, bf16, f32 or f64, got '{expressed.group(1)}'",
-                source.place_of_position(expressed.start(1)),
+                location_at(text, expressed.start(1), file),
             )
-        axes = _AXES.match(source.text, position)
+        axes = _AXES.match(text, position)
         if axes is not None:
-            position = _check_sub_channel(source, axes.end(), name, width)
+            position = _check_sub_channel(text, file, axes.end(), name, width)
 
 
 def _without_aliases(text: str, name: str) -> str:
@@ -191,9 +180,8 @@ def _without_aliases(text: str, name: str) -> str:
     return name
 
 
-def _check_sub_channel(source: _Text, position: int, name: str, width: int) -> int:
+def _check_sub_channel(text: str, file: str, position: int, name: str, width: int) -> int:
     """Check the zero points of one sub-channel type; return the position after it."""
-    text = source.text
     start = text.find("}", position) + 1  # of the axes
     end = text.find(">", start)
     if not start or end < 0:
@@ -214,7 +202,7 @@ def _check_sub_channel(source: _Text, position: int, name: str, width: int) -> i
                 raise VerificationError(
                     f"zero point {written} does not fit the storage type {name}, expected a value "
                     f"in {shown}; upstream's parser would cut it without a word",
-                    source.place_of_position(match.start(1)),
+                    location_at(text, match.start(1), file),
                 )
     return end + 1
 

@@ -1,9 +1,8 @@
 """Programs of the suite: types, text and inputs, without MLIR and without the project's arithmetic.
 
-A `Program` is one operation with the types of its operands and results. It has two texts:
-with quantized types (`Program.text`, for the compiler), and with f64 for every quantized and float
-type (`Program.float_text`, for StableHLO's reference interpreter). Its
-inputs come from a generator whose seed is the program's name.
+A `Program` is one operation with the types of its operands and results. `Program.text` has
+quantized types, for the compiler, or f64 for every quantized and float type, for StableHLO's
+reference interpreter. Its inputs come from a generator whose seed is the program's name.
 """
 
 from __future__ import annotations
@@ -168,15 +167,8 @@ class Program:
     runs: bool = True
     interpreted: bool = True
 
-    def text(self, symbol: str = "main") -> str:
-        """Return the function with quantized types."""
-        return self._text(symbol, as_float=False)
-
-    def float_text(self, symbol: str = "main") -> str:
-        """Return the function with f64 in place of quantized and float types."""
-        return self._text(symbol, as_float=True)
-
-    def _text(self, symbol: str, as_float: bool) -> str:
+    def text(self, symbol: str = "main", *, as_float: bool = False) -> str:
+        """Return the function; with `as_float` in f64 in place of quantized and float types."""
         names = {f"a{n}": tensor for n, tensor in enumerate(self.arguments)}
         names |= {f"r{n}": tensor for n, tensor in enumerate(self.results)}
         names |= dict(self.types)

@@ -53,7 +53,7 @@ def run_cases(
     cluster: str | None = None,
     machines: set[str] | None = None,
 ) -> list[Outcome]:
-    """Run cases on a device.
+    """Run cases on a device; EnvironmentProblem if no process starts, or the cluster is unusable.
 
     Args:
         cases: the cases.
@@ -65,9 +65,6 @@ def run_cases(
 
     Returns:
         The outcomes, in the order of the cases. Cases that do not apply to the device have none.
-
-    Raises:
-        EnvironmentProblem: no process can be started, or the cluster cannot be used.
     """
     outcomes: dict[str, Outcome] = {}
     batches = {f"{n}: {batch[0].name}": batch for n, batch in enumerate(batches_of(cases, device))}
@@ -252,7 +249,7 @@ def _interpret_program(program: Program, inputs: list[Array]) -> list[Array]:
     from .interpreter import interpret
 
     rounded: Rounded = "all" if program.oracle in ROUNDED else "nothing"
-    reals = interpret(program.float_text(), real_inputs(program, inputs, rounded))
+    reals = interpret(program.text(as_float=True), real_inputs(program, inputs, rounded))
     results = []
     for tensor, real in zip(program.results, reals, strict=True):
         if isinstance(tensor.element, Quantized):

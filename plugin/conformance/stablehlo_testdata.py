@@ -24,7 +24,7 @@ wrong element through.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,22 +62,21 @@ _TOLERANCE = 1e-4
 def file_cases(file: Path) -> Iterator[Case]:
     """Yield the cases of a file; SubquantError with a place if it has another form."""
     names: dict[str, int] = {}
-    for before, chunk in file_chunks(read_file(file)):
-        if "func.func" not in chunk:
-            continue
-        # Blank lines keep the line numbers of the file in errors.
-        text = "\n" * before + _in_parts(_with_plain_checks(chunk))
-        module = parse_text(text, create_context(), str(file))
+    for module in function_modules(file, lambda text: _in_parts(_with_plain_checks(text))):
         for op in module.body.operations:
             if op.operation.name != "func.func":
                 continue
             name = str(op.operation.attributes["sym_name"].value)
             names[name] = names.get(name, 0) + 1
             label = name if names[name] == 1 else f"{name}.{names[name]}"
-            try:
-                yield function_case(op.operation, f"stablehlo/{file.stem}:{label}")
-            except InputError as error:
-                raise error.in_file(str(file)) from None
+            yield function_case(op.operation, f"stablehlo/{file.stem}:{label}")
+
+
+def function_modules(file: Path, rewritten: Callable[[str], str]) -> Iterator[ir.Module]:
+    """Yield the parts of a file with functions; blank lines keep the line numbers in errors."""
+    for before, chunk in file_chunks(read_file(file)):
+        if "func.func" in chunk:
+            yield parse_text("\n" * before + rewritten(chunk), create_context(), str(file))
 
 
 def _with_plain_checks(text: str) -> str:

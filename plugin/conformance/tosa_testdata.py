@@ -21,20 +21,17 @@ from pathlib import Path
 import numpy as np
 
 from ..compiler.pipeline import parse_pipeline, run_pipeline
-from ..compiler.reading import parse_text
 from ..core._mlir import Operation, ir
-from ..dialects import create_context
 from ..dialects.quant import element_type, parameters_of
 from ..dialects.tosa import RescaleView
-from ..errors import InputError, SubquantError
+from ..errors import InputError
 from ..numerics.fixed_point import apply_scale
 from ..numerics.parameters import StorageType
 from ..transforms.base import SIGNATURE_ATTRIBUTE, walk
 from .cases import SYMBOL, Case, Prepared
 from .oracle import Golden
 from .program import Array
-from .stablehlo_testdata import function_case
-from .testdata import file_chunks, read_file
+from .stablehlo_testdata import function_case, function_modules
 
 _PASSES = (
     "verify-quantization,quant-legalize-to-tosa-rescale,tosa-rescale-legalize-to-stablehlo,"
@@ -50,18 +47,7 @@ _Reference = Callable[[list[Array]], Golden]
 
 def file_cases(file: Path) -> Iterator[Case]:
     """Yield the cases of a file; SubquantError with a place if it has another form."""
-    try:
-        yield from _cases_of(file)
-    except SubquantError as error:
-        raise error.in_file(str(file)) from None
-
-
-def _cases_of(file: Path) -> Iterator[Case]:
-    for before, chunk in file_chunks(read_file(file)):
-        if "func.func" not in chunk:
-            continue
-        text = "\n" * before + chunk
-        module = parse_text(text, create_context(), str(file))
+    for module in function_modules(file, str):
         functions = [op.operation for op in module.body.operations]
         names = [str(function.attributes["sym_name"].value) for function in functions]
         references = [_reference(function) for function in functions]
@@ -108,11 +94,7 @@ def _draw(type_: ir.ShapedType, seed: int) -> Array:
 
 
 def _reference(function: Operation) -> _Reference | None:
-    """Return the reference of a function of storage values; None if it checks itself.
-
-    Raises:
-        InputError: the function is neither one operation on its arguments nor a check.
-    """
+    """Return a function's reference, None if it checks itself; InputError for more operations."""
     operations = [op for op in walk(function) if op.name not in ("tosa.const", "func.return")]
     if any(op.name.startswith(("check.", "stablehlo.custom_call")) for op in operations):
         return None

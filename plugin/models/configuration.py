@@ -240,11 +240,7 @@ def expected_tensors(configuration: Configuration) -> dict[str, tuple[int, ...]]
 
 
 def check_tensors(configuration: Configuration, tensors: Mapping[str, InferenceTensor]) -> None:
-    """Compare the tensors of a file with those that a model takes.
-
-    Raises:
-        InputError: one is missing, or has another shape.
-    """
+    """Compare the tensors of a file with a model's; InputError for a missing one or other shape."""
     for name, shape in expected_tensors(configuration).items():
         if name not in tensors:
             raise InputError(

@@ -66,11 +66,7 @@ class Model:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; the vocabulary in `properties` is dropped, to save memory.
-
-        Raises:
-            SubquantError: see `Tokenizer`.
-        """
+        """The tokenizer; errors as its class. Drops the vocabulary of `properties`, to save memory."""
         try:
             tokenizer = Tokenizer.from_properties(self.properties)
         except SubquantError as error:

@@ -67,11 +67,7 @@ from .transformer import embed, logits, run_blocks
 def write_module(
     configuration: Configuration, tensors: Mapping[str, InferenceTensor], shape: Shape
 ) -> ir.Module:
-    """Write the program of a model, in a context of its own, from the types of its tensors.
-
-    Raises:
-        UnsupportedError: a tensor has an unsupported type.
-    """
+    """Write a model's program in a context of its own; UnsupportedError for a type of a tensor."""
     with create_context(), ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):

@@ -95,12 +95,9 @@ class Sampler:
         return int(tokens[min(int(index), len(tokens) - 1)])
 
     def probabilities(self, logits: Array) -> tuple[Array, Array]:
-        """Return the tokens that may be drawn, and the probability of each.
+        """Return the tokens that may be drawn, and the probability of each; errors as `choose`.
 
         The likeliest comes first, but where no option leaves a token out.
-
-        Raises:
-            ExecutionError: see `choose`.
         """
         chosen = self._sampling
         if chosen.temperature == 0:

@@ -79,14 +79,11 @@ class Tokenizer:
         return cls(Vocabulary(properties))
 
     def encode(self, text: str, *, start: bool = True, special: bool = True) -> list[int]:
-        """Return the tokens of a text.
+        """Return the tokens of a text; InputError for halves of characters, which no UTF-8 has.
 
         Args:
             start: True for the start token in front, if the file asks for it.
             special: whether the names of control tokens in the text mean these.
-
-        Raises:
-            InputError: the text has halves of characters, which no UTF-8 has.
         """
         check_text(text)
         first = self.start_token if start and self.adds_start else None
@@ -101,13 +98,10 @@ class Tokenizer:
         return tokens
 
     def bytes_of(self, token: int, *, special: bool = False) -> bytes:
-        """Return the bytes of a token.
+        """Return the bytes of a token; InputError if there is no such token.
 
         Args:
             special: whether control tokens stand for their names, in place of nothing.
-
-        Raises:
-            InputError: there is no such token.
         """
         if not 0 <= token < self.size:
             raise InputError(f"there is no token {token}, expected one of {self.size}")
@@ -121,12 +115,9 @@ class Tokenizer:
         return "" if token is None else self._also_control.names.get(token, "")
 
     def decode(self, tokens: Iterable[int], *, special: bool = False) -> str:
-        """Return the text of tokens; invalid UTF-8 becomes U+FFFD.
+        """Return the text of tokens, U+FFFD for invalid UTF-8; InputError if one does not exist.
 
         A space that `encode` put in front is left out.
-
-        Raises:
-            InputError: there is no such token.
         """
         pieces = [self.bytes_of(token, special=special) for token in tokens]
         text = b"".join(pieces).decode(errors="replace")

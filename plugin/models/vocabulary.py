@@ -62,12 +62,7 @@ class PieceType(enum.IntEnum):
 
 
 class Vocabulary:
-    """Checked vocabulary.
-
-    Raises:
-        InputError: properties are missing or contradict each other.
-        UnsupportedError: the vocabulary is of a kind that there is no tokenizer for.
-    """
+    """Vocabulary; InputError for wrong properties, UnsupportedError without a tokenizer for it."""
 
     def __init__(self, properties: Mapping[str, Any]) -> None:
         self._record = ReadRecord(None)

@@ -25,12 +25,7 @@ _T = TypeVar("_T")
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[Client]:
-    """Connect to a scheduler.
-
-    Raises:
-        UsageError: the text is no address.
-        EnvironmentProblem: no scheduler answers.
-    """
+    """Connect to a scheduler; UsageError for no address, EnvironmentProblem if none answers."""
     if not _ADDRESS.fullmatch(address):
         raise UsageError(
             f"{quoted(address)} is no address of a Dask scheduler; expected HOST:PORT, as "

@@ -67,11 +67,7 @@ class ClusterWorkers:
         return [self.seen[address] for address in self.present if address in self.seen]
 
     def wait(self, poller: ThreadPoolExecutor) -> None:
-        """Wait for the first workers; refuse the cluster if one of them has other versions.
-
-        Raises:
-            EnvironmentProblem: there are no workers, or they have other versions.
-        """
+        """Wait for the first workers; EnvironmentProblem for none, or one with other versions."""
         self._check_scheduler()
         end = time.monotonic() + WORKER_TIMEOUT_SECONDS
         while not self.seen:

@@ -28,15 +28,12 @@ _REPRODUCER = "subquant.reproducer.mlir"
 
 
 class InputBundle:
-    """Model with the files that its compilation or run needs.
+    """Model with the files that its compilation or run needs; InputError if one cannot be read.
 
     Args:
         model: name and bytes.
         reproducer: the caller's path of the reproducer of an error.
         as_file: True to unpack the model to a file; otherwise only if it has external data.
-
-    Raises:
-        InputError: the model, or a file beside it, cannot be read.
     """
 
     def __init__(
@@ -72,7 +69,7 @@ class InputBundle:
         }
 
     def add(self, path: str, folder: str, data: bytes | None = None) -> str:
-        """Add a file.
+        """Add a file; InputError if it cannot be read.
 
         Args:
             path: the caller's path.
@@ -81,9 +78,6 @@ class InputBundle:
 
         Returns:
             The argument of `UnpackedBundle.path` for this file.
-
-        Raises:
-            InputError: the file cannot be read.
         """
         inside = os.path.join(folder, os.path.basename(path))
         self._files[inside] = read_input(path) if data is None else data
@@ -187,11 +181,7 @@ class UnpackedBundle:
 
 @contextlib.contextmanager
 def unpack_bundle(label: Mapping[str, Any], blobs: Sequence[bytes]) -> Iterator[UnpackedBundle]:
-    """Unpack a bundle into a temporary folder for a ``with`` block.
-
-    Raises:
-        EnvironmentProblem: the files cannot be written.
-    """
+    """Unpack a bundle to a temporary folder for a block; EnvironmentProblem if that fails."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(locked_folder(tempfile.gettempdir()))

@@ -100,13 +100,10 @@ class Answer:
 
 
 def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
-    """Run a task in this thread.
+    """Run a task in this thread; Cancelled if the work was cancelled.
 
     Args:
         work: the handle by which another thread cancels it.
-
-    Raises:
-        Cancelled: the work was cancelled.
     """
     start = time.perf_counter()
 
