@@ -36,7 +36,7 @@ _UNITS = " KMGTP"
 
 
 def default_cache() -> Path:
-    """Return the folder in ``SUBQUANT_CACHE``, or in the user's; EnvironmentProblem if none."""
+    """Return ``SUBQUANT_CACHE``, or the default folder; EnvironmentProblem without a home."""
     if named := os.environ.get("SUBQUANT_CACHE"):
         return Path(named)
     base = os.environ.get("XDG_CACHE_HOME")

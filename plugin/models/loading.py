@@ -66,12 +66,12 @@ class Model:
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; errors as its class. Drops the vocabulary of `properties`, to save memory."""
+        """The tokenizer; errors as its class. It drops the vocabulary in `properties`."""
         try:
             tokenizer = Tokenizer.from_properties(self.properties)
         except SubquantError as error:
             raise error.located(self._place) from None
-        for name in ("tokens", "scores", "token_type", "merges"):
+        for name in ("tokens", "scores", "token_type", "merges"):  # to save memory
             self.properties.pop(f"tokenizer.ggml.{name}", None)
         return tokenizer
 
