@@ -59,6 +59,22 @@ def run_passes(
     return module, remarks
 
 
+def one_operation(
+    operation: str, operands: Sequence[str], *results: str, name: str = "main"
+) -> str:
+    """A function of one operation on ``%0``, ``%1``..., by the shapes and elements of tensors."""
+    arguments, returned = ([f"tensor<{each}>" for each in types] for types in (operands, results))
+    parameters = ", ".join(f"%{n}: {type_}" for n, type_ in enumerate(arguments))
+    types = ", ".join(returned)
+    values = ", ".join(f"%r#{n}" for n in range(len(results)))
+    return f"""
+func.func @{name}({parameters}) -> ({types}) {{
+  %r:{len(results)} = {operation} : ({", ".join(arguments)}) -> ({types})
+  return {values} : {types}
+}}
+"""
+
+
 @dataclass(frozen=True)
 class Cast:
     """Parameters with a tensor shape; `dynamic` axes are ``?`` in the type."""

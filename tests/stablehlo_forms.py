@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from programs import one_operation
+
 QUANTIZED = "!quant.uniform<i8:f32, 0.5:3>"
 RNG = np.random.default_rng(11)
 
 
-def tensor(shape: Sequence[int], element: str = "i32") -> str:
-    return f"tensor<{''.join(f'{extent}x' for extent in shape)}{element}>"
+def typed(shape: Sequence[object], element: str) -> str:
+    return "".join(f"{extent}x" for extent in shape) + element
 
 
 def values(*shape: int, dtype: type = np.int32, low: int = -9, high: int = 9) -> np.ndarray:
@@ -27,32 +29,38 @@ def anything(*shape: int, dtype: type) -> np.ndarray:
     return values(*shape, dtype=dtype, low=np.iinfo(dtype).min, high=np.iinfo(dtype).max)
 
 
-def body(op: str, element: str) -> str:
+def region(op: str, element: str) -> str:
+    """The region of a reduction that computes with an operation."""
     scalar = f"tensor<{element}>"
-    return f"""({{
+    return f"""{{
   ^bb0(%l: {scalar}, %r: {scalar}):
     %s = stablehlo.{op} %l, %r : {scalar}
     stablehlo.return %s : {scalar}
-  }})"""
+  }}"""
 
 
 # -- scatter --------------------------------------------------------------------------------------
 
+PART_OF_ROWS = (
+    "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
+    "index_vector_dim = 1"
+)
+
 
 def scatter(
-    shapes: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    shapes: Sequence[Sequence[int]],
     numbers: str,
     element: str = "i32",
+    index: str = "i32",
+    total: str = "",
+    name: str = "main",
 ) -> str:
-    x, u = tensor(shapes[0], element), tensor(shapes[2], element)
-    i = tensor(shapes[1])
-    return f"""
-func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
-  %y = "stablehlo.scatter"(%x, %i, %u) {body("add", element)}
-      {{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}} : ({x}, {i}, {u}) -> {x}
-  return %y : {x}
-}}
-"""
+    """Add updates to an input of an element type, in another type on request."""
+    total = total or element
+    operation = f"""\"stablehlo.scatter"(%0, %1, %2) ({region("add", total)})
+      {{scatter_dimension_numbers = #stablehlo.scatter<{numbers}>}}"""
+    operands = map(typed, shapes, (element, index, element))
+    return one_operation(operation, [*operands], typed(shapes[0], total), name=name)
 
 
 SCATTERS = {
@@ -65,9 +73,7 @@ SCATTERS = {
         "update_window_dims = [0, 1], scatter_dims_to_operand_dims = [1, 0], index_vector_dim = 0",
     ),
     "part-of-a-row": (
-        ((4, 5), (3, 1), (3, 2)),
-        "update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], "
-        "index_vector_dim = 1",
+        ((4, 5), (3, 1), (3, 2)), PART_OF_ROWS,
     ),
     "inserted-not-scattered": (
         ((4, 5), (3,), (3,)),
@@ -90,17 +96,53 @@ SCATTERS = {
 # -- windows --------------------------------------------------------------------------------------
 
 
+def reduction(
+    operation: str,
+    elements: tuple[str, str, str],
+    attributes: str,
+    shapes: tuple[Sequence[object], Sequence[object]],
+    op: str = "add",
+    name: str = "main",
+) -> str:
+    """A reduction of an operand and an initial value.
+
+    Elements are those of the operand, the body and the result, shapes of the operand and the
+    result.
+    """
+    source, total, result = elements
+    text = f'"{operation}"(%0, %1) ({region(op, total)}) {{{attributes}}}'
+    operands = [typed(shapes[0], source), source]
+    return one_operation(text, operands, typed(shapes[1], result), name=name)
+
+
 def reduce_window(
     shape: Sequence[int], counts: Sequence[int], attributes: str, element: str, op: str = "add"
 ) -> str:
-    x, y = tensor(shape, element), tensor(counts, element)
-    return f"""
-func.func @main(%x: {x}, %i: tensor<{element}>) -> {y} {{
-  %y = "stablehlo.reduce_window"(%x, %i) {body(op, element)} {{{attributes}}}
-      : ({x}, tensor<{element}>) -> {y}
-  return %y : {y}
-}}
-"""
+    elements = element, element, element
+    return reduction("stablehlo.reduce_window", elements, attributes, (shape, counts), op)
+
+
+def select_and_scatter(
+    operation: str,
+    elements: tuple[str, str, str],
+    attributes: str,
+    shapes: tuple[Sequence[int], Sequence[int]],
+    name: str = "main",
+) -> str:
+    """Add sources to the first of the greatest elements of windows.
+
+    Elements are those of the operands, the body and the result, shapes of the operand and the
+    sources.
+    """
+    source, total, result = elements
+    scalar = f"tensor<{source}>"
+    text = f"""\"{operation}"(%0, %1, %2) ({{
+  ^bb0(%l: {scalar}, %r: {scalar}):
+    %p = stablehlo.compare GE, %l, %r : ({scalar}, {scalar}) -> tensor<i1>
+    stablehlo.return %p : tensor<i1>
+  }}, {region("add", total)}) {{{attributes}}}"""
+    operands = [*(typed(shape, source) for shape in shapes), source]
+    return one_operation(text, operands, typed(shapes[0], result), name=name)
 
 
 ONE_POSITION = "window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>"
@@ -108,34 +150,21 @@ DILATED = (
     "window_dimensions = array<i64: 3, 2>, window_strides = array<i64: 5, 1>, "
     "base_dilations = array<i64: 2, 1>, padding = dense<[[1, 1], [0, 3]]> : tensor<2x2xi64>"
 )
-SELECT_AND_SCATTER = """
-func.func @main(%x: tensor<4x2xELEMENT>, %s: tensor<2x2xELEMENT>, %i: tensor<ELEMENT>)
-    -> tensor<4x2xELEMENT> {
-  %y = "stablehlo.select_and_scatter"(%x, %s, %i) ({
-  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
-    %p = stablehlo.compare GE, %l, %r : (tensor<ELEMENT>, tensor<ELEMENT>) -> tensor<i1>
-    stablehlo.return %p : tensor<i1>
-  }, {
-  ^bb0(%l: tensor<ELEMENT>, %r: tensor<ELEMENT>):
-    %p = stablehlo.add %l, %r : tensor<ELEMENT>
-    stablehlo.return %p : tensor<ELEMENT>
-  }) {window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>,
-      padding = dense<[[0, 1], [0, 0]]> : tensor<2x2xi64>}
-      : (tensor<4x2xELEMENT>, tensor<2x2xELEMENT>, tensor<ELEMENT>) -> tensor<4x2xELEMENT>
-  return %y : tensor<4x2xELEMENT>
-}
-"""
-DYNAMIC_CONV = """
-func.func @main(%x: tensor<1x5x4x2xi32>, %k: tensor<2x3x2x3xi32>, %p: tensor<2x2xi64>)
-    -> tensor<1x4x3x3xi32> {
-  %y = "stablehlo.dynamic_conv"(%x, %k, %p) {
+SELECT_AND_SCATTER = select_and_scatter(
+    "stablehlo.select_and_scatter",
+    ("ELEMENT", "ELEMENT", "ELEMENT"),
+    "window_dimensions = array<i64: 3, 1>, window_strides = array<i64: 2, 1>, "
+    "padding = dense<[[0, 1], [0, 0]]> : tensor<2x2xi64>",
+    ((4, 2), (2, 2)),
+)
+DYNAMIC_CONV = one_operation(
+    """"stablehlo.dynamic_conv"(%0, %1, %2) {
       dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>,
       window_strides = array<i64: 2, 2>, lhs_dilation = array<i64: 2, 1>,
-      batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x5x4x2xi32>, tensor<2x3x2x3xi32>, tensor<2x2xi64>) -> tensor<1x4x3x3xi32>
-  return %y : tensor<1x4x3x3xi32>
-}
-"""
+      batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    ["1x5x4x2xi32", "2x3x2x3xi32", "2x2xi64"],
+    "1x4x3x3xi32",
+)
 BROADCAST = """
 func.func @main(%x: tensor<2x2x2xELEMENT>) -> (tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>) {
   %y = stablehlo.broadcast_in_dim %x, dims = [1, 2, 0]
@@ -145,16 +174,14 @@ func.func @main(%x: tensor<2x2x2xELEMENT>) -> (tensor<2x2x2xELEMENT>, tensor<2x3
   return %y, %z : tensor<2x2x2xELEMENT>, tensor<2x3x2x2xELEMENT>
 }
 """
-GATHER = """
-func.func @main(%x: tensor<4x4x3x2xi32>, %i: tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32> {
-  %y = "stablehlo.gather"(%x, %i) {slice_sizes = array<i64: 2, 1, 3, 1>,
+GATHER = one_operation(
+    """"stablehlo.gather"(%0, %1) {slice_sizes = array<i64: 2, 1, 3, 1>,
       dimension_numbers = #stablehlo.gather<offset_dims = [0, 1], collapsed_slice_dims = [1],
           operand_batching_dims = [3], start_indices_batching_dims = [2],
-          start_index_map = [2, 1], index_vector_dim = 0>}
-      : (tensor<4x4x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x3x2xi32>
-  return %y : tensor<2x3x3x2xi32>
-}
-"""
+          start_index_map = [2, 1], index_vector_dim = 0>}""",
+    ["4x4x3x2xi32", "2x3x2xi32"],
+    "2x3x3x2xi32",
+)
 WITHOUT_AXES = """
 func.func @main(%x: tensor<ELEMENT>, %u: tensor<ELEMENT>) -> (tensor<ELEMENT>, tensor<ELEMENT>) {
   %y = "stablehlo.dynamic_slice"(%x) {slice_sizes = array<i64>}
@@ -164,35 +191,27 @@ func.func @main(%x: tensor<ELEMENT>, %u: tensor<ELEMENT>) -> (tensor<ELEMENT>, t
   return %y, %z : tensor<ELEMENT>, tensor<ELEMENT>
 }
 """
-ALL_PADDING = """
-func.func @main(%x: tensor<1x2x1xi32>, %k: tensor<2x1x1xi32>) -> tensor<1x1x1xi32> {
-  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
+ALL_PADDING = one_operation(
+    """stablehlo.convolution(%0, %1) dim_numbers = [b, 0, f]x[0, i, o]->[b, 0, f],
       window = {stride = [9], pad = [[4, 0]]}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x2x1xi32>, tensor<2x1x1xi32>) -> tensor<1x1x1xi32>
-  return %y : tensor<1x1x1xi32>
-}
-"""
-DEPTHWISE = """
-func.func @main(%x: tensor<1x4x4x4x2xELEMENT>, %k: tensor<2x2x2x1x6xELEMENT>)
-    -> tensor<1x3x3x3x6xELEMENT> {
-  %y = stablehlo.convolution(%x, %k)
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    ["1x2x1xi32", "2x1x1xi32"],
+    "1x1x1xi32",
+)
+DEPTHWISE = one_operation(
+    """stablehlo.convolution(%0, %1)
       dim_numbers = [b, 0, 1, 2, f]x[0, 1, 2, i, o]->[b, 0, 1, 2, f], window = {}
-      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}
-      : (tensor<1x4x4x4x2xELEMENT>, tensor<2x2x2x1x6xELEMENT>) -> tensor<1x3x3x3x6xELEMENT>
-  return %y : tensor<1x3x3x3x6xELEMENT>
-}
-"""
-DILATED_AND_PADDED = """
-func.func @main(%x: tensor<2x1x2x3xELEMENT>, %k: tensor<3x2x3x3xELEMENT>)
-    -> tensor<2x1x4x3xELEMENT> {
-  %y = stablehlo.convolution(%x, %k) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+      {batch_group_count = 1 : i64, feature_group_count = 2 : i64}""",
+    ["1x4x4x4x2xELEMENT", "2x2x2x1x6xELEMENT"],
+    "1x3x3x3x6xELEMENT",
+)
+DILATED_AND_PADDED = one_operation(
+    """stablehlo.convolution(%0, %1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {stride = [2, 3], pad = [[0, 2], [4, 4]], lhs_dilate = [1, 2]}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<2x1x2x3xELEMENT>, tensor<3x2x3x3xELEMENT>) -> tensor<2x1x4x3xELEMENT>
-  return %y : tensor<2x1x4x3xELEMENT>
-}
-"""
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    ["2x1x2x3xELEMENT", "3x2x3x3xELEMENT"],
+    "2x1x4x3xELEMENT",
+)
 PADDED_TWICE = """
 func.func @main(%x: tensor<2x1x2x3xELEMENT>, %z: tensor<ELEMENT>)
     -> (tensor<2x3x11x3xELEMENT>, tensor<2x11x3xELEMENT>) {

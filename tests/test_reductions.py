@@ -14,53 +14,28 @@ import numpy as np
 import pytest
 
 import subquant
+from stablehlo_forms import PART_OF_ROWS, reduction, scatter, select_and_scatter
 from subquant.runtime import Device, Executable
-
-
-def reduction(
-    name: str,
-    operation: str,
-    source: str,
-    body: str,
-    result: str,
-    attributes: str,
-    shapes: tuple[str, str],
-    compute: str = "add",
-) -> str:
-    """A function of one tensor and an init value; `shapes` are of the operand and the result."""
-    operand = f"tensor<{shapes[0]}{source}>"
-    output = f"tensor<{shapes[1]}{result}>"
-    scalar = f"tensor<{body}>"
-    return f"""
-func.func @{name}(%x: {operand}, %i: tensor<{source}>) -> {output} {{
-  %0 = "{operation}"(%x, %i) ({{
-  ^bb0(%a: {scalar}, %b: {scalar}):
-    %s = stablehlo.{compute} %a, %b : {scalar}
-    stablehlo.return %s : {scalar}
-  }}) {{{attributes}}} : ({operand}, tensor<{source}>) -> {output}
-  return %0 : {output}
-}}
-"""
-
 
 ROWS = "dimensions = array<i64: 1>"
 WINDOW = (
     "window_dimensions = array<i64: 2, 3>, window_strides = array<i64: 1, 2>, "
     "padding = dense<[[0, 0], [1, 1]]> : tensor<2x2xi64>"
 )
-SHAPES = ("4x9x", "3x5x")
-PLAIN = [
-    reduction("sum_i8", "stablehlo.reduce", "i8", "i32", "i32", ROWS, ("4x300x", "4x")),
-    reduction("back_i8", "subquant.reduce", "i8", "i32", "i8", ROWS, ("4x300x", "4x")),
-    reduction("min_i16", "subquant.reduce", "i16", "i32", "i16", ROWS, ("4x300x", "4x"), "minimum"),
-    reduction("sum_f16", "stablehlo.reduce", "f16", "f32", "f32", ROWS, ("4x5000x", "4x")),
-    reduction("back_f16", "subquant.reduce", "f16", "f32", "f16", ROWS, ("4x5000x", "4x")),
-    reduction("dynamic", "subquant.reduce", "i8", "i32", "i8", ROWS, ("?x?x", "?x")),
-    reduction("narrow", "subquant.reduce", "i32", "i8", "i32", ROWS, ("4x300x", "4x")),
-    reduction("window_i8", "stablehlo.reduce_window", "i8", "i32", "i32", WINDOW, SHAPES),
-    reduction("window_f16", "subquant.reduce_window", "f16", "f32", "f16", WINDOW, SHAPES),
-    reduction("window_max", "subquant.reduce_window", "i8", "i32", "i8", WINDOW, SHAPES, "maximum"),
-]
+SHAPES = (4, 9), (3, 5)
+LONG_ROWS = (4, 300), (4,)
+PLAIN = {
+    "sum_i8": ("stablehlo.reduce", ("i8", "i32", "i32"), ROWS, LONG_ROWS),
+    "back_i8": ("subquant.reduce", ("i8", "i32", "i8"), ROWS, LONG_ROWS),
+    "min_i16": ("subquant.reduce", ("i16", "i32", "i16"), ROWS, LONG_ROWS, "minimum"),
+    "sum_f16": ("stablehlo.reduce", ("f16", "f32", "f32"), ROWS, ((4, 5000), (4,))),
+    "back_f16": ("subquant.reduce", ("f16", "f32", "f16"), ROWS, ((4, 5000), (4,))),
+    "dynamic": ("subquant.reduce", ("i8", "i32", "i8"), ROWS, ("??", "?")),
+    "narrow": ("subquant.reduce", ("i32", "i8", "i32"), ROWS, LONG_ROWS),
+    "window_i8": ("stablehlo.reduce_window", ("i8", "i32", "i32"), WINDOW, SHAPES),
+    "window_f16": ("subquant.reduce_window", ("f16", "f32", "f16"), WINDOW, SHAPES),
+    "window_max": ("subquant.reduce_window", ("i8", "i32", "i8"), WINDOW, SHAPES, "maximum"),
+}
 
 ARGMAX = """
 func.func @argmax(%x: tensor<4x50xf16>, %i: tensor<f16>) -> (tensor<4xf32>, tensor<4xi32>) {
@@ -105,52 +80,26 @@ func.func @sums(%x: tensor<4x50xi8>, %y: tensor<4x50xf16>, %i: tensor<i8>, %j: t
 """
 
 
-def scatter(name: str, source: str, body: str) -> str:
-    """Add rows of updates to rows of the input; rows may repeat."""
-    return f"""
-func.func @{name}(%x: tensor<6x3x{source}>, %n: tensor<8x1xi32>, %u: tensor<8x3x{source}>)
-    -> tensor<6x3x{body}> {{
-  %0 = "stablehlo.scatter"(%x, %n, %u) ({{
-  ^bb0(%a: tensor<{body}>, %b: tensor<{body}>):
-    %s = stablehlo.add %a, %b : tensor<{body}>
-    stablehlo.return %s : tensor<{body}>
-  }}) {{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
-      inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}
-    : (tensor<6x3x{source}>, tensor<8x1xi32>, tensor<8x3x{source}>) -> tensor<6x3x{body}>
-  return %0 : tensor<6x3x{body}>
-}}
-"""
-
-
-def select_and_scatter(name: str, operation: str, source: str, body: str, result: str) -> str:
-    """Overlapping windows with padding; the first of equal elements is selected."""
-    types = f"(tensor<{source}>, tensor<{source}>)"
-    return f"""
-func.func @{name}(%x: tensor<4x8x{source}>, %y: tensor<3x8x{source}>, %i: tensor<{source}>)
-    -> tensor<4x8x{result}> {{
-  %0 = "{operation}"(%x, %y, %i) ({{
-  ^bb0(%a: tensor<{source}>, %b: tensor<{source}>):
-    %s = stablehlo.compare GE, %a, %b : {types} -> tensor<i1>
-    stablehlo.return %s : tensor<i1>
-  }}, {{
-  ^bb0(%a: tensor<{body}>, %b: tensor<{body}>):
-    %s = stablehlo.add %a, %b : tensor<{body}>
-    stablehlo.return %s : tensor<{body}>
-  }}) {{window_dimensions = array<i64: 2, 3>, window_strides = array<i64: 2, 1>,
-       padding = dense<[[1, 1], [1, 1]]> : tensor<2x2xi64>}}
-    : (tensor<4x8x{source}>, tensor<3x8x{source}>, tensor<{source}>) -> tensor<4x8x{result}>
-  return %0 : tensor<4x8x{result}>
-}}
-"""
-
-
-SELECTIONS = [
-    select_and_scatter("select_i8", "stablehlo.select_and_scatter", "i8", "i32", "i32"),
-    select_and_scatter("select_f16", "subquant.select_and_scatter", "f16", "f32", "f16"),
-    select_and_scatter("select_merged", "subquant.select_and_scatter", "f32", "f16", "f32"),
-]
-SCATTERS = [scatter("scatter_i8", "i8", "i32"), scatter("scatter_f16", "f16", "f32")]
-PROGRAM = "".join([*PLAIN, ARGMAX, UNSIGNED, MOMENTS, *SCATTERS, *SELECTIONS])
+OVERLAPPING = (
+    "window_dimensions = array<i64: 2, 3>, window_strides = array<i64: 2, 1>, "
+    "padding = dense<[[1, 1], [1, 1]]> : tensor<2x2xi64>"
+)
+"""Windows with padding; the first of equal elements is selected."""
+SELECTIONS = {
+    "select_i8": ("stablehlo.select_and_scatter", ("i8", "i32", "i32")),
+    "select_f16": ("subquant.select_and_scatter", ("f16", "f32", "f16")),
+    "select_merged": ("subquant.select_and_scatter", ("f32", "f16", "f32")),
+}
+SCATTERED = (6, 3), (8, 1), (8, 3)
+"""Rows of updates are added to rows of the input; rows may repeat."""
+PROGRAM = "".join([
+    *(reduction(*arguments, name=name) for name, arguments in PLAIN.items()),
+    ARGMAX, UNSIGNED, MOMENTS,
+    scatter(SCATTERED, PART_OF_ROWS, "i8", total="i32", name="scatter_i8"),
+    scatter(SCATTERED, PART_OF_ROWS, "f16", total="f32", name="scatter_f16"),
+    *(select_and_scatter(*arguments, OVERLAPPING, ((4, 8), (3, 8)), name)
+      for name, arguments in SELECTIONS.items()),
+])  # fmt: skip
 TARGETS = ["llvm-cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
 

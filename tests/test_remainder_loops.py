@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import subquant
+from programs import one_operation
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -23,14 +24,13 @@ func.func @main(%x: tensor<33x103xi8>) -> tensor<33xi32> {
       : (tensor<33x103xi32>, tensor<i32>) -> tensor<33xi32>
   return %y : tensor<33xi32>
 }"""
-WINDOWS = """
-func.func @main(%x: tensor<1x9x9x3xf32>, %w: tensor<3x3x3x5xf32>) -> tensor<1x7x7x5xf32> {
-  %y = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+WINDOWS = one_operation(
+    """stablehlo.convolution(%0, %1) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {pad = [[0, 0], [0, 0]]}
-      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}
-      : (tensor<1x9x9x3xf32>, tensor<3x3x3x5xf32>) -> tensor<1x7x7x5xf32>
-  return %y : tensor<1x7x7x5xf32>
-}"""
+      {batch_group_count = 1 : i64, feature_group_count = 1 : i64}""",
+    ["1x9x9x3xf32", "3x3x3x5xf32"],
+    "1x7x7x5xf32",
+)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from devices import ON_DEVICES, run
+from programs import one_operation
 from subquant.runtime import Device
 from together import Together
 
@@ -48,15 +49,9 @@ def points(name: str) -> list[np.ndarray]:
 
 
 def program(name: str) -> str:
-    count = points(name)[0].size
-    type_ = f"tensor<{count}xf32>"
-    names = ", ".join(f"%x{n}" for n in range(len(points(name))))
-    operands = names.replace(",", f": {type_},") + f": {type_}"
-    types = ", ".join([type_] * len(points(name)))
-    return f"""func.func @main({operands}) -> {type_} {{
-  %r = "stablehlo.{name}"({names}) : ({types}) -> {type_}
-  return %r : {type_}
-}}"""
+    operands = [f"{operand.size}xf32" for operand in points(name)]
+    names = ", ".join(f"%{n}" for n in range(len(operands)))
+    return one_operation(f'"stablehlo.{name}"({names})', operands, operands[0])
 
 
 PROGRAMS = Together({name: program(name) for name in FUNCTIONS})
@@ -89,12 +84,7 @@ def test_special_values(device: Device, device_name: str, name: str) -> None:
     np.testing.assert_allclose(actual[finite], expected[finite], rtol=1e-4, atol=1e-6)
 
 
-REMAINDER = """
-func.func @main(%x: tensor<?x2xf64>, %y: tensor<?x2xf64>) -> tensor<?x2xf64> {
-  %r = stablehlo.remainder %x, %y : tensor<?x2xf64>
-  return %r : tensor<?x2xf64>
-}
-"""
+REMAINDER = one_operation('"stablehlo.remainder"(%0, %1)', ["?x2xf64"] * 2, "?x2xf64")
 
 
 @ON_DEVICES
@@ -134,15 +124,10 @@ def test_subnormals_are_no_integers(device: Device, device_name: str) -> None:
     np.testing.assert_array_equal(down, [0, -1, 0, -1, 0, 0])
 
 
-QUANTIZED = """
-!y = !quant.uniform<i16:f32, 0.761:102>
-!x = !quant.uniform<i16:f32, 0.125:-566>
-!r = !quant.uniform<i16:f32, 0.5:-27>
-func.func @main(%y: tensor<4x!y>, %x: tensor<4x!x>) -> tensor<4x!r> {
-  %r = "stablehlo.atan2"(%y, %x) : (tensor<4x!y>, tensor<4x!x>) -> tensor<4x!r>
-  return %r : tensor<4x!r>
-}
-"""
+Y, X, ANGLE = (
+    f"4x!quant.uniform<i16:f32, {each}>" for each in ("0.761:102", "0.125:-566", "0.5:-27")
+)
+QUANTIZED = one_operation('"stablehlo.atan2"(%0, %1)', [Y, X], ANGLE)
 
 
 @ON_DEVICES

@@ -16,6 +16,8 @@ import pytest
 
 import subquant
 from devices import ON_DEVICES, compile_for, run
+from programs import one_operation
+from stablehlo_forms import PART_OF_ROWS, scatter
 from subquant.errors import UnsupportedError
 from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.runtime import Device
@@ -47,14 +49,10 @@ def quantized(
 def test_a_sum_of_no_products_is_the_zero_point(
     device: Device, device_name: str, width: int, scale: str
 ) -> None:
-    x, y = (f"tensor<{shape}x!quant.uniform<i{width}:f32, 0.5>>" for shape in ("2x0", "0x3"))
-    z = f"tensor<2x3x!quant.uniform<i8:f32, {scale}:5>>"
-    text = f"""
-func.func @main(%x: {x}, %y: {y}) -> {z} {{
-  %r = stablehlo.dot_general %x, %y, contracting_dims = [1] x [0] : ({x}, {y}) -> {z}
-  return %r : {z}
-}}
-"""
+    operands = [f"{shape}x!quant.uniform<i{width}:f32, 0.5>" for shape in ("2x0", "0x3")]
+    result = f"2x3x!quant.uniform<i8:f32, {scale}:5>"
+    dot = "stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]"
+    text = one_operation(dot, operands, result)
     dtype = np.dtype(f"i{width // 8}")
     actual = run(text, device, np.zeros((2, 0), dtype), np.zeros((0, 3), dtype))
     np.testing.assert_array_equal(actual, np.full((2, 3), 5))
@@ -334,77 +332,49 @@ def test_gathers_are_clamped(
 
 @ON_DEVICES
 def test_rows_of_a_dynamic_table(device: Device, device_name: str) -> None:
-    x, r, i = f"tensor<?x4x{U8}>", f"tensor<4x4x{U8}>", "tensor<4xi32>"
-    text = f"""
-func.func @main(%x: {x}, %i: {i}) -> {r} {{
-  %r = "stablehlo.gather"(%x, %i) {{slice_sizes = array<i64: 1, 4>,
+    operation = """"stablehlo.gather"(%0, %1) {slice_sizes = array<i64: 1, 4>,
       dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0],
-          start_index_map = [0], index_vector_dim = 1>}} : ({x}, {i}) -> {r}
-  return %r : {r}
-}}
-"""
+          start_index_map = [0], index_vector_dim = 1>}"""
+    text = one_operation(operation, [f"?x4x{U8}", "4xi32"], f"4x4x{U8}")
     actual = run(text, device, ROWS, np.array([-(2**31), 1, 3, 2**31 - 1], np.int32))
     np.testing.assert_array_equal(actual, ROWS[[0, 1, 2, 2]])
 
 
-def scatter(shape: str, indices: str, updates: str) -> str:
-    x, i, u = f"tensor<{shape}x4x{I8}>", f"tensor<{indices}>", f"tensor<{updates}x4x{I8}>"
-    return f"""
-func.func @main(%x: {x}, %i: {i}, %u: {u}) -> {x} {{
-  %r = "stablehlo.scatter"(%x, %i, %u) ({{
-  ^bb0(%a: tensor<{I8}>, %b: tensor<{I8}>):
-    %s = stablehlo.add %a, %b : tensor<{I8}>
-    stablehlo.return %s : tensor<{I8}>
-  }}) {{scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
-      inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}}
-      : ({x}, {i}, {u}) -> {x}
-  return %r : {x}
-}}
-"""
-
-
 @ON_DEVICES
 @pytest.mark.parametrize(
-    ("shape", "indices", "updates", "positions"),
+    ("element", "positions"),
     [
-        ("3", "4x1xi32", "4", [1, -1, 3, 1]),
-        ("3", "4x1xi8", "4", [1, -128, 127, 1]),
-        ("3", "4x1xi64", "4", [1, -(2**40), 2**40, 1]),
-        ("3", "4x1xui8", "4", [1, 255, 128, 1]),
-        ("3", "0x1xi32", "0", []),
+        ("i32", [1, -1, 3, 1]),
+        ("i8", [1, -128, 127, 1]),
+        ("i64", [1, -(2**40), 2**40, 1]),
+        ("ui8", [1, 255, 128, 1]),
+        ("i32", []),
     ],
 )
 def test_updates_outside_are_left_out(
-    device: Device, device_name: str, shape: str, indices: str, updates: str, positions: list[int]
+    device: Device, device_name: str, element: str, positions: list[int]
 ) -> None:
-    element = indices.rpartition("x")[2]
-    dtype = np.dtype(element.replace("i", "int"))
+    count = len(positions)
     x = np.array([[3, 4, 5, 6], [100, -100, 0, 3], [7, 7, 7, 7]], np.int8)
-    u = np.arange(16, dtype=np.int8).reshape(4, 4)[: len(positions)]
+    u = np.arange(16, dtype=np.int8).reshape(4, 4)[:count]
     expected = x.astype(int)
     for row, index in zip(u, positions, strict=True):
         if 0 <= index < 3:
             expected[index] += row.astype(int) - 3
     expected = np.clip(expected, -128, 127)
-    rows = np.array(positions, dtype)[:, None]
-    actual = run(scatter(shape, indices, updates), device, x, rows, u)
+    rows = np.array(positions, element.replace("i", "int"))[:, None]
+    text = scatter(((3, 4), (count, 1), (count, 4)), PART_OF_ROWS, I8, element)
+    actual = run(text, device, x, rows, u)
     np.testing.assert_array_equal(actual, expected)
 
 
 @ON_DEVICES
 @pytest.mark.parametrize("element", ["i8", "i16", "i32"])
 def test_slices_with_narrow_starts(device: Device, device_name: str, element: str) -> None:
-    x, part, start = f"tensor<3x4x{U8}>", f"tensor<2x2x{U8}>", f"tensor<{element}>"
-    text = f"""
-func.func @main(%x: {x}, %i: {start}, %j: {start}) -> {part} {{
-  %r = stablehlo.dynamic_slice %x, %i, %j, sizes = [2, 2] : ({x}, {start}, {start}) -> {part}
-  return %r : {part}
-}}
-func.func @update(%x: {x}, %u: {part}, %i: {start}, %j: {start}) -> {x} {{
-  %r = stablehlo.dynamic_update_slice %x, %u, %i, %j : ({x}, {part}, {start}, {start}) -> {x}
-  return %r : {x}
-}}
-"""
+    x, part = f"3x4x{U8}", f"2x2x{U8}"
+    taken, put = "stablehlo.dynamic_slice", "stablehlo.dynamic_update_slice"
+    text = one_operation(f"{taken} %0, %1, %2, sizes = [2, 2]", [x, element, element], part)
+    text += one_operation(f"{put} %0, %1, %2, %3", [x, part, element, element], x, name="update")
     low, high = (np.array(n, f"i{int(element[1:]) // 8}") for n in (-100, 100))
     executable = compile_for(text, device)
     np.testing.assert_array_equal(executable.main(ROWS, high, low), ROWS[1:3, 0:2])
@@ -452,12 +422,7 @@ func.func @negate(%x: !t) -> !t {
   return %r : !t
 }
 """
-PARTITION = """
-func.func @main() -> tensor<ui32> {
-  %r = stablehlo.partition_id : tensor<ui32>
-  return %r : tensor<ui32>
-}
-"""
+PARTITION = one_operation('"stablehlo.partition_id"()', [], "ui32")
 
 
 def test_the_interpreter_ends_its_own_process_only() -> None:
@@ -489,14 +454,11 @@ def reduced(x: Fraction, exponent_bits: int, mantissa_bits: int) -> Fraction | N
 def test_angles_of_many_turns(name: str) -> None:
     """Equal to libm, which reduces by pi of any precision; the products are exact in f64."""
     x = np.array([0, 1, -7, 10**3, -(10**6), 10**9, 2**31 - 1, -(2**31)], np.int32)
-    x_type = "tensor<8x!quant.uniform<i32:f32, 0.75:5>>"
-    y_type = "tensor<8x!quant.uniform<i32:f32, 0.000244140625:3>>"
-    text = f"""
-func.func @main(%x: {x_type}) -> {y_type} {{
-  %r = stablehlo.{name} %x : ({x_type}) -> {y_type}
-  return %r : {y_type}
-}}
-"""
+    x_type, y_type = (
+        "8x!quant.uniform<i32:f32, 0.75:5>",
+        "8x!quant.uniform<i32:f32, 0.000244140625:3>",
+    )
+    text = one_operation(f"stablehlo.{name} %0", [x_type], y_type)
     (actual,) = InterpretedModule(text)["main"].invoke([x])
     function = {"cosine": math.cos, "sine": math.sin, "tan": math.tan}[name]
     reals = [function((int(d) - 5) * 0.75) for d in x]
@@ -506,13 +468,9 @@ func.func @main(%x: {x_type}) -> {y_type} {{
 
 def reduced_bytes(scale: float, exponent: int, mantissa: int) -> tuple[np.ndarray, np.ndarray]:
     """All bytes of a scale, and what `reduce_precision` makes of them."""
-    type_ = f"tensor<256x!quant.uniform<i8:f32, {scale}:-3>>"
-    text = f"""
-func.func @main(%x: {type_}) -> {type_} {{
-  %r = stablehlo.reduce_precision %x, format = e{exponent}m{mantissa} : {type_}
-  return %r : {type_}
-}}
-"""
+    type_ = f"256x!quant.uniform<i8:f32, {scale}:-3>"
+    bits = f"{{exponent_bits = {exponent} : i32, mantissa_bits = {mantissa} : i32}}"
+    text = one_operation(f'"stablehlo.reduce_precision"(%0) {bits}', [type_], type_)
     x = np.arange(-128, 128).astype(np.int8)
     return x, InterpretedModule(text)["main"].invoke([x])[0]
 

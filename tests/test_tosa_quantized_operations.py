@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import subquant
 from bare_iree import assert_refused, compile_bare
-from programs import LONG, examples, run_passes
+from programs import LONG, examples, one_operation, run_passes
 from subquant.interpreter.interpreted_module import InterpretedModule
 from subquant.numerics.parameters import StorageType
 from subquant.runtime import Device, Executable
@@ -57,15 +57,9 @@ class Quantized:
 
 
 def elementwise(name: str, operands: list[Quantized], result: Quantized, size: int) -> str:
-    types = [f"tensor<{size}x{side.text}>" for side in operands]
-    parameters = ", ".join(f"%a{number}: {type_}" for number, type_ in enumerate(types))
-    used = ", ".join(f"%a{number}" for number in range(len(types)))
-    target = f"tensor<{size}x{result.text}>"
-    return (
-        f"func.func @main({parameters}) -> {target} {{\n"
-        f'  %r = "stablehlo.{name}"({used}) : ({", ".join(types)}) -> {target}\n'
-        f"  return %r : {target}\n}}"
-    )
+    names = ", ".join(f"%{number}" for number in range(len(operands)))
+    types = [f"{size}x{side.text}" for side in (*operands, result)]
+    return one_operation(f'"stablehlo.{name}"({names})', types[:-1], types[-1])
 
 
 def comparisons(operands: list[Quantized], size: int) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from programs import one_operation
 from subquant.compiler import iree_driver
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -41,13 +42,11 @@ func.func @main(%x: tensor<4x64x128xf32>, %w: tensor<4x128x256xf32>) -> tensor<4
   return %n : tensor<4x64x256xf32>
 }
 """
-INTEGERS = """
-func.func @main(%x: tensor<128x512xi8>, %w: tensor<512x256xi8>) -> tensor<128x256xi32> {
-  %y = stablehlo.dot_general %x, %w, contracting_dims = [1] x [0]
-      : (tensor<128x512xi8>, tensor<512x256xi8>) -> tensor<128x256xi32>
-  return %y : tensor<128x256xi32>
-}
-"""
+INTEGERS = one_operation(
+    "stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]",
+    ["128x512xi8", "512x256xi8"],
+    "128x256xi32",
+)
 THREADS = 5
 """More than there are processors on many machines, so that some are stopped while they work."""
 
