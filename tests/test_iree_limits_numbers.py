@@ -374,3 +374,37 @@ def test_a_padded_operand_is_still_dilated_wrongly(cpu: Device) -> None:
     assert (np.asarray(got) != expected).any(), (
         FIXED + "the operand's barrier in iree_workarounds/interior_pads.py"
     )
+
+
+HIDDEN_CONSTANTS = """
+func.func @main(%x: tensor<33x20xi32>) -> (tensor<33x20xi32>, tensor<33x20xi8>) {
+  %not = stablehlo.not %x : tensor<33x20xi32>
+  %ones = stablehlo.xor %not, %x : tensor<33x20xi32>
+  %c = stablehlo.constant dense<[7, 6, 5, 4, 3, 2, 1, 1, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 12, 14]>
+      : tensor<20xi32>
+  %row = stablehlo.broadcast_in_dim %c, dims = [1] : (tensor<20xi32>) -> tensor<33x20xi32>
+  %words = stablehlo.add %row, %ones : tensor<33x20xi32>
+  %bytes = stablehlo.convert %words : (tensor<33x20xi32>) -> tensor<33x20xi8>
+  %index = stablehlo.convert %bytes : (tensor<33x20xi8>) -> tensor<33x20xi32>
+  %table = stablehlo.constant dense<[9, 8, 7, 6, 5, 4, 3, 2, 1, 0, -1, -2, -3, -4, -5, -6]>
+      : tensor<16xi8>
+  %read = "stablehlo.gather"(%table, %index) <{dimension_numbers = #stablehlo.gather<
+      collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>,
+      slice_sizes = array<i64: 1>}> : (tensor<16xi8>, tensor<33x20xi32>) -> tensor<33x20xi8>
+  return %words, %read : tensor<33x20xi32>, tensor<33x20xi8>
+}
+"""
+
+
+@ON_DEVICES
+def test_results_of_hidden_constants(device: Device) -> None:
+    x = np.random.default_rng(0).integers(-(2**31), 2**31, (33, 20), dtype=np.int32)
+    words, read = compile_for(HIDDEN_CONSTANTS, device).main(x)
+    row = np.array([7, 6, 5, 4, 3, 2, 1, 1, 9, 8, 7, 6, 5, 4, 3, 2, 1, 1, 12, 14], np.int32) - 1
+    np.testing.assert_array_equal(words, np.broadcast_to(row, (33, 20)))
+    np.testing.assert_array_equal(read, np.broadcast_to(9 - row, (33, 20)))
+
+
+def test_iree_still_copies_the_first_result_of_a_constant_dispatch(cpu: Device) -> None:
+    words, read = Executable(compile_bare(HIDDEN_CONSTANTS), cpu).main(np.zeros((33, 20), np.int32))
+    assert (read != 9 - words).any(), FIXED + "iree_hooks/constant_dispatches.py"

@@ -213,8 +213,8 @@ def test_operations_are_created_in_one_place() -> None:
         calls = (n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Attribute))
         if any(n.attr == "create" and ast.unparse(n.value).endswith("Operation") for n in calls):
             found.add(path.relative_to(ROOT / "plugin").as_posix())
-    names = ("async_entries", "exact_shaders", "hal_operations", "session", "sync_entries")
-    of_iree = {f"iree_hooks/{name}.py" for name in names}
+    names = ("async_entries", "constant_dispatches", "exact_shaders", "hal_operations")
+    of_iree = {f"iree_hooks/{name}.py" for name in (*names, "session", "sync_entries")}
     assert found == {"emit/operation.py"} | of_iree
 
 

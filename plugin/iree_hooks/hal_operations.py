@@ -16,7 +16,7 @@ FENCE_CREATE, FENCE_JOIN, FENCE_AWAIT = "hal.fence.create", "hal.fence.join", "h
 NULL, CHECK_OK, CONSTANT = "util.null", "util.status.check_ok", "arith.constant"
 BUFFER_VIEW_CREATE = "hal.buffer_view.create"
 BRANCHES = ("cf.br", "cf.cond_br")
-_OPTIMIZATION_BARRIER = "util.optimization_barrier"
+OPTIMIZATION_BARRIER = "util.optimization_barrier"
 
 
 def child_operations(parent: Any) -> list[Any]:
@@ -93,7 +93,7 @@ def separate_branch_buffers(ir: Any, module: Any) -> None:
                 if str(value.type) != _BUFFER_TYPE:
                     continue
                 buffer = value
-                while is_result_of(buffer, _OPTIMIZATION_BARRIER):
+                while is_result_of(buffer, OPTIMIZATION_BARRIER):
                     buffer = buffer.owner.operands[0]
                 if buffer in passed:
                     with ir.InsertionPoint(op), op.location:

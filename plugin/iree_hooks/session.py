@@ -3,6 +3,7 @@
 ``python session.py PACKAGES MODULE EXECUTABLE WORKERS FLAG...`` compiles a module with the flags of
 ``iree-compile``; ``PACKAGES`` is the folder that has the package ``iree``. The changes:
 
+* results of constant dispatches are not confused (`subquant.iree_hooks.constant_dispatches`);
 * for a CPU, synchronous entry points (`subquant.iree_hooks.sync_entries`);
 * for Vulkan, asynchronous entry points (`subquant.iree_hooks.async_entries`) and exact shaders
   (`subquant.iree_hooks.exact_shaders`);
@@ -18,6 +19,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -32,6 +34,7 @@ if not __package__:  # a program: the package around this folder has another MLI
 
 from . import worker_pool
 from .async_entries import add_async_entries
+from .constant_dispatches import keep_results
 from .entry_names import SET_CONTROL_BLOCK, WORKER, WORKGROUP
 from .exact_shaders import forbid_inexact_floats
 from .hal_operations import child_operations
@@ -166,9 +169,10 @@ class _Session:
             if worker_program is not None:
                 self._add_setter_function(module, worker_program)
 
-        edits: list[_Edit] = [("hal", add_entries)]
+        edits: list[_Edit] = [("flow", functools.partial(keep_results, self._ir))]
         if worker_program is not None or not self._is_for_cpu:
-            edits.insert(0, ("executable-targets", change_executables))
+            edits.append(("executable-targets", change_executables))
+        edits.append(("hal", add_entries))
         output = self._api.Output.open_file(output_path)
         self.compile(self._api.Source.open_file(self._session, input_path), output, edits)
         output.keep()
