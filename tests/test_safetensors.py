@@ -200,133 +200,97 @@ def test_a_key_of_a_later_version_is_refused(folder: Path) -> None:
 # -- wrong files ----------------------------------------------------------------------------------
 
 _GOOD = _entry("U8", [2], 0, 2)
+_WRONG_HEADERS: dict[str, tuple[object, str]] = {
+    "no text": (b'{"\xff": 1}', "invalid UTF-8 in header: .* from index 2"),
+    "no header": (b"", "invalid JSON in header: EOF while parsing a value"),
+    "space before the header": (b" {}", "the header begins with b' ', expected '{'"),
+    "a list": ([], "invalid type: sequence"),
+    "end of the header": (
+        b'{"a":', "invalid JSON in header: EOF while parsing a value at line 1 column 5"),
+    "comma at the end": (b'{"__metadata__":{},}', "trailing comma at line 1 column 20"),
+    "text after the header": (b"{} {}", "trailing characters at line 1 column 4"),
+    "no tensor": ({"a": 1}, "invalid type: integer `1`, expected struct"),
+    "key twice": (b'{"a":{"dtype":"U8","dtype":"U8"}}', "duplicate field `dtype`"),
+    "metadata twice": (b'{"__metadata__":{},"__metadata__":{}}', "duplicate field `__metadata__`"),
+    "metadata of numbers": (
+        {"__metadata__": {"a": 1}}, "invalid type: integer `1`, expected a string"),
+    "nothing": ({"a": {}}, "missing field `dtype`"),
+    "leading zero": (b'{"a":{"shape":[01]}}', "invalid number at line 1 column 17"),
+    "one offset": (
+        {"a": {**_GOOD, "data_offsets": [0]}}, "invalid length 1, expected a tuple of size 2"),
+    "three offsets": ({"a": {**_GOOD, "data_offsets": [0, 1, 2]}}, "invalid length 3, expected 2"),
+    "half a surrogate pair": (b'{"\\ud800":{}}', "unexpected end of hex escape"),
+    "short escape": (b'{"\\u12":{}}', "invalid escape"),
+    "unknown escape": (b'{"\\x":{}}', "invalid escape"),
+    "line break in a name": (b'{"a\nb":{}}', "control character .* found while parsing a string"),
+    "deep": (b'{"a":{"shape":' + b"[" * 10**6, "recursion limit exceeded"),
+    "metadata that is a number": ({"__metadata__": 1}, "invalid type: integer `1`, expected a map"),
+    "negative zero": (b'{"a":{"shape":[-0]}}', "floating point `-0.0`, expected usize"),
+    "no number": (
+        b'{"a":{"shape":[NaN]}}', "invalid JSON in header: expected value at line 1 column 16"),
+}  # fmt: skip
+"""Headers of files without data, as bytes or as JSON."""
+_WRONG_TENSORS: dict[str, tuple[Any, ...]] = {
+    "65 dimensions": ("U8", [1] * 65, 0, 1, b"1", "which no array has"),
+    "unknown dtype": ("F31", [1], 0, 4, b"1234", "unknown variant `F31`, expected one of"),
+    "fraction": ("U8", [1.0], 0, 1, b"1", "floating point `1.0`, expected usize"),
+    "exponent": ("U8", [1], 0, 1e300, b"", "floating point `1e.300`, expected usize"),
+    "negative extent": ("U8", [-1], 0, 1, b"1", "integer `-1`, expected usize"),
+    "extent of 2**63": ("U8", [1 << 63], 0, 1, b"", "overflow computing buffer size"),
+    "extent of 5000 digits": ("U8", [10**4000], 0, 1, b"", "number out of range"),
+    "true as an extent": ("U8", [True], 0, 1, b"", "boolean `true`, expected usize"),
+    "wrong size": ("F32", [2], 0, 2, b"12", "invalid shape, data type, or offset for tensor"),
+    "end before begin": ("U8", [0], 2, 0, b"12", "invalid offset for tensor `a`"),
+    "product that overflows": ("U8", [1 << 32] * 2, 0, 0, b"", "overflow computing buffer size"),
+    "shape that no array has": ("U8", [0, *[(1 << 63) - 1] * 2], 0, 0, b"", "which no array has"),
+    "boolean of 7": ("BOOL", [2], 0, 2, b"\0\7", "has the byte 7"),
+}
+"""Type, shape, range and data of files with one tensor."""
+_WRONG_RANGES: dict[str, tuple[dict[str, tuple[int, int]], bytes, str]] = {
+    "a name with control characters": (
+        {"a\x1b[31m\nb": (1, 2)}, b"12", r"invalid offset for tensor `a\\x1b\[31m\\nb`$"),
+    "a long name": ({"a" * 10**6: (1, 2)}, b"12", r"invalid offset for tensor `a{100,300}\.\.\.$"),
+    "overlap": ({"a": (0, 2), "b": (1, 3)}, b"123", "invalid offset for tensor `b`"),
+    "the same range": ({"a": (0, 2), "b": (0, 2)}, b"12", "invalid offset for tensor `[ab]`"),
+    "empty tensor inside another": (
+        {"a": (0, 2), "b": (1, 1)}, b"12", "invalid offset for tensor `b`"),
+    "hole": ({"a": (0, 2), "b": (3, 4)}, b"1234", "invalid offset for tensor `b`"),
+    "hole at the start": ({"a": (1, 2)}, b"12", "invalid offset for tensor `a`"),
+    "truncated data": ({"a": (0, 2)}, b"1", "incomplete metadata, file not fully covered"),
+    "data at the end": ({"a": (0, 2)}, b"123", "incomplete metadata, file not fully covered"),
+    "out of range": ({"a": (0, 1 << 40)}, b"12", "incomplete metadata, file not fully covered"),
+}  # fmt: skip
+"""Ranges and data of files with vectors of U8."""
+
+
+def _twice(*entries: dict[str, Any]) -> bytes:
+    """A file with two tensors of one name; the counts of readers differ there."""
+    written = b",".join(b'"a":' + json.dumps(entry).encode() for entry in entries)
+    return _file(b"{" + written + b"}", b"12")
+
+
 _WRONG: dict[str, tuple[bytes, str]] = {
+    **{name: (_file(header), message) for name, (header, message) in _WRONG_HEADERS.items()},
+    **{name: (_tensor(*tensor), message) for name, (*tensor, message) in _WRONG_TENSORS.items()},
+    **{
+        name: (
+            _file({key: _entry("U8", [end - start], start, end)
+                   for key, (start, end) in ranges.items()}, data),
+            message,
+        )
+        for name, (ranges, data, message) in _WRONG_RANGES.items()
+    },
     "empty": (b"", "header too small"),
     "seven bytes": (b"1234567", "header too small"),
     "another format": (b"GGUF\x03\0\0\0" + bytes(100), "header too large"),
     "header longer than the file": (_file({"a": _GOOD}, b"12", 70), "invalid header length"),
     "largest length": (_file({}, b"", (1 << 64) - 1), "header too large"),
-    "no text": (_file(b'{"\xff": 1}'), "invalid UTF-8 in header: .* from index 2"),
-    "no header": (_file(b""), "invalid JSON in header: EOF while parsing a value"),
-    "space before the header": (_file(b" {}"), "the header begins with b' ', expected '{'"),
-    "a list": (_file([]), "invalid type: sequence"),
-    "end of the header": (
-        _file(b'{"a":'),
-        "invalid JSON in header: EOF while parsing a value at line 1 column 5",
-    ),
-    "comma at the end": (_file(b'{"__metadata__":{},}'), "trailing comma at line 1 column 20"),
-    "text after the header": (_file(b"{} {}"), "trailing characters at line 1 column 4"),
-    "no tensor": (_file({"a": 1}), "invalid type: integer `1`, expected struct"),
-    # The counts of readers differ where a name is there twice.
-    "name twice": (
-        _file(
-            b'{"a":' + json.dumps(_GOOD).encode() + b',"a":' + json.dumps(_GOOD).encode() + b"}",
-            b"12",
-        ),
-        "the key 'a' is there twice",
-    ),
+    "name twice": (_twice(_GOOD, _GOOD), "the key 'a' is there twice"),
     "name twice, of two types": (
-        _file(
-            b'{"a":'
-            + json.dumps(_entry("F16", [1], 0, 2)).encode()
-            + b',"a":'
-            + json.dumps(_entry("BF16", [1], 0, 2)).encode()
-            + b"}",
-            b"12",
-        ),
-        "the key 'a' is there twice",
-    ),
-    "65 dimensions": (_tensor("U8", [1] * 65, 0, 1, b"1"), "which no array has"),
-    "a name with control characters": (
-        _file({"a\x1b[31m\nb": _entry("U8", [1], 1, 2)}, b"12"),
-        r"invalid offset for tensor `a\\x1b\[31m\\nb`$",
-    ),
-    "a long name": (
-        _file({"a" * 10**6: _entry("U8", [1], 1, 2)}, b"12"),
-        r"invalid offset for tensor `a{100,300}\.\.\.$",
-    ),
-    "key twice": (_file(b'{"a":{"dtype":"U8","dtype":"U8"}}'), "duplicate field `dtype`"),
-    "metadata twice": (
-        _file(b'{"__metadata__":{},"__metadata__":{}}'),
-        "duplicate field `__metadata__`",
-    ),
-    "metadata of numbers": (
-        _file({"__metadata__": {"a": 1}}),
-        "invalid type: integer `1`, expected a string",
-    ),
+        _twice(_entry("F16", [1], 0, 2), _entry("BF16", [1], 0, 2)), "the key 'a' is there twice"),
     "no dtype": (
-        _file({"a": {"shape": [], "data_offsets": [0, 1]}}, b"1"),
-        "missing field `dtype`",
-    ),
-    "nothing": (_file({"a": {}}), "missing field `dtype`"),
-    "unknown dtype": (_tensor("F31", [1], 0, 4, b"1234"), "unknown variant `F31`, expected one of"),
-    "fraction": (_tensor("U8", [1.0], 0, 1, b"1"), "floating point `1.0`, expected usize"),
-    "exponent": (_tensor("U8", [1], 0, 1e300), "floating point `1e.300`, expected usize"),
-    "negative extent": (_tensor("U8", [-1], 0, 1, b"1"), "integer `-1`, expected usize"),
-    "leading zero": (_file(b'{"a":{"shape":[01]}}'), "invalid number at line 1 column 17"),
-    "extent of 2**63": (_tensor("U8", [1 << 63], 0, 1), "overflow computing buffer size"),
-    "extent of 5000 digits": (_tensor("U8", [10**4000], 0, 1), "number out of range"),
-    "true as an extent": (_tensor("U8", [True], 0, 1), "boolean `true`, expected usize"),
-    "one offset": (
-        _file({"a": {**_GOOD, "data_offsets": [0]}}),
-        "invalid length 1, expected a tuple of size 2",
-    ),
-    "three offsets": (
-        _file({"a": {**_GOOD, "data_offsets": [0, 1, 2]}}),
-        "invalid length 3, expected 2",
-    ),
-    "wrong size": (
-        _tensor("F32", [2], 0, 2, b"12"),
-        "invalid shape, data type, or offset for tensor",
-    ),
-    "end before begin": (_tensor("U8", [0], 2, 0, b"12"), "invalid offset for tensor `a`"),
-    "product that overflows": (
-        _tensor("U8", [1 << 32, 1 << 32], 0, 0),
-        "overflow computing buffer size",
-    ),
-    "shape that no array has": (
-        _tensor("U8", [0, (1 << 63) - 1, (1 << 63) - 1], 0, 0),
-        "which no array has",
-    ),
-    "overlap": (
-        _file({"a": _entry("U8", [2], 0, 2), "b": _entry("U8", [2], 1, 3)}, b"123"),
-        "invalid offset for tensor `b`",
-    ),
-    "the same range": (_file({"a": _GOOD, "b": _GOOD}, b"12"), "invalid offset for tensor `[ab]`"),
-    "empty tensor inside another": (
-        _file({"a": _GOOD, "b": _entry("U8", [0], 1, 1)}, b"12"),
-        "invalid offset for tensor `b`",
-    ),
-    "hole": (
-        _file({"a": _GOOD, "b": _entry("U8", [1], 3, 4)}, b"1234"),
-        "invalid offset for tensor `b`",
-    ),
-    "hole at the start": (_tensor("U8", [1], 1, 2, b"12"), "invalid offset for tensor `a`"),
-    "truncated data": (_file({"a": _GOOD}, b"1"), "incomplete metadata, file not fully covered"),
-    "data at the end": (_file({"a": _GOOD}, b"123"), "incomplete metadata, file not fully covered"),
-    "out of range": (
-        _tensor("U8", [1 << 40], 0, 1 << 40, b"12"),
-        "incomplete metadata, file not fully covered",
-    ),
-    "boolean of 7": (_tensor("BOOL", [2], 0, 2, b"\0\7"), "has the byte 7"),
-    "half a surrogate pair": (_file(b'{"\\ud800":{}}'), "unexpected end of hex escape"),
-    "short escape": (_file(b'{"\\u12":{}}'), "invalid escape"),
-    "unknown escape": (_file(b'{"\\x":{}}'), "invalid escape"),
-    "line break in a name": (
-        _file(b'{"a\nb":{}}'),
-        "control character .* found while parsing a string",
-    ),
-    "deep": (_file(b'{"a":{"shape":' + b"[" * 10**6), "recursion limit exceeded"),
-    "metadata that is a number": (
-        _file({"__metadata__": 1}),
-        "invalid type: integer `1`, expected a map",
-    ),
-    "negative zero": (_file(b'{"a":{"shape":[-0]}}'), "floating point `-0.0`, expected usize"),
-    "no number": (
-        _file(b'{"a":{"shape":[NaN]}}'),
-        "invalid JSON in header: expected value at line 1 column 16",
-    ),
-}
+        _file({"a": {"shape": [], "data_offsets": [0, 1]}}, b"1"), "missing field `dtype`"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", _WRONG)
