@@ -9,9 +9,16 @@ and passes read these rows; the programs that run are the conformance suite's
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from subquant.core._mlir import ir
+from subquant.dialects import create_context
+from subquant.dialects.stablehlo import why_illegal
 
 PER_TENSOR = "!quant.uniform<i8:f32, 5.000000e-01>"
 
@@ -290,3 +297,70 @@ def _body(arguments: list[str], returned: list[str], opaque: bool) -> str:
             text_lines.append(f'{value} = "stablehlo.add"(%x{n}, %x{m}) : {types}')
     text_lines.append(f"stablehlo.return {', '.join(values)} : {', '.join(returned)}")
     return "{\n" + "\n".join(text_lines) + "\n}"
+
+
+@cache
+def context() -> ir.Context:
+    return create_context()
+
+
+def reason_against(name: str, elements: list[str] | tuple[str, ...]) -> str | None:
+    """Ask the table about a program with these element types."""
+    with context(), ir.Location.unknown():
+        operands, results = (
+            [ir.Type.parse(type_) for type_ in types] for types in operation_types(name, elements)
+        )
+        attributes: Any = ir.Attribute.parse(f"{{{PROGRAMS[name].attributes}}}")
+        return why_illegal(f"stablehlo.{name}", operands, results, attributes)
+
+
+# -- element types --------------------------------------------------------------------------------
+
+I8 = "!quant.uniform<i8:f32, 0.5>"
+OTHER = "!quant.uniform<i8:f32, 2.0:3>"
+NARROW = "!quant.uniform<i8<-127:127>:f32, 0.5>"
+I4 = "!quant.uniform<i4:f32, 0.5>"
+I32 = "!quant.uniform<i32:f32, 0.5>"
+U8 = "!quant.uniform<u8:f32, 0.5>"
+HALF = "!quant.uniform<i8:f16, 0.5>"
+I5 = "!quant.uniform<i5:f32, 0.5>"
+
+
+def axis(dimension: int, *scales: float, storage: str = "i8", zero_point: int = 0) -> str:
+    listed = ", ".join(f"{float(scale)}:{zero_point}" for scale in scales)
+    return f"!quant.uniform<{storage}:f32:{dimension}, {{{listed}}}>"
+
+
+TYPES = [I8, OTHER, NARROW, I4, I32, U8, HALF, I5, "f32", "f16"]
+TYPES += [axis(0, 1, 2), axis(0, 1), axis(1, 1, 2, 3), axis(1, 1, 2, 3, 4), axis(2, 1, 2, 3)]
+TYPES += [axis(3, 1, 2, 3, 4, 5), axis(0, 1, 2, 3)]
+
+WHERE_THEY_DIFFER = {
+    "add": [(I8, axis(1, 1, 2, 3), axis(1, 1, 2, 3)), (I8, NARROW, NARROW), (I8, U8, I8)],
+    "convolution": [(U8, I8, U8)],
+    "dot_general": [(U8, I8, U8)],
+    "dynamic_conv": [(I8, axis(3, 1, 2, 3, 4, 5), I8), (U8, I8, U8)],
+    "dynamic_gather": [(I8, OTHER)],
+    "reduce": [(NARROW, I8, I8, I8, I8, I8)],
+    "reduce_window": [(I8, NARROW, I8)],
+    "scatter": [(OTHER, I4, OTHER)],
+    "select": [(I8, OTHER, OTHER)],
+    "select_and_scatter": [(NARROW, NARROW, I8, NARROW)],
+}
+
+
+def combinations(name: str, count: int) -> list[tuple[str, ...]]:
+    """Element types of the quantized types of a program: all equal, and some mixed."""
+    positions = quantized_places(PROGRAMS[name])
+    choose = random.Random(name)
+    actual = [*((type_,) * positions for type_ in TYPES), *WHERE_THEY_DIFFER.get(name, ())]
+    for _ in range(count - len(actual)):
+        mixed = [choose.choice(TYPES)] * positions
+        for _ in range(choose.randint(1, 2)):
+            mixed[choose.randrange(positions)] = choose.choice(TYPES)
+        actual.append(tuple(mixed))
+    return [types for types in dict.fromkeys(actual) if any("quant" in type_ for type_ in types)]
+
+
+REFUSED_BY_THE_VERIFIER = {"triangular_solve"}
+"""The specification admits quantized operands, the verifier of this version none."""
