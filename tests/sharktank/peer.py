@@ -1,4 +1,4 @@
-"""Sharktank's side of `test_theta.py`; run by hand where sharktank 3.8 is installed.
+"""Sharktank's side of `test_sharktank_archives.py`; run by hand where sharktank 3.8 is installed.
 
     pip install torch sharktank wave-lang
     python peer.py write written.irpa                    # a data set of each kind of tensor
