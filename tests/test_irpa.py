@@ -626,7 +626,7 @@ def mutations(data: bytes, seed: int) -> Callable[[], bytes]:
 
 
 def small_dataset(path: Path) -> None:
-    from test_theta import PROPERTIES, our_tensors
+    from test_sharktank_archives import PROPERTIES, our_tensors
 
     Dataset(PROPERTIES, Theta(our_tensors())).save(path)
 
