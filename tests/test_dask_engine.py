@@ -262,13 +262,16 @@ def test_a_worker_comes_back_where_it_was(cluster: Cluster) -> None:
     cluster.wait_for_workers(2)
 
 
-def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_workers_of_other_code_are_refused(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that joins is given no tasks, and one that is there is an error."""
     package = Path(subquant.__file__).resolve().parent
     shutil.copytree(package, tmp_path / "subquant", ignore=shutil.ignore_patterns("__pycache__"))
     with (tmp_path / "subquant/errors.py").open("a") as file:
         file.write("# changed\n")
     notices: list[str] = []
+    monkeypatch.setattr("subquant.batch.engines.dask_cluster._write_notice", notices.append)
     tasks = (
         task("in_child", f"{n}", function="process", seconds=0.05)
         for n in range(10_000)
@@ -276,7 +279,7 @@ def test_workers_of_other_code_are_refused(cluster: Cluster, tmp_path: Path) -> 
     )
     nanny = None
     actual = []
-    for done in run_tasks(tasks, cluster=cluster.address, on_notice=notices.append):
+    for done in run_tasks(tasks, cluster=cluster.address):
         if nanny is None:
             nanny = cluster.start_worker(PYTHONPATH=os.pathsep.join([str(tmp_path), str(TESTS)]))
         actual.append(done)

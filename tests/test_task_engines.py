@@ -43,7 +43,7 @@ def test_tasks_are_done() -> None:
     for x in range(20):
         done = by_name[f"double {x}"]
         assert (done.value, list(done.blobs), done.error) == (2 * x, [b"xx"] * x, None)
-        assert (done.worker, 0 <= done.seconds < 20) == ("", True)
+        assert done.worker == ""
     assert by_name["in a child"].value == 42
     assert sorted(steps) == sorted((each.name, "double") for each in tasks)
     assert list(run_tasks([])) == []

@@ -118,12 +118,10 @@ class Batch:
         Closing the iterator cancels the remaining models, with their child processes.
 
         Args:
-            jobs: models at a time on this machine; by default one for each core.
-            cluster: the address of a Dask scheduler, whose workers compile instead of this machine.
+            jobs, cluster: as for `subquant.batch.engines.run_tasks`, whose errors are raised.
             on_begin: called with each model when its compilation starts.
 
         Raises:
-            EnvironmentProblem: the cluster cannot be used, or was lost.
             InputError, UsageError: a flag of IREE's compiler names a file that cannot be sent.
         """
         flag_files = {} if cluster is None else read_flag_files(self.options.iree_flags)

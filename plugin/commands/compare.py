@@ -20,7 +20,6 @@ from .console import progress_on, read_model, remark_printer, say, shown_name, w
 @click.option(
     "--against",
     type=click.Choice(("litert", "onnxruntime", "float")),
-    default=None,
     help="The reference: LiteRT's reference kernels, ONNX Runtime without optimizations, or the "
     "model in float arithmetic.  [default: the model's own runtime]",
 )
@@ -36,10 +35,7 @@ from .console import progress_on, read_model, remark_printer, say, shown_name, w
 @shared.seed_option
 @shared.plot_option("SQNR of the layers")
 @click.option(
-    "--model-explorer",
-    default=None,
-    metavar="FILE",
-    help="Write the SQNR as node data for Model Explorer.",
+    "--model-explorer", metavar="FILE", help="Write the SQNR as node data for Model Explorer."
 )
 @shared.json_option("the layers")
 @shared.compile_options

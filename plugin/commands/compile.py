@@ -23,7 +23,6 @@ from .console import progress_on, remark_printer, reproducer_of, say, source_of,
 @click.option(
     "-o",
     "output",
-    default=None,
     metavar="FILE",
     help="Output file, - for standard output; or output folder for several models.  [default: "
     "MODEL.vmfb, or - for text]",
@@ -37,7 +36,6 @@ from .console import progress_on, remark_printer, reproducer_of, say, source_of,
 )
 @click.option(
     "--parameters",
-    default=None,
     metavar="FILE",
     help="Write constants of 1 KiB and more to this .irpa file (for several models, to files in "
     "this folder), not to the executable; run that with --parameters model=FILE.",

@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 @click.command("inspect")
 @click.argument("file")
 @click.option(
-    "--scales",
-    "tensor",
-    default=None,
-    metavar="NAME",
-    help="Plot the scales of one tensor, by name or number.",
+    "--scales", "tensor", metavar="NAME", help="Plot the scales of one tensor, by name or number."
 )
 @plot_option("scales of --scales")
 @json_option("the result")

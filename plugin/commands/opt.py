@@ -25,7 +25,6 @@ from .shared_options import limit_options
 @click.argument("model", required=False)
 @click.option(
     "--passes",
-    default=None,
     metavar="PIPELINE",
     help='Passes with options: "a{x=1},b"; also C++ passes of upstream and StableHLO.',
 )

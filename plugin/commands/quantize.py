@@ -12,18 +12,12 @@ from ..errors import counted
 from ..weights.quantizing import WeightQuantization, quantize_weights
 from ..weights.sources import check_output, default_output, open_weights
 from .console import say, show_progress
-from .shared_options import json_option, options_of, plot_option
+from .shared_options import archive_option, json_option, options_of, plot_option
 
 
 @click.command("quantize")
 @click.argument("source")
-@click.option(
-    "-o",
-    "output",
-    default=None,
-    metavar="FILE.irpa",
-    help="The output.  [default: the name of SOURCE with -qBITS.irpa]",
-)
+@archive_option("-qBITS.irpa")
 @options_of(
     WeightQuantization,
     bits={"type": click.IntRange(2, 8)},

@@ -129,13 +129,13 @@ def _run_compiler(
     flags: Sequence[str],
 ) -> CommandResult:
     """Run IREE's compiler on the module in `files`; `workers` is the session's argument."""
-    input_name, output_name = "module.mlirbc", "module.vmfb"
+    module, output = {"file": "module.mlirbc"}, "module.vmfb"
     command: list[str | dict[str, str]]
     if uses_session(options):
-        command = [*session_command(), {"file": input_name}, {"file": output_name}, workers, *flags]
+        command = [*session_command(), module, {"file": output}, workers, *flags]
     else:
-        command = [compiler_path(), {"file": input_name}, "-o", {"file": output_name}, *flags]
-    return run_supervised(command, files, output=output_name, variables=_variables())
+        command = [compiler_path(), module, "-o", {"file": output}, *flags]
+    return run_supervised(command, files, output=output, variables=_variables())
 
 
 def session_command() -> list[str]:

@@ -63,9 +63,7 @@ def parse_artifact(data: bytes, context: ir.Context, file: str = "-") -> ir.Modu
         raise ParseError(
             f"cannot read the portable artifact{f': {message}' if message else ''}"
             f"{_SHARDING_HINT if _SHARDY in message else _hint(version)}",
-            source_location
-            if source_location is not None and source_location.line
-            else Place(file),
+            _known(source_location, file),
         ) from None
     finally:
         handler.detach()
@@ -96,13 +94,15 @@ def _check_type(type_: ir.Type, op: Operation, file: str) -> None:
     if isinstance(type_, ir.RankedTensorType):
         for extent in type_.shape:
             if extent < 0 and extent != ir.ShapedType.get_dynamic_size():
-                source_location = place_of(op.location)
                 raise ParseError(
                     f"cannot read the portable artifact: it has a tensor of the extent {extent}",
-                    source_location
-                    if source_location is not None and source_location.line
-                    else Place(file),
+                    _known(place_of(op.location), file),
                 )
+
+
+def _known(location: Place | None, file: str) -> Place:
+    """Return a location that has a line, else the file."""
+    return location if location is not None and location.line else Place(file)
 
 
 def _hint(version: str) -> str:

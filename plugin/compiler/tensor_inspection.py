@@ -100,12 +100,13 @@ def _declared(op: Operation) -> Iterator[tuple[ir.Type, str, str]]:
     """Yield the quantized types in the signature of a declaration."""
     if _is_function(op) and not any(len(region.blocks) for region in op.regions):
         signature = op.attributes["function_type"].value
-        for number, type_ in enumerate(signature.inputs):
-            if is_quantized(type_):
-                yield type_, f"argument {number}", "argument"
-        for number, type_ in enumerate(signature.results):
-            if is_quantized(type_):
-                yield type_, f"result {number}", "function result"
+        for types, name, where in (
+            (signature.inputs, "argument", "argument"),
+            (signature.results, "result", "function result"),
+        ):
+            for number, type_ in enumerate(types):
+                if is_quantized(type_):
+                    yield type_, f"{name} {number}", where
 
 
 _HAS_PARAMETERS = (*OPERAND_OPS, BLOCK_CONTRACTION)

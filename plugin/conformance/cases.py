@@ -48,7 +48,6 @@ class Case:
         prepared: text, inputs and goldens of the other groups.
         expected_errors: for a verdict, the lines on which an error is expected; None if the text
             must be accepted.
-        location: the file and line of a verdict's text, for its errors.
     """
 
     name: str
@@ -57,7 +56,6 @@ class Case:
     program: Program | None = None
     prepared: Prepared | None = None
     expected_errors: tuple[int, ...] | None = None
-    location: str = "-"
 
     def outcome(self, device: str, status: Status, message: str) -> Outcome:
         """Return an outcome of the case without results."""
@@ -124,8 +122,6 @@ def prepare(case: Case) -> Prepared:
 
 # -- between processes ----------------------------------------------------------------------------
 
-_GOLDEN_ARRAYS = ("value", "neighbour", "other", "once", "bound", "real")
-
 
 def cases_to_fields(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], list[bytes]]:
     """Return prepared cases as JSON values and blobs, for `cases_from_fields`."""
@@ -137,36 +133,38 @@ def cases_to_fields(cases: Sequence[Case]) -> tuple[list[dict[str, Any]], list[b
         blobs.append(array.tobytes())
         return {"dtype": array.dtype.name, "shape": array.shape, "blob": len(blobs) - 1}
 
-    fields = []
-    for case in cases:
-        prepared = prepare(case)
-        goldens = [
-            {name: of_array(getattr(golden, name)) for name in _GOLDEN_ARRAYS}
-            for golden in prepared.goldens
-        ]
-        inputs = [of_array(array) for array in prepared.inputs]
-        fields.append(
-            {"name": case.name, "op": case.op, "text": prepared.text, "inputs": inputs}
-            | {"goldens": goldens}
-        )
+    fields = [
+        {
+            "name": case.name,
+            "op": case.op,
+            "text": prepared.text,
+            "inputs": [of_array(array) for array in prepared.inputs],
+            "goldens": [
+                {name: of_array(array) for name, array in vars(golden).items()}
+                for golden in prepared.goldens
+            ],
+        }
+        for case, prepared in ((case, prepare(case)) for case in cases)
+    ]
     return fields, blobs
 
 
 def cases_from_fields(fields: Sequence[Mapping[str, Any]], blobs: Sequence[bytes]) -> list[Case]:
     """Return the cases that `cases_to_fields` wrote."""
 
-    def array_of(array: Mapping[str, Any]) -> Array:
+    def array_of(array: Mapping[str, Any] | None) -> Any:
+        if array is None:
+            return None
         flat = np.frombuffer(blobs[array["blob"]], np.dtype(array["dtype"]))
         return flat.reshape(array["shape"])
 
     cases = []
     for case in fields:
         goldens = [
-            Golden(**{name: array_of(array) for name, array in golden.items() if array is not None})
+            Golden(**{name: array_of(array) for name, array in golden.items()})
             for golden in case["goldens"]
         ]
-        inputs = [array_of(array) for array in case["inputs"]]
-        prepared = Prepared(case["text"], inputs, goldens)
+        prepared = Prepared(case["text"], [array_of(each) for each in case["inputs"]], goldens)
         cases.append(Case(case["name"], case["op"], prepared=prepared))
     return cases
 

@@ -33,7 +33,15 @@ def merge_reports(named: Sequence[_Named]) -> Report:
     groups: dict[tuple[str, ...], list[_Named]] = {}
     for name, report in named:
         groups.setdefault(report.run.devices, []).append((name, report))
-    _check_devices([group[0] for group in groups.values()])
+    names: dict[str, str] = {}  # of the first report with each device
+    for devices, [(name, _), *_] in groups.items():
+        for device in devices:
+            if device in names:
+                raise InputError(
+                    f"{quoted(name)} is of a run on {', '.join(map(quoted, devices))}, and "
+                    f"{quoted(names[device])} of another one with {quoted(device)}"
+                )
+            names[device] = name
     numbered: dict[int, Outcome] = {}
     missing: list[str] = []
     total = 0
@@ -42,9 +50,8 @@ def merge_reports(named: Sequence[_Named]) -> Report:
         numbered |= {total + number: results[number] for number in sorted(results)}
         missing += absent
         total += group[0][1].run.total
-    devices = tuple(device for group in groups for device in group)
     return Report(
-        replace(named[0][1].run, devices=devices, total=total),
+        replace(named[0][1].run, devices=tuple(names), total=total),
         tuple(numbered.values()),
         tuple(numbered),
         frozenset[Key]().union(*(report.unexpected for _, report in named)),
@@ -78,20 +85,6 @@ def _check_same(first: _Named, other: _Named) -> None:
         raise InputError(
             f"{quoted(other_name)} is of another run than {quoted(name)}: {printable(what)}"
         )
-
-
-def _check_devices(firsts: Sequence[_Named]) -> None:
-    """Check that no device is in two groups."""
-    seen: dict[str, str] = {}
-    for name, report in firsts:
-        for device in report.run.devices:
-            if device in seen:
-                listed = ", ".join(map(quoted, report.run.devices))
-                raise InputError(
-                    f"{quoted(name)} is of a run on {listed}, and "
-                    f"{quoted(seen[device])} of another one with {quoted(device)}"
-                )
-            seen[device] = name
 
 
 def _merge_parts(group: Sequence[_Named]) -> tuple[dict[int, Outcome], list[str]]:

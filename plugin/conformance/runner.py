@@ -56,11 +56,9 @@ def run_cases(
     """Run cases on a device; EnvironmentProblem if no process starts, or the cluster is unusable.
 
     Args:
-        cases: the cases.
         device: one of `DEVICES`, or an IREE device URI.
-        jobs: the number of processes; None for one for each core.
+        jobs, cluster: as for `subquant.batch.engines.run_tasks`.
         progress: called with each outcome, in the order of completion.
-        cluster: the address of a Dask scheduler, whose workers run them instead of this machine.
         machines: a set to which the processors are added.
 
     Returns:

@@ -259,13 +259,10 @@ def convolutions() -> Iterator[Program]:
         yield convolution_of(f"convolution/{variant}-{name}", row, types)
     for name in ("i8-to-i8", "i8-to-i32"):
         base = convolution_of("convolution/dynamic", same, CONVOLUTION_TYPES[name])
-        pads = "%p = stablehlo.constant dense<1> : tensor<2x2xi64>"
         attributes = (
             "dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>, "
             "batch_group_count = 1 : i64, feature_group_count = 1 : i64"
         )
-        body = (
-            f'{pads}\n%r0 = "stablehlo.dynamic_conv"(%a0, %a1, %p) <{{{attributes}}}> : '
-            "($a0, $a1, tensor<2x2xi64>) -> $r0"
-        )
+        pads = {"p": ("1", "tensor<2x2xi64>")}
+        body = generic("dynamic_conv", 2, attributes, constants=pads)
         yield replace(base, name=f"dynamic_conv/{name}", op="dynamic_conv", body=body)

@@ -45,6 +45,7 @@ MOVES: dict[str, tuple[str, tuple[tuple[int, ...], ...], str, Attributes]] = {
 
 _MOVED = ("i8", "u8", "i4", "u4", "i16", "i32", "i8_bf16")
 _INDEXED = {"dynamic_slice": 1, "dynamic_update_slice": 2, "gather": 1}
+_PAIR = "tensor<2xi64>"
 _DYNAMIC = {
     "broadcast_in_dim": ("dynamic_broadcast_in_dim", "tensor<3xi64>", "[2, 3, 4]"),
     "reshape": ("dynamic_reshape", "tensor<2xi64>", "[2, 6]"),
@@ -69,13 +70,8 @@ def moves() -> Iterator[Program]:
             for name in ("i8", "u4"):
                 arguments = (tensor(shapes[0], name),)
                 (result,) = result_types(oracle, arguments, attributes, (name,))
-                properties = f" <{{{text}}}>" if text else ""
-                body = (
-                    f"%s = stablehlo.constant dense<{value}> : {type_}\n"
-                    f'%r0 = "stablehlo.{dynamic_op}"(%a0, %s){properties} : ($a0, {type_}) -> $r0'
-                )
-                yield Program(f"{dynamic_op}/{name}", dynamic_op, arguments, (result,), body,
-                              oracle, attributes)  # fmt: skip
+                yield one_operation(dynamic_op, name, arguments, result, text, attributes,
+                                    oracle=oracle, constants={"s": (value, type_)})  # fmt: skip
     yield from _axis_moves()
     yield from _other_moves()
     yield from _scatters()
@@ -109,14 +105,11 @@ def _other_moves() -> Iterator[Program]:
         yield one_operation("get_dimension_size", name, (tensor((4, 5), name, (0,)),),
                             tensor((), "int32"), "dimension = 0 : i64",
                             {"dimension": 0})  # fmt: skip
-        yield Program(f"iota/{name}", "iota", (), (tensor((3, 4), name),),
-                      '%r0 = "stablehlo.iota"() <{iota_dimension = 1 : i64}> : () -> $r0', "iota",
-                      {"shape": (3, 4), "dimension": 1})  # fmt: skip
-        yield Program(f"dynamic_iota/{name}", "dynamic_iota", (), (tensor((3, 4), name),),
-                      "%s = stablehlo.constant dense<[3, 4]> : tensor<2xi64>\n"
-                      '%r0 = "stablehlo.dynamic_iota"(%s) <{iota_dimension = 0 : i64}> : '
-                      "(tensor<2xi64>) -> $r0", "iota",
-                      {"shape": (3, 4), "dimension": 0})  # fmt: skip
+        yield one_operation("iota", name, (), tensor((3, 4), name), "iota_dimension = 1 : i64",
+                            {"shape": (3, 4), "dimension": 1})  # fmt: skip
+        yield one_operation("dynamic_iota", name, (), tensor((3, 4), name),
+                            "iota_dimension = 0 : i64", {"shape": (3, 4), "dimension": 0},
+                            oracle="iota", constants={"s": ("[3, 4]", _PAIR)})  # fmt: skip
         for direction in ("LT", "GT"):
             x = tensor((3, 9), name)
             region = (
@@ -128,23 +121,16 @@ def _other_moves() -> Iterator[Program]:
                                 "dimension = 1 : i64, is_stable = true",
                                 {"dimension": 1, "direction": direction}, region=region,
                                 types={"e": tensor((), name)})  # fmt: skip
-        pads = "\n".join(
-            f"%{n} = stablehlo.constant dense<{v}> : tensor<2xi64>"
-            for n, v in (("l", "[1, -1]"), ("h", "[2, 0]"), ("i", "[1, 0]"))
-        )
-        yield Program(f"dynamic_pad/{name}", "dynamic_pad",
-                      (tensor((3, 4), name), tensor((), name)), (tensor((8, 3), name),),
-                      f'{pads}\n%r0 = "stablehlo.dynamic_pad"(%a0, %a1, %l, %h, %i) : ($a0, $a1, '
-                      "tensor<2xi64>, tensor<2xi64>, tensor<2xi64>) -> $r0", "pad",
-                      {"padding": ((1, 2, 1), (-1, 0, 0))})  # fmt: skip
-        gather = MOVES["gather"]
-        yield Program(f"dynamic_gather/{name}", "dynamic_gather",
-                      (tensor((5, 6), name), tensor((4, 1), "int32")), (tensor((4, 6), name),),
-                      "%s = stablehlo.constant dense<[1, 6]> : tensor<2xi64>\n"
-                      '%r0 = "stablehlo.dynamic_gather"(%a0, %a1, %s) <{'
-                      + re.sub(r" slice_sizes = [^>]*>,", "", gather[2])
-                      + "}> : ($a0, $a1, tensor<2xi64>) -> $r0", "gather", gather[3],
-                      inputs={1: (-2, 7)})  # fmt: skip
+        pads = {"l": ("[1, -1]", _PAIR), "h": ("[2, 0]", _PAIR), "i": ("[1, 0]", _PAIR)}
+        yield one_operation("dynamic_pad", name, (tensor((3, 4), name), tensor((), name)),
+                            tensor((8, 3), name), "", {"padding": ((1, 2, 1), (-1, 0, 0))},
+                            oracle="pad", constants=pads)  # fmt: skip
+        _, _, text, attributes = MOVES["gather"]
+        yield one_operation("dynamic_gather", name,
+                            (tensor((5, 6), name), tensor((4, 1), "int32")), tensor((4, 6), name),
+                            re.sub(r" slice_sizes = [^>]*>,", "", text), attributes,
+                            oracle="gather", inputs={1: (-2, 7)},
+                            constants={"s": ("[1, 6]", _PAIR)})  # fmt: skip
         yield from _control(name)
     same = tensor((2, 2), "i8")
     yield Program("constant/i8", "constant", (), (same,),

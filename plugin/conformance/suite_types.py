@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -86,25 +86,38 @@ def result_types(
     return tuple(tensor(a.shape, name) for a, name in zip(arrays, names, strict=True))
 
 
-def generic(op: str, operands: int, attributes: str = "", region: str = "") -> str:
-    """Return the text of an operation in generic form with one result."""
-    values = ", ".join(f"%a{n}" for n in range(operands))
-    types = ", ".join(f"$a{n}" for n in range(operands))
+def generic(
+    op: str, operands: int, attributes: str = "", region: str = "",
+    constants: Mapping[str, tuple[str, str]] | None = None,
+) -> str:  # fmt: skip
+    """Return the text of an operation in generic form with one result.
+
+    `constants` are further operands, elements and type by name.
+    """
+    further = constants or {}
+    values = ", ".join([*(f"%a{n}" for n in range(operands)), *(f"%{name}" for name in further)])
+    types = ", ".join([*(f"$a{n}" for n in range(operands)), *(t for _, t in further.values())])
     properties = f" <{{{attributes}}}>" if attributes else ""
     body = f" ({region})" if region else ""
-    return f'%r0 = "stablehlo.{op}"({values}){properties}{body} : ({types}) -> $r0'
+    definitions = [
+        f"%{name} = stablehlo.constant dense<{elements}> : {type_}\n"
+        for name, (elements, type_) in further.items()
+    ]
+    operation = f'%r0 = "stablehlo.{op}"({values}){properties}{body} : ({types}) -> $r0'
+    return "".join(definitions) + operation
 
 
 def one_operation(
     op: str, variant: str, arguments: Sequence[Tensor], result: Tensor, text: str = "",
-    attributes: Attributes | None = None, *, region: str = "", **more: Any,
+    attributes: Attributes | None = None, *, region: str = "",
+    constants: Mapping[str, tuple[str, str]] | None = None, **more: Any,
 ) -> Program:  # fmt: skip
     """Return the program of one operation with one result.
 
     `text` and `attributes` are the operation's attributes, for MLIR and for the oracle, whose
     operation has the same name.
     """
-    body = generic(op, len(arguments), text, region)
+    body = generic(op, len(arguments), text, region, constants)
     return Program(
         f"{op}/{variant}", op, tuple(arguments), (result,), body, more.pop("oracle", op),
         attributes or {}, **more,

@@ -166,9 +166,8 @@ def load(
     where = Device.of(device, threads)
     folder = Path(cache) if cache is not None else default_cache()
     source = open_weights(path)
-    tensors = source.theta.flatten()
     location = Place(os.fspath(path))
-    configuration = Configuration.of(source.properties, tensors, location)
+    configuration = Configuration.of(source.properties, source.theta.flatten(), location)
     shape = _shape(configuration, context)
     model = Model(configuration, source.properties, shape, location)
     if check is not None:

@@ -25,17 +25,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import queue
+import sys
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
 
-from ...errors import EnvironmentProblem, quoted
+from ...errors import EnvironmentProblem, printable, quoted
 from . import dask_worker
 from .dask_connection import call_within, connected, without_dask_logs
 from .dask_worker import PREFIX, STEPS
@@ -62,12 +63,16 @@ def run_on_cluster(
     tasks: Iterator[Task],
     address: str,
     on_step: OnStep | None,
-    on_notice: Callable[[str], object],
     bugs: list[str],
 ) -> Generator[Done, None, None]:
     """Run tasks on a Dask cluster, as `local_threads.run_tasks`; collect tracebacks in `bugs`."""
     with without_dask_logs(), connected(address) as client:
-        yield from _Run(client, address, on_step, on_notice, bugs).run(tasks)
+        yield from _Run(client, address, on_step, bugs).run(tasks)
+
+
+def _write_notice(text: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"warning: {printable(text)}\n")
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -98,30 +103,23 @@ class _Pending:
     unmet_since: float | None = None
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        client: Client,
-        address: str,
-        on_step: OnStep | None,
-        on_notice: Callable[[str], object],
-        bugs: list[str],
-    ) -> None:
-        assert client.loop is not None  # as long as it is not closed
-        self.client, self.loop = client, client.loop
-        self.address = address
-        self.on_step = on_step
-        self.on_notice = on_notice
-        self.bugs = bugs
-        self.events: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self.workers = ClusterWorkers(client, address, self.events)
-        self.pending: dict[_Future, _Pending] = {}
-        self.by_key: dict[str, Task] = {}
-        self.blobs: dict[int, _Blob] = {}
-        self.size = 0
-        self.without_workers_since: float | None = None
-        self.number = 0
-        self.id = uuid.uuid4().hex
+    client: Client
+    address: str
+    on_step: OnStep | None
+    bugs: list[str]
+    events: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
+    pending: dict[_Future, _Pending] = field(default_factory=dict)
+    by_key: dict[str, Task] = field(default_factory=dict)
+    blobs: dict[int, _Blob] = field(default_factory=dict)
+    size: int = 0
+    without_workers_since: float | None = None
+    number: int = 0
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self.workers = ClusterWorkers(self.client, self.address, self.events)
 
     def run(self, tasks: Iterator[Task]) -> Generator[Done, None, None]:
         poller = ThreadPoolExecutor(1, "subquant-poll")
@@ -163,7 +161,7 @@ class _Run:
             if isinstance(event, Snapshot):
                 is_polling, next_poll = False, time.monotonic() + POLL_SECONDS
                 for refusal in self.workers.update(event):
-                    self.on_notice(f"{refusal}, and gets no tasks")
+                    _write_notice(f"{refusal}, and gets no tasks")
                 self._check_workers()
                 yield from self._expired()
             elif isinstance(event, _Result):
@@ -211,7 +209,8 @@ class _Run:
         self.pending[future] = _Pending(task, needs, large, size, cancelled)
         self.by_key[key] = task
         self.size += size
-        self.loop.add_callback(self._fetch, future)
+        assert self.client.loop is not None  # as long as it is not closed
+        self.client.loop.add_callback(self._fetch, future)
 
     async def _fetch(self, future: _Future) -> None:
         """Wait for a result, in the thread of Dask's client."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import queue
 import re
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 import dask
@@ -52,22 +52,18 @@ def connected(address: str) -> Iterator[Client]:
 
 def call_within(seconds: float, function: Callable[[], _T]) -> _T:
     """Call a function in a daemon thread, abandoned with a TimeoutError after a time limit."""
-    results: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
+    future: Future[_T] = Future()
 
     def run() -> None:
         try:
-            results.put((function(), None))
+            future.set_result(function())
         except BaseException as error:
-            results.put((None, error))
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    try:
-        value, error = results.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError from None
-    if error is not None:
-        raise error
-    return value  # type: ignore[return-value]
+    if not wait([future], seconds).done:
+        raise TimeoutError
+    return future.result()
 
 
 @contextlib.contextmanager

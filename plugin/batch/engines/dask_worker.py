@@ -109,14 +109,11 @@ class Present:
 def present(resource: str, dask_scheduler: Scheduler) -> dict[str, Present]:
     """Return the workers by their addresses."""
     return {
-        address: Present(address, _machine(address), state.nthreads, resource in state.resources)
+        address: Present(
+            address, get_address_host(address), state.nthreads, resource in state.resources
+        )
         for address, state in dask_scheduler.workers.items()
     }
-
-
-def _machine(address: str) -> str:
-    host: str = get_address_host(address)
-    return host
 
 
 def threads_of_machines(workers: Mapping[str, Present]) -> Counter[str]:
@@ -139,7 +136,7 @@ async def admit(
     """
     differences = differences_of(versions, here())
     threads = dask_worker.state.nthreads
-    threads_of_machine = threads_of_machines[_machine(dask_worker.address)]
+    threads_of_machine = threads_of_machines[get_address_host(dask_worker.address)]
     if not differences:
         if PREFIX not in dask_worker.plugins:
             await dask_worker.plugin_add(_Children(), PREFIX, catch_errors=False)

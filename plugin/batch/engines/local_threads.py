@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import queue
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from ...errors import EnvironmentProblem, UsageError, printable
+from ...errors import EnvironmentProblem, UsageError
 from ...isolation.cancellation import CancellableWork
 from ...isolation.client import extra_children
 from ...isolation.limits import available_cores
@@ -20,7 +19,6 @@ def run_tasks(
     jobs: int | None = None,
     cluster: str | None = None,
     on_step: OnStep | None = None,
-    on_notice: Callable[[str], object] | None = None,
 ) -> Generator[Done, None, None]:
     """Run tasks, and yield a `Done` for each in the order of completion.
 
@@ -32,8 +30,6 @@ def run_tasks(
         jobs: tasks at a time on this machine; by default one for each core.
         cluster: the address of a Dask scheduler, whose workers run them instead of this machine.
         on_step: called with a task and each step that its function reports.
-        on_notice: called with messages about the cluster, such as a refused worker; by default
-            written to standard error.
 
     Raises:
         UsageError: the address or the number of jobs is invalid.
@@ -54,15 +50,9 @@ def run_tasks(
                 f"a cluster needs Dask's package 'distributed' ({error}); "
                 "run: pip install 'subquant[cluster]'"
             ) from None
-        notify = on_notice or _write_notice
-        yield from run_on_cluster(iter(tasks), cluster, on_step, notify, bugs)
+        yield from run_on_cluster(iter(tasks), cluster, on_step, bugs)
     if bugs:
         raise RuntimeError("\n".join(bugs))
-
-
-def _write_notice(text: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"warning: {printable(text)}\n")
 
 
 def run_locally(

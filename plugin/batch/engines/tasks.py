@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import sys
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +68,6 @@ class Done:
         value: the JSON value that its function returned.
         blobs: the bytes that it returned.
         error: its exception, or its loss; then there is no value.
-        seconds: its run time, without waiting.
         worker: the address of its worker; empty on this machine.
     """
 
@@ -77,7 +75,6 @@ class Done:
     value: Any = None
     blobs: Sequence[bytes] = ()
     error: SubquantError | None = None
-    seconds: float = 0.0
     worker: str = ""
 
 
@@ -96,7 +93,6 @@ class Answer:
     blobs: Sequence[bytes] = ()
     error: dict[str, Any] | None = None
     bug: str = ""
-    seconds: float = 0.0
 
 
 def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
@@ -105,35 +101,30 @@ def perform(task: Task, steps: ReportStep, work: CancellableWork) -> Answer:
     Args:
         work: the handle by which another thread cancels it.
     """
-    start = time.perf_counter()
-
-    def answer(**fields: Any) -> Answer:
-        return Answer(**fields, seconds=time.perf_counter() - start)
-
     try:
         with work.active():
             module, _, name = task.function.partition(":")
             function = getattr(importlib.import_module(module), name)
             value, blobs = function(task.arguments, task.blobs, steps)
         work.check()
-        return answer(value=value, blobs=blobs)
-    except SubquantError as error:
-        return answer(error=error_to_json(error))
+        return Answer(value, blobs)
+    except SubquantError as raised:
+        error = raised
     except ChildEnded as ended:
         message = f"the process that did {quoted(task.name)} ended ({ended.cause})"
-        return answer(error=error_to_json(EnvironmentProblem(message)))
+        error = EnvironmentProblem(message)
     except MemoryError:
-        message = f"not enough memory for {quoted(task.name)}"
-        return answer(error=error_to_json(EnvironmentProblem(message)))
+        error = EnvironmentProblem(f"not enough memory for {quoted(task.name)}")
     except Exception:
         work.check()
-        return answer(bug=traceback.format_exc())
+        return Answer(bug=traceback.format_exc())
+    return Answer(error=error_to_json(error))
 
 
 def done_from(task: Task, answer: Answer, worker: str = "") -> Done:
     """Return the outcome of a task from an answer without a bug."""
     error = None if answer.error is None else error_from_json(answer.error)
-    return Done(task, answer.value, answer.blobs, error, answer.seconds, worker)
+    return Done(task, answer.value, answer.blobs, error, worker)
 
 
 def cores_of_each(tasks: int) -> int | None:
