@@ -46,11 +46,12 @@ class LiteRt:
         )
         self._interpreter.allocate_tensors()
 
-    def __call__(self, inputs: Arrays) -> None:
-        """Compute all tensors."""
+    def __call__(self, inputs: Arrays) -> list[np.ndarray[Any, Any]]:
+        """Compute all tensors; return the outputs."""
         for details, array in zip(self._interpreter.get_input_details(), inputs, strict=True):
             self._interpreter.set_tensor(details["index"], array)
         self._interpreter.invoke()
+        return [self.tensor(each["index"]) for each in self._interpreter.get_output_details()]
 
     def tensor(self, index: int) -> np.ndarray[Any, Any]:
         """One of them."""
@@ -105,6 +106,11 @@ def drawn(tensor: Tensor, rng: np.random.Generator) -> np.ndarray[Any, Any]:
         return rng.integers(0, 2, tensor.shape).astype(bool)
     info = np.iinfo(tensor.type.lower())
     return rng.integers(info.min, int(info.max) + 1, tensor.shape).astype(info.dtype)
+
+
+def zeros(model: Model) -> Arrays:
+    """Inputs of zeros."""
+    return [np.zeros(each.shape, each.type.lower()) for each in model.subgraphs[0].inputs]
 
 
 def compare(

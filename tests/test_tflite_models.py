@@ -6,7 +6,6 @@ named by the environment variable SUBQUANT_MODELS, in subfolders by repository.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from litert import Ours, compare, model_bytes
 from programs import LONG
 from subquant.runtime import Device
+from test_tosa_models import WORDS, model_file
 
 INTEGER = (
     "mlperf-tiny/ad01_int8",
@@ -29,21 +29,12 @@ INTEGER = (
 )
 """Models whose integers LiteRT's kernels and ours compute, with the floats around them."""
 
-WORDS = ("alexa", "hey_jarvis", "hey_mycroft", "okay_nabu")
-
 
 def model(name: str) -> bytes:
     folder = os.environ.get("SUBQUANT_MODELS")
     if not folder:
         pytest.skip("no folder of models: set SUBQUANT_MODELS")
     return model_bytes(Path(folder) / f"{name}.tflite")
-
-
-def wake_word(name: str) -> bytes:
-    spec = importlib.util.find_spec("pymicro_wakeword")
-    if spec is None or spec.origin is None:
-        pytest.skip("the package 'pymicro_wakeword' is not installed (extra 'test', on Linux)")
-    return (Path(spec.origin).parent / "models" / f"{name}.tflite").read_bytes()
 
 
 @pytest.mark.parametrize("name", INTEGER)
@@ -68,7 +59,7 @@ def test_vulkan_equals_litert(name: str, vulkan: Device) -> None:
 @pytest.mark.parametrize("name", WORDS)
 @pytest.mark.share(2)
 def test_variables_are_kept_from_call_to_call(name: str, cpu: Device) -> None:
-    data = wake_word(name)
+    data = model_file(name).read_bytes()
     assert compare(data, None, 5) > 0
     assert compare(data, cpu, 40) > 0
 

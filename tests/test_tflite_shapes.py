@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
-import flatbuffers
 import numpy as np
 import pytest
 
-from litert import LiteRt
+from litert import LiteRt, zeros
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError
 from subquant.importers.tflite import write_module
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import f32, one_operator, schema
+from tflite_builder import f32, file_of, one_operator, read_object
 from tflite_cases import one_case
 from tflite_recurrent_cases import CASES
 
@@ -103,11 +101,8 @@ def test_another_number_of_elements_is_refused(name: str) -> None:
     data = build()
     with pytest.raises(InputError, match=message):
         write_module(read_tflite(data), create_context())
-    arrays = [
-        np.zeros(each.shape, each.type.lower()) for each in read_tflite(data).subgraphs[0].inputs
-    ]
     with pytest.raises((RuntimeError, ValueError)):
-        LiteRt(data)(arrays)
+        LiteRt(data)(zeros(read_tflite(data)))
 
 
 def test_the_stated_shape_of_a_transposed_convolution_is_accepted() -> None:
@@ -130,25 +125,15 @@ def test_more_slices_than_dimensions_are_refused_by_the_masks(
         write_module(read_tflite(data), create_context())
 
 
-def unpacked(data: bytes) -> Any:
-    return schema().ModelT.InitFromObj(schema().Model.GetRootAs(data, 0))
-
-
-def packed(model: Any) -> bytes:
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
-    return bytes(builder.Output())
-
-
 def with_one_element(data: bytes, index: int) -> bytes:
     """Return the model with the first element of an input of its first operator alone."""
-    model = unpacked(data)
+    model = read_object(data)
     (graph,) = model.subgraphs
     tensor = graph.tensors[graph.operators[0].inputs[index]]
     buffer = model.buffers[tensor.buffer]
     buffer.data = buffer.data[: len(buffer.data) // int(np.prod(tensor.shape))]
     tensor.shape = [1]
-    return packed(model)
+    return file_of(model)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +162,7 @@ def test_recurrent_weights_of_one_element_are_refused(
 def test_a_diagonal_of_recurrent_weights_is_refused_by_its_option() -> None:
     case = CASES["UNIDIRECTIONAL_SEQUENCE_LSTM-plain-float32"]
     data = one_case(case, np.random.default_rng(0))
-    model = unpacked(data)
+    model = read_object(data)
     model.subgraphs[0].operators[0].builtinOptions.diagonalRecurrentTensors = True
     with pytest.raises(InputError, match=r"expected \[3\] \(diagonal_recurrent_tensors = True\)"):
-        write_module(read_tflite(packed(model)), create_context())
+        write_module(read_tflite(file_of(model)), create_context())

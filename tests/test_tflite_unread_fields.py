@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from litert import zeros
 from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.flatbuffer import Table
@@ -17,7 +18,16 @@ from subquant.importers.tflite import Interpreter, inspection, write_module
 from subquant.importers.tflite.reading import operator_options
 from subquant.importers.tflite.reading import schema as own_schema
 from subquant.importers.tflite.reading.model import read_tflite
-from tflite_builder import Graph, Quantized, assign, f32, one_operator, schema
+from tflite_builder import (
+    Graph,
+    Quantized,
+    assign,
+    f32,
+    file_of,
+    one_operator,
+    read_object,
+    schema,
+)
 from tflite_custom_cases import flexbuffer
 from tflite_recurrent_cases import CASES as RECURRENT
 
@@ -79,9 +89,7 @@ INT8 = ((2, 3), "int8", Quantized(0.5, 3))
 def computed(data: bytes) -> None:
     """Read and compute a model of zeros."""
     model = read_tflite(data)
-    graph = model.subgraphs[0]
-    zeros = [np.zeros(each.shape, each.type.lower()) for each in graph.inputs]
-    Interpreter(model).run(0, zeros)
+    Interpreter(model).run(0, zeros(model))
 
 
 def activation(change: Callable[[Any], None] = lambda graph: None) -> bytes:
@@ -90,6 +98,11 @@ def activation(change: Callable[[Any], None] = lambda graph: None) -> bytes:
     ends = graph.apply("RELU", [INT8], [INT8])
     change(graph)
     return graph.model(*ends)
+
+
+SLOTS = {"model": 10, "graph": 6, "tensor": 11, "quantization": 7, "operator": 14, "code": 4,
+         "buffer": 3, "options": 7}  # fmt: skip
+"""The fields that the schema has in each table."""
 
 
 def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
@@ -114,10 +127,8 @@ def with_slot(data: bytes, table: str, graph_index: int = 0) -> bytes:
     changed = bytearray(data)
     vtable = position - int(np.frombuffer(data, "<i4", 1, position)[0])
     size, extent = (int(n) for n in np.frombuffer(data, "<u2", 2, vtable))
-    slots = {"model": 10, "graph": 6, "tensor": 11, "quantization": 7, "operator": 14, "code": 4,
-             "buffer": 3, "options": 7}  # fmt: skip
     entries = np.frombuffer(data, "<u2", (size - 4) // 2, vtable + 4).tolist()
-    entries += [0] * (slots[table] - len(entries))
+    entries += [0] * (SLOTS[table] - len(entries))
     # The field lies where the table's first one does.
     entries.append(next(each for each in entries if each))
     while len(changed) % 4:
@@ -138,21 +149,21 @@ def convolution() -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("table", "slot", "subject"),
+    ("table", "subject"),
     [
-        ("model", 10, "the model"),
-        ("graph", 6, "graph 0"),
-        ("tensor", 11, "tensor 0 't0'"),
-        ("quantization", 7, "tensor 0 't0'"),
-        ("buffer", 3, "buffer 1"),
-        ("operator", 14, "operator 0 (CONV_2D)"),
-        ("code", 4, "operator 0 (CONV_2D)"),
-        ("options", 7, "operator 0 (CONV_2D)"),
+        ("model", "the model"),
+        ("graph", "graph 0"),
+        ("tensor", "tensor 0 't0'"),
+        ("quantization", "tensor 0 't0'"),
+        ("buffer", "buffer 1"),
+        ("operator", "operator 0 (CONV_2D)"),
+        ("code", "operator 0 (CONV_2D)"),
+        ("options", "operator 0 (CONV_2D)"),
     ],
 )
-def test_a_field_that_the_schema_lacks_is_refused(table: str, slot: int, subject: str) -> None:
+def test_a_field_that_the_schema_lacks_is_refused(table: str, subject: str) -> None:
     kind = "option" if table == "options" else "field"
-    message = f"{subject} has the {kind} 'slot {slot}', which subquant does not use"
+    message = f"{subject} has the {kind} 'slot {SLOTS[table]}', which subquant does not use"
     computed(convolution())
     with pytest.raises(UnsupportedError, match=re.escape(message)):
         computed(with_slot(convolution(), table))
@@ -182,8 +193,9 @@ def test_an_unknown_field_of_an_operator_is_refused_in_every_graph(
         write_module(read_tflite(data), create_context())
 
     imported(branches())
-    slot = {"options": 7, "operator": 14}[table]
-    message = rf"operator 0 \({operator}\) has the \w+ 'slot {slot}', which subquant does not use"
+    message = (
+        rf"operator 0 \({operator}\) has the \w+ 'slot {SLOTS[table]}', which subquant does not"
+    )
     with pytest.raises(UnsupportedError, match=message):
         imported(with_slot(branches(), table, graph))
 
@@ -217,29 +229,81 @@ def _second_options(graph: Graph) -> None:
     graph._operators[0].builtinOptions2 = s.StablehloConcatenateOptionsT()
 
 
+def _variants(graph: Graph) -> None:
+    graph._tensors[0].variantTensors = [schema().VariantSubTypeT()]
+
+
+def _details(graph: Graph) -> None:
+    s = schema()
+    parameters = graph._tensors[0].quantization
+    parameters.detailsType = s.QuantizationDetails.CustomQuantization
+    parameters.details = s.CustomQuantizationT()
+    parameters.details.custom = [1]
+
+
+def _variable(graph: Graph) -> None:
+    graph._tensors[0].isVariable = True
+    _constant(graph)
+
+
+def _constant(graph: Graph) -> None:
+    graph._tensors[0].buffer = len(graph._buffers)
+    graph._buffers.append(schema().BufferT())
+    graph._buffers[-1].data = np.zeros(6, np.uint8)
+
+
+def _two_offsets(graph: Graph) -> None:
+    _constant(graph)
+    graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
+
+
+def _missing_bytes(graph: Graph) -> None:
+    _constant(graph)
+    graph._buffers[-1].data, graph._buffers[-1].size = None, 6
+
+
+UNREAD_BY_OPERATOR: list[tuple[Callable[[Graph], None], str]] = [
+    (_extra_input, "input '1'"),
+    (assigned("_operators.0.intermediates", [0]), "intermediate '0'"),
+    (assigned("_operators.0.customOptions", [1, 2, 3]), "field 'custom_options'"),
+    (assigned("_operators.0.customOptionsFormat", 1), "field 'custom_options_format' = 1"),
+    (assigned("_codes.0.customCode", b"other"), "field 'custom_code' = 'other'"),
+    (_other_options, "option 'LeakyReluOptions'"),
+    (_second_options, "field 'builtin_options_2'"),
+]
+UNREAD_OF_TENSOR: list[tuple[Callable[[Graph], None], str]] = [
+    (assigned("_tensors.0.externalBuffer", 3), "is kept in another file (external buffer 3)"),
+    (_variants, "has the field 'variant_tensors', which"),
+    (_details, "has custom or multi-axis quantization"),
+]
+CONTRADICTIONS: list[tuple[Callable[[Graph], None], str]] = [
+    (_variable, "tensor 0 't0' is a variable with elements in the file"),
+    (_constant, "tensor 't0', an input of graph 0, is a constant"),
+    (assigned("_tensors.0.quantization.scale", []), "tensor 0 't0' has zero points, and no scales"),
+    (_two_offsets, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
+    (_missing_bytes, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
+]
+
+
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("change", "kind", "message"),
     [
-        (_extra_input, "has the input '1', which"),
-        (assigned("_operators.0.intermediates", [0]), "has the intermediate '0', which"),
-        (
-            assigned("_operators.0.customOptions", [1, 2, 3]),
-            "has the field 'custom_options', which",
+        *(
+            (change, UnsupportedError, f"operator 0 (RELU) has the {piece}, which")
+            for change, piece in UNREAD_BY_OPERATOR
         ),
-        (
-            assigned("_operators.0.customOptionsFormat", 1),
-            "has the field 'custom_options_format' = 1, which",
+        *(
+            (change, UnsupportedError, f"tensor 0 't0' {message}")
+            for change, message in UNREAD_OF_TENSOR
         ),
-        (assigned("_codes.0.customCode", b"other"), "has the field 'custom_code' = 'other', which"),
-        (_other_options, "has the option 'LeakyReluOptions', which"),
-        (_second_options, "has the field 'builtin_options_2', which"),
+        *((change, SubquantError, message) for change, message in CONTRADICTIONS),
     ],
 )
-def test_an_unread_piece_of_an_operator_is_refused(
-    change: Callable[[Graph], None], message: str
+def test_unread_or_contradictory_pieces_are_refused(
+    change: Callable[[Graph], None], kind: type[SubquantError], message: str
 ) -> None:
     computed(activation())
-    with pytest.raises(UnsupportedError, match=re.escape(f"operator 0 (RELU) {message}")):
+    with pytest.raises(kind, match=re.escape(message)):
         computed(activation(change))
 
 
@@ -372,82 +436,11 @@ def test_zero_points_of_recurrent_weights_are_refused(index: int) -> None:
         computed(graph.model(*ends))
 
 
-def _variants(graph: Graph) -> None:
-    graph._tensors[0].variantTensors = [schema().VariantSubTypeT()]
-
-
-def _details(graph: Graph) -> None:
-    s = schema()
-    parameters = graph._tensors[0].quantization
-    parameters.detailsType = s.QuantizationDetails.CustomQuantization
-    parameters.details = s.CustomQuantizationT()
-    parameters.details.custom = [1]
-
-
-def _variable(graph: Graph) -> None:
-    graph._tensors[0].isVariable = True
-    _constant(graph)
-
-
-def _constant(graph: Graph) -> None:
-    graph._tensors[0].buffer = len(graph._buffers)
-    graph._buffers.append(schema().BufferT())
-    graph._buffers[-1].data = np.zeros(6, np.uint8)
-
-
-def _two_offsets(graph: Graph) -> None:
-    _constant(graph)
-    graph._buffers[-1].offset, graph._buffers[-1].size = 8, 6
-
-
-def _missing_bytes(graph: Graph) -> None:
-    _constant(graph)
-    graph._buffers[-1].data, graph._buffers[-1].size = None, 6
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_variable, "tensor 0 't0' is a variable with elements in the file"),
-        (_constant, "tensor 't0', an input of graph 0, is a constant"),
-        (
-            assigned("_tensors.0.quantization.scale", []),
-            "tensor 0 't0' has zero points, and no scales",
-        ),
-        (_two_offsets, "tensor 0 't0' is in buffer 1, which has bytes at two offsets"),
-        (_missing_bytes, "tensor 0 't0' is in buffer 1 of 6 bytes that does not exist"),
-    ],
-)
-def test_pieces_that_contradict_each_other_are_errors(
-    change: Callable[[Graph], None], message: str
-) -> None:
-    with pytest.raises(SubquantError, match=re.escape(message)):
-        computed(activation(change))
-
-
 def test_an_input_that_is_listed_twice_is_refused() -> None:
     graph = Graph()
     [operand], results = graph.apply("RELU", [INT8], [INT8])
     with pytest.raises(UnsupportedError, match="graph 0 has an input twice"):
         read_tflite(graph.model([operand, operand], results))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (
-            assigned("_tensors.0.externalBuffer", 3),
-            "tensor 0 't0' is kept in another file (external buffer 3)",
-        ),
-        (_variants, "tensor 0 't0' has the field 'variant_tensors', which"),
-        (_details, "tensor 0 't0' has custom or multi-axis quantization"),
-    ],
-)
-def test_an_unread_piece_of_a_tensor_is_refused(
-    change: Callable[[Graph], None], message: str
-) -> None:
-    with pytest.raises(UnsupportedError, match=re.escape(message)):
-        computed(activation(change))
 
 
 def test_ranges_and_ranks_of_tensors_are_irrelevant() -> None:
@@ -472,7 +465,7 @@ def test_an_unknown_option_of_a_custom_operator_is_refused() -> None:
 
 def test_a_signature_that_names_another_tensor_is_an_error() -> None:
     s = schema()
-    model = s.ModelT.InitFromPackedBuf(activation(), 0)
+    model = read_object(activation())
     signature = s.SignatureDefT()
     signature.signatureKey, signature.inputs, signature.outputs = b"main", [], []
     for side, index, name in ((signature.inputs, 0, b"x"), (signature.inputs, 1, b"z"),
@@ -481,9 +474,5 @@ def test_a_signature_that_names_another_tensor_is_an_error() -> None:
         entry.name, entry.tensorIndex = name, index
         side.append(entry)
     model.signatureDefs = [signature]
-    import flatbuffers
-
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
     with pytest.raises(SubquantError, match="signature 'main' names tensor 1 'z', which is no"):
-        read_tflite(bytes(builder.Output()))
+        read_tflite(file_of(model))

@@ -30,6 +30,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from litert import LiteRt
 from subquant.cli import main
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
@@ -119,19 +120,12 @@ def sentences(word: str) -> np.ndarray[Any, Any]:
 # -- LiteRT ---------------------------------------------------------------------------------------
 
 
-class LiteRt:
-    """The interpreter with its reference kernels, and its intermediate tensors."""
+class WatchedLiteRt(LiteRt):
+    """The interpreter, and its intermediate tensors."""
 
     def __init__(self, path: Path) -> None:
-        needs("ai_edge_litert", "pymicro_features")
-        from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
-        self._interpreter = Interpreter(
-            str(path),
-            experimental_preserve_all_tensors=True,
-            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
-        )
-        self._interpreter.allocate_tensors()
+        needs("pymicro_features")
+        super().__init__(path.read_bytes())
         self.details = self._interpreter.get_input_details()[0]
         self._tensors = {each["index"]: each for each in self._interpreter.get_tensor_details()}
         contractions = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
@@ -145,14 +139,13 @@ class LiteRt:
 
     def step(self, frame: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
         """The outputs, the states before the step, and the results of the contractions."""
-        self._interpreter.set_tensor(self.details["index"], frame)
-        self._interpreter.invoke()
-        return [self._interpreter.get_tensor(index) for index in self._watched]
+        self([frame])
+        return [self.tensor(index) for index in self._watched]
 
     def dense_result(self, rounding: str) -> int:
         """The fully connected layer's result, from its operands, with another rounding."""
         indices = [int(index) for index in (*self._dense["inputs"], *self._dense["outputs"])]
-        x, w, bias, _ = (self._interpreter.get_tensor(index).astype(np.int64) for index in indices)
+        x, w, bias, _ = (self.tensor(index).astype(np.int64) for index in indices)
         (xs, xz), (ws, _), _, (ys, yz) = (self._tensors[i]["quantization"] for i in indices)
         accumulator = int(((x - xz) * w).sum() + bias.item())
         factor = float(np.float32(xs)) * float(np.float32(ws)) / float(np.float32(ys))
@@ -205,7 +198,7 @@ def _activated(value: Any) -> Any:
 def compare(name: str, device: Device, steps: int) -> list[int]:
     """Run a model beside LiteRT; return the outputs, which are probabilities in 1/256."""
     path = model_file(name)
-    litert = LiteRt(path)
+    litert = WatchedLiteRt(path)
     spoken = frames(sentences(WORDS[name]), litert.details)
     rng = np.random.default_rng(1)
     drawn = rng.integers(-128, 128, (max(steps - len(spoken), 0), *spoken.shape[1:]))

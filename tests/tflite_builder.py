@@ -202,8 +202,6 @@ class Graph:
 
     def model(self, inputs: Sequence[int], outputs: Sequence[int]) -> bytes:
         """The file."""
-        import flatbuffers
-
         s = schema()
         whole = s.ModelT()
         whole.version, whole.subgraphs = 3, []
@@ -214,9 +212,21 @@ class Graph:
             graph.inputs, graph.outputs = list(graph_inputs), list(graph_outputs)
             graph.name = self.name.encode()
             whole.subgraphs.append(graph)
-        builder = flatbuffers.Builder(1024)
-        builder.Finish(whole.Pack(builder), file_identifier=b"TFL3")
-        return bytes(builder.Output())
+        return file_of(whole)
+
+
+def read_object(data: bytes) -> Any:
+    """The tables of a file, whose fields can be changed."""
+    return schema().ModelT.InitFromPackedBuf(data, 0)
+
+
+def file_of(model: Any) -> bytes:
+    """Write tables as a file."""
+    import flatbuffers
+
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(model.Pack(builder), file_identifier=b"TFL3")
+    return bytes(builder.Output())
 
 
 def assign(owner: Any, path: str, value: Any) -> None:
