@@ -165,36 +165,52 @@ def lstm_float(
     )  # fmt: skip
 
 
-def bidirectional_lstm(
-    graph: Graph, rng: Rng, *, merged: bool, linked: str = "", dtype: str = "float32"
+def bidirectional(
+    graph: Graph, rng: Rng, *, cell: str, merged: bool, linked: str = "", dtype: str = "float32"
 ) -> Ends:
     """``linked``: with other rows, ``crossed`` for both, or ``parallel`` for the second.
 
-    Of merged outputs with the batch first, LiteRT takes the states of elements from other places.
+    With the batch first, LiteRT takes the states of merged LSTMs from other places, and gives the
+    second RNN the first one's rows. It takes other rows of a width of their own from other places
+    for an RNN; with integer weights and time first, it goes through all steps as often as there are
+    steps.
     """
+    is_lstm = cell == "LSTM"
     batch, time, inputs = (int(n) for n in rng.integers((1, 1, 2), (4, 6, 9)))
-    cells = [int(rng.integers(2, 7))] * 2  # LiteRT wants as many of both
-    time_major = merged or bool(rng.integers(0, 2))
+    counts = [int(n) for n in rng.integers(2, 7, 2)]
+    if is_lstm:
+        counts = counts[:1] * 2  # LiteRT wants as many of both
+    time_major = bool(rng.integers(0, 2)) or (merged if is_lstm else linked == "parallel")
+    if dtype == "int8" and not is_lstm:
+        time_major = False
     lead = (time, batch) if time_major else (batch, time)
+    auxiliary = int(rng.integers(2, 7)) if linked == "crossed" and is_lstm else inputs
 
-    def constant(*shape: int) -> int:
-        return _floats(graph, rng, dtype, shape)
+    def constants(*shape: int) -> list[int]:
+        """One for each gate."""
+        scale = 0.5 if is_lstm else 0.3
+        return [_floats(graph, rng, dtype, shape, scale) for _ in range(4 if is_lstm else 1)]
+
+    def state(*shape: int) -> int:
+        return graph.tensor(shape, "float32", is_variable=True)
 
     operand = graph.tensor((*lead, inputs), "float32")
-    auxiliary = int(rng.integers(2, 7)) if linked == "crossed" else inputs
     sides, more, states = [], [], []
-    for count in cells:
-        sides += [constant(count, inputs) for _ in range(4)]
-        sides += [constant(count, count) for _ in range(4)]
-        sides += [-1] * 3 + [constant(count) for _ in range(4)] + [-1, -1]
-        more += [constant(count, auxiliary) if linked == "crossed" else -1 for _ in range(4)]
-        states += [graph.tensor((batch, count), "float32", is_variable=True) for _ in range(2)]
+    for count in counts:
+        absent = [-1] * (4 if is_lstm else 1)
+        sides += constants(count, inputs) + constants(count, count)
+        if is_lstm:
+            sides += [-1] * 3 + constants(count) + [-1, -1]
+            states += [state(batch, count), state(batch, count)]
+        else:
+            sides += [*constants(count), state(batch, count)]
+        more += constants(count, auxiliary) if linked == "crossed" else absent
     rows = graph.tensor((*lead, auxiliary), "float32") if linked else -1
-    widths = [sum(cells)] if merged else cells
+    widths = [sum(counts)] if merged else counts
     results = [graph.tensor((*lead, width), "float32") for width in widths]
     return [operand, rows] if linked else [operand], graph.operator(
-        "BIDIRECTIONAL_SEQUENCE_LSTM", [operand, *sides, *states, rows, *more], results,
-        "BidirectionalSequenceLSTMOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
+        f"BIDIRECTIONAL_SEQUENCE_{cell}", [operand, *sides, *states, rows, *more], results,
+        f"BidirectionalSequence{cell}Options", fusedActivationFunction=TANH, mergeOutputs=merged,
         timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
 
@@ -215,38 +231,6 @@ def rnn(graph: Graph, rng: Rng, *, name: str, dtype: str = "float32") -> Ends:
          graph.tensor((batch, units), "float32", is_variable=True)],
         [result], table, fusedActivationFunction=int(rng.choice([1, 3, TANH])),
         asymmetricQuantizeInputs=bool(rng.integers(0, 2)), **options,
-    )  # fmt: skip
-
-
-def bidirectional_rnn(
-    graph: Graph, rng: Rng, *, merged: bool, linked: str = "", dtype: str = "float32"
-) -> Ends:
-    """With the batch first, LiteRT gives the second one the first one's rows.
-
-    It takes other rows of a width of their own from other places; with integer weights and time
-    first, it goes through all steps as often as there are steps.
-    """
-    batch, time, inputs = (int(n) for n in rng.integers((1, 1, 2), (4, 6, 9)))
-    units = [int(n) for n in rng.integers(2, 7, 2)]
-    time_major = linked == "parallel" or bool(rng.integers(0, 2))
-    if dtype == "int8":
-        time_major = False
-    lead = (time, batch) if time_major else (batch, time)
-    operand = graph.tensor((*lead, inputs), "float32")
-    sides, more = [], []
-    for count in units:
-        sides += [_floats(graph, rng, dtype, each, 0.3)
-                  for each in ((count, inputs), (count, count), (count,))]  # fmt: skip
-        sides.append(graph.tensor((batch, count), "float32", is_variable=True))
-        crossed = linked == "crossed"
-        more.append(_floats(graph, rng, dtype, (count, inputs), 0.3) if crossed else -1)
-    rows = graph.tensor((*lead, inputs), "float32") if linked else -1
-    widths = [sum(units)] if merged else units
-    results = [graph.tensor((*lead, width), "float32") for width in widths]
-    return [operand, rows] if linked else [operand], graph.operator(
-        "BIDIRECTIONAL_SEQUENCE_RNN", [operand, *sides, rows, *more], results,
-        "BidirectionalSequenceRNNOptions", fusedActivationFunction=TANH, mergeOutputs=merged,
-        timeMajor=time_major, asymmetricQuantizeInputs=bool(rng.integers(0, 2)),
     )  # fmt: skip
 
 
@@ -306,11 +290,11 @@ CASES: dict[str, Case] = {
        for name in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM") for way, options in _FLOATS.items()},
     "UNIDIRECTIONAL_SEQUENCE_LSTM-diagonal-float32": partial(lstm_float, diagonal=True),
     "LSTM-plain-int8": partial(lstm_int8, name="LSTM"),
-    **{f"BIDIRECTIONAL_SEQUENCE_LSTM-{way}-float32": partial(bidirectional_lstm, **options)
+    **{f"BIDIRECTIONAL_SEQUENCE_LSTM-{way}-float32": partial(bidirectional, cell="LSTM", **options)
        for way, options in _BOTH.items()},
     **{f"{name}-float32": partial(rnn, name=name)
        for name in ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")},
-    **{f"BIDIRECTIONAL_SEQUENCE_RNN-{way}-float32": partial(bidirectional_rnn, **options)
+    **{f"BIDIRECTIONAL_SEQUENCE_RNN-{way}-float32": partial(bidirectional, cell="RNN", **options)
        for way, options in _BOTH.items()},
     **{f"SVDF-{dtype}": partial(svdf, dtype=dtype) for dtype in ("int8", "float32")},
 }  # fmt: skip
@@ -319,11 +303,11 @@ HYBRID: dict[str, Case] = {
     **{f"{name}-{way}-float32-int8": partial(lstm_float, name=name, dtype="int8", **options)
        for name in ("LSTM", "UNIDIRECTIONAL_SEQUENCE_LSTM") for way, options in _FLOATS.items()},
     **{f"BIDIRECTIONAL_SEQUENCE_LSTM-{way}-float32-int8": partial(
-        bidirectional_lstm, dtype="int8", **options) for way, options in _BOTH.items()},
+        bidirectional, cell="LSTM", dtype="int8", **options) for way, options in _BOTH.items()},
     **{f"{name}-float32-int8": partial(rnn, name=name, dtype="int8")
        for name in ("RNN", "UNIDIRECTIONAL_SEQUENCE_RNN")},
     **{f"BIDIRECTIONAL_SEQUENCE_RNN-{way}-float32-int8": partial(
-        bidirectional_rnn, dtype="int8", **options)
+        bidirectional, cell="RNN", dtype="int8", **options)
        for way, options in _BOTH.items() if way != "parallel"},
     "SVDF-float32-int8": partial(svdf, dtype="float32", weights="int8"),
 }  # fmt: skip
