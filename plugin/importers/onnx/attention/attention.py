@@ -7,7 +7,9 @@ Source: ONNX, Attention 25.
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -146,10 +148,8 @@ def window_bias(
 
 def sum_of_biases(*biases: AnyArray) -> AnyArray:
     """Return the sum of the biases that are not None; None if all are."""
-    total = None
-    for bias in biases:
-        total = bias if total is None else total if bias is None else total + bias
-    return total
+    present = [bias for bias in biases if bias is not None]
+    return functools.reduce(operator.add, present) if present else None
 
 
 def bias_beside_scores(call: Call, bias: AnyArray) -> AnyArray:

@@ -9,7 +9,6 @@ Source: ONNX Runtime, ``ContribOperators.md``; its CPU for the layout of 4 bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,9 +112,11 @@ def present(
     columns = positions(new, whole).reshape((1, 1, whole, 1))
     is_past = columns < starts.reshape((batch, 1, 1, 1))
     cache = np.where(is_past, _padded(past, whole), new.dtype.type(0))
-    updated = [
-        put_slice(cache[n : n + 1], new[n : n + 1], _origin(starts[n])) for n in range(batch)
-    ]
+    zero, updated = np.int32(0), []
+    for n in range(batch):
+        own = cache[n : n + 1], new[n : n + 1]
+        start = starts[n] if is_known(starts) else starts[n].reshape(())
+        updated.append(put_slice(*own, [zero, zero, start, zero]))
     return updated[0] if batch == 1 else np.concatenate(updated, axis=0)
 
 
@@ -123,8 +124,3 @@ def _padded(x: AnyArray, cache_length: int) -> AnyArray:
     """Return ``[B, G, T, H]`` with 0 after its keys."""
     missing = cache_length - x.shape[2]
     return np.pad(x, ((0, 0), (0, 0), (0, missing), (0, 0))) if missing else x
-
-
-def _origin(start: AnyArray) -> Sequence[AnyArray]:
-    zero = np.int32(0)
-    return [zero, zero, start if is_known(start) else start.reshape(()), zero]

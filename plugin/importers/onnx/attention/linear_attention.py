@@ -7,7 +7,6 @@ Sources: ONNX, CausalConvWithState 27, LinearAttention 27, TensorScatter 24; ONN
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -163,7 +162,6 @@ def _by_time(call: Call, index: int, heads: int) -> AnyArray:
 @importer("TensorScatter")
 def tensor_scatter(call: Call) -> Operand:
     """TensorScatter-24: ``past_cache, update, write_indices``: the updated cache."""
-    operand = call.input(0)
     cache, update = call.array(0), call.array(1)
     axis = call.axis("axis", cache.ndim, -2)
     mode = call.attribute("mode", "linear")
@@ -187,18 +185,14 @@ def tensor_scatter(call: Call) -> Operand:
     )
     if is_outside:
         raise call.error(f"writes {count} elements of {cache_length} at {starts.tolist()}")
-    write: Any = _written if mode == "linear" else _written_circularly
-    rows = [
-        write(cache[n : n + 1], update[n : n + 1], starts[n].reshape(()), axis)
-        for n in range(batch)
-    ]
-    return Operand(operand.type, rows[0] if batch == 1 else np.concatenate(rows, axis=0))
-
-
-def _written(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:
-    """Return the cache with the update at a start."""
-    zero = np.int32(0)
-    return put_slice(cache, update, [start if a == axis else zero for a in range(cache.ndim)])
+    rows, origin = [], [np.int32(0)] * cache.ndim
+    for n in range(batch):
+        item, own, start = cache[n : n + 1], update[n : n + 1], starts[n].reshape(())
+        if mode == "linear":
+            rows.append(put_slice(item, own, [*origin[:axis], start, *origin[axis + 1 :]]))
+        else:
+            rows.append(_written_circularly(item, own, start, axis))
+    return call.typed(rows[0] if batch == 1 else np.concatenate(rows, axis=0))
 
 
 def _written_circularly(cache: AnyArray, update: AnyArray, start: AnyArray, axis: int) -> AnyArray:

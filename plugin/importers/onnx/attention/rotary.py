@@ -66,24 +66,33 @@ def _heads(call: Call, x: AnyArray, heads: int, name: str) -> AnyArray:
     return x.reshape((*shape[:2], heads, shape[2] // heads))
 
 
-def _rotated_like(call: Call, heads: AnyArray, cosines: AnyArray, sines: AnyArray) -> AnyArray:
-    """Rotate ``[B, S, N, H]``, and return it in the shape and type of input 0."""
-    shape = call.input(0).shape
-    is_interleaved = bool(call.attribute("interleaved", 0))
-    result = rotated(heads, cosines, sines, is_interleaved=is_interleaved)
-    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
-    return as_input_type(call, 0, result)
+def _embedded(
+    call: Call, x: AnyArray, cosines: AnyArray, sines: AnyArray, positions: AnyArray
+) -> AnyArray:
+    """Rotate ``[B, S, N, H]``, and return it in the shape and type of input 0.
 
-
-def _check_angles(call: Call, width: int, cosines: AnyArray, sines: AnyArray) -> None:
-    """Refuse cosines and sines that are not half as long as the turned elements of a row."""
-    half = cosines.shape[-1]
+    Args:
+        cosines, sines: a row for each of the positions; ``[B, S, n]`` without positions.
+        positions: ``[B, S]``, or None.
+    """
+    shape, width, half = call.input(0).shape, x.shape[-1], cosines.shape[-1]
     size = call.attribute("rotary_embedding_dim", 0) or width
     if tuple(cosines.shape) != tuple(sines.shape) or 2 * half != size or size > width:
         raise call.error(
             f"turns {size} of {width} elements with cosines of shape {list(cosines.shape)} and "
             f"sines of shape {list(sines.shape)}"
         )
+    if positions is not None:
+        if tuple(positions.shape) != tuple(x.shape[:2]):
+            raise call.error(f"has position_ids of shape {list(positions.shape)} for {list(shape)}")
+        cosines = rows_of(call, cosines, positions, "cos_cache")
+        sines = rows_of(call, sines, positions, "sin_cache")
+    if tuple(cosines.shape[:-1]) != tuple(x.shape[:2]):
+        raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {list(shape)}")
+    is_interleaved = bool(call.attribute("interleaved", 0))
+    result = rotated(x, cosines, sines, is_interleaved=is_interleaved)
+    result = result.reshape(shape) if len(shape) == 3 else result.transpose(0, 2, 1, 3)
+    return as_input_type(call, 0, result)
 
 
 @importer("RotaryEmbedding")
@@ -92,18 +101,8 @@ def rotary_embedding(call: Call) -> AnyArray:
     x, cosines, sines = (float_input(call, index) for index in range(3))
     is_flat = len(x.shape) == 3
     heads = call.integer("num_heads") if is_flat else call.attribute("num_heads", 0)
-    x = _heads(call, x, heads, "X")
-    _check_angles(call, x.shape[-1], cosines, sines)
-    shape = list(call.input(0).shape)
-    if call.optional(3) is not None:
-        positions = call.array(3)
-        if tuple(positions.shape) != tuple(x.shape[:2]):
-            raise call.error(f"has position_ids of shape {list(positions.shape)} for {shape}")
-        cosines = rows_of(call, cosines, positions, "cos_cache")
-        sines = rows_of(call, sines, positions, "sin_cache")
-    if tuple(cosines.shape[:-1]) != tuple(x.shape[:2]):
-        raise call.error(f"has cos_cache of shape {list(cosines.shape)} for {shape}")
-    return _rotated_like(call, x, cosines, sines)
+    positions = None if call.optional(3) is None else call.array(3)
+    return _embedded(call, _heads(call, x, heads, "X"), cosines, sines, positions)
 
 
 @importer("com.microsoft.RotaryEmbedding")
@@ -117,14 +116,8 @@ def contributed_rotary_embedding(call: Call) -> AnyArray:
         raise call.error(f"has the scale {call.attribute('scale')}", UnsupportedError)
     heads = call.attribute("num_heads", 0) or x.shape[-1] // (2 * cosines.shape[-1])
     x = _heads(call, x, heads, "an input")
-    batch, length, _, width = x.shape
+    batch, length = x.shape[:2]
     if positions.size == 1:
         positions = positions.reshape(1, 1) + np.arange(length, dtype=np.int64).reshape(1, -1)
         positions = np.broadcast_to(positions, (batch, length))
-    if tuple(positions.shape) != (batch, length):
-        shape = list(call.input(0).shape)
-        raise call.error(f"has position_ids of shape {list(positions.shape)} for {shape}")
-    _check_angles(call, width, cosines, sines)
-    cosines = rows_of(call, cosines, positions, "cos_cache")
-    sines = rows_of(call, sines, positions, "sin_cache")
-    return _rotated_like(call, x, cosines, sines)
+    return _embedded(call, x, cosines, sines, positions)

@@ -26,7 +26,6 @@ from .scores import (
     integer_labels,
     logistic,
     post_transformed,
-    texts,
 )
 
 
@@ -168,13 +167,10 @@ def one_hot_encoder(call: Call) -> AnyArray:
     return convert(is_it, I32).astype(np.float32)
 
 
-_TABLES = ("tensor", "int64s", "floats")
-
-
 @importer("ai.onnx.ml.LabelEncoder")
 def label_encoder(call: Call) -> AnyArray:
     """LabelEncoder-4: the value of a key that a number equals, or a default."""
-    if any(texts(call, name) for name in ("keys_strings", "values_strings", "classes_strings")):
+    if any(call.attribute(name) for name in ("keys_strings", "values_strings", "classes_strings")):
         raise call.error(
             "maps texts, which programs do not have; map them before the call", UnsupportedError
         )
@@ -199,10 +195,8 @@ def _table(call: Call, name: str) -> Array:
     tensor = call.attribute(f"{name}_tensor")
     if isinstance(tensor, Tensor):
         return tensor.data.reshape(-1)
-    integers, floats = call.attribute(f"{name}_int64s"), call.attribute(f"{name}_floats")
-    if integers:
-        return np.array(integers, np.int64)
-    return np.array(floats or [], np.float32)
+    integers, reals = call.attribute(f"{name}_int64s"), floats(call, f"{name}_floats")
+    return np.array(integers, np.int64) if integers else reals
 
 
 def _default(call: Call, dtype: Any) -> Array:

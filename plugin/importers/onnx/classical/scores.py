@@ -5,11 +5,14 @@ Sources: ONNX, ``ai.onnx.ml``; ONNX Runtime, ``ml_common.h``.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call
+from ..reading.model import Tensor
 
 _NEARLY_ZERO = 1e-7
 """SOFTMAX_ZERO treats scores up to this magnitude as 0."""
@@ -24,15 +27,15 @@ def feature_rows(call: Call, *, keeps_f64: bool = False) -> AnyArray:
     return value if keeps_f64 and value.dtype == np.float64 else value.astype(np.float32)
 
 
+def listed(call: Call, name: str) -> list[Any]:
+    """Return an attribute that is a list, or a tensor of its elements; none if it is absent."""
+    value = call.attribute(name) or []
+    return list(value.data.reshape(-1).tolist() if isinstance(value, Tensor) else value)
+
+
 def floats(call: Call, name: str) -> Array:
     """Return an attribute that is a list of floats; none if it is absent."""
-    return np.array(call.attribute(name) or [], np.float32)
-
-
-def texts(call: Call, name: str) -> list[str]:
-    """Return an attribute that is a list of texts."""
-    values = call.attribute(name) or []
-    return [each.decode(errors="replace") if isinstance(each, bytes) else each for each in values]
+    return np.array(listed(call, name), np.float32)
 
 
 def integer_labels(call: Call, integers: str, strings: str) -> list[int]:
@@ -41,12 +44,12 @@ def integer_labels(call: Call, integers: str, strings: str) -> list[int]:
     Raises:
         UnsupportedError: they are texts.
     """
-    if texts(call, strings):
+    if call.attribute(strings):
         raise call.error(
             "has texts as labels, which programs do not have; train the model with integer labels",
             UnsupportedError,
         )
-    return list(call.attribute(integers) or [])
+    return listed(call, integers)
 
 
 def logistic(scores: AnyArray) -> AnyArray:

@@ -11,6 +11,7 @@ Sources: ONNX, TreeEnsemble 5, TreeEnsembleRegressor 3, TreeEnsembleClassifier 3
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,7 @@ from ....numerics.array_functions import repeat_while, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType
 from ..call import Call, Operand, importer
-from ..reading.model import Tensor
-from .scores import feature_rows, first_greatest, integer_labels, logistic, post_transformed, texts
+from .scores import feature_rows, first_greatest, integer_labels, listed, logistic, post_transformed
 
 _LESS, _EQUAL, _GREATER, _UNORDERED = 1, 2, 4, 8
 """Flags of a node: comparisons of a feature with its threshold that lead to the true child."""
@@ -163,23 +163,33 @@ def _aggregated(
 
 def _numbers(call: Call, name: str) -> list[Any]:
     """Return a list of numbers, from an attribute or its form as a tensor."""
-    tensor = call.attribute(f"{name}_as_tensor")
-    if isinstance(tensor, Tensor):
-        return list(tensor.data.reshape(-1).tolist())
-    return list(call.attribute(name) or [])
+    return listed(call, f"{name}_as_tensor") or listed(call, name)
+
+
+def _node_lists(
+    call: Call, count: int, *further: Sequence[Any]
+) -> tuple[list[int], list[list[int]], list[int]]:
+    """Return features, true and false children, and flags of missing values; one for each node.
+
+    Args:
+        further: other lists of the nodes, which must have the same length.
+    """
+    features = listed(call, "nodes_featureids")
+    children = [listed(call, f"nodes_{side}nodeids") for side in ("true", "false")]
+    missing = listed(call, "nodes_missing_value_tracks_true") or [0] * count
+    if any(len(each) != count for each in (features, *children, missing, *further)):
+        raise call.error(f"has {count} nodes, and attributes of other lengths")
+    return features, children, missing
 
 
 def _forest(call: Call, kind: str, targets: int) -> _Forest:
     """Return the trees of a regressor or classifier, whose nodes have numbers in trees."""
     forest = _Forest(targets)
-    trees, numbers = (call.attribute(f"nodes_{n}") or [] for n in ("treeids", "nodeids"))
-    modes, thresholds = texts(call, "nodes_modes"), _numbers(call, "nodes_values")
-    features = call.attribute("nodes_featureids") or []
-    children = [call.attribute(f"nodes_{n}nodeids") or [] for n in ("true", "false")]
-    missing = call.attribute("nodes_missing_value_tracks_true") or [0] * len(trees)
-    lists = (numbers, modes, thresholds, features, *children, missing)
-    if not trees or any(len(each) != len(trees) for each in lists):
-        raise call.error(f"has {len(trees)} nodes, and attributes of other lengths")
+    trees, numbers, modes = (listed(call, f"nodes_{n}") for n in ("treeids", "nodeids", "modes"))
+    thresholds = _numbers(call, "nodes_values")
+    features, children, missing = _node_lists(call, len(trees), numbers, modes, thresholds)
+    if not trees:
+        raise call.error("has 0 nodes, and attributes of other lengths")
     node_numbers: dict[tuple[int, int], int] = {}
     for index, key in enumerate(zip(trees, numbers, strict=True)):
         if modes[index] not in _FLAGS or key in node_numbers:
@@ -196,7 +206,7 @@ def _forest(call: Call, kind: str, targets: int) -> _Forest:
                 table[index] = node_numbers[tree, side[index]]
         else:
             forest.features[index] = 0
-    own = [call.attribute(f"{kind}_{n}") or [] for n in ("treeids", "nodeids", "ids")]
+    own = [listed(call, f"{kind}_{n}") for n in ("treeids", "nodeids", "ids")]
     weights = _numbers(call, f"{kind}_weights")
     if any(len(each) != len(weights) for each in own):
         raise call.error(f"has {len(weights)} weights, and attributes of other lengths")
@@ -284,31 +294,24 @@ def tree_ensemble(call: Call) -> Operand:
     return call.typed(result.astype(call.array(0).dtype))
 
 
-def _tensor(call: Call, name: str) -> list[Any]:
-    tensor = call.attribute(name)
-    return list(tensor.data.reshape(-1).tolist()) if isinstance(tensor, Tensor) else []
-
-
 def _newest_forest(call: Call, targets: int) -> _Forest:
     forest = _Forest(targets)
-    modes, splits = _tensor(call, "nodes_modes"), _tensor(call, "nodes_splits")
-    features = call.attribute("nodes_featureids") or []
-    children = [call.attribute(f"nodes_{n}nodeids") or [] for n in ("true", "false")]
-    are_leaves = [call.attribute(f"nodes_{n}leafs") or [] for n in ("true", "false")]
-    missing = call.attribute("nodes_missing_value_tracks_true") or [0] * len(modes)
-    sets = _sets(_tensor(call, "membership_values"))
-    ids, weights = call.attribute("leaf_targetids") or [], _tensor(call, "leaf_weights")
-    lists = (splits, features, *children, *are_leaves, missing)
-    if any(len(each) != len(modes) for each in lists) or len(ids) != len(weights):
+    modes, splits = listed(call, "nodes_modes"), listed(call, "nodes_splits")
+    are_leaves = [listed(call, f"nodes_{side}leafs") for side in ("true", "false")]
+    features, children, missing = _node_lists(call, len(modes), splits, *are_leaves)
+    ids, weights = listed(call, "leaf_targetids"), listed(call, "leaf_weights")
+    if len(ids) != len(weights):
         raise call.error(f"has {len(modes)} nodes, and attributes of other lengths")
-    members = iter(sets)
+    membership = listed(call, "membership_values")  # sets, which NaN separates
+    by_nan = itertools.groupby(membership, math.isnan)
+    members = iter([list(group) for is_nan, group in by_nan if not is_nan])
     ends: list[list[int]] = []  # the nodes of a chain, which have one true child
     for index, mode in enumerate(modes):
         if not 0 <= mode < len(_NUMBERED_MODES):
             raise call.error(f"has the mode {mode}")
         name, unordered = _NUMBERED_MODES[mode], _UNORDERED if missing[index] else 0
         if name == "BRANCH_MEMBER":
-            values = next(members, None)
+            values = next(members, [])
             if not values:
                 raise call.error("has fewer sets of members than nodes that ask for them")
             ends.append([forest.add(features[index], each, _EQUAL | unordered) for each in values])
@@ -330,19 +333,8 @@ def _newest_forest(call: Call, targets: int) -> _Forest:
             is_last = position == len(chain) - 1
             forest.true[node] = goals[0]
             forest.false[node] = goals[1] if is_last else chain[position + 1]
-    roots = call.attribute("tree_roots") or []
+    roots = listed(call, "tree_roots")
     if not roots or not 0 <= min(roots) <= max(roots) < len(ends):
         raise call.error(f"has the roots {roots} of {len(ends)} nodes")
     forest.roots.extend(ends[root][0] for root in roots)
     return forest
-
-
-def _sets(values: Sequence[float]) -> list[list[float]]:
-    """Split a list at NaN."""
-    member_lists: list[list[float]] = [[]]
-    for value in values:
-        if math.isnan(value):
-            member_lists.append([])
-        else:
-            member_lists[-1].append(value)
-    return [each for each in member_lists if each]
