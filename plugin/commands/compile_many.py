@@ -22,7 +22,7 @@ from ..core.versions import installed_versions
 from ..errors import UsageError, printable, quoted
 from ..isolation.command import exit_on_signals
 from ..isolation.limits import Limits
-from .console import read_model, report_error, say
+from .console import read_model, report_error, say, show_bar
 from .shared_options import BatchOptions
 
 
@@ -92,44 +92,21 @@ class _Display:
         self._running: set[str] = set()
         self._failed = 0
         self._is_terminal = sys.stderr.isatty()
-        self._show: Callable[[], None] = lambda: None
+        self._show: Callable[[int, str], None] = lambda count, state: None
 
     @contextlib.contextmanager
     def shown(self) -> Iterator[None]:
         """Show a progress bar during the compilation, and print pending messages at its end."""
-        if not self._is_terminal:
+        with show_bar("compile", self._total) as self._show:
             try:
                 yield
             finally:
-                self._print_ready(to_end=True)
-            return
-        from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
-
-        columns = (
-            TextColumn("compile"), BarColumn(), MofNCompleteColumn(),
-            TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
-        )  # fmt: skip
-        with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("", total=self._total, state="")
-            self._show = lambda: progress.update(
-                task, completed=len(self.results), state=self._state(), refresh=True
-            )
-            try:
-                yield
-            finally:
-                self._show = lambda: None
+                self._show = lambda count, state: None
                 self._print_ready(to_end=True)
 
-    def _state(self) -> str:
+    def _update(self) -> None:
         failed = f", [red]{self._failed} failed[/red]" if self._failed else ""
-        return f"{len(self._running)} running{failed}"
+        self._show(len(self.results), f"{len(self._running)} running{failed}")
 
     @property
     def on_begin(self) -> Callable[[Model], None] | None:
@@ -138,7 +115,7 @@ class _Display:
 
     def _note_start(self, model: Model) -> None:
         self._running.add(model.path)
-        self._show()
+        self._update()
 
     def add(self, model: Model, result: CompiledModel) -> None:
         """Note the result of a model."""
@@ -146,7 +123,7 @@ class _Display:
         self._running.discard(model.path)
         self._failed += result.error is not None
         self._print_ready()
-        self._show()
+        self._update()
 
     def _print_ready(self, to_end: bool = False) -> None:
         """Print the messages of models whose predecessors are all printed."""

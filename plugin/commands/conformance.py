@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from ..conformance.options import MOST_JOBS, MOST_RANDOM, RunOptions
+from .console import show_bar
 from .shared_options import options_of
 
 
@@ -26,4 +27,4 @@ def command(**options: Any) -> None:
     """
     from ..conformance.command import run
 
-    click.get_current_context().exit(run(RunOptions(**options)))
+    click.get_current_context().exit(run(RunOptions(**options), show_bar))

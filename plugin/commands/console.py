@@ -82,6 +82,24 @@ def show_progress(title: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
+def show_bar(title: str, total: int) -> Iterator[Callable[[int, str], None]]:
+    """Show a bar of a count, a state in rich's markup and the elapsed time, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield lambda count, state: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}"), TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(printable(title), total=total, state="")
+        yield lambda count, state: progress.update(task, completed=count, state=state)
+
+
+@contextlib.contextmanager
 def progress_on(command: str, model: str) -> Iterator[Callable[[str], None]]:
     """Show the progress of a command on a model; errors get the model's name."""
     with show_progress(f"{command} {model}") as progress:

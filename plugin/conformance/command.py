@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,9 +47,15 @@ from .shards import Plan, plan_run
 from .suite import programs
 from .suite_random import random_programs
 
+Show = Callable[[int, str], None]
+"""Shows the number of outcomes, and a state in rich's markup."""
 
-def run(options: RunOptions) -> int:
-    """Run the command and return its exit status; SubquantError for wrong options or files."""
+
+def run(options: RunOptions, show_bar: Callable[[str, int], AbstractContextManager[Show]]) -> int:
+    """Run the command and return its exit status; SubquantError for wrong options or files.
+
+    `show_bar` shows the progress on a device, by its title and its total.
+    """
     cases = _choose(options)
     plan = plan_run(cases, options.devices, options.part)
     if options.list:
@@ -90,15 +96,10 @@ def run(options: RunOptions) -> int:
     with exit_on_signals():
         try:
             for device, chosen in plan.chosen.items():
-                with _progress(f"conformance on {device}", len(chosen)) as progress:
-
-                    def keep(outcome: Outcome, show: Progress = progress) -> None:
-                        outcomes.append(outcome)
-                        show(outcome)
-
+                with show_bar(f"conformance on {device}", len(chosen)) as show:
                     run_cases(
-                        chosen, device, options.jobs, keep, cluster=options.cluster,
-                        machines=machines,
+                        chosen, device, options.jobs, _recorder(outcomes, show),
+                        cluster=options.cluster, machines=machines,
                     )  # fmt: skip
         except (KeyboardInterrupt, SystemExit):  # Ctrl-C, or a signal that ends the run
             total = sum(map(len, plan.chosen.values()))
@@ -119,6 +120,19 @@ def run(options: RunOptions) -> int:
         write_report(str(expected_file), updated_expected(final.outcomes, expected))
         return 0
     return final.exit_status
+
+
+def _recorder(outcomes: list[Outcome], show: Show) -> Progress:
+    """Return a function that adds an outcome to a list, and shows how many of its own there are."""
+    count = failed = 0
+
+    def record(outcome: Outcome) -> None:
+        nonlocal count, failed
+        outcomes.append(outcome)
+        count, failed = count + 1, failed + (not outcome.passes)
+        show(count, f"[red]{failed} do not pass[/red]" if failed else "")
+
+    return record
 
 
 def _describe(options: RunOptions, cases: Sequence[Case], expected: Expected, plan: Plan) -> Run:
@@ -177,32 +191,6 @@ def _check_device(device: str, *, is_here: bool) -> None:
             f"no device '{device}'; IREE finds {', '.join(uris) or 'none'}; on Debian install "
             "libvulkan1 and mesa-vulkan-drivers for a software device"
         )
-
-
-@contextlib.contextmanager
-def _progress(title: str, total: int) -> Iterator[Progress]:
-    """Show the progress of the run on standard error, if it is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda outcome: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (
-        TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[failed]}"), TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(printable(title), total=total, failed="")
-        failed = 0
-
-        def advance(outcome: Outcome) -> None:
-            nonlocal failed
-            failed += not outcome.passes
-            text = f"[red]{failed} do not pass[/red]" if failed else ""
-            progress.update(task, advance=1, failed=text)
-
-        yield advance
 
 
 def _save(folder: str, cases: Sequence[Case], outcomes: Sequence[Outcome]) -> dict[Outcome, str]:
