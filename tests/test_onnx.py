@@ -21,7 +21,8 @@ from devices import ON_DEVICES
 from onnx_models import MICROSOFT, computed, model, node, node_tests, plain, text_of
 from onnx_runtime import DeviceShare
 from subquant.cli import main
-from subquant.compiler.reading import read_module
+from subquant.compiler.reading import parse_file
+from subquant.dialects import create_context
 from subquant.errors import InputError, SubquantError, UnsupportedError
 from subquant.importers.onnx.reading.reader import read_onnx
 from subquant.runtime import Device
@@ -175,7 +176,7 @@ def test_refusals_name_the_place(
     (tmp_path / "out").symlink_to(tmp_path.parent)
     (tmp_path / "far").symlink_to(tmp_path.parent)
     with pytest.raises(kind) as caught:
-        read_module(path)
+        parse_file(path, create_context())
     assert str(caught.value).startswith(f"{path}: error: {message}")
     assert "\n" not in str(caught.value)
 

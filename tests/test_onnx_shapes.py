@@ -13,7 +13,8 @@ import pytest
 from onnx_models import end
 from onnx_runtime import run_onnx_runtime
 from onnx_runtime_cases import Case, case
-from subquant.compiler.reading import read_module
+from subquant.compiler.reading import parse_bytes
+from subquant.dialects import create_context
 from subquant.errors import InputError, UnsupportedError
 
 F32 = np.float32
@@ -33,7 +34,7 @@ def read(model: onnx.ModelProto) -> None:
     typed.CopyFrom(model)
     for output in typed.graph.output:
         output.CopyFrom(end(output.name, "FLOAT"))
-    read_module(typed.SerializeToString())
+    parse_bytes(typed.SerializeToString(), create_context())
 
 
 REGIONS = np.array([[0, 0, 2, 2], [1, 1, 3, 3]], F32)

@@ -22,7 +22,7 @@ from subquant.cli import main
 from subquant.comparison.compared_models import compare_layers, read_compared_model
 from subquant.compiler.compilation import compile_to_bytes
 from subquant.compiler.compile_options import CompileOptions
-from subquant.compiler.reading import read_module
+from subquant.compiler.reading import parse_file
 from subquant.dialects import create_context
 from subquant.errors import ExecutionError, InputError, SubquantError, UnsupportedError, UsageError
 from subquant.importers.flatbuffer import UNKNOWN
@@ -242,7 +242,7 @@ def test_refusals_name_the_operator(
     path = tmp_path / "model.tflite"
     path.write_bytes(data)
     with pytest.raises(kind) as caught:
-        read_module(path)
+        parse_file(path, create_context())
     assert str(caught.value).startswith(f"{path}: error: {message}")
 
 

@@ -55,8 +55,6 @@ def find_models(
     unless the current folder lies there too.
 
     Args:
-        arguments: paths, patterns, and lists of them.
-        output: the folder of the outputs.
         read_stdin: reads the list ``@-``.
 
     Raises:

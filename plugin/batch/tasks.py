@@ -66,7 +66,6 @@ def compile_model(
         arguments: ``parcel``, the label of the `InputBundle`; ``options``, ``emit``, ``limits``;
             ``parameters``, True to write constants to an archive; ``machine``, the target of the
             code if the options do not name it.
-        blobs: the blobs of the bundle.
         steps: called once, at the start: a scheduler would forward the steps of a hundred passes.
 
     Raises:

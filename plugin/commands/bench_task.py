@@ -151,11 +151,6 @@ def bench_on_cluster(
     All files are read here and sent as bytes. A worker with the resource ``bench=1`` runs one such
     task at a time; if there is one, no other worker is used.
 
-    Args:
-        bench: the measurement.
-        cluster: the address of the scheduler.
-        reproducer, steps, on_remark: as for `Bench.run`.
-
     Returns:
         The result of `Bench.run`, with the ``worker``'s address and the description of its
         ``machine``.

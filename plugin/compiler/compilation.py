@@ -46,8 +46,7 @@ def compile_to_bytes(
     """Compile a module.
 
     Args:
-        source: as for `subquant.compiler.reading.read_module`. A parsed module is sent as bytecode,
-            and not changed.
+        source: as for `subquant.compiler.mlir_client.input_of`; a parsed module is not changed.
         options: options of the compilation.
         emit: ``vmfb`` for an executable; ``mlir`` or ``mlirbc`` to stop before IREE.
         cache: the folder of the cache (`subquant.compiler.cache`); by default that of the

@@ -33,9 +33,7 @@ HINTS = (
         "of size 1",
     ),
 )
-"""Parts of upstream's messages, and hints about `subquant` operations that accept the type.
-
-"""
+"""Parts of upstream's messages, and hints about `subquant` operations that accept the type."""
 
 _BLOCKS = re.compile(r"dimension size \d+ of scales tensor at axis (\d+) should match .* = (\d+)")
 _CHANNELS = "quantized dimension size does not match number of scales"

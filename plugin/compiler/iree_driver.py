@@ -87,8 +87,6 @@ def run_iree(
     (`_MULTI_USE_FUSION_FLAG`).
 
     Args:
-        bytecode: the module.
-        options: the options of the compilation.
         reproducer: the file for the module if IREE fails; by default ``subquant.reproducer.mlir``
             in the current folder.
         peels_loops: peel remainder loops, unless a flag says otherwise or IREE then refuses the

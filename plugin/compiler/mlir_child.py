@@ -109,10 +109,9 @@ def inspect(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) ->
     run_pipeline(module, passes, _limiting(arguments, steps))
     set_time_limit(None)
     steps("inspect")
-    source = arguments["source"]
-    data = read_input(source["path"]) if "path" in source else blobs[0]
+    text = _data(arguments, blobs).decode(errors="replace")
     with refuse_non_utf8_names():
-        tensors = with_source_names(inspect_module(module), data.decode(errors="replace"))
+        tensors = with_source_names(inspect_module(module), text)
     return to_fields(tensors)
 
 
@@ -178,10 +177,8 @@ def external_files(arguments: dict[str, Any], blobs: list[bytes], steps: ReportS
     """Return the names of an ONNX model's external data files."""
     from ..importers.onnx.reading.reader import external_files
 
-    source = arguments["source"]
     with _limited("parse", arguments, steps):
-        data = read_input(source["path"]) if "path" in source else blobs[0]
-        return external_files(data, source["file"]), []
+        return external_files(_data(arguments, blobs), arguments["source"]["file"]), []
 
 
 def text_of(arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep) -> Answer:
@@ -204,10 +201,13 @@ def _parse(
 ) -> ir.Module:
     source = arguments["source"]
     with _limited("parse", arguments, steps):
-        context = create_context()
-        path = source.get("path")
-        data = blobs[0] if path is None else read_input(path)
-        return parse_bytes(data, context, source["file"], options, on_remark, path)
+        context, data = create_context(), _data(arguments, blobs)
+        return parse_bytes(data, context, source["file"], options, on_remark, source.get("path"))
+
+
+def _data(arguments: dict[str, Any], blobs: list[bytes]) -> bytes:
+    source = arguments["source"]
+    return read_input(source["path"]) if "path" in source else blobs[0]
 
 
 @contextlib.contextmanager

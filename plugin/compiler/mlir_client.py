@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .inspected_tensors import InspectedTensor
 
 Source: TypeAlias = "str | bytes | os.PathLike[str] | ir.Module"
-"""A path, MLIR text, bytecode, a TensorFlow Lite model, or a module of the bindings."""
+"""A path; MLIR text; bytecode, an artifact of StableHLO or a model as bytes; or a module."""
 
 _MAX_REPRODUCER_BYTES = 1 << 26
 """Bytes of an input up to which it is copied to a reproducer: 64 MiB."""

@@ -16,11 +16,9 @@ from pathlib import Path
 
 from ..core._mlir import ir, refuse_non_utf8_names, translate_errors
 from ..core.files import kind_of, read_input
-from ..dialects import create_context
 from ..errors import ParseError, Place, Remark, UsageError
 from ..importers.options import AS_IN_FILE, ImportOptions
 from .diagnostics import HINTS, reworded
-from .mlir_client import Source
 from .stablehlo_artifacts import is_artifact, parse_artifact, record_names
 from .text_checks import check_text
 
@@ -139,22 +137,3 @@ def _parsing(context: ir.Context, file: str) -> Iterator[None]:
     errors = translate_errors(ParseError, "cannot parse the module", file, HINTS, reworded)
     with context, refuse_non_utf8_names(file), errors:
         yield
-
-
-def read_module(source: Source) -> ir.Module:
-    """Read a module from a path, MLIR text or bytecode; a module is returned unchanged.
-
-    A string is text if it has a line break, ``{`` or ``"``; else it is a path. A file or bytes may
-    be an artifact of StableHLO, a TensorFlow Lite or an ONNX model as well.
-
-    Raises:
-        InputError, UnsupportedError, ParseError, VerificationError: with their location.
-    """
-    if isinstance(source, ir.Module):
-        return source
-    context = create_context()
-    if isinstance(source, bytes):
-        return parse_bytes(source, context)
-    if isinstance(source, str) and any(mark in source for mark in '\n{"'):
-        return parse_text(source, context)
-    return parse_file(Path(source), context)

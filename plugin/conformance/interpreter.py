@@ -33,11 +33,9 @@ def interpret(text: str, inputs: list[Array]) -> list[Array]:
 
 
 def _dense(array: Array, type_: ir.Type) -> ir.Attribute:
-    element = type_.element_type
-    if isinstance(element, ir.BF16Type):
-        raw = np.ascontiguousarray(array).view(np.uint16)
-        return ir.DenseElementsAttr.get(raw, type=element, shape=type_.shape)
-    return ir.DenseElementsAttr.get(np.ascontiguousarray(array), type=element, shape=type_.shape)
+    element, raw = type_.element_type, np.ascontiguousarray(array)
+    raw = raw.view(np.uint16) if isinstance(element, ir.BF16Type) else raw
+    return ir.DenseElementsAttr.get(raw, type=element, shape=type_.shape)
 
 
 def array_of(attribute: ir.Attribute) -> Array:

@@ -102,7 +102,6 @@ def run_batch(
     Args:
         arguments: the ``device``.
         blobs: the cases, pickled; results are not pickled.
-        steps: not called.
 
     Returns:
         The ``outcomes``, and the ``machine`` that computed them.

@@ -63,14 +63,14 @@ WINDOW_TYPES: dict[str, tuple[str, str | Quantized, str | Quantized]] = {
 }
 
 
-def _window_text(row: Attributes, rank: int = 2) -> str:
+def _window_text(row: Attributes) -> str:
     texts = []
     for key in ("window_dimensions", "window_strides", "base_dilations", "window_dilations"):
         if key in row:
             texts.append(f"{key} = array<i64: {', '.join(map(str, row[key]))}>")
     if "padding" in row:
         pairs = [[*pair] for pair in row["padding"]]
-        texts.append(f"padding = dense<{pairs}> : tensor<{rank}x2xi64>")
+        texts.append(f"padding = dense<{pairs}> : tensor<2x2xi64>")
     return ", ".join(texts)
 
 

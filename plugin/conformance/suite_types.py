@@ -129,16 +129,15 @@ def element_of(entry: str | Quantized) -> str | Quantized:
     return TYPES[entry] if isinstance(entry, str) else entry
 
 
-def region_body(operation: str, name: str = "e", count: int = 1) -> str:
-    """Return the region of a reduction over the scalar type ``$name``."""
-    left = ", ".join(f"%x{n}: ${name}" for n in range(count))
-    right = ", ".join(f"%y{n}: ${name}" for n in range(count))
+def region_body(operation: str, count: int = 1) -> str:
+    """Return the region of a reduction over the scalar type ``$e``."""
+    left = ", ".join(f"%x{n}: $e" for n in range(count))
+    right = ", ".join(f"%y{n}: $e" for n in range(count))
     operations = [
-        f'  %s{n} = "stablehlo.{operation}"(%x{n}, %y{n}) : (${name}, ${name}) -> ${name}'
-        for n in range(count)
+        f'  %s{n} = "stablehlo.{operation}"(%x{n}, %y{n}) : ($e, $e) -> $e' for n in range(count)
     ]
     values = ", ".join(f"%s{n}" for n in range(count))
-    types = ", ".join([f"${name}"] * count)
+    types = ", ".join(["$e"] * count)
     return (
         f"{{\n^bb0({left}, {right}):\n" + "\n".join(operations)
         + f"\n  stablehlo.return {values} : {types}\n}}"

@@ -28,7 +28,7 @@ class InterpretedModule:
     """A module whose public functions can be evaluated.
 
     Args:
-        source: as for `subquant.compiler.reading.read_module`.
+        source: as for `subquant.compiler.mlir_client.input_of`.
         reproducer: the file for the source if MLIR crashes; by default ``subquant.reproducer.mlir``
             in the current folder.
         limits: limits of the child process that lowers it.

@@ -147,7 +147,6 @@ def serve_template(
     arguments: dict[str, Any], blobs: list[bytes], steps: ReportStep
 ) -> tuple[Any, list[bytes]]:
     """Render a template, in a child process; the blob is the text."""
-    del blobs
     steps("render")
     with time_limit(_SECONDS):
         return None, [_render(arguments["template"], arguments["values"]).encode()]

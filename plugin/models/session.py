@@ -58,14 +58,12 @@ class Session:
                 them. Nothing is read then.
         """
         checked = self._checked(tokens)
-        if len(checked) == 1:
-            return self._next(*checked)
-        return np.asarray(self._read("prompt", np.array(checked, np.int32)))
+        name = "next" if len(checked) == 1 else "prompt"
+        return np.asarray(self._read(name, np.array(checked, np.int32)))
 
     def next(self, token: int) -> Array:
         """Read one token, otherwise as `prompt`."""
-        [checked] = self._checked([token])
-        return self._next(checked)
+        return self.prompt([token])
 
     def all_logits(self, tokens: Iterable[int]) -> Array:
         """Append tokens, and return the logits after each, ``[T, vocabulary]``."""
@@ -95,9 +93,6 @@ class Session:
                 f"{self.context:,}; give a shorter prompt, or a greater context"
             )
         return checked
-
-    def _next(self, token: int) -> Array:
-        return np.asarray(self._read("next", np.array([token], np.int32)))
 
     def _read(self, name: str, tokens: Array, count: int | None = None) -> DeviceArray:
         """Call a function that appends the first `count` tokens, and return its logits.

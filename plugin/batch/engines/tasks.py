@@ -147,7 +147,6 @@ def run_archive(
     Args:
         arguments: ``arguments`` of the program; the path of the output file is appended.
         blobs: the archive.
-        steps: not called.
 
     Returns:
         The exit ``status`` and the ``errors`` that it wrote; and the file, if it wrote it.
