@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from subquant import compile
+from subquant.core._mlir import ir
 from subquant.runtime import Device, Executable, Function
 from together import Together
 
@@ -71,7 +72,7 @@ def main_of(text: str, device: Device | None = None, **options: Any) -> Function
     return _together(tuple(texts), requested.program[1]).function(text, device)
 
 
-def compile_for(text: str, device: Device) -> Executable:
+def compile_for(text: str | ir.Module, device: Device) -> Executable:
     """Compile a program by itself for a device."""
     return compile(text, target="vulkan" if device.is_vulkan else "llvm-cpu", device=device)
 

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import subquant
+from devices import ON_DEVICES, compile_for
 from subquant.cli import COMMANDS
 from subquant.core.versions import PINNED_VERSIONS, check_versions, installed_versions
 from subquant.errors import EnvironmentProblem
@@ -176,22 +177,15 @@ def test_help_imports_no_bindings(command: list[str]) -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_the_example_gives_its_expected_output(cpu: Device) -> None:
+@ON_DEVICES
+def test_the_example_gives_its_expected_output(device: Device, device_name: str) -> None:
     """float32 sums of 64 and 128 products in any order: within 1e-4 of the float64 result."""
     folder = ROOT / "examples"
-    executable = subquant.compile(folder / "two_layer.mlir", device=cpu)
-    got = executable.main(np.load(folder / "two_layer_input.npy"))
+    text = (folder / "two_layer.mlir").read_text()
+    got = compile_for(text, device).main(np.load(folder / "two_layer_input.npy"))
     expected = np.load(folder / "two_layer_expected.npy")
     np.testing.assert_allclose(got, expected, atol=1e-4, rtol=0)
     assert got.argmax(1).tolist() == [4, 2, 7, 0]
-
-
-@pytest.mark.vulkan
-def test_the_example_on_vulkan(vulkan: Device) -> None:
-    folder = ROOT / "examples"
-    executable = subquant.compile(folder / "two_layer.mlir", target="vulkan", device=vulkan)
-    got = executable.main(np.load(folder / "two_layer_input.npy"))
-    np.testing.assert_allclose(got, np.load(folder / "two_layer_expected.npy"), atol=1e-4, rtol=0)
 
 
 def test_benchmark_reports_numbers() -> None:

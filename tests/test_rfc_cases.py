@@ -138,42 +138,30 @@ def test_case_1_by_numpy(
     np.testing.assert_array_equal(real, expected_dequantized(stored), strict=True)
 
 
-@pytest.mark.parametrize("shape", [(6, 4, 6, 4), (1, 4, 3, 4, 2), (2, 4, 1, 4, 2, 3)])
-def test_case_2_by_numpy(shape: tuple[int, ...]) -> None:
-    values = reals(shape)
-    stored = quantize(values, parameters(UNRANKED))
-    np.testing.assert_array_equal(stored, expected_quantized(values), strict=True)
+SHAPES = [(6, 4, 6, 4), (1, 4, 1, 4), (2, 4, 3, 4, 5), (2, 4, 1, 4, 3, 2), (3, 4, 2, 4, 1, 7),
+          (1, 4, 3, 4, 2), (2, 4, 1, 4, 2, 3)]  # fmt: skip
 
 
-def test_case_1_quantize(executable: Executable) -> None:
-    values = reals((6, 4, 6, 4))
-    expected = expected_quantized(values)
-    np.testing.assert_array_equal(executable.q1(values), expected, strict=True)
-    np.testing.assert_array_equal(quantize(values, parameters(RANKED)), expected, strict=True)
-
-
-def test_case_1_dequantize(executable: Executable) -> None:
-    stored = storage((6, 4, 6, 4))
-    expected = expected_dequantized(stored)
-    np.testing.assert_array_equal(executable.d1(stored), expected, strict=True)
-    np.testing.assert_array_equal(dequantize(stored, parameters(RANKED)), expected, strict=True)
-
-
-SHAPES = [(6, 4, 6, 4), (1, 4, 1, 4), (2, 4, 3, 4, 5), (2, 4, 1, 4, 3, 2), (3, 4, 2, 4, 1, 7)]
-
-
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_case_2_of_several_ranks(executable: Executable, shape: tuple[int, ...]) -> None:
-    values, stored = reals(shape), storage(shape)
-    np.testing.assert_array_equal(executable.q2(values), expected_quantized(values), strict=True)
-    np.testing.assert_array_equal(executable.d2(stored), expected_dequantized(stored), strict=True)
-
-
-def test_case_2_accepts_a_shorter_last_block(executable: Executable) -> None:
-    """RFC, "Type Constraints", note 3: the last block of axis 1 or 3 may have one element."""
-    values, stored = reals((2, 3, 2, 4)), storage((2, 4, 2, 3))
-    np.testing.assert_array_equal(executable.q2(values), expected_quantized(values), strict=True)
-    np.testing.assert_array_equal(executable.d2(stored), expected_dequantized(stored), strict=True)
+@pytest.mark.parametrize(
+    ("case", "shape", "stored_shape"),
+    [
+        (1, (6, 4, 6, 4), (6, 4, 6, 4)),
+        *((2, shape, shape) for shape in SHAPES),
+        # RFC, "Type Constraints", note 3: the last block of axis 1 or 3 may have one element.
+        (2, (2, 3, 2, 4), (2, 4, 2, 3)),
+    ],
+    ids=str,
+)
+def test_compiled_casts(
+    executable: Executable, case: int, shape: tuple[int, ...], stored_shape: tuple[int, ...]
+) -> None:
+    values, stored = reals(shape), storage(stored_shape)
+    quantized, dequantized = expected_quantized(values), expected_dequantized(stored)
+    np.testing.assert_array_equal(executable[f"q{case}"](values), quantized, strict=True)
+    np.testing.assert_array_equal(executable[f"d{case}"](stored), dequantized, strict=True)
+    written = parameters(RANKED if case == 1 else UNRANKED)
+    np.testing.assert_array_equal(quantize(values, written), quantized, strict=True)
+    np.testing.assert_array_equal(dequantize(stored, written), dequantized, strict=True)
 
 
 def test_case_2_without_elements(executable: Executable) -> None:

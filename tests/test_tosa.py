@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from programs import LONG
 from subquant.errors import SignatureError, UsageError
 from subquant.runtime import Device
 from subquant.runtime.streaming import stream
-from tosa_rescales import Mode, check_modes, program
+from tosa_rescales import Mode, check_modes, constant, program, rescale
 
 # Multipliers and shifts: ties, factors above 1, below 2**-31, and both sides of a shift of 31.
 SCALES_32 = [
@@ -139,47 +140,34 @@ def test_streams_that_do_not_fit(cpu: Device) -> None:
 
 # -- quantized and unsigned types -----------------------------------------------------------------
 
-QUANTIZED = """
+WIDE: Any = {"channels": 2, "zero_types": ("i32", "i8")}
+QUANTIZED = f"""
 !q = !quant.uniform<i8:f32, 0.5:3>
 !u = !quant.uniform<u8:f32, 0.25:128>
-!w = !quant.uniform<i8<-127:127>:f32:0, {0.5, 0.25}>
+!w = !quant.uniform<i8<-127:127>:f32:0, {{0.5, 0.25}}>
 !n = !quant.uniform<i8<-127:127>:f32, 0.0625>
 tosa.variable @state : tensor<1x4x4x3x!q>
 func.func @main(%a: tensor<1x4x4x3x!q>, %w: tensor<2x1x1x3x!w>, %b: tensor<2xi32>)
-    -> (tensor<1x2x2x2x!u>, tensor<1x4x4x3xf32>, tensor<1x4x4x3x!q>, tensor<1x4x4x2x!n>) {
-  %z = "tosa.const"() <{values = dense<0> : tensor<1xi8>}> : () -> tensor<1xi8>
-  %z3 = "tosa.const"() <{values = dense<3> : tensor<1xi8>}> : () -> tensor<1xi8>
-  %z128 = "tosa.const"() <{values = dense<128> : tensor<1xi8>}> : () -> tensor<1xi8>
-  %z32 = "tosa.const"() <{values = dense<0> : tensor<1xi32>}> : () -> tensor<1xi32>
-  %m = "tosa.const"() <{values = dense<1073741824> : tensor<2xi32>}> : () -> tensor<2xi32>
-  %m1 = "tosa.const"() <{values = dense<1073741824> : tensor<1xi32>}> : () -> tensor<1xi32>
-  %s = "tosa.const"() <{values = dense<[31, 32]> : tensor<2xi8>}> : () -> tensor<2xi8>
-  %s1 = "tosa.const"() <{values = dense<29> : tensor<1xi8>}> : () -> tensor<1xi8>
-  %s2 = "tosa.const"() <{values = dense<[28, 29]> : tensor<2xi8>}> : () -> tensor<2xi8>
-  %acc = tosa.conv2d %a, %w, %b, %z3, %z {acc_type = i32, dilation = array<i64: 1, 1>,
-    pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 1, 1>}
+    -> (tensor<1x2x2x2x!u>, tensor<1x4x4x3xf32>, tensor<1x4x4x3x!q>, tensor<1x4x4x2x!n>) {{
+  {constant("z", [0], "i8")} {constant("z3", [3], "i8")} {constant("z128", [128 - 256], "i8")}
+  {constant("z32", [0], "i32")} {constant("m", [1 << 30] * 2, "i32")}
+  {constant("m1", [1 << 30], "i32")} {constant("s", [31, 32], "i8")}
+  {constant("s1", [29], "i8")} {constant("s2", [28, 29], "i8")}
+  %acc = tosa.conv2d %a, %w, %b, %z3, %z {{acc_type = i32, dilation = array<i64: 1, 1>,
+    pad = array<i64: 0, 0, 0, 0>, stride = array<i64: 1, 1>}}
     : (tensor<1x4x4x3x!q>, tensor<2x1x1x3x!w>, tensor<2xi32>, tensor<1xi8>, tensor<1xi8>)
     -> tensor<1x4x4x2xi32>
-  %r = tosa.rescale %acc, %m, %s, %z32, %z3 {input_unsigned = false, output_unsigned = false,
-    per_channel = true, rounding_mode = SINGLE_ROUND, scale32 = true}
-    : (tensor<1x4x4x2xi32>, tensor<2xi32>, tensor<2xi8>, tensor<1xi32>, tensor<1xi8>)
-    -> tensor<1x4x4x2x!q>
-  %n = tosa.rescale %acc, %m, %s2, %z32, %z {input_unsigned = false, output_unsigned = false,
-    per_channel = true, rounding_mode = SINGLE_ROUND, scale32 = true}
-    : (tensor<1x4x4x2xi32>, tensor<2xi32>, tensor<2xi8>, tensor<1xi32>, tensor<1xi8>)
-    -> tensor<1x4x4x2x!n>
-  %p = tosa.max_pool2d %r {kernel = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>,
-    stride = array<i64: 2, 2>} : (tensor<1x4x4x2x!q>) -> tensor<1x2x2x2x!q>
-  %u = tosa.rescale %p, %m1, %s1, %z3, %z128 {input_unsigned = false, output_unsigned = true,
-    per_channel = false, rounding_mode = SINGLE_ROUND, scale32 = true}
-    : (tensor<1x2x2x2x!q>, tensor<1xi32>, tensor<1xi8>, tensor<1xi8>, tensor<1xi8>)
-    -> tensor<1x2x2x2x!u>
+  %r = {rescale("%acc, %m, %s, %z32, %z3", "1x4x4x2xi32", "1x4x4x2x!q", **WIDE)}
+  %n = {rescale("%acc, %m, %s2, %z32, %z", "1x4x4x2xi32", "1x4x4x2x!n", **WIDE)}
+  %p = tosa.max_pool2d %r {{kernel = array<i64: 2, 2>, pad = array<i64: 0, 0, 0, 0>,
+    stride = array<i64: 2, 2>}} : (tensor<1x4x4x2x!q>) -> tensor<1x2x2x2x!q>
+  %u = {rescale("%p, %m1, %s1, %z3, %z128", "1x2x2x2x!q", "1x2x2x2x!u", unsigned=(False, True))}
   %f = quant.dcast %a : tensor<1x4x4x3x!q> to tensor<1x4x4x3xf32>
   %before = tosa.variable_read @state : tensor<1x4x4x3x!q>
   tosa.variable_write @state, %a : tensor<1x4x4x3x!q>
   return %u, %f, %before, %n
     : tensor<1x2x2x2x!u>, tensor<1x4x4x3xf32>, tensor<1x4x4x3x!q>, tensor<1x4x4x2x!n>
-}
+}}
 """
 
 

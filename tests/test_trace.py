@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import subquant
+from devices import ON_DEVICES, compile_for
 from subquant.core._mlir import ir
 from subquant.emit.trace import trace
 from subquant.errors import UnsupportedError, UsageError
@@ -32,7 +32,6 @@ from subquant.numerics.convolutions import contract
 from subquant.runtime import Device
 from together import Together
 
-DEVICES = ["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 Function = Callable[..., Any]
 
 
@@ -55,8 +54,7 @@ def trace_of(function: Function, arrays: list[np.ndarray]) -> ir.Module:
 
 
 def on_device(function: Function, arrays: list[np.ndarray], device: Device) -> Any:
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(trace_of(function, arrays), target=target, device=device).main
+    main = compile_for(trace_of(function, arrays), device).main
     return main(*[stored(array) for array in arrays])
 
 
@@ -231,10 +229,8 @@ def test_a_product_and_a_sum_may_be_rounded_once(cpu: Device) -> None:
     assert (np.abs(actual.astype(np.float64) - expected) <= 2 * rounding).all()
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_rounded_product_is_rounded_before_a_sum(
-    device: str, request: pytest.FixtureRequest
-) -> None:
+@ON_DEVICES
+def test_a_rounded_product_is_rounded_before_a_sum(device: Device, device_name: str) -> None:
     """Fused and separate roundings differ for these values; zeros keep their signs."""
     generator = np.random.default_rng(7)
     x, y, z = (generator.normal(size=2000).astype(np.float32) for _ in range(3))
@@ -247,14 +243,13 @@ def test_a_rounded_product_is_rounded_before_a_sum(
         return rounded_product(x, y) + z
 
     np.testing.assert_array_equal(bits(function(x, y, z)), bits(expected))
-    actual = on_device(function, [x, y, z], request.getfixturevalue(device))
+    actual = on_device(function, [x, y, z], device)
     np.testing.assert_array_equal(bits(actual), bits(expected))
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_contractions(device: str, request: pytest.FixtureRequest) -> None:
+@ON_DEVICES
+def test_contractions(device: Device, device_name: str) -> None:
     """Integers exactly; floats in any order, so to a bound of the sum of magnitudes."""
-    on: Device = request.getfixturevalue(device)
     generator = np.random.default_rng(4)
     x, y = generator.normal(size=(2, 3, 4, 5)), generator.normal(size=(4, 6, 2))
     x, y = x.astype(np.float32), y.astype(np.float32)
@@ -264,7 +259,7 @@ def test_contractions(device: str, request: pytest.FixtureRequest) -> None:
 
     expected = np.einsum("bikj,knb->bijn", x.astype(np.float64), y)
     magnitude = np.einsum("bikj,knb->bijn", np.abs(x).astype(np.float64), np.abs(y))
-    for actual in (floats(x, y), on_device(floats, [x, y], on)):
+    for actual in (floats(x, y), on_device(floats, [x, y], device)):
         assert (np.abs(actual - expected) <= magnitude * 4 * 2.0**-24).all()
     q = generator.integers(-128, 128, (7, 9)).astype(np.int8)
     u = generator.integers(0, 256, (5, 9)).astype(np.uint8)
@@ -274,7 +269,7 @@ def test_contractions(device: str, request: pytest.FixtureRequest) -> None:
 
     required = q.astype(np.int64) @ u.T.astype(np.int64)
     np.testing.assert_array_equal(integers(q, u), required)
-    np.testing.assert_array_equal(on_device(integers, [q, u], on), required)
+    np.testing.assert_array_equal(on_device(integers, [q, u], device), required)
 
 
 REFUSED: dict[str, tuple[Function, str]] = {

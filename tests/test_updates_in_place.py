@@ -9,15 +9,32 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import subquant
 from bare_iree import CPU_FLAGS, FIXED, compile_bare
-from devices import ON_DEVICES, run
+from devices import ON_DEVICES, compile_for, run
 from subquant.runtime import Device, Executable
 
 
-def twice(text: str) -> str:
-    """Statements that compute ``%0`` of ``%x``, and the same of ``%1`` and ``%y``."""
-    return text + text.replace("%0", "%1").replace("%x", "%y").replace("%i0", "%i1")
+def twice(
+    arguments: str,
+    result: str,
+    statements: str,
+    value: str = "%0",
+    aliases: str = "",
+    shared: str = "",
+) -> str:
+    """A program that computes ``%0`` of ``%x``, and the same of ``%1`` and ``%y``."""
+
+    def other(text: str) -> str:
+        return text.replace("%0", "%1").replace("%x", "%y").replace("%i0", "%i1")
+
+    return f"""{aliases}
+func.func @main({arguments}) -> ({result}, {result}) {{
+  {shared}
+  {statements}
+  {other(statements)}
+  return {value}, {other(value)} : {result}, {result}
+}}
+"""
 
 
 # -- interior padding -----------------------------------------------------------------------------
@@ -54,24 +71,16 @@ def test_products_of_two_padded_tensors(device: Device, device_name: str) -> Non
         np.testing.assert_array_equal(actual, padded @ w.astype(np.int64))
 
 
-TRANSPOSED = (
-    """
-!x = !quant.uniform<i8:f32, 0.5:7>
-!w = !quant.uniform<i8:f32, 0.5>
-!o = !quant.uniform<i32:f32, 0.25>
-func.func @main(%x: tensor<1x4x5xCINx!x>, %y: tensor<1x4x5xCINx!x>, %w: tensor<3x3x2x4x!w>)
-    -> (tensor<1x9x11x4x!o>, tensor<1x9x11x4x!o>) {
-"""
-    + twice("""
-  %0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
+TRANSPOSED = twice(
+    "%x: tensor<1x4x5xCINx!x>, %y: tensor<1x4x5xCINx!x>, %w: tensor<3x3x2x4x!w>",
+    "tensor<1x9x11x4x!o>",
+    """%0 = stablehlo.convolution(%x, %w) dim_numbers = [b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f],
       window = {pad = [[2, 2], [2, 2]], lhs_dilate = [2, 2]}
       {batch_group_count = 1 : i64, feature_group_count = GROUPS : i64}
-      : (tensor<1x4x5xCINx!x>, tensor<3x3x2x4x!w>) -> tensor<1x9x11x4x!o>
-""")
-    + """
-  return %0, %1 : tensor<1x9x11x4x!o>, tensor<1x9x11x4x!o>
-}
-"""
+      : (tensor<1x4x5xCINx!x>, tensor<3x3x2x4x!w>) -> tensor<1x9x11x4x!o>""",
+    aliases="""!x = !quant.uniform<i8:f32, 0.5:7>
+!w = !quant.uniform<i8:f32, 0.5>
+!o = !quant.uniform<i32:f32, 0.25>""",
 )
 
 
@@ -99,22 +108,17 @@ def test_transposed_convolutions(device: Device, device_name: str, groups: int) 
 
 # -- sorts, updates, scatters ---------------------------------------------------------------------
 
-SORTS = (
-    """
-func.func @main(%x: tensor<16xf32>, %y: tensor<16xf32>) -> (tensor<16xi32>, tensor<16xi32>) {
-"""
-    + twice("""
-  %i0 = stablehlo.iota dim = 0 : tensor<16xi32>
+SORTS = twice(
+    "%x: tensor<16xf32>, %y: tensor<16xf32>",
+    "tensor<16xi32>",
+    """%i0 = stablehlo.iota dim = 0 : tensor<16xi32>
   %0:2 = "stablehlo.sort"(%x, %i0) ({
   ^bb0(%a: tensor<f32>, %b: tensor<f32>, %c: tensor<i32>, %d: tensor<i32>):
     %p = stablehlo.compare LT, %a, %b : (tensor<f32>, tensor<f32>) -> tensor<i1>
     stablehlo.return %p : tensor<i1>
-  }) {dimension = 0 : i64} : (tensor<16xf32>, tensor<16xi32>) -> (tensor<16xf32>, tensor<16xi32>)
-""")
-    + """
-  return %0#1, %1#1 : tensor<16xi32>, tensor<16xi32>
-}
-"""
+  }) {dimension = 0 : i64}
+      : (tensor<16xf32>, tensor<16xi32>) -> (tensor<16xf32>, tensor<16xi32>)""",
+    value="%0#1",
 )
 
 
@@ -181,25 +185,17 @@ def test_updates_of_equal_tensors(
         np.testing.assert_array_equal(actual, whole @ whole.T)
 
 
-SCATTERS = (
-    """
-func.func @main(%at: tensor<2x1xi32>, %x: tensor<2x3xi32>, %y: tensor<2x3xi32>)
-    -> (tensor<600x3xi32>, tensor<600x3xi32>) {
-  %i = stablehlo.iota dim = 0 : tensor<600x3xi32>
-"""
-    + twice("""
-  %0 = "stablehlo.scatter"(%i, %at, %x) ({
+SCATTERS = twice(
+    "%at: tensor<2x1xi32>, %x: tensor<2x3xi32>, %y: tensor<2x3xi32>",
+    "tensor<600x3xi32>",
+    """%0 = "stablehlo.scatter"(%i, %at, %x) ({
   ^bb0(%a: tensor<i32>, %b: tensor<i32>):
     %s = stablehlo.add %a, %b : tensor<i32>
     stablehlo.return %s : tensor<i32>
   }) {scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1],
       inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>}
-      : (tensor<600x3xi32>, tensor<2x1xi32>, tensor<2x3xi32>) -> tensor<600x3xi32>
-""")
-    + """
-  return %0, %1 : tensor<600x3xi32>, tensor<600x3xi32>
-}
-"""
+      : (tensor<600x3xi32>, tensor<2x1xi32>, tensor<2x3xi32>) -> tensor<600x3xi32>""",
+    shared="%i = stablehlo.iota dim = 0 : tensor<600x3xi32>",
 )
 
 
@@ -340,8 +336,7 @@ def test_variables_with_equal_first_values(
     device: Device, device_name: str, element: str, start: str
 ) -> None:
     dtype = {"f16": "float16", "f32": "float32", "i8": "int8"}[element]
-    target = "vulkan" if device.is_vulkan else "llvm-cpu"
-    main = subquant.compile(variables_text(element, start), target=target, device=device).main
+    main = compile_for(variables_text(element, start), device).main
     for rows, at, expected in written_rows(start, dtype):
         for actual, value in zip(main(*rows, np.int32(at)), expected, strict=True):
             np.testing.assert_array_equal(actual, value)

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,11 @@ def pool(program: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[WorkerPool
     workers.stop()
 
 
+def wait_until_parked(pool: WorkerPool) -> None:
+    while len(pool.parked) < THREADS - 1:
+        time.sleep(0.001)
+
+
 def _arrays() -> tuple[np.ndarray, np.ndarray]:
     """Arrays of small integers: their accumulators are exact in any order."""
     rng = np.random.default_rng(3)
@@ -104,11 +109,8 @@ def test_callers_at_once(pool: WorkerPool, integers: bytes) -> None:
             if not np.array_equal(executable.main(x, w), expected):
                 wrong.append(number)
 
-    callers = [threading.Thread(target=call, args=(number,)) for number in range(1, 4)]
-    for each in callers:
-        each.start()
-    for each in callers:
-        each.join()
+    with ThreadPoolExecutor(3) as callers:
+        list(callers.map(call, range(1, 4)))
     assert not wrong
 
 
@@ -116,8 +118,7 @@ def test_a_pool_that_is_parked_or_stopped(pool: WorkerPool, integers: bytes) -> 
     """A call does not wait for the workers."""
     executable = Executable(integers, threads=THREADS)
     x, w = np.ones((128, 512), np.int8), np.ones((512, 256), np.int8)
-    while len(pool.parked) < THREADS - 1:
-        threading.Event().wait(0.001)
+    wait_until_parked(pool)
     assert executable.main(x, w)[0, 0] == 512
     pool.stop()
     assert not any(thread.is_alive() for thread in pool._threads)
@@ -221,8 +222,7 @@ def test_workers_spin_while_a_single_workgroup_runs(pool: WorkerPool) -> None:
         threading.Event().wait(0.05)
         assert not pool.parked
         pool._control_block[WORDS["single"]] = 0
-    while len(pool.parked) < THREADS - 1:
-        threading.Event().wait(0.001)
+    wait_until_parked(pool)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="says nothing of processors")
@@ -288,11 +288,7 @@ class _Dispatch:
         fails: tuple[int, int, int] | None = None,
         seconds: float = 0.0,
     ) -> None:
-        self.control_block, self.grid, self.counts = (
-            pool._control_block,
-            grid,
-            np.zeros(grid, np.int64),
-        )
+        self.control_block, self.counts = pool._control_block, np.zeros(grid, np.int64)
         self.state = _State(grid_x=grid[0], grid_y=grid[1], grid_z=grid[2])
         self.state_address = ctypes.addressof(self.state)
         self.on_workgroup: Callable[[], None] = lambda: None
@@ -339,11 +335,9 @@ def test_workers_look_for_work_before_they_park(
     monkeypatch.setattr(
         "subquant.runtime.worker_threads._SECONDS_BEFORE_PARKING", (0.001,) * 10_000
     )
-    while len(pool.parked) < THREADS - 1:
-        time.sleep(0.001)
+    wait_until_parked(pool)
     pool.wake_all()
-    while len(pool.parked) < THREADS - 1:
-        time.sleep(0.001)
+    wait_until_parked(pool)
     computed, dispatch = pool.computed_workgroups, _Dispatch(pool, (64, 1, 1), seconds=0.001)
     assert dispatch.run() == 0
     assert (dispatch.counts == 1).all()
@@ -403,13 +397,8 @@ def test_the_end_of_python(tmp_path: Path, program: bytes) -> None:
         "threading.Thread(target=calls, daemon=True).start()\n"
         "print(f.threads, f.main(x, w).shape)\n"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", script, str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    command = [sys.executable, "-c", script, str(path)]
+    result = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert (result.returncode, result.stdout) == (0, "3 (4, 64, 256)\n"), result.stderr
 
 
