@@ -20,12 +20,7 @@ _Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class TensorTrace:
-    """A tensor of a program that has been written.
-
-    Args:
-        shape: the shape of the tensor.
-        is_constant: the elements are constant, so they depend on no argument.
-    """
+    """A tensor of a program that has been written; a constant one depends on no argument."""
 
     shape: _Shape
     is_constant: bool
@@ -225,11 +220,6 @@ def _first_axes(node: _BatchedNode) -> bool:
     return {*node.input_axes.values(), *node.result_axes} == {0}
 
 
-def _first_axes_without(index: int) -> _Rule:
-    """The rule `_first_axes`, where an input has no batch."""
-    return lambda node: index not in node.input_axes and _first_axes(node)
-
-
 def _with_past(index: int) -> _Rule:
     """The rule `_first_axes`, but past and present have keys and values, ``[2, B, ...]``."""
 
@@ -283,7 +273,10 @@ _RULES: dict[str, _Rule] = {
         _from_axis,
     ),
     "com.microsoft.Attention": _with_past(4),
-    "com.microsoft.GroupQueryAttention": _first_axes_without(9),  # a prompt reads the first element
+    # A prompt reads the first element of input 9.
+    "com.microsoft.GroupQueryAttention": lambda node: (
+        9 not in node.input_axes and _first_axes(node)
+    ),
     "com.microsoft.QAttention": _with_past(8),
     "LpNormalization": _along_axis,
     **dict.fromkeys(

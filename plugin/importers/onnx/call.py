@@ -87,13 +87,6 @@ class Call(BaseCall[Operand]):
 
     The node has the form of the newest operator set (`opset_rules`). The methods record the
     attributes and inputs that are read, and `check_all_is_read` refuses the others by name.
-
-    Args:
-        node: the node, in the form of the newest operator set.
-        inputs: the values of the inputs, None for one that is absent.
-        graph: the graph around the node.
-        arithmetic: the arithmetic that the importer reports.
-        read_parts: the attributes and inputs that were read.
     """
 
     node: Node

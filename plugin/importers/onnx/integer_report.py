@@ -34,12 +34,7 @@ class _Dequantization:
 
 @dataclass
 class IntegerReport:
-    """Collects the arithmetic of nodes, and reports it.
-
-    Args:
-        location: the model's file.
-        on_remark: is called with a line about each node, in their order.
-    """
+    """Collects the arithmetic of nodes, and reports it: a line about each node, in their order."""
 
     location: Place
     on_remark: Callable[[Remark], None]

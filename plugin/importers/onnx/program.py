@@ -28,7 +28,7 @@ from ..options import AS_IN_FILE, ImportOptions
 from .batch_independence import TensorTrace, batch_unlike_sizes, check_batch
 from .graph import Graph
 from .reading.arguments import Argument, arguments_of, with_input_values
-from .reading.model import Model, Node, element_of
+from .reading.model import Model
 
 
 def write_module(
@@ -56,28 +56,44 @@ def write_module(
 
 
 class Program(Graph):
-    """Writes a program.
-
-    Args:
-        on_remark: see `Graph`.
-    """
+    """Writes a program."""
 
     def __init__(self, model: Model, on_remark: Callable[[Remark], None] | None = None) -> None:
-        super().__init__(model, _located, on_remark)
+        super().__init__(
+            model, lambda node: ir.Location.name(str(node), ir.Location.current), on_remark
+        )
 
     def lift(self, array: Array, element: ElementType) -> AnyArray:
         """Write a constant."""
-        return _constant(array, element)
+        return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
 
     def check(self, condition: AnyArray, message: str) -> None:
         """Write an assertion."""
         linalg.check(linalg.extract(condition.reshape(()).value, []), message)
 
     def first_rows(self, value: AnyArray, axis: int, count: AnyArray) -> AnyArray:
-        """Write a slice of a dynamic dimension size."""
+        """Write a slice of a dynamic dimension size.
+
+        The elements are gathered at the front of a flat array of static size, of which the slice is
+        a copy: IREE's Vulkan driver runs no dispatch over a dynamic tensor without elements.
+        """
         element = ElementType.of_dtype(np.dtype(value.dtype))
         array = self.lift(value, element) if is_known(value) else value
-        return traced(_first_rows(array, axis, count), array.element)
+        shape, flat = array.shape, array.reshape(-1)
+        outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+        if outer > 1 and flat.size:
+            width = np.maximum(count, np.int32(1)) * np.int32(inner)
+            position = np.arange(flat.size, dtype=np.int32)
+            block = divide_truncated(position, width)
+            source = position + block * (np.int32(shape[axis] * inner) - width)
+            flat = take(flat, np.minimum(source, np.int32(flat.size - 1)), 0)
+        numbers = [
+            scalar(linalg.extract(each.reshape(()).value, []), each.element).convert(INDEX).value
+            for each in (count, count * np.int32(outer * inner))
+        ]
+        sizes: list[int | Value] = [int(n) for n in shape]
+        sizes[axis] = numbers[0]
+        return traced(linalg.take_first(flat.value, numbers[1], sizes), array.element)
 
     def write_function(self, options: ImportOptions = AS_IN_FILE) -> None:
         """Write the graph as ``main``; with a dynamic batch, as a loop over one element of it."""
@@ -88,19 +104,19 @@ class Program(Graph):
             names = [each.type.name for each in arguments if each.is_batched]
             traces = [_trace(model, options, n) for n in (1, batch_unlike_sizes(model))]
             check_batch(model, names, *traces)
-        elements, types = _types(arguments)
+        types = [tensor_type(each.shape, mlir_type(each.element)) for each in arguments]
         computed: list[tuple[str, AnyArray]] = []
         results: list[TracedArray] = []
 
         def body(values: Sequence[Value]) -> list[Value]:
-            inputs = _inputs(arguments, values, elements)
+            inputs = _inputs(arguments, values)
             on_tensor = (lambda *each: computed.append(each)) if options.every_tensor else None
             outputs = self.run(inputs, on_tensor)
             if not options.every_tensor:
                 computed.extend(zip((each.name for each in model.outputs), outputs, strict=True))
             results.extend(
                 value if isinstance(value, TracedArray)
-                else _constant(value, ElementType.of_dtype(np.asarray(value).dtype))
+                else self.lift(value, ElementType.of_dtype(np.asarray(value).dtype))
                 for _, value in computed
             )  # fmt: skip
             return [result.value for result in results]
@@ -127,7 +143,10 @@ class Program(Graph):
         signature = ir.FunctionType.get(
             *(
                 [_with_sign(type_, element) for type_, element in zip(*pair, strict=True)]
-                for pair in ((types, elements), (signless.results, result_elements))
+                for pair in (
+                    (types, [each.element for each in arguments]),
+                    (signless.results, result_elements),
+                )
             )
         )
         if signature != signless:  # storage is signless; the runtime reads this signature
@@ -138,53 +157,9 @@ class Program(Graph):
             function.attributes[attribute] = ir.ArrayAttr.get(texts)
 
 
-def _located(node: Node) -> ir.Location:
-    return ir.Location.name(str(node), ir.Location.current)
-
-
-def _constant(array: Array, element: ElementType) -> TracedArray:
-    return traced(stablehlo.constant(np.asarray(array), mlir_type(element)), element)
-
-
-def _first_rows(array: TracedArray, axis: int, count: AnyArray) -> Value:
-    """Write a slice of a dynamic dimension size.
-
-    The elements are gathered at the front of a flat array of static size, of which the slice is a
-    copy: IREE's Vulkan driver runs no dispatch over a dynamic tensor without elements.
-    """
-    shape, flat = array.shape, array.reshape(-1)
-    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    if outer > 1 and flat.size:
-        width = np.maximum(count, np.int32(1)) * np.int32(inner)
-        position = np.arange(flat.size, dtype=np.int32)
-        block = divide_truncated(position, width)
-        source = position + block * (np.int32(shape[axis] * inner) - width)
-        flat = take(flat, np.minimum(source, np.int32(flat.size - 1)), 0)
-    numbers = [
-        scalar(linalg.extract(each.reshape(()).value, []), each.element).convert(INDEX).value
-        for each in (count, count * np.int32(outer * inner))
-    ]
-    sizes: list[int | Value] = [int(n) for n in shape]
-    sizes[axis] = numbers[0]
-    return linalg.take_first(flat.value, numbers[1], sizes)
-
-
-def _types(arguments: Sequence[Argument]) -> tuple[list[ElementType], list[ir.Type]]:
-    """Return the element type of each argument, a byte for fewer bits, and its tensor type."""
-    elements = [ElementType.of_dtype(element_of(each.type.type).dtype) for each in arguments]
-    return elements, [
-        tensor_type(each.shape, mlir_type(element))
-        for each, element in zip(arguments, elements, strict=True)
-    ]
-
-
-def _inputs(
-    arguments: Sequence[Argument], values: Sequence[Value], elements: Sequence[ElementType]
-) -> dict[str, AnyArray]:
-    return {
-        each.type.name: traced(value, element)
-        for each, value, element in zip(arguments, values, elements, strict=True)
-    }
+def _inputs(arguments: Sequence[Argument], values: Sequence[Value]) -> dict[str, AnyArray]:
+    pairs = zip(arguments, values, strict=True)
+    return {each.type.name: traced(value, each.element) for each, value in pairs}
 
 
 def _trace(model: Model, options: ImportOptions, batch: int) -> dict[str, TensorTrace]:
@@ -199,10 +174,10 @@ def _trace(model: Model, options: ImportOptions, batch: int) -> dict[str, Tensor
 
     with ir.InsertionPoint(module.body):
         arguments = arguments_of(model, options)
-        elements, types = _types(arguments)
+        types = [tensor_type(each.shape, mlir_type(each.element)) for each in arguments]
 
         def body(values: Sequence[Value]) -> list[Value]:
-            program.run(_inputs(arguments, values, elements), add)
+            program.run(_inputs(arguments, values), add)
             return []
 
         write_function("main", types, body)

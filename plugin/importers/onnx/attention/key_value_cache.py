@@ -26,7 +26,6 @@ class CacheFormat:
     """The elements of a cache, ``[B, G, T, H]``.
 
     Args:
-        element: the element type of the cache.
         bits: the bits of an integer; 0 for floats.
         scales: the scales, which broadcast to the cache; None for floats.
     """
@@ -88,7 +87,6 @@ def present(
 
     Args:
         index: the number of the input with the past.
-        form: the format of the cache.
         new: f32, ``[B, G, S, H]``.
         starts: the position of the first new key of each sequence.
         total: the number of keys in the longest sequence.

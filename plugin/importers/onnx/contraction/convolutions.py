@@ -69,10 +69,7 @@ def padding(
 ) -> list[tuple[int, int]]:
     """Read the padding before and after each spatial axis, from ``pads`` or ``auto_pad``.
 
-    Args:
-        sizes: the spatial dimension sizes of the images.
-        spans: the dilated sizes of the kernels.
-        strides: the strides of the kernels.
+    The images have the sizes, the kernels the dilated sizes `spans`.
     """
     rank, auto = len(sizes), call.attribute("auto_pad", "NOTSET")
     if auto in ("SAME_UPPER", "SAME_LOWER"):

@@ -210,9 +210,7 @@ def _repeated(
     """Write a loop whose number of iterations the program computes.
 
     Args:
-        iteration: the iteration, and the values before the loop.
         trips: the greatest number of iterations, i32.
-        condition: the condition of the first iteration.
         stacks: arrays that get a row for each iteration.
 
     Returns:

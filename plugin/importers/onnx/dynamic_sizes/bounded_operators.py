@@ -261,11 +261,7 @@ def value_objects(inputs: Sequence[Operand | None]) -> list[Any]:
 
 
 def compute_bounded(call: Call, compute: Compute) -> list[Operand]:
-    """Compute a node that takes bounded tensors.
-
-    Args:
-        call: the node, in the form of the newest operator set.
-        compute: the importer.
+    """Compute a node that takes bounded tensors; the importer computes others.
 
     Raises:
         UnsupportedError: the operator combines rows, or tensors with different numbers of rows.

@@ -35,12 +35,7 @@ _MOVING: Mapping[str, tuple[int, ...]] = {
 
 
 def compute_shape_values(call: Call, compute: Compute) -> list[Operand]:
-    """Compute a node that takes shapes with counts.
-
-    Args:
-        call: the node, in the form of the newest operator set.
-        compute: computes a node of arrays and bounded tensors.
-    """
+    """Compute a node that takes shapes with counts; `compute` takes arrays and bounded tensors."""
     shapes = call.values_of(ShapeValue)
     number, consumer = _CONSUMERS.get(call.node.operator, (0, None))
     results = None

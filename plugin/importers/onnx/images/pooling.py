@@ -150,11 +150,9 @@ def qlinear_average_pool(call: Call) -> Operand:
 
 
 def _window_means(call: Call, operand: Quantized, *, is_whole: bool = False) -> ScaledSum:
-    """Compute means of windows.
+    """Compute means of windows of integers with one scale.
 
     Args:
-        call: the node, with the attributes of the pool.
-        operand: integers with one scale.
         is_whole: ``count_include_pad`` also counts pixels beyond the padding.
     """
     value, bound = operand.centered()

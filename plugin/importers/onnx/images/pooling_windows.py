@@ -78,7 +78,6 @@ def pool_windows(
     """Compute sums or greatest elements of windows of ``[N, C, ...]``.
 
     Args:
-        call: the node, with the attributes of the pool.
         images: floats, or integers of 32 or 64 bits.
         fill: the value of padding.
         function: ``add`` or ``maximum``.

@@ -351,7 +351,6 @@ def requantize_sum(total: ScaledSum, scale: AnyArray) -> AnyArray:
     """``round_half_even(total / scale)``, from integers where all scales are constant.
 
     Args:
-        total: the sum.
         scale: f32 of one element, or one for each axis.
 
     Returns:

@@ -7,10 +7,11 @@ open size of the first dimension of inputs, and every other size of its name: 1,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ....errors import Place, SubquantError, UnsupportedError, UsageError, expected_name, quoted
+from ....errors import Place, UnsupportedError, UsageError, expected_name, quoted
+from ....numerics.element_types import ElementType
 from ...input_values import InputType, input_constants
 from ...options import ImportOptions
 from .model import Model, Tensor, TensorType, element_of, is_too_large
@@ -29,6 +30,11 @@ class Argument:
     type: TensorType
     shape: tuple[int, ...]
     is_batched: bool
+
+    @property
+    def element(self) -> ElementType:
+        """The element type, of a byte for fewer bits."""
+        return ElementType.of_dtype(element_of(self.type.type).dtype)
 
 
 def arguments_of(model: Model, options: ImportOptions, batch: int | None = None) -> list[Argument]:
@@ -51,54 +57,30 @@ def arguments_of(model: Model, options: ImportOptions, batch: int | None = None)
     for name in stated:
         if name not in names:
             expected = expected_name(name, dict.fromkeys(names))
-            error: SubquantError = UsageError(
-                f"no dynamic dimension is called {quoted(name)}; {expected}", location
-            )
-            raise error
+            raise UsageError(f"no dynamic dimension is called {quoted(name)}; {expected}", location)
     batches = {axes[0] for axes in open_axes.values() if 0 in axes and axes[0] not in stated}
     if options.batch and not batches:
         _refuse_batch(model, options, location)
-    size, is_dynamic = batch or options.batch_size or 1, options.batch == "dynamic"
-    return [
-        _argument(each, open_axes[each.name], stated, batches, size, is_dynamic, location)
-        for each in model.inputs
-    ]
-
-
-def _argument(
-    input_: TensorType,
-    names: Mapping[int, str],
-    stated: Mapping[str, int],
-    batches: set[str],
-    batch: int,
-    is_dynamic: bool,
-    location: Place,
-) -> Argument:
-    """Return an input with its dimension sizes.
-
-    Args:
-        input_: the input.
-        names: the names of its open dimensions, by axis.
-        stated: the sizes that options give, by name.
-        batches: the names of the batch.
-        batch: the size of the batch, 1 for a dynamic one.
-        is_dynamic: the batch is dynamic.
-        location: the model's file, for errors.
-    """
-    subject, sizes = f"the input {quoted(input_.name)}", []
-    for axis, length in enumerate(input_.shape or ()):
-        name = names.get(axis)
-        if name is not None and name not in stated and name not in batches:
-            raise UnsupportedError(_is_open(subject, axis, name), location)
-        sizes.append(int(length or 0) if name is None else stated.get(name, batch))
-    if is_too_large(sizes):
-        raise UnsupportedError(f"{subject} has the shape {sizes}, too many elements", location)
-    if is_dynamic and any(name in batches for axis, name in names.items() if axis):
-        raise UnsupportedError(
-            f"{subject} has the batch in another dimension than the first; give --batch a number",
-            location,
-        )
-    return Argument(input_, tuple(sizes), is_dynamic and names.get(0) in batches)
+    batch, is_dynamic = batch or options.batch_size or 1, options.batch == "dynamic"
+    arguments = []
+    for input_ in model.inputs:
+        subject, sizes, axes = f"the input {quoted(input_.name)}", [], open_axes[input_.name]
+        for axis, length in enumerate(input_.shape or ()):
+            size_name = axes.get(axis)
+            if size_name is not None and size_name not in stated and size_name not in batches:
+                raise UnsupportedError(_is_open(subject, axis, size_name), location)
+            sizes.append(int(length or 0) if size_name is None else stated.get(size_name, batch))
+        if is_too_large(sizes):
+            raise UnsupportedError(f"{subject} has the shape {sizes}, too many elements", location)
+        if is_dynamic and any(name in batches for axis, name in axes.items() if axis):
+            raise UnsupportedError(
+                f"{subject} has the batch in another dimension than the first; give --batch a "
+                "number",
+                location,
+            )
+        is_batched = is_dynamic and axes.get(0) in batches
+        arguments.append(Argument(input_, tuple(sizes), is_batched))
+    return arguments
 
 
 def _is_open(subject: str, axis: int, name: str) -> str:

@@ -42,10 +42,9 @@ def element_of(type_: str) -> ElementType:
 
 @dataclass(frozen=True)
 class TensorType:
-    """The type of an input or a result.
+    """The name and the type of an input or a result.
 
     Args:
-        name: the name of the tensor.
         type: the type of its elements: a key of `ELEMENTS`.
         shape: the dimension sizes; a name or None for a dynamic one. None for any shape.
     """
@@ -57,13 +56,7 @@ class TensorType:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A constant.
-
-    Args:
-        name: the name of the tensor.
-        type: the type of its elements: a key of `ELEMENTS`.
-        data: the elements.
-    """
+    """A constant: its name, the type of its elements (a key of `ELEMENTS`), and the elements."""
 
     name: str
     type: str
@@ -77,9 +70,7 @@ class Node:
     Args:
         index: the number of the node in the graph.
         operator: the operator, with its domain if that is not ONNX's own.
-        name: the name in the file; may be empty.
-        inputs: the names of the input tensors, empty for absent ones.
-        outputs: the names of the output tensors, empty for absent ones.
+        inputs, outputs: the names of tensors, empty for absent ones.
         attributes: the attributes by name. A tensor is a `Tensor`, a graph a `Subgraph`.
         path: the nodes whose graphs the node is in, for errors; empty in the model's graph.
     """
@@ -99,13 +90,9 @@ class Node:
 
 @dataclass(frozen=True, eq=False)
 class Subgraph:
-    """A graph of a node: a branch, or the body of a loop.
+    """A graph of a node, a branch or the body of a loop: its nodes in the order of computation.
 
-    Args:
-        inputs: the names of its arguments.
-        outputs: the names of its results.
-        constants: the constants by name.
-        nodes: the nodes in the order of computation; they can read the values around the graph.
+    The nodes can read the values around the graph. `inputs` and `outputs` are names.
     """
 
     inputs: tuple[str, ...]
@@ -116,16 +103,12 @@ class Subgraph:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """A model.
+    """A model: its file name for errors, and its graph, with nodes in the order of computation.
 
     Args:
-        file: the file name, for errors.
         opsets: the operator sets by domain, ``""`` for ONNX's own.
         ir_version: the version of the format.
         inputs: the inputs without a constant of their name.
-        outputs: the results.
-        constants: the constants by name.
-        nodes: the nodes in the order of computation.
         declared_types: the types of tensors that nodes compute, by name.
     """
 

@@ -66,7 +66,6 @@ def check_fields(message: Any, location: Place, subject: str = "") -> None:
 
     Args:
         message: a ``ModelProto`` after its functions are inlined.
-        location: of the file.
         subject: the name of the message in the error; the model if it is empty.
 
     Raises:

@@ -10,11 +10,10 @@ Source: ONNX IR specification; ``onnx.proto``, version 1.23.
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ....errors import EnvironmentProblem, UnsupportedError, printable, quoted
+from ....errors import UnsupportedError, printable, quoted
 from ..schemas.attribute_ranges import problem_of_attribute
 from ..schemas.contributed_schemas import CONTRIBUTED, problem_of
 from .model import Model, Node, Subgraph, Tensor, TensorType
@@ -42,7 +41,7 @@ def read_onnx(data: bytes, file: str = "-", path: str | None = None) -> Model:
         UnsupportedError: programs cannot have a part of the model.
         EnvironmentProblem: the package `onnx` is not installed.
     """
-    return _reader(file, path).model(data)
+    return _ModelReader(file, path).model(data)
 
 
 def with_external_data(data: bytes, file: str) -> bytes:
@@ -56,7 +55,20 @@ def with_external_data(data: bytes, file: str) -> bytes:
         UnsupportedError: the result would be larger than a protobuf can be.
         EnvironmentProblem: the package `onnx` is not installed.
     """
-    return _reader(file).with_external_data(data)
+    reader = _ModelReader(file)
+    proto = reader.parsed(data)
+    external = [tensor for tensor in _tensors(proto.graph) if reader.is_external(tensor)]
+    if not external:
+        return data
+    for tensor in external:
+        tensor.CopyFrom(reader.with_data(tensor, f"tensor {quoted(reader.text(tensor.name))}"))
+    if proto.ByteSize() >= _MAX_PROTOBUF_BYTES:
+        raise reader.error(
+            f"has {proto.ByteSize():,} bytes with its data, more than a protobuf of 2 GiB holds, "
+            "which is how it is handed over",
+            UnsupportedError,
+        )
+    return bytes(proto.SerializeToString())
 
 
 def external_files(data: bytes, file: str) -> list[str]:
@@ -69,22 +81,23 @@ def external_files(data: bytes, file: str) -> list[str]:
         InputError: the file is damaged.
         EnvironmentProblem: the package `onnx` is not installed.
     """
-    return _reader(file).external_files(data)
-
-
-def _reader(file: str, path: str | None = None) -> _ModelReader:
-    if importlib.util.find_spec("onnx") is None:
-        raise EnvironmentProblem(
-            "reading an ONNX model needs the package 'onnx'; install it with: "
-            "pip install subquant[onnx]"
-        )
-    return _ModelReader(file, path)
+    reader = _ModelReader(file)
+    proto = reader.parsed(data)
+    entries = (
+        entry
+        for body in (proto.graph, *proto.functions)
+        for tensor in _tensors(body)
+        if reader.is_external(tensor)
+        for entry in tensor.external_data
+    )
+    return sorted({reader.text(each.value) for each in entries if each.key == "location"})
 
 
 class _ModelReader(TensorReader):
     """Reads the protobufs of one file."""
 
-    def _parsed(self, data: bytes) -> Any:
+    def parsed(self, data: bytes) -> Any:
+        """Return the protobuf of the model."""
         from google.protobuf.message import DecodeError
 
         try:
@@ -92,37 +105,9 @@ class _ModelReader(TensorReader):
         except DecodeError:
             raise self.error("is no ONNX model: the protobuf is broken") from None
 
-    def with_external_data(self, data: bytes) -> bytes:
-        """Return the model with the data that is in other files."""
-        proto = self._parsed(data)
-        external = [tensor for tensor in _tensors(proto.graph) if self.is_external(tensor)]
-        if not external:
-            return data
-        for tensor in external:
-            tensor.CopyFrom(self.with_data(tensor, f"tensor {quoted(self.text(tensor.name))}"))
-        if proto.ByteSize() >= _MAX_PROTOBUF_BYTES:
-            raise self.error(
-                f"has {proto.ByteSize():,} bytes with its data, more than a protobuf of 2 GiB "
-                "holds, which is how it is handed over",
-                UnsupportedError,
-            )
-        return bytes(proto.SerializeToString())
-
-    def external_files(self, data: bytes) -> list[str]:
-        """Return the names of the files of external data."""
-        proto = self._parsed(data)
-        entries = (
-            entry
-            for body in (proto.graph, *proto.functions)
-            for tensor in _tensors(body)
-            if self.is_external(tensor)
-            for entry in tensor.external_data
-        )
-        return sorted({self.text(each.value) for each in entries if each.key == "location"})
-
     def model(self, data: bytes) -> Model:
         """Read a model."""
-        proto = self._parsed(data)
+        proto = self.parsed(data)
         if not proto.HasField("graph") or not proto.opset_import:
             raise self.error("is no ONNX model: it has no graph and no operator sets")
         if proto.functions:

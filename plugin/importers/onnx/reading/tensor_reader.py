@@ -5,6 +5,7 @@ Sizes and types are checked here, and that external data is in the folder of the
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from typing import Any
@@ -12,7 +13,14 @@ from typing import Any
 import numpy as np
 
 from ....core.files import file_beside, open_input
-from ....errors import InputError, Place, SubquantError, UnsupportedError, quoted
+from ....errors import (
+    EnvironmentProblem,
+    InputError,
+    Place,
+    SubquantError,
+    UnsupportedError,
+    quoted,
+)
 from .model import ELEMENTS, Tensor, element_of, is_too_large
 
 _PACKED_BITS = {"INT2": 2, "UINT2": 2, "INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4,
@@ -30,6 +38,11 @@ class TensorReader:
     """
 
     def __init__(self, file: str, path: str | None = None) -> None:
+        if importlib.util.find_spec("onnx") is None:
+            raise EnvironmentProblem(
+                "reading an ONNX model needs the package 'onnx'; install it with: "
+                "pip install subquant[onnx]"
+            )
         import onnx  # optional, and 0.5 s
         from onnx import checker, helper, numpy_helper
 

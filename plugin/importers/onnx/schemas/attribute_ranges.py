@@ -20,12 +20,7 @@ from ....errors import quoted
 
 @dataclass(frozen=True)
 class _Range:
-    """The valid values of an attribute, or of each element of a list.
-
-    Args:
-        expected: the values in words.
-        admits: returns True for a valid value.
-    """
+    """The valid values of an attribute, or of each element of a list, and their words."""
 
     expected: str
     admits: Callable[[Any], bool]
@@ -40,8 +35,6 @@ def _at_least(least: int) -> _Range:
 
 
 _BOOLEAN, _COUNT, _POSITIVE = _one_of(0, 1), _at_least(1), _Range("> 0", lambda value: value > 0)
-_RECURRENT = _one_of("forward", "reverse", "bidirectional")
-_POST_TRANSFORM = _one_of("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _KERNEL_TYPE = _one_of("LINEAR", "POLY", "RBF", "SIGMOID")
 _REDUCTION = _one_of("none", "add", "mul", "max", "min")
 
@@ -73,25 +66,27 @@ _RANGES: dict[str, _Range] = {
         _at_least(0),
     ),
     **dict.fromkeys(("left_window_size", "right_window_size"), _at_least(-1)),
+    **dict.fromkeys(
+        ("GRU.direction", "LSTM.direction", "RNN.direction",
+         "com.microsoft.DynamicQuantizeLSTM.direction"),
+        _one_of("forward", "reverse", "bidirectional"),
+    ),
     "auto_pad": _one_of("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"),
     "clip": _POSITIVE,
-    "post_transform": _POST_TRANSFORM,
+    "post_transform": _one_of("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"),
     "round_mode": _one_of("up", "down", "nearest"),
     "smooth_softmax": _one_of(-1, 0, 1),
     "Attention.qk_matmul_output_mode": _one_of(0, 1, 2, 3),
     "Attention.scale": _POSITIVE,
     "BitShift.direction": _one_of("LEFT", "RIGHT"),
     "DepthToSpace.mode": _one_of("DCR", "CRD"),
-    "GRU.direction": _RECURRENT,
     "Gelu.approximate": _one_of("none", "tanh"),
     "GridSample.mode": _one_of("linear", "bilinear", "nearest", "cubic", "bicubic"),
     "GridSample.padding_mode": _one_of("zeros", "border", "reflection"),
-    "LSTM.direction": _RECURRENT,
     "GlobalLpPool.p": _COUNT,
     "LpNormalization.p": _one_of(1, 2),
     "LpPool.p": _COUNT,
     "Pad.mode": _one_of("constant", "reflect", "edge", "wrap"),
-    "RNN.direction": _RECURRENT,
     "Resize.coordinate_transformation_mode": _one_of(
         "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
         "tf_half_pixel_for_nn", "tf_crop_and_resize",
@@ -113,7 +108,6 @@ _RANGES: dict[str, _Range] = {
     "ai.onnx.ml.TreeEnsemble.aggregate_function": _one_of(0, 1, 2, 3),
     "ai.onnx.ml.TreeEnsemble.post_transform": _one_of(0, 1, 2, 3, 4),
     "ai.onnx.ml.TreeEnsembleRegressor.aggregate_function": _one_of("AVERAGE", "SUM", "MIN", "MAX"),
-    "com.microsoft.DynamicQuantizeLSTM.direction": _RECURRENT,
     "com.microsoft.RotaryEmbedding.num_heads": _at_least(0),
     "com.microsoft.RotaryEmbedding.scale": _POSITIVE,
 }  # fmt: skip
@@ -126,10 +120,8 @@ Where operator sets differ, these are the values of all of them; importers check
 def problem_of_attribute(operator: str, name: str, value: Any) -> str:
     """Return the reason why an attribute's value is not valid; "" if it is.
 
-    Args:
-        operator: with its domain if that is not ONNX's own.
-        name: of the attribute.
-        value: a number, a text, or a list of them; others are valid here.
+    The operator has its domain if that is not ONNX's own. A value that is no number, text, or list
+    of them is valid here.
     """
     range_ = _RANGES.get(f"{operator}.{name}") or _RANGES.get(name)
     if range_ is None:

@@ -127,14 +127,9 @@ node must have. The kinds of attributes are those of `_KINDS`.
 
 @dataclass(frozen=True)
 class SchemaInput:
-    """An input of a schema.
+    """An input of a schema, with its element types; a variadic one is the last, and repeated.
 
     Args:
-        name: the name in the schema.
-        types: the element types that it can have.
-        type_parameter: inputs of one type parameter have one type.
-        is_optional: it can be absent.
-        is_variadic: it is the last input, which is repeated.
         is_homogeneous: inputs of its type parameter, and repeated ones, have one type.
     """
 
@@ -148,14 +143,7 @@ class SchemaInput:
 
 @dataclass(frozen=True)
 class ContributedSchema:
-    """The schema of an operator of ONNX Runtime.
-
-    Args:
-        inputs: the inputs in order.
-        max_outputs: the greatest number of outputs.
-        attributes: the kind of each attribute.
-        required: the attributes that a node must have.
-    """
+    """The schema of an operator of ONNX Runtime, with the kind of each attribute."""
 
     inputs: tuple[SchemaInput, ...]
     max_outputs: int
@@ -193,11 +181,7 @@ def problem_of(
 ) -> str:
     """Return the reason why a node does not follow its schema; "" if it does, or none is known.
 
-    Args:
-        operator: with its domain.
-        inputs: the names of the inputs, "" for an absent one.
-        output_count: the number of outputs.
-        attributes: the kind of each attribute.
+    An absent input has the name "". Attributes are kinds by name.
     """
     schema = CONTRIBUTED.get(operator)
     if schema is None:

@@ -15,15 +15,7 @@ from ..call import Call, Operand, type_of_dtype
 
 @dataclass(frozen=True)
 class OlderNode:
-    """A node while it is converted.
-
-    Args:
-        call: the node in the file, with its inputs and the graph around it.
-        opset: the operator set of the node.
-        operator: the operator, which a rule can replace.
-        attributes: the attributes by name.
-        inputs: the inputs, None for absent ones.
-    """
+    """A node of an operator set while it is converted; `call` has the node in the file."""
 
     call: Call
     opset: int

@@ -26,9 +26,7 @@ _MAX_TYPES = 4
 def check_operand_types(call: Call, opset: int) -> None:
     """Check that an operator takes the types of its inputs.
 
-    Args:
-        call: a node; one of ONNX's own domain in the form of the newest operator set.
-        opset: the operator set of the file.
+    A node of ONNX's own domain has the form of the newest operator set; `opset` is the file's.
 
     Raises:
         InputError: an input has another type; the message names the input and the type.

@@ -242,10 +242,6 @@ def convert_to_newest(call: Call, opset: int) -> Call | Results:
     Rules of one operator run in the order of their operator sets, each on the result of the one
     before.
 
-    Args:
-        call: the node in the file.
-        opset: the operator set of the node.
-
     Returns:
         The converted node; or its results, where several nodes replace it.
 
