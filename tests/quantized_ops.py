@@ -28,6 +28,7 @@ _CONVOLUTION = (
     "dimension_numbers = #stablehlo.conv<[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]>, "
     "batch_group_count = 1 : i64, feature_group_count = 1 : i64"
 )
+_NORMALIZED = "epsilon = 0.001 : f32, feature_index = 1 : i64"
 _DOT = (
     "dot_dimension_numbers = #stablehlo.dot<lhs_contracting_dimensions = [1], "
     "rhs_contracting_dimensions = [0]>"
@@ -78,17 +79,9 @@ PROGRAMS: dict[str, Row] = {
     ),
     "async_done": Row("F2x3xQ", "2x3xQ"),
     "async_start": Row("4x3xQ", "F2x3xQ", "", ("slice",)),
-    "batch_norm_grad": Row(
-        "2x3xQ 3xQ 3xQ 3xQ 2x3xQ",
-        "2x3xQ 3xQ 3xQ",
-        "epsilon = 0.001 : f32, feature_index = 1 : i64",
-    ),
-    "batch_norm_inference": Row(
-        "2x3xQ 3xQ 3xQ 3xQ 3xQ", "2x3xQ", "epsilon = 0.001 : f32, feature_index = 1 : i64"
-    ),
-    "batch_norm_training": Row(
-        "2x3xQ 3xQ 3xQ", "2x3xQ 3xQ 3xQ", "epsilon = 0.001 : f32, feature_index = 1 : i64"
-    ),
+    "batch_norm_grad": Row("2x3xQ 3xQ 3xQ 3xQ 2x3xQ", "2x3xQ 3xQ 3xQ", _NORMALIZED),
+    "batch_norm_inference": Row("2x3xQ 3xQ 3xQ 3xQ 3xQ", "2x3xQ", _NORMALIZED),
+    "batch_norm_training": Row("2x3xQ 3xQ 3xQ", "2x3xQ 3xQ 3xQ", _NORMALIZED),
     "bitcast_convert": Row("2x3xQ", "2x3xQ"),
     "broadcast_in_dim": Row("1x3xQ", "2x3x4xQ", "broadcast_dimensions = array<i64: 0, 1>"),
     "case": Row("i32", "2x3xQ", "", ("constant", "constant")),
@@ -281,9 +274,8 @@ def _region_text(
 
 def _body(arguments: list[str], returned: list[str], opaque: bool) -> str:
     """Add the n-th argument of each half, or compare the first two."""
-    text_lines = [f"^bb0({', '.join(f'%x{n}: {t}' for n, t in enumerate(arguments))}):"] * bool(
-        arguments
-    )
+    parameters = ", ".join(f"%x{n}: {type_}" for n, type_ in enumerate(arguments))
+    text_lines = [f"^bb0({parameters}):"] if arguments else []
     values = [f"%s{n}" for n in range(len(returned))]
     for n, (value, type_) in enumerate(zip(values, returned, strict=True)):
         if opaque:

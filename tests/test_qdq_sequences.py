@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -47,15 +46,15 @@ BIASES = {
     ),
 }
 ACTIVATIONS = {
-    "none": "%a = stablehlo.optimization_barrier %s : tensor<4x3xf32>",
+    "none": "",
     "relu": "%z = stablehlo.constant dense<0.0> : tensor<4x3xf32>\n"
-    "  %a = stablehlo.maximum %z, %s : tensor<4x3xf32>",
+    "  %a = stablehlo.maximum %z, {sum} : tensor<4x3xf32>",
     "relu6": "%lo = stablehlo.constant dense<0.0> : tensor<f32>\n"
     "  %hi = stablehlo.constant dense<6.0> : tensor<f32>\n"
-    "  %a = stablehlo.clamp %lo, %s, %hi : (tensor<f32>, tensor<4x3xf32>, tensor<f32>) -> "
+    "  %a = stablehlo.clamp %lo, {sum}, %hi : (tensor<f32>, tensor<4x3xf32>, tensor<f32>) -> "
     "tensor<4x3xf32>",
     "relu and minimum": "%z = stablehlo.constant dense<0.0> : tensor<4x3xf32>\n"
-    "  %m = stablehlo.maximum %s, %z : tensor<4x3xf32>\n"
+    "  %m = stablehlo.maximum {sum}, %z : tensor<4x3xf32>\n"
     "  %t = stablehlo.constant dense<4.0> : tensor<4x3xf32>\n"
     "  %a = stablehlo.minimum %m, %t : tensor<4x3xf32>",
 }
@@ -70,28 +69,23 @@ LIMITS = {
 def program(bias: str, activation: str) -> str:
     """A dot of dequantized values, a bias, an activation, a quantize."""
     argument, statements = BIASES[bias]
-    add = "%s = stablehlo.add %d, %b : tensor<4x3xf32>"
-    if bias == "none":
-        add = "%s = stablehlo.optimization_barrier %d : tensor<4x3xf32>"
-    text = f"""
+    total = "%d"
+    if bias != "none":
+        statements += f"\n  %s = stablehlo.add {total}, %b : tensor<4x3xf32>"
+        total = "%s"
+    result = total if activation == "none" else "%a"
+    return f"""
 func.func @main(%x: tensor<4x16x{X}>, %w: tensor<16x3x{W}>{argument}) -> tensor<4x3x{Y}> {{
   %0 = quant.dcast %x : tensor<4x16x{X}> to tensor<4x16xf32>
   %1 = stablehlo.uniform_dequantize %w : (tensor<16x3x{W}>) -> tensor<16x3xf32>
   %d = stablehlo.dot_general %0, %1, contracting_dims = [1] x [0]
       : (tensor<4x16xf32>, tensor<16x3xf32>) -> tensor<4x3xf32>
   {statements}
-  {add}
-  {ACTIVATIONS[activation]}
-  %r = quant.qcast %a : tensor<4x3xf32> to tensor<4x3x{Y}>
+  {ACTIVATIONS[activation].format(sum=total)}
+  %r = quant.qcast {result} : tensor<4x3xf32> to tensor<4x3x{Y}>
   return %r : tensor<4x3x{Y}>
 }}
 """
-    # Where nothing is between, a value has the name of the one before.
-    while match := re.search(r"%(\w) = stablehlo.optimization_barrier %(\w)", text):
-        name, value = match.groups()
-        text = re.sub(rf"%{name} = stablehlo.optimization_barrier .*", "", text)
-        text = re.sub(rf"%{name}\b", f"%{value}", text)
-    return text
 
 
 def fused(text: str, options: str = "") -> str:

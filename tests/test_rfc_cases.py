@@ -27,24 +27,20 @@ from subquant.runtime import Executable
 RANKED = "!quant.uniform<i8<-128:127>:f32:{1:2, 3:2}, {{{1.0:1, 2.0:2}}, {{3.0:3, 4.0:4}}}>"
 UNRANKED = "!quant.uniform<i8<-128:127>:f32:{1:2, 3:2}, {{1.0:1, 2.0:2}, {3.0:3, 4.0:4}}>"
 
-MODULE = f"""
-func.func @q1(%x: tensor<6x4x6x4xf32>) -> tensor<6x4x6x4x{RANKED}> {{
-  %q = "subquant.qcast"(%x) : (tensor<6x4x6x4xf32>) -> tensor<6x4x6x4x{RANKED}>
-  return %q : tensor<6x4x6x4x{RANKED}>
-}}
-func.func @d1(%q: tensor<6x4x6x4x{RANKED}>) -> tensor<6x4x6x4xf32> {{
-  %x = "subquant.dcast"(%q) : (tensor<6x4x6x4x{RANKED}>) -> tensor<6x4x6x4xf32>
-  return %x : tensor<6x4x6x4xf32>
-}}
-func.func @q2(%x: tensor<*xf32>) -> tensor<*x{UNRANKED}> {{
-  %q = "subquant.qcast"(%x) : (tensor<*xf32>) -> tensor<*x{UNRANKED}>
-  return %q : tensor<*x{UNRANKED}>
-}}
-func.func @d2(%q: tensor<*x{UNRANKED}>) -> tensor<*xf32> {{
-  %x = "subquant.dcast"(%q) : (tensor<*x{UNRANKED}>) -> tensor<*xf32>
-  return %x : tensor<*xf32>
-}}
-"""
+TYPES = {
+    f"{cast}{case}": types
+    for case, shape, quantized in ((1, "6x4x6x4x", RANKED), (2, "*x", UNRANKED))
+    for cast, types in (("q", (shape + "f32", shape + quantized)),
+                        ("d", (shape + quantized, shape + "f32")))
+}  # fmt: skip
+MODULE = "".join(
+    f"""
+func.func @{name}(%x: tensor<{source}>) -> tensor<{target}> {{
+  %y = "subquant.{name[0]}cast"(%x) : (tensor<{source}>) -> tensor<{target}>
+  return %y : tensor<{target}>
+}}"""
+    for name, (source, target) in TYPES.items()
+)
 
 MAY_BE_SHORTER = "must be 3 to 4 at run time (2 blocks of 2, the last may be shorter)"
 

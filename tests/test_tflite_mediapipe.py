@@ -10,31 +10,17 @@ from subquant.errors import InputError, UnsupportedError
 from subquant.importers.tflite import Interpreter
 from subquant.importers.tflite.reading.model import read_tflite
 from subquant.runtime import Device, Executable
+from test_tosa import transposed
 from tflite_builder import Array, f32, one_operator
 
 _SAME, _VALID = 1, 2
 
 
-def transposed(
-    images: Array, filters: Array, bias: Array, strides: tuple[int, int], padding: int
-) -> Array:
-    """Each pixel adds the filters, times its value, to the result that begins with the bias."""
-    count, height, width, _ = images.shape
-    features, rows, columns, _ = filters.shape
-    cuts = [0, 0]
-    if padding == _SAME:
-        cuts[0] = max(0, rows - (height - 1) % strides[0] - 1)
-        cuts[1] = max(0, columns - (width - 1) % strides[1] - 1)
-    whole = np.zeros((count, strides[0] * (height - 1) + rows,
-                      strides[1] * (width - 1) + columns, features))  # fmt: skip
-    for y in range(height):
-        for x in range(width):
-            part = np.einsum("nc,frsc->nrsf", images[:, y, x].astype(float), filters)
-            top, left = y * strides[0], x * strides[1]
-            whole[:, top : top + rows, left : left + columns] += part
-    top, left = cuts[0] // 2, cuts[1] // 2
-    bottom, right = whole.shape[1] - (cuts[0] - top), whole.shape[2] - (cuts[1] - left)
-    return whole[:, top:bottom, left:right] + bias
+def paddings(padding: int, sizes: Array, extents: Array, strides: Array) -> list[int]:
+    """What is cut from each side of the result, as negative padding."""
+    cuts = np.maximum(0, sizes - (extents - 1) % strides - 1) * (padding == _SAME)
+    first = cuts // 2
+    return (-np.stack([first, cuts - first], 1)).reshape(-1).tolist()
 
 
 def model(
@@ -63,7 +49,8 @@ def test_transposed_convolutions_with_a_bias(
     filters = rng.normal(size=(3, *sizes, shape[3])).astype(np.float32)
     bias = rng.normal(size=3).astype(np.float32)
     images = rng.normal(size=shape).astype(np.float32)
-    expected = transposed(images, filters, bias, strides, padding)
+    cuts = paddings(padding, np.array(sizes), np.array(shape[1:3]), np.array(strides))
+    expected = transposed(images.astype(float), filters, bias, strides, cuts)
     options = np.array([padding, strides[1], strides[0]], "<i4").tobytes()
     data = model(shape, filters, bias, options, expected.shape)
     result = Interpreter(read_tflite(data)).run(0, [images])[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -271,13 +272,14 @@ def transposed_function(name: str, case: tuple, batch: str) -> str:
   }}"""
 
 
-def transposed(x: np.ndarray, w: np.ndarray, b: np.ndarray, case: tuple) -> np.ndarray:
+def transposed(
+    x: np.ndarray, w: np.ndarray, b: np.ndarray, strides: Sequence[int], pads: Sequence[int]
+) -> np.ndarray:
     """TOSA's pseudo-code: each input pixel adds to the output pixels of a kernel's extent."""
-    _, _, _, (sy, sx), (kh, kw), (top, bottom, left, right), zero_points = case
-    n, ih, iw, _ = x.shape
+    (sy, sx), (top, bottom, left, right) = strides, pads
+    (n, ih, iw, _), (features, kh, kw, _) = x.shape, w.shape
     oh, ow = (ih - 1) * sy + top + bottom + kh, (iw - 1) * sx + left + right + kw
-    y = np.zeros((n, oh, ow, 3)) + b
-    x, w = x.astype(np.float64) - zero_points[0], w.astype(np.float64) - zero_points[1]
+    y = np.zeros((n, oh, ow, features)) + b
     for iy, ix, ky, kx in np.ndindex(ih, iw, kh, kw):
         oy, ox = iy * sy + top + ky, ix * sx + left + kx
         if 0 <= oy < oh and 0 <= ox < ow:
@@ -303,4 +305,6 @@ def test_transposed_convolutions(device: Device, device_name: str) -> None:
             {"i32": np.int32, "i48": np.int64, "f32": np.float32}[case[2]]
         )
         result = executable[f"f{number}"](x, w, b)
-        np.testing.assert_array_equal(result, transposed(x, w, b, case), err_msg=str(case))
+        differences = (each.astype(np.float64) - z for each, z in zip((x, w), case[6], strict=True))
+        expected = transposed(*differences, b, case[3], case[5])
+        np.testing.assert_array_equal(result, expected, err_msg=str(case))

@@ -94,16 +94,12 @@ def strided_slice(graph: Graph, rng: Rng, dtype: str) -> Ends:
             index.append(start)
             used += 1
         else:
-            low = high = None
-            if rng.random() < 0.3:
-                masks["begin"] |= 1 << position
-            else:
-                low = start
-            if rng.random() < 0.3:
-                masks["end"] |= 1 << position
-            else:
-                high = stop
-            index.append(slice(low, high, step))
+            bounds = []
+            for mask, bound in (("begin", start), ("end", stop)):
+                is_hidden = rng.random() < 0.3
+                masks[mask] |= is_hidden << position
+                bounds.append(None if is_hidden else bound)
+            index.append(slice(*bounds, step))
             used += 1
         starts.append(start)
         stops.append(stop)
