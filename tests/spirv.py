@@ -11,6 +11,7 @@ Source: SPIR-V specification, 2.3 and 3; FlatBuffers, vectors of 32-bit words.
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import TypeAlias
 
@@ -47,18 +48,13 @@ def loosely_computed(executable: bytes) -> list[str]:
     """
     actual = []
     for words in _modules(executable):
-        rounded, retained, entries, modes = [], set(), [], set()
-        for code, arguments in _instructions(words):
-            if code in _ROUNDED:
-                rounded.append(arguments[1])
-            elif code == _DECORATE and arguments[1] == _NO_CONTRACTION:
-                retained.add(arguments[0])
-            elif code == _ENTRY_POINT:
-                entries.append(arguments[1])
-            elif code == _EXECUTION_MODE and arguments[1:3] == _HAS_NAN:
-                modes.add(arguments[0])
-        actual += [f"operation {each}" for each in rounded if each not in retained]
-        actual += [f"entry point {each}" for each in entries if each not in modes]
+        module = _instructions(words)
+        rounded = [each[1] for code in _ROUNDED for each in module[code]]
+        exact = {each[0] for each in module[_DECORATE] if each[1] == _NO_CONTRACTION}
+        preserving = {each[0] for each in module[_EXECUTION_MODE] if each[1:3] == _HAS_NAN}
+        entries = [each[1] for each in module[_ENTRY_POINT]]
+        actual += [f"operation {each}" for each in rounded if each not in exact]
+        actual += [f"entry point {each}" for each in entries if each not in preserving]
     return actual
 
 
@@ -72,53 +68,36 @@ def _modules(data: bytes) -> Iterator[tuple[int, ...]]:
         at = data.find(_MAGIC, at + 4)
 
 
-def _instructions(words: tuple[int, ...]) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Return the instructions of a module: opcode and operands."""
-    at = _HEADER
+def _instructions(words: tuple[int, ...]) -> defaultdict[int, list[tuple[int, ...]]]:
+    """Return the operands of a module's instructions by opcode."""
+    at, by_code = _HEADER, defaultdict(list)
     while at < len(words):
         length, code = words[at] >> 16, words[at] & 0xFFFF
-        yield code, words[at + 1 : at + length]
+        by_code[code].append(words[at + 1 : at + length])
         at += length
+    return by_code
 
 
 class _Shader:
     def __init__(self, words: tuple[int, ...]) -> None:
-        self.name, self._sizes, self._thread = "", (1, 1, 1), -1
-        self._constants: dict[int, int] = {}
-        self._shared: set[int] = set()
-        self._made: dict[int, tuple[int, tuple[int, ...]]] = {}
+        module = _instructions(words)
+        entry = module[_ENTRY_POINT][-1]
+        self.name = struct.pack(f"<{len(entry) - 2}I", *entry[2:]).partition(b"\0")[0].decode()
+        modes, decorations = module[_EXECUTION_MODE], module[_DECORATE]
+        self._sizes = next((each[2:5] for each in modes if each[1] == _LOCAL_SIZE), (1, 1, 1))
+        thread = (_BUILT_IN, _LOCAL_INVOCATION_ID)
+        self._thread = next((each[0] for each in decorations if each[1:] == thread), -1)
+        self._constants = {each[1]: each[2] for each in module[_CONSTANT]}
+        self._shared = {each[1] for each in module[_VARIABLE] if each[2] == _WORKGROUP}
+        composites = {each[1] for each in module[_COMPOSITE]}
+        self.tables = sum(each[1] in composites for each in module[_STORE])
+        self._stored = [each[0] for each in module[_STORE]]
+        self._loaded = [each[2] for each in module[_LOAD]]
+        self._has_barrier = bool(module[_BARRIER])
+        self._made: dict[int, tuple[int, tuple[int, ...]]] = {
+            each[1]: (code, each[2:]) for code in _COMPUTING for each in module[code]
+        }
         self._terms: dict[int, _Terms] = {}
-        self._stored: list[int] = []
-        self._loaded: list[int] = []
-        self._has_barrier = False
-        self._composites: set[int] = set()
-        self.tables = 0
-        for code, arguments in _instructions(words):
-            self._read(code, arguments)
-
-    def _read(self, code: int, words: tuple[int, ...]) -> None:
-        if code == _ENTRY_POINT:
-            text = struct.pack(f"<{len(words) - 2}I", *words[2:])
-            self.name = text.partition(b"\0")[0].decode()
-        elif code == _EXECUTION_MODE and words[1] == _LOCAL_SIZE:
-            self._sizes = words[2:5]
-        elif code == _DECORATE and words[1:] == (_BUILT_IN, _LOCAL_INVOCATION_ID):
-            self._thread = words[0]
-        elif code == _CONSTANT:
-            self._constants[words[1]] = words[2]
-        elif code == _VARIABLE and words[2] == _WORKGROUP:
-            self._shared.add(words[1])
-        elif code == _COMPOSITE:
-            self._composites.add(words[1])
-        elif code == _STORE:
-            self._stored.append(words[0])
-            self.tables += words[1] in self._composites
-        elif code == _BARRIER:
-            self._has_barrier = True
-        elif code in _COMPUTING:
-            self._made[words[1]] = code, words[2:]
-            if code == _LOAD:
-                self._loaded.append(words[2])
 
     def races(self) -> bool:
         """Some workgroup memory is read at other positions than a thread writes."""

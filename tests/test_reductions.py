@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import subquant
+from devices import compile_for
 from stablehlo_forms import PART_OF_ROWS, reduction, scatter, select_and_scatter
-from subquant.runtime import Device, Executable
+from subquant.runtime import Executable
 
 ROWS = "dimensions = array<i64: 1>"
 WINDOW = (
@@ -100,14 +100,11 @@ PROGRAM = "".join([
     *(select_and_scatter(*arguments, OVERLAPPING, ((4, 8), (3, 8)), name)
       for name, arguments in SELECTIONS.items()),
 ])  # fmt: skip
-TARGETS = ["llvm-cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)]
 
 
-@pytest.fixture(scope="module", params=TARGETS)
+@pytest.fixture(scope="module", params=["cpu", pytest.param("vulkan", marks=pytest.mark.vulkan)])
 def program(request: Any) -> Executable:
-    fixture = "cpu" if request.param == "llvm-cpu" else "vulkan"
-    device: Device = request.getfixturevalue(fixture)
-    return subquant.compile(PROGRAM, target=request.param, device=device)
+    return compile_for(PROGRAM, request.getfixturevalue(request.param))
 
 
 @pytest.fixture

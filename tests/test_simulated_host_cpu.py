@@ -29,6 +29,13 @@ def features_of(cpu: str, monkeypatch: pytest.MonkeyPatch) -> frozenset[str]:
     return features
 
 
+def printed_on(cpu: str, *arguments: str) -> str:
+    """What Python prints on a simulated CPU."""
+    environment = {**os.environ, "SUBQUANT_HOST_CPU": cpu}
+    command = [sys.executable, *arguments]
+    return subprocess.check_output(command, env=environment, cwd=TESTS, text=True)
+
+
 @pytest.mark.parametrize(
     ("cpu", "instructions"),
     [
@@ -70,15 +77,7 @@ def test_the_cache_tells_cpus_apart() -> None:
         "from subquant.compiler.compile_options import CompileOptions\n"
         "print(machine_of(CompileOptions()))"
     )
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "SUBQUANT_HOST_CPU": cpu},
-            capture_output=True,
-            check=True,
-        ).stdout
-        for cpu in ("", "haswell", "znver3")
-    }
+    printed = {printed_on(cpu, "-c", code) for cpu in ("", "haswell", "znver3")}
     assert len(printed) == 3
     assert len(machine_of(CompileOptions(target_cpu="haswell"))) == 2
 
@@ -91,16 +90,9 @@ def test_a_cpu_that_llvm_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_names_of_tests_are_the_same_on_every_cpu() -> None:
     """The names decide the cases of the short suite."""
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "test_kernels_int8.py"]
+    collect = ["-m", "pytest", "--collect-only", "-q", "test_kernels_int8.py"]
     printed = {
-        subprocess.run(
-            [*command, "-p", "no:cacheprovider"],
-            env={**os.environ, "SUBQUANT_HOST_CPU": cpu},
-            cwd=TESTS,
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout.partition("\n\n")[0]
+        printed_on(cpu, *collect, "-p", "no:cacheprovider").partition("\n\n")[0]
         for cpu in ("x86-64-v2", "sapphirerapids")
     }
     assert len(printed) == 1

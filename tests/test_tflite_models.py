@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from devices import ON_DEVICES
 from litert import Ours, compare, model_bytes
 from programs import LONG
 from subquant.runtime import Device
@@ -42,18 +43,12 @@ def test_numpy_equals_litert(name: str) -> None:
     assert compare(model(name), None, 5) > 0
 
 
+@ON_DEVICES
 @pytest.mark.parametrize("name", INTEGER)
 @pytest.mark.share(2)
-def test_the_cpu_equals_litert(name: str, cpu: Device) -> None:
-    assert compare(model(name), cpu, 100) > 0
-
-
-@pytest.mark.vulkan
-@pytest.mark.parametrize("name", INTEGER)
-@pytest.mark.share(2)
-def test_vulkan_equals_litert(name: str, vulkan: Device) -> None:
-    """100 inputs are compared with ``scripts/test --long``."""
-    assert compare(model(name), vulkan, 100 if LONG else 3) > 0
+def test_devices_equal_litert(name: str, device: Device, device_name: str) -> None:
+    """100 inputs are compared on Vulkan with ``scripts/test --long``."""
+    assert compare(model(name), device, 100 if LONG or not device.is_vulkan else 3) > 0
 
 
 @pytest.mark.parametrize("name", WORDS)

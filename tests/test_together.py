@@ -13,6 +13,8 @@ import pytest
 import conftest
 import devices
 import programs
+from subquant.compiler.reading import parse_text
+from subquant.dialects import create_context
 from subquant.errors import SubquantError
 from subquant.runtime import Device
 from together import Together
@@ -40,22 +42,18 @@ def test_each_program_has_its_name(cpu: Device) -> None:
 
 def test_aliases_of_one_name(cpu: Device) -> None:
     def transposed(order: str) -> str:
-        return (
-            f"#map = affine_map<(d0, d1) -> ({order})>\n"
-            "#map1 = affine_map<(d0, d1) -> (d0, d1)>\n"
-            "module {\n"
-            "  func.func @main(%x: tensor<2x2xi32>) -> tensor<2x2xi32> {\n"
-            "    %e = tensor.empty() : tensor<2x2xi32>\n"
-            "    %r = linalg.generic {indexing_maps = [#map, #map1], "
-            'iterator_types = ["parallel", "parallel"]} '
-            "ins(%x : tensor<2x2xi32>) outs(%e : tensor<2x2xi32>) {\n"
-            "    ^bb0(%in: i32, %out: i32):\n"
-            "      linalg.yield %in : i32\n"
-            "    } -> tensor<2x2xi32>\n"
-            "    return %r : tensor<2x2xi32>\n"
-            "  }\n"
-            "}\n"
-        )
+        text = f"""
+func.func @main(%x: tensor<2x2xi32>) -> tensor<2x2xi32> {{
+  %e = tensor.empty() : tensor<2x2xi32>
+  %r = linalg.generic {{iterator_types = ["parallel", "parallel"], indexing_maps = [
+      affine_map<(d0, d1) -> ({order})>, affine_map<(d0, d1) -> (d0, d1)>]}}
+      ins(%x : tensor<2x2xi32>) outs(%e : tensor<2x2xi32>) {{
+  ^bb0(%in: i32, %out: i32):
+    linalg.yield %in : i32
+  }} -> tensor<2x2xi32>
+  return %r : tensor<2x2xi32>
+}}"""
+        return str(parse_text(text, create_context()))  # with aliases of the maps
 
     together = Together({"same": transposed("d0, d1"), "turned": transposed("d1, d0")})
     x = X.reshape(2, 2)
