@@ -34,7 +34,7 @@ ROUNDING_MODES: dict[str, FixedPointRounding] = {
     "INEXACT_ROUND": "tosa-inexact-round",
     "DOUBLE_ROUND": "tosa-double-round",
 }
-"""The roundings of `subquant.fixed_point`, by the name that TOSA gives them."""
+"""The roundings of `subquant.numerics.fixed_point`, by the name that TOSA gives them."""
 
 _CONSTANTS = ("tosa.const", *CONSTANTS)
 
@@ -91,7 +91,7 @@ class RescaleView:
         multiplier, shift: integer arrays of shape () or with one dimension for each axis (1 but
             for the last), or the operands where they are not constants.
         input_zero_point, output_zero_point: numbers, or operands.
-        rounding: of `subquant.fixed_point`.
+        rounding: of `subquant.numerics.fixed_point`.
         scale32: whether multipliers have 31 bits and not 15.
     """
 

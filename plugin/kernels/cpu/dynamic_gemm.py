@@ -4,8 +4,9 @@
 
     result[m, n] = first[n] + sum_k multiplicand(x[m, k]) * weight[n, k]
 
-`InstructionSet.factors` converts activations to multiplicands, and ``first`` subtracts what their
-sign offset adds to the accumulators. Accumulators are i32 and wrap, like those of IREE's loops.
+`InstructionSet.multiplicands` converts activations to multiplicands, and ``first`` subtracts what
+their sign offset adds to the accumulators. Accumulators are i32 and wrap, like those of IREE's
+loops.
 
 Loop nest of a workgroup: MR rows at a time, then the remaining rows one by one; within them K, of
 which up to `_MAX_UNROLL` k-packs are unrolled.
