@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from ...core.read_record import Irrelevant, ReadRecord
-from ...errors import Place, UnsupportedError
+from ...errors import Place, SubquantError, UnsupportedError
 from ...numerics.array_functions import is_known
 from ...numerics.element_types import AnyArray, Array, DType, ElementType
 from ..operator_registry import BaseCall, OperatorRegistry
@@ -136,7 +136,7 @@ class Call(BaseCall[Operand]):
             UnsupportedError: it is a bounded tensor, whose padding no importer may read.
         """
         if isinstance(value, BoundedTensor):
-            raise self.error(BOUNDED_REFUSAL, UnsupportedError)
+            raise self.unsupported(BOUNDED_REFUSAL)
         return self.graph.floats(value)
 
     def plain(self, operand: Operand) -> Operand:
@@ -247,6 +247,10 @@ class Call(BaseCall[Operand]):
             self.node, operator=operator, inputs=names, outputs=outputs, attributes=attributes
         )
         return self.graph.compute(replace(self, node=node, inputs=inputs, read_parts=ReadParts()))
+
+    def unsupported(self, problem: str) -> SubquantError:
+        """An error that programs cannot have this node."""
+        return self.error(problem, UnsupportedError)
 
     def with_integers(self) -> None:
         """Report that the node computes with integers."""

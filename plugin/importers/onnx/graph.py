@@ -224,20 +224,20 @@ class Graph(ABC):
                 operand and Operand(_typed(operand).type, self._array(operand), operand.name)
                 for operand in call.inputs
             ]
-            body = function_body(self.model, node, arrays, self.location)
+            body = function_body(call, arrays)
             if body is not None:
                 outer_opset, self._opset = self._opset, newest_opset()
                 results = self.inner(*body)
                 self._opset = outer_opset
                 return results
             if all(operand is None or operand.is_constant for operand in arrays):
-                return list(evaluated(self.model, node, arrays, self.location))
+                return list(evaluated(call, arrays))
         advice = ""
         if node.operator in REFUSED_OPERATORS:
             advice = f": {REFUSED_OPERATORS[node.operator]}"
         elif domain:
             advice = f"; export the model with ONNX's own operators, not those of {quoted(domain)}"
-        raise UnsupportedError(f"{node} is not lowered{advice}", self.location)
+        raise call.unsupported(f"is not lowered{advice}")
 
     @abstractmethod
     def lift(self, array: Array, element: ElementType) -> AnyArray:

@@ -55,9 +55,7 @@ class IntegerReport:
                 self._count(node, False, f"its storage is {call.input(0).type}, read by a table")
             return
         takes, gives = (
-            any(
-                each is not None and isinstance(each.value, (Quantized, ScaledSum)) for each in ends
-            )
+            any(isinstance(each.value, (Quantized, ScaledSum)) for each in ends if each is not None)
             for ends in (call.inputs, results)
         )
         is_integer = gives or arithmetic.is_integer

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import beside, convert, tanh
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, F64, I32, AnyArray, ElementType
@@ -242,7 +241,7 @@ def _mask(call: Call, query: AnyArray, total: int) -> AnyArray:
     if np.dtype(mask.dtype) == np.bool_:
         mask = np.where(mask, kind(0), kind(-np.inf))
     elif np.dtype(mask.dtype).kind not in "fV":
-        raise call.error(f"has an attention mask of {mask.dtype.name}", UnsupportedError)
+        raise call.unsupported(f"has an attention mask of {mask.dtype.name}")
     if not mask.ndim:
         raise call.error("has attn_mask without dimensions, expected 2 to 4")
     mask = convert(mask, ElementType.of_dtype(query.dtype))
@@ -256,9 +255,7 @@ def _mask(call: Call, query: AnyArray, total: int) -> AnyArray:
     ):
         raise call.error(f"has attn_mask of shape {list(mask.shape)} for {list(expected)}")
     if missing and mask.shape[-1] == 1 and total > 1:
-        raise call.error(
-            "has attn_mask of one key, which could be broadcast or padded", UnsupportedError
-        )
+        raise call.unsupported("has attn_mask of one key, which could be broadcast or padded")
     if missing:
         widths = [(0, 0)] * (mask.ndim - 1) + [(0, missing)]
         mask = np.pad(mask, widths, constant_values=kind(-np.inf))

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
@@ -52,10 +51,9 @@ def _mask(call: Call, index: int, query: AnyArray, total: int) -> AnyArray:
             is_present = is_present & (columns >= bounds[batch:].reshape((batch, 1, 1, 1)))
         return np.where(is_present, np.float32(0), filler)
     if shape not in ((batch, total), (batch, length, total)):
-        raise call.error(
+        raise call.unsupported(
             f"has {call.input(index)} of shape {list(shape)} as the mask of {batch} sequences of "
-            f"{length} queries and {total} keys",
-            UnsupportedError,
+            f"{length} queries and {total} keys"
         )
     rows = shape[1] if len(shape) == 3 else 1
     is_present = (convert(mask, I32) > np.int32(0)).reshape((batch, 1, rows, total))
@@ -84,9 +82,8 @@ def _attended(
     causal = None
     if call.attribute("unidirectional", 0) and query.shape[2] > 1:
         if query.shape[2] != length:  # ONNX Runtime masks nothing for one query
-            raise call.error(
-                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} keys",
-                UnsupportedError,
+            raise call.unsupported(
+                f"is causal (unidirectional = 1) with {query.shape[2]} queries and {length} keys"
             )
         causal = window_bias(query, total, total - length, right=0)
     bias = bias_beside_scores(call, sum_of_biases(*biases, causal))
@@ -111,10 +108,10 @@ def _of_product(
 ) -> list[AnyArray]:
     """Return the output and the present keys and values, for a product with bias."""
     if call.attribute("do_rotary", 0):
-        raise call.error("turns its operands (do_rotary)", UnsupportedError)
+        raise call.unsupported("turns its operands (do_rotary)")
     if call.attribute("past_present_share_buffer", 0):
-        raise call.error(
-            "shares a buffer of past and present (past_present_share_buffer = 1)", UnsupportedError
+        raise call.unsupported(
+            "shares a buffer of past and present (past_present_share_buffer = 1)"
         )
     call.attribute("rotary_embedding_dim", 0)  # of do_rotary
     query, key, value = _split(call, whole)
@@ -190,7 +187,7 @@ def _sides(call: Call, heads: int) -> list[AnyArray]:
     if tuple(bias.shape) != (ends[-1],):
         raise call.error(f"has a bias of shape {list(bias.shape)}, expected [{ends[-1]}]")
     if key is not None and key.ndim == 4:
-        raise call.error("has a bias for keys of four dimensions", UnsupportedError)
+        raise call.unsupported("has a bias for keys of four dimensions")
     return [
         side + bias[end - heads * side.shape[3] : end].reshape((1, heads, 1, side.shape[3]))
         for side, end in zip(sides, ends, strict=True)

@@ -15,7 +15,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, I32, AnyArray
 from ..call import Call, importer
@@ -38,7 +37,7 @@ def group_query_attention(call: Call) -> list[AnyArray]:
     """
     refuse_inputs(call, *_REFUSED_INPUTS)
     if call.attribute("sliding_window_cache", 0):
-        raise call.error("has a sliding cache (sliding_window_cache)", UnsupportedError)
+        raise call.unsupported("has a sliding cache (sliding_window_cache)")
     for name in ("qk_norm_epsilon", "q_norm_epsilon", "k_norm_epsilon"):
         call.attribute(name)  # the inputs are refused
     query, key, value = _sides(call)
@@ -163,7 +162,7 @@ def _allowed(
     window = call.attribute("local_window_size", -1)
     causal = call.attribute("causal", 1)
     if causal not in (0, 1) or window == 0 or (window > 0 and not causal):
-        raise call.error(f"has the window {window} and causal = {causal}", UnsupportedError)
+        raise call.unsupported(f"has the window {window} and causal = {causal}")
     if causal:
         allowed = allowed & (columns <= rows)
     if window > 0:

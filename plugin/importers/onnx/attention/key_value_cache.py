@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, put_slice
 from ....numerics.element_types import F32, I8, I32, U8, AnyArray, ElementType
 from ..call import Call
@@ -50,7 +49,7 @@ class CacheFormat:
             return CacheFormat(element_type(call, 0))
         counts = {"PER_TENSOR": 1, "PER_CHANNEL": groups * width}
         if kind not in counts or bits not in (8, 4) or (bits == 4 and width % 2):
-            raise call.error(f"has {letter}_quant_type {kind!r} with {bits} bits", UnsupportedError)
+            raise call.unsupported(f"has {letter}_quant_type {kind!r} with {bits} bits")
         scales = float_input(call, scale, F32)
         if scales.size != counts[kind]:
             raise call.error(f"has {scales.size} scales in {call.input(scale)}, expected "

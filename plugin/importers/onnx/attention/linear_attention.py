@@ -10,7 +10,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import (
     convert,
     divide_truncated,
@@ -39,7 +38,7 @@ def causal_conv_with_state(call: Call) -> list[AnyArray]:
                         ("state_length", 0), ("input_channel_offset", 0),
                         ("input_channels", 0)):  # fmt: skip
         if call.node.operator.startswith("com.") and call.attribute(name, value) != value:
-            raise call.error(f"has {name} = {call.attribute(name)}", UnsupportedError)
+            raise call.unsupported(f"has {name} = {call.attribute(name)}")
     activation = call.attribute("activation", "none")
     if activation not in ("none", "silu", "swish"):
         raise call.error(f"has the activation {activation!r}, expected 'none', 'silu' or 'swish'")
@@ -79,7 +78,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
     The state of each head of keys is ``[K, V]``, f32 in the loop over time.
     """
     if call.node.operator.startswith("com.") and call.attribute("state_window", 0):
-        raise call.error("has a window of states", UnsupportedError)
+        raise call.unsupported("has a window of states")
     rule = call.attribute("update_rule", "gated_delta")
     if rule not in _RULES:
         raise call.error(f"has the update_rule {rule!r}, expected one of {', '.join(_RULES)}")
@@ -90,7 +89,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
             raise call.error(f"has the update_rule {rule!r} {word} the input {name}")
     heads, groups = call.integer("q_num_heads"), call.integer("kv_num_heads")
     if groups < 1 or heads < 1 or heads % groups:
-        raise call.error(f"has {heads} heads of queries and {groups} of keys", UnsupportedError)
+        raise call.unsupported(f"has {heads} heads of queries and {groups} of keys")
     query, key, value = (
         _by_time(call, index, count) for index, count in ((0, heads), (1, groups), (2, groups))
     )
@@ -100,7 +99,7 @@ def linear_attention(call: Call) -> list[AnyArray]:
         raise call.error("has queries, keys and values of shapes "
                          f"{[list(side.shape) for side in (query, key, value)]}")  # fmt: skip
     if not length:
-        raise call.error("has no time steps", UnsupportedError)
+        raise call.unsupported("has no time steps")
     sequences = [query.reshape((length, batch, groups, heads // groups, width)), key, value]
     if decays:
         shape = call.input(4).shape

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, importer
@@ -111,9 +110,9 @@ def contributed_rotary_embedding(call: Call) -> AnyArray:
     x, positions = float_input(call, 0), call.array(1)
     cosines, sines = float_input(call, 2), float_input(call, 3)
     if call.attribute("is_packed_batching", 0):
-        raise call.error("has packed batches (is_packed_batching = 1)", UnsupportedError)
+        raise call.unsupported("has packed batches (is_packed_batching = 1)")
     if call.attribute("scale", 1.0) != 1.0:
-        raise call.error(f"has the scale {call.attribute('scale')}", UnsupportedError)
+        raise call.unsupported(f"has the scale {call.attribute('scale')}")
     heads = call.attribute("num_heads", 0) or x.shape[-1] // (2 * cosines.shape[-1])
     x = _heads(call, x, heads, "an input")
     batch, length = x.shape[:2]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
@@ -63,10 +62,9 @@ def linear_classifier(call: Call) -> list[AnyArray]:
         label = take(np.array(labels, np.int64), best, 0)
         return [label, post_transformed(call, scores, transform)]
     if transform not in ("NONE", "LOGISTIC"):
-        raise call.error(
+        raise call.unsupported(
             f"has one score for two classes and the post_transform {transform}; give both classes "
-            "coefficients",
-            UnsupportedError,
+            "coefficients"
         )
     own = scores[:, 0]
     label = np.where(own > np.float32(0), np.int64(labels[1]), np.int64(labels[0]))
@@ -156,10 +154,9 @@ def one_hot_encoder(call: Call) -> AnyArray:
     """OneHotEncoder-1: 1 at the category of an integer, along a new last axis, else 0."""
     categories = integer_labels(call, "cats_int64s", "cats_strings")
     if not call.attribute("zeros", 1):
-        raise call.error(
+        raise call.unsupported(
             "has zeros = 0, which makes an unknown category an error of the call; export it with "
-            "zeros = 1",
-            UnsupportedError,
+            "zeros = 1"
         )
     value = call.array(0)
     numbers = np.array(categories, np.int64).astype(value.dtype)
@@ -171,11 +168,9 @@ def one_hot_encoder(call: Call) -> AnyArray:
 def label_encoder(call: Call) -> AnyArray:
     """LabelEncoder-4: the value of a key that a number equals, or a default."""
     if any(call.attribute(name) for name in ("keys_strings", "values_strings", "classes_strings")):
-        raise call.error(
-            "maps texts, which programs do not have; map them before the call", UnsupportedError
-        )
+        raise call.unsupported("maps texts, which programs do not have; map them before the call")
     if call.optional(0) is not None and call.attribute("default_string") not in (None, "_Unused"):
-        raise call.error("has a text as its default", UnsupportedError)
+        raise call.unsupported("has a text as its default")
     keys, values = _table(call, "keys"), _table(call, "values")
     if keys.size != values.size or not keys.size:
         raise call.error(f"has {keys.size} keys and {values.size} values")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call
 from ..reading.model import Tensor
@@ -45,9 +44,8 @@ def integer_labels(call: Call, integers: str, strings: str) -> list[int]:
         UnsupportedError: they are texts.
     """
     if call.attribute(strings):
-        raise call.error(
-            "has texts as labels, which programs do not have; train the model with integer labels",
-            UnsupportedError,
+        raise call.unsupported(
+            "has texts as labels, which programs do not have; train the model with integer labels"
         )
     return listed(call, integers)
 
@@ -75,10 +73,9 @@ def post_transformed(call: Call, scores: AnyArray, name: str) -> AnyArray:
     if name == "PROBIT":
         return _probit(scores)
     if name not in ("SOFTMAX", "SOFTMAX_ZERO"):
-        raise call.error(
+        raise call.unsupported(
             f"has the post_transform {name!r}, which is not lowered; leave it out, and transform "
-            "the scores after the call",
-            UnsupportedError,
+            "the scores after the call"
         )
     most = scores.max(axis=-1, keepdims=True)
     powers = np.exp(scores - most)

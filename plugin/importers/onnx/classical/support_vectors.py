@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, repeat_while, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
@@ -38,10 +37,9 @@ def svm_regressor(call: Call) -> AnyArray:
         one = np.ones((), np.float32)
         scores = np.where(scores > np.float32(0), one, -one)
     if call.attribute("post_transform", "NONE") != "NONE":
-        raise call.error(
+        raise call.unsupported(
             f"has the post_transform {call.attribute('post_transform')}, which runtimes leave out; "
-            "leave it out, and transform the scores after the call",
-            UnsupportedError,
+            "leave it out, and transform the scores after the call"
         )
     return scores
 
@@ -61,7 +59,7 @@ def _kernel_function(
     if kind == "SIGMOID":
         return np.tanh(inner)
     if kind != "POLY" or degree != round(degree) or not 1 <= degree <= 16:
-        raise call.error(f"has the kernel_type {kind!r} of degree {degree}", UnsupportedError)
+        raise call.unsupported(f"has the kernel_type {kind!r} of degree {degree}")
     result = inner
     for _ in range(round(degree) - 1):
         result = result * inner
@@ -102,10 +100,9 @@ def svm_classifier(call: Call) -> list[AnyArray]:
     if len(labels) > 2:
         return [label, post_transformed(call, scores, transform)]
     if transform not in ("NONE", "LOGISTIC", "SOFTMAX", "SOFTMAX_ZERO"):
-        raise call.error(
+        raise call.unsupported(
             f"has one score for two classes and the post_transform {transform}, which is not "
-            "lowered; leave it out, and transform the scores after the call",
-            UnsupportedError,
+            "lowered; leave it out, and transform the scores after the call"
         )
     if transform == "LOGISTIC":
         return [label, np.concatenate([logistic(-scores), logistic(scores)], axis=1)]

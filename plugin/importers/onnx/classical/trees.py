@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import repeat_while, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType
@@ -239,7 +238,7 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
     """TreeEnsembleClassifier-5: the label with the greatest sum, and all scores."""
     labels = integer_labels(call, "classlabels_int64s", "classlabels_strings")
     if len(labels) < 2:
-        raise call.error(f"has {len(labels)} labels, expected 2 or more", UnsupportedError)
+        raise call.unsupported(f"has {len(labels)} labels, expected 2 or more")
     rows = feature_rows(call, keeps_f64=True)
     forest = _forest(call, "class", len(labels))
     scores, has = _aggregated(call, forest, _descended(call, forest, rows), "SUM", rows.dtype)
@@ -256,16 +255,14 @@ def tree_ensemble_classifier(call: Call) -> list[AnyArray]:
         label = take(np.array(labels, np.int64), best, 0)
         return [label, post_transformed(call, scores, transform).astype(np.float32)]
     if len({target for target, _ in entries}) != 1:
-        raise call.error(
+        raise call.unsupported(
             "has weights for both of two classes, whose label the specification and ONNX Runtime "
-            "choose differently; export it with the weights of one class only",
-            UnsupportedError,
+            "choose differently; export it with the weights of one class only"
         )
     if len(base) == 2 or (base and entries[0][0] == 1):
-        raise call.error(
+        raise call.unsupported(
             f"has weights for one class of two and {len(base)} base_values, which the "
-            "specification leaves open; add them to the weights of a leaf",
-            UnsupportedError,
+            "specification leaves open; add them to the weights of a leaf"
         )
     own = scores[:, entries[0][0]] + np.asarray(sum(base), scores.dtype)
     is_positive = all(weight >= 0 for _, weight in entries)

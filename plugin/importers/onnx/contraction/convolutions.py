@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import convolve, dilate
 from ....numerics.element_types import AnyArray, DType, ElementType
@@ -32,9 +31,8 @@ def _geometry(call: Call, images: Sequence[int], kernels: Sequence[int]) -> tupl
     """Read and check padding, strides, dilations and groups."""
     rank = len(images) - 2
     if rank < 1 or len(kernels) != rank + 2:
-        raise call.error(
-            f"convolves images of shape {list(images)} with kernels of shape {list(kernels)}",
-            UnsupportedError,
+        raise call.unsupported(
+            f"convolves images of shape {list(images)} with kernels of shape {list(kernels)}"
         )
     groups = call.attribute("group", 1)
     strides = tuple(call.attribute("strides", [1] * rank))
@@ -153,7 +151,7 @@ def qlinear_conv(call: Call) -> Operand:
         images = images.transposed((0, rank - 1, *range(1, rank - 1)))
     total = _integer_convolution(call, images, kernels)
     if total is None:
-        raise call.error("has scales other than one for each feature", UnsupportedError)
+        raise call.unsupported("has scales other than one for each feature")
     bias = bias_of(call, 8, kernels.shape[0])
     if bias is not None:
         (term,) = total.terms
@@ -266,11 +264,10 @@ def _margins(
         target = shape[axis] or (length * stride if is_same else 0)
         if target:
             if target - whole >= (stride if shape[axis] else 1):
-                raise call.error(
+                raise call.unsupported(
                     f"asks for {target} elements in spatial dimension {axis}, where the kernels "
                     f"with strides of {stride} reach {whole}; say the output as pads and "
-                    "output_padding",
-                    UnsupportedError,
+                    "output_padding"
                 )
             total = max(whole - target, 0)
             low = total // 2 if auto == "SAME_UPPER" else total - total // 2

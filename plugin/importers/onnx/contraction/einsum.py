@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, I64, AnyArray, DType, ElementType
@@ -159,9 +158,8 @@ def determinant(call: Call) -> Operand:
         raise call.error(f"is of a tensor of shape {list(value.shape)}, expected square matrices")
     size = value.shape[-1]
     if size > _MAX_PIVOTS:
-        raise call.error(
-            f"of matrices of {size} rows is not lowered, expected {_MAX_PIVOTS} at most",
-            UnsupportedError,
+        raise call.unsupported(
+            f"of matrices of {size} rows is not lowered, expected {_MAX_PIVOTS} at most"
         )
     dtype = computing_dtype(value.dtype)
     one, zero = np.ones((), dtype), np.zeros((), dtype)

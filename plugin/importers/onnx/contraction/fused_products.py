@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, unpack_bits
 from ....numerics.block_form import BlockForm
 from ....numerics.convolutions import contract
@@ -61,7 +60,7 @@ def fused_matmul(call: Call) -> Any:
 def fused_gemm(call: Call) -> AnyArray:
     """FusedGemm-1: ``Gemm`` and an activation."""
     attributes = _present(call, "alpha", "beta", "transA", "transB")
-    (product,) = call.apply("Gemm", _operands(call, 3), **attributes)
+    (product,) = call.apply("Gemm", [call.optional(index) for index in range(3)], **attributes)
     names = [f"activation_{name}" for name in ("alpha", "beta", "gamma")]
     parameters = [each for name in names if (each := call.attribute(name)) is not None]
     return activated(call, call.floats(product.value), parameters)
@@ -71,16 +70,13 @@ def fused_gemm(call: Call) -> AnyArray:
 def fused_conv(call: Call) -> AnyArray:
     """FusedConv-1: ``Conv``, the sum with ``Z``, and an activation."""
     names = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
-    (image,) = call.apply("Conv", _operands(call, 3), **_present(call, *names))
+    (image,) = call.apply(
+        "Conv", [call.optional(index) for index in range(3)], **_present(call, *names)
+    )
     value = call.floats(image.value)
     if call.optional(3) is not None:
         value = value + call.array(3)
     return activated(call, value, call.attribute("activation_params") or [])
-
-
-def _operands(call: Call, count: int) -> list[Operand | None]:
-    """Return the first inputs."""
-    return [call.optional(index) for index in range(min(count, len(call.inputs)))]
 
 
 def _present(call: Call, *names: str) -> dict[str, Any]:
@@ -129,9 +125,9 @@ def matmul_nbits(call: Call) -> AnyArray:
     bits, size = call.attribute("bits", 4), call.integer("block_size")
     k, n = call.integer("K"), call.integer("N")
     if call.optional(4) is not None:
-        raise call.error(f"has {call.input(4)} as g_idx, an order of rows", UnsupportedError)
+        raise call.unsupported(f"has {call.input(4)} as g_idx, an order of rows")
     if bits not in (2, 4, 8):
-        raise call.error(f"has weights of {bits} bits, expected 2, 4 or 8", UnsupportedError)
+        raise call.unsupported(f"has weights of {bits} bits, expected 2, 4 or 8")
     if min(k, n) < 1 or size < 16 or size & (size - 1):
         raise call.error(f"has K = {k}, N = {n} and blocks of {size}")
     if activations.shape[-1] != k:

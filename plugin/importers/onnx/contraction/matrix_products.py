@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, DType, ElementType
@@ -93,7 +92,7 @@ def required_integer_matmul(call: Call, left: Quantized, right: Quantized) -> Sc
     """
     total = integer_matmul(call, left, right)
     if total is None:
-        raise call.error("has scales along the dimension that is summed", UnsupportedError)
+        raise call.unsupported("has scales along the dimension that is summed")
     return total
 
 

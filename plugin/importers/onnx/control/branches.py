@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import choose, is_known
 from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, importer
@@ -91,10 +90,9 @@ def _bounded_axis(call: Call, yes: Operand, no: Operand) -> int | None:
     has_one_rank = len(yes.shape) == len(no.shape)
     is_one_type = yes.type == no.type and has_one_rank and len(axes) <= 1
     if not is_one_type or static_sizes[0] != static_sizes[1]:
-        raise call.error(
+        raise call.unsupported(
             f"has branches of {yes.type} of shape {list(yes.shape)} and {no.type} of shape "
-            f"{list(no.shape)}, where the number of rows is computed",
-            UnsupportedError,
+            f"{list(no.shape)}, where the number of rows is computed"
         )
     return next(iter(axes), None)
 

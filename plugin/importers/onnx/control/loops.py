@@ -73,10 +73,9 @@ def _values_like(call: Call, before: Sequence[Operand], after: Sequence[Operand]
     """Return the values after an iteration, which must keep their types and shapes."""
     for old, new in zip(before, after, strict=True):
         if (old.type, old.shape) != (new.type, new.shape):
-            raise call.error(
+            raise call.unsupported(
                 f"makes {new.type} of shape {list(new.shape)} of {old}, which is "
-                f"{old.type} of shape {list(old.shape)}",
-                UnsupportedError,
+                f"{old.type} of shape {list(old.shape)}"
             )
     return [each.value for each in after]
 
@@ -126,10 +125,9 @@ def loop(call: Call) -> list[Any]:
         needs = "needs a constant number of iterations"
         if operand is not None and not operand.is_constant:
             needs = f"needs {operand} to be constant, or the Min of a number and a constant"
-        raise call.error(
+        raise call.unsupported(
             f"{needs}: it gives a result of each iteration, and their number is known only when "
-            "the program runs; or carry the results as a tensor of fixed shape",
-            UnsupportedError,
+            "the program runs; or carry the results as a tensor of fixed shape"
         )
     return _stacked_to_bound(iteration, convert(trips, I32), bound, condition)
 
@@ -254,10 +252,9 @@ def _stacked_to_bound(
     if not bound:
         return iteration.without_iterations(rows)
     if any(is_too_large((bound, *row.shape)) for row in rows):
-        raise iteration.call.error(
+        raise iteration.call.unsupported(
             f"gives a result of each of up to {bound} iterations, which take too much memory; have "
-            "a smaller number of iterations",
-            UnsupportedError,
+            "a smaller number of iterations"
         )
     trips = np.minimum(trips, np.int32(bound))
     stacks = [np.zeros((bound, *row.shape), row.value.dtype) for row in rows]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ....errors import SubquantError, UnsupportedError
+from ....errors import SubquantError
 from ....numerics.element_types import AnyArray
 from ...operator_registry import OperatorRegistry
 from ..call import Call, Operand
@@ -97,9 +97,8 @@ class BoundedNode:
     def refusal(self) -> SubquantError:
         """The error that the operator combines rows."""
         names = ", ".join(str(self.call.input(index)) for index in self.tensors)
-        return self.call.error(
-            f"combines the rows of {names}, or takes one of them: {DYNAMIC_SIZE_ADVICE}",
-            UnsupportedError,
+        return self.call.unsupported(
+            f"combines the rows of {names}, or takes one of them: {DYNAMIC_SIZE_ADVICE}"
         )
 
     @staticmethod

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from ....errors import UnsupportedError
 from ..call import Call, Operand
 from .bounded_node import HANDLERS, BoundedNode, Compute
 from .bounded_tensor import DYNAMIC_SIZE_ADVICE, BoundedTensor
@@ -276,10 +275,9 @@ def compute_bounded(call: Call, compute: Compute) -> list[Operand]:
     if axis is None:
         raise node.refusal()
     if not node.has_one_count:
-        raise call.error(
+        raise call.unsupported(
             "takes tensors with data-dependent dimension sizes that need not be equal: "
-            f"{DYNAMIC_SIZE_ADVICE}",
-            UnsupportedError,
+            f"{DYNAMIC_SIZE_ADVICE}"
         )
     tensor = next(iter(node.tensors.values()))
     results = compute(node.with_arrays())

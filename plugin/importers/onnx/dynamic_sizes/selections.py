@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import (
     bits_of,
     convert,
@@ -83,9 +82,8 @@ def compressed(call: Call, condition: AnyArray) -> Operand:
     if condition.shape[0] > size:
         if not is_known(condition) or condition[size:].any():
             along = "the flattened input" if axis is None else f"the axis {axis}"
-            raise call.error(
-                f"has a condition of {condition.shape[0]} elements for {size} along {along}",
-                UnsupportedError,
+            raise call.unsupported(
+                f"has a condition of {condition.shape[0]} elements for {size} along {along}"
             )
         condition = condition[:size]
     if not condition.shape[0]:

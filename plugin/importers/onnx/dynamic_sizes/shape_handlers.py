@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, divide_truncated, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray
 from ..call import Operand
@@ -75,10 +74,9 @@ def _reshaped(node: BoundedNode) -> list[Operand] | None:
     before, axis = tensor.shape, _reshaped_axis(node, tensor)
     if axis is None:
         sizes = ", ".join("?" if a == tensor.axis else str(n) for a, n in enumerate(before))
-        raise node.call.error(
+        raise node.call.unsupported(
             f"gives [{sizes}] another shape, in which the data-dependent dimension must stay; have "
-            f"-1 for it in a constant shape, and list the axes of Squeeze: {DYNAMIC_SIZE_ADVICE}",
-            UnsupportedError,
+            f"-1 for it in a constant shape, and list the axes of Squeeze: {DYNAMIC_SIZE_ADVICE}"
         )
     (result,) = node.compute(node.with_arrays())
     shape = result.shape

@@ -13,7 +13,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, I64, AnyArray, Array
 from ....numerics.ordering import cumulative
@@ -41,12 +40,11 @@ def unique(call: Call) -> list[Operand]:
     rows = value.reshape((-1, 1)) if axis is None else _slices(value, axis)
     count, width = rows.shape
     if not count * width:
-        raise call.error("has no elements", UnsupportedError)
+        raise call.unsupported("has no elements")
     if count * count * width > _MAX_PAIRS:
-        raise call.error(
+        raise call.unsupported(
             f"compares {count} elements or slices of {width} with one another, more than "
-            f"{_MAX_PAIRS} comparisons; compute it after the call, or of fewer elements",
-            UnsupportedError,
+            f"{_MAX_PAIRS} comparisons; compute it after the call, or of fewer elements"
         )
     is_first, is_equal, rank = _ranks(ordered_keys(rows), is_sorted=is_sorted)
     order = np.arange(count, dtype=np.int32)

@@ -9,11 +9,11 @@ Source: ONNX, "Operator Schemas", operator set 28.
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import bits_of, convert, divide_truncated, is_known
 from ....numerics.element_types import AnyArray, ElementType
 from ..call import Call, Operand, importer
@@ -81,10 +81,9 @@ def power(call: Call) -> Operand:
         element = ElementType.of_dtype(np.dtype(base.dtype))
         return call.typed(in_f32(np.power)(base, convert(exponent, element)))
     if np.dtype(exponent.dtype).kind not in "iu":
-        raise call.error(
+        raise call.unsupported(
             "raises integers to powers that are floats, which is not lowered; cast them to "
-            "integers first",
-            UnsupportedError,
+            "integers first"
         )
     return call.typed(_integer_power(base, exponent))
 
@@ -113,18 +112,14 @@ def _integer_power(base: AnyArray, exponent: AnyArray) -> AnyArray:
     return np.where(exponent < 0, of_units, result)
 
 
-@importer("Sum")
+@importer("Mean", "Sum")
 def total(call: Call) -> Operand:
-    """Sum-13: ``data_0 + data_1 + ...``."""
-    return call.typed(functools.reduce(lambda x, y: x + y, operands(call)))
-
-
-@importer("Mean")
-def mean(call: Call) -> Operand:
-    """Mean-13: ``(data_0 + data_1 + ...) / count``."""
+    """Mean-13, Sum-13: ``data_0 + data_1 + ...``, for Mean divided by their number."""
     values = operands(call)
-    count = np.asarray(len(values), values[0].dtype)
-    return call.typed(functools.reduce(lambda x, y: x + y, values) / count)
+    result = functools.reduce(operator.add, values)
+    if call.node.operator == "Mean":
+        result = result / np.asarray(len(values), result.dtype)
+    return call.typed(result)
 
 
 @importer("Max", "Min")
@@ -192,11 +187,11 @@ def bit_cast(call: Call) -> Operand:
     type_ = call.element_type_name(call.integer("to"))
     value = call.array(0)
     if type_ not in ELEMENTS or "8E" in type_ or "4" in type_.removesuffix("64"):
-        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+        raise call.unsupported(f"to {type_} is not lowered")
     element = ElementType.parse(ELEMENTS[type_])
     source = ElementType.of_dtype(np.dtype(value.dtype))
     if element.bits != source.bits or element.bits == 1:
-        raise call.error(f"from {call.input(0).type} to {type_} is not lowered", UnsupportedError)
+        raise call.unsupported(f"from {call.input(0).type} to {type_} is not lowered")
     return Operand(type_, bits_of(value, element))
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, importer
@@ -114,5 +113,5 @@ def function_of_one(call: Call) -> Operand:
     """
     value = call.array(0)
     if call.node.operator == "Erf" and np.dtype(value.dtype).kind in "iu":
-        raise call.error(f"of {call.input(0).type} is not lowered", UnsupportedError)
+        raise call.unsupported(f"of {call.input(0).type} is not lowered")
     return call.typed(_FUNCTIONS[call.node.operator](value))

@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import F32, F64, AnyArray, DType, ElementType
 from ..call import Call
@@ -72,4 +71,4 @@ def refuse_inputs(call: Call, *inputs: tuple[int, str]) -> None:
     """Raise UnsupportedError for inputs that are present, with their names in the specification."""
     for index, name in inputs:
         if call.optional(index) is not None:
-            raise call.error(f"has {call.input(index)} as {name}", UnsupportedError)
+            raise call.unsupported(f"has {call.input(index)} as {name}")

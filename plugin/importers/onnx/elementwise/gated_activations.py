@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import erf, tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call, importer
@@ -92,7 +91,7 @@ def activated(call: Call, value: AnyArray, parameters: Sequence[float]) -> AnyAr
     """Return a value after the function that the attribute ``activation`` names."""
     name = call.attribute("activation", "")
     if name not in _ACTIVATIONS:
-        raise call.error(f"has the activation {name!r}", UnsupportedError)
+        raise call.unsupported(f"has the activation {name!r}")
     count, function = _ACTIVATIONS[name]
     if len(parameters) != count:
         raise call.error(

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.convolutions import pool
 from ....numerics.element_types import AnyArray
 from ..call import Call
@@ -57,10 +56,9 @@ def pool_geometry(call: Call, shape: Sequence[int]) -> PoolGeometry:
     beyond = []
     for length, pair, span, stride in zip(shape[2:], pads, spans, strides, strict=True):
         if is_same and (-(-length // stride) - 1) * stride + span - length < -1:
-            raise call.error(
+            raise call.unsupported(
                 f"has strides of {stride} and windows of {span} in {length} elements, for which "
-                "auto_pad asks for negative padding: runtimes differ; say pads",
-                UnsupportedError,
+                "auto_pad asks for negative padding: runtimes differ; say pads"
             )
         padded = length + sum(pair)
         if padded < span and (not is_ceil or padded <= span - stride):

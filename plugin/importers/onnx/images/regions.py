@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Operand, importer
@@ -55,10 +54,9 @@ def roi_align(call: Call) -> Operand:
             for n in range(regions.shape[0])
         ]  # fmt: skip
     else:
-        raise call.error(
+        raise call.unsupported(
             "takes as many samples as its regions are large, and the regions are computed; export "
-            "it with a sampling_ratio above 0",
-            UnsupportedError,
+            "it with a sampling_ratio above 0"
         )
     pooled_groups = []
     order = sorted(range(len(samples)), key=lambda n: (samples[n], n))

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import AnyArray, Array
@@ -70,10 +69,9 @@ def resize(call: Call) -> Operand:
     else:
         value = call.array(0)
         if value.dtype.kind not in "fV":
-            raise call.error(
+            raise call.unsupported(
                 f"of {operand.type} in mode {mode} is not lowered: results of integers differ "
-                "between runtimes; convert to FLOAT with Cast before it",
-                UnsupportedError,
+                "between runtimes; convert to FLOAT with Cast before it"
             )
         dtype = computing_dtype(value.dtype)
         wide = value.astype(dtype)
@@ -131,10 +129,9 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         raise call.error(f"resizes {list(shape)} by {factors}, which gives no elements")
     is_copied = input_sizes == [shape[axis] for axis in axes]
     if is_copied and sizes is None and set(factors) != {1.0} and transform != "tf_crop_and_resize":
-        raise call.error(
+        raise call.unsupported(
             f"has the scales {factors}, by which {list(shape)} keeps its shape: runtimes differ in "
-            "whether they copy it; say sizes in place of scales, or leave the node out",
-            UnsupportedError,
+            "whether they copy it; say sizes in place of scales, or leave the node out"
         )
     result = []
     for axis, size, factor, region in zip(axes, input_sizes, factors, regions, strict=True):
@@ -142,16 +139,14 @@ def _axes(call: Call, shape: Sequence[int], transform: str) -> list[_Axis]:
         if not whole and policy == "stretch" and transform in (
             "align_corners", "tf_crop_and_resize"
         ):  # fmt: skip
-            raise call.error(
+            raise call.unsupported(
                 f"has the scale {factor:g} of {shape[axis]} elements, which is no whole number of "
-                f"them: runtimes differ in mode {transform}; say sizes in place of scales",
-                UnsupportedError,
+                f"them: runtimes differ in mode {transform}; say sizes in place of scales"
             )
         if region != (0.0, 1.0) and size == shape[axis]:
-            raise call.error(
+            raise call.unsupported(
                 f"crops axis {axis} and keeps its {size} elements, which runtimes do differently; "
-                "crop with Slice before it",
-                UnsupportedError,
+                "crop with Slice before it"
             )
         result.append(_Axis(axis, shape[axis], size, factor, region))
     return result

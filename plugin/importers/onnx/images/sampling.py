@@ -16,7 +16,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import I32, AnyArray, Array
@@ -163,9 +162,8 @@ def deform_conv(call: Call) -> Operand:
     images, kernels, offsets = (call.array(index) for index in range(3))
     groups, offset_groups = call.attribute("group", 1), call.attribute("offset_group", 1)
     if images.ndim != 4 or kernels.ndim != 4:
-        raise call.error(
-            f"has images {list(images.shape)}; only images of 2 dimensions are lowered",
-            UnsupportedError,
+        raise call.unsupported(
+            f"has images {list(images.shape)}; only images of 2 dimensions are lowered"
         )
     count, channels, *lengths = images.shape
     features, per_group, *sizes = kernels.shape

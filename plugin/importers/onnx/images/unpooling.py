@@ -9,7 +9,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, scatter
 from ....numerics.element_types import I32, I64
 from ..call import Call, Operand, importer
@@ -33,15 +32,14 @@ def max_unpool(call: Call) -> Operand:
     ]
     shape = [*pooled.shape[:2], *inner]
     if call.optional(2) is not None and call.constant_list(2) != shape:
-        raise call.error(
+        raise call.unsupported(
             f"has the output_shape {call.constant_list(2)}, and its windows give "
             f"{shape}: runtimes differ on the meaning of the positions; leave output_shape out and "
-            "add a Pad",
-            UnsupportedError,
+            "add a Pad"
         )
     count = math.prod(shape)
     if min(shape) < 0 or count >= 1 << 31:
-        raise call.error(f"has a result of {shape}", UnsupportedError)
+        raise call.unsupported(f"has a result of {shape}")
     start = np.zeros(count, pooled.dtype)
     index = convert(np.minimum(np.maximum(convert(positions, I64), 0), max(count - 1, 0)), I32)
     result = scatter(start, index.reshape(-1), pooled.reshape(-1), "set")

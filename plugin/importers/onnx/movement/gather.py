@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, take, unpack_bits
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Operand, importer
@@ -76,11 +75,11 @@ def gather_block_quantized(call: Call) -> Quantized | None:
     storage, storage_type, zeros = data.value, data.type, None
     if storage_type == "UINT8":  # in bytes, the lowest bits first
         if bits not in (2, 4, 8) or along != rank - 1:
-            raise call.error(f"has bytes of {bits} bits along dimension {along}", UnsupportedError)
+            raise call.unsupported(f"has bytes of {bits} bits along dimension {along}")
         storage_type, storage = f"UINT{bits}", call.constant(0)
         storage = storage if bits == 8 else np.asarray(unpack_bits(storage, bits))
     elif storage_type not in ("INT4", "UINT4"):
-        raise call.error(f"has a table of type {storage_type}", UnsupportedError)
+        raise call.unsupported(f"has a table of type {storage_type}")
     scales = call.input(2)
     blocks = -(-storage.shape[along] // size)
     grid = tuple(blocks if a == along else n for a, n in enumerate(storage.shape))

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import is_known, take
 from ....numerics.element_types import AnyArray, Array
 from ..call import Call, Operand, importer
@@ -130,8 +129,8 @@ def _positions(call: Call, length: int, pair: tuple[int, int], mode: str) -> Arr
     if not any(added):
         return inside
     if not inside.size:
-        raise call.error(
-            f"pads an axis without elements in mode {mode}; use the mode constant", UnsupportedError
+        raise call.unsupported(
+            f"pads an axis without elements in mode {mode}; use the mode constant"
         )
     positions: Array = np.pad(inside, added, mode=mode)  # type: ignore[call-overload]
     return positions

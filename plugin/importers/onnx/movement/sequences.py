@@ -104,8 +104,7 @@ def sequence_erase(call: Call) -> Operand:
 def sequence_at(call: Call) -> Operand:
     """SequenceAt-11: the element of ``input_sequence`` at a position."""
     items = _items(call)
-    chosen = items[_position(call, 1, len(items), 0)]
-    return Operand(chosen.type, chosen.value)
+    return items[_position(call, 1, len(items), 0)]
 
 
 @importer("SequenceLength")
@@ -151,8 +150,7 @@ def concat_from_sequence(call: Call) -> Operand:
     if is_new:
         axes = Operand("INT64", np.array([axis], np.int64), "axes")
         items = [call.apply("Unsqueeze", [each, axes])[0] for each in items]
-    (result,) = call.apply("Concat", items, axis=axis)
-    return Operand(result.type, result.value)
+    return call.apply("Concat", items, axis=axis)[0]
 
 
 @importer("SequenceMap")
@@ -182,7 +180,7 @@ def optional(call: Call) -> Operand:
     """Optional-28: an optional of the input, or without a value."""
     operand = call.optional(0)
     call.attribute("type")  # of a value that is not there
-    return _typed(None) if operand is None else Operand(operand.type, operand.value)
+    return _typed(None) if operand is None else operand
 
 
 @importer("OptionalHasElement")
@@ -201,4 +199,4 @@ def optional_get_element(call: Call) -> Operand:
     operand = call.input(0)
     if isinstance(operand.value, _Sequence) and operand.value.items is None:
         raise call.error("takes the value of an optional that has none")
-    return Operand(operand.type, operand.value)
+    return operand

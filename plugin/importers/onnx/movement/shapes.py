@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.element_types import AnyArray
 from ..call import Call, Operand, importer, type_of_dtype
 from ..quantization.expressed import Quantized
@@ -31,20 +30,19 @@ def moved(call: Call, move: Callable[[AnyArray], AnyArray]) -> Operand:
 @importer("Identity")
 def identity(call: Call) -> Operand:
     """Identity-25: ``input`` unchanged."""
-    return call.typed(call.input(0).value)
+    return call.input(0)
 
 
 @importer("Dropout")
 def dropout(call: Call) -> list[Operand]:
     """Dropout-22: ``data`` unchanged, and a mask that is true everywhere, as in inference."""
     if call.optional(2) is not None and call.constant(2).any():
-        raise call.error(
-            "has training_mode = true, and drops elements at random; export it for inference",
-            UnsupportedError,
+        raise call.unsupported(
+            "has training_mode = true, and drops elements at random; export it for inference"
         )
     operand = call.input(0)
     mask = Operand("BOOL", np.ones(operand.shape, np.bool_))
-    return [Operand(operand.type, operand.value), mask]
+    return [operand, mask]
 
 
 @importer("Constant")
@@ -118,10 +116,9 @@ def squeeze(call: Call) -> Operand:
     if call.optional(1) is not None:
         axes = [call.checked_axis(axis, len(before)) for axis in call.constant_list(1)]
     if not axes and 1 in before:
-        raise call.error(
+        raise call.unsupported(
             f"has an empty list of axes for {list(before)}: runtimes differ in whether all axes of "
-            "one element go; list the axes, or leave the input out",
-            UnsupportedError,
+            "one element go; list the axes, or leave the input out"
         )
     return _reshaped(call, [n for axis, n in enumerate(before) if axis not in axes])
 
@@ -202,10 +199,9 @@ def slice_(call: Call) -> Operand:
     for start, end, stated_axis, step in zip(starts, ends, axes, steps, strict=True):
         axis = call.checked_axis(stated_axis, len(lengths))
         if step < 0 and end in WITHOUT_END and lengths[axis]:
-            raise call.error(
+            raise call.unsupported(
                 f"goes backward and ends at {end}, where runtimes differ: at the first element, or "
-                "before the last; end at the least integer to go to the first",
-                UnsupportedError,
+                "before the last; end at the least integer to go to the first"
             )
         if step < 0:  # clamped to the first element, where Python's slices have none
             start = max(start, -lengths[axis])

@@ -11,7 +11,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I32, AnyArray
 from ..call import Call, Operand, importer
@@ -124,13 +123,13 @@ def qlinear_sum_or_product(call: Call) -> Operand:
         spread = side.moved(lambda x, p=padded: np.broadcast_to(x.reshape(p), shape))  # type: ignore[misc]
         total = None if spread is None else spread.as_sum()
         if total is None:
-            raise call.error("has operands with several scales", UnsupportedError)
+            raise call.unsupported("has operands with several scales")
         totals.append(total)
     is_sum = call.node.operator.endswith("Add")
     result = ScaledSum.plus(*totals) if is_sum else ScaledSum.times(*totals)
     if result is None:
         problem = "adds too many terms" if is_sum else "multiplies more than 31 bits"
-        raise call.error(problem, UnsupportedError)
+        raise call.unsupported(problem)
     return stored(call, result, 6, 7)
 
 
@@ -183,6 +182,6 @@ def qlinear_where(call: Call) -> Operand:
 def qlinear_softmax(call: Call) -> Operand:
     """QLinearSoftmax-1: ``exp(X) / sum(exp(X))`` along an axis, computed in f32."""
     if call.attribute("opset", 13) < 13:
-        raise call.error(f"of opset {call.attribute('opset')} is not lowered", UnsupportedError)
+        raise call.unsupported(f"of opset {call.attribute('opset')} is not lowered")
     axis = call.axis("axis", len(call.input(0).shape), -1)
     return _on_floats(call, lambda x: softmax_along(x, axis))

@@ -15,7 +15,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known
 from ....numerics.element_types import F32, I32, AnyArray, DType, ElementType
 from ....numerics.parameters import EXPRESSED_TYPES
@@ -107,7 +106,7 @@ def stored(call: Call, real: ExpressedValue, scale: int, zero_point: int) -> Ope
     """
     type_ = call.input(0 if call.optional(zero_point) is None else zero_point).type
     if type_ not in _STORAGE or type_ == "INT32":
-        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+        raise call.unsupported(f"to {type_} is not lowered")
     total = real.as_sum() if isinstance(real, Quantized) else real
     shape = tuple((total if total is not None else real).shape)
     scales, zero_points, sizes = parameters(call, shape, scale, zero_point, 1)
@@ -177,8 +176,7 @@ def _precision(call: Call, scales: AnyArray) -> DType:
     if call.node.operator.startswith("com.microsoft.") and type_ == "FLOAT16":
         type_ = "FLOAT"  # as ONNX Runtime divides
     if ELEMENTS.get(type_) not in EXPRESSED_TYPES:
-        raise call.error(f"divides in the precision {type_}, which is not lowered",
-                         UnsupportedError)  # fmt: skip
+        raise call.unsupported(f"divides in the precision {type_}, which is not lowered")
     return element_of(type_).dtype
 
 
@@ -200,7 +198,7 @@ def _output_type(call: Call) -> str:
         if stated not in ("", type_):
             raise call.error(f"says {stated}, and has zero points of {type_}")
     if type_ not in SMALL_FLOATS and (type_ not in _STORAGE or type_ == "INT32"):
-        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+        raise call.unsupported(f"to {type_} is not lowered")
     return type_
 
 
@@ -208,7 +206,7 @@ def _quantized_to_small_float(call: Call, type_: str) -> Operand:
     """Quantize to floats of 4 or 8 bits; a zero point of 0 makes a negative zero positive."""
     operand, small = call.input(0), SMALL_FLOATS[type_]
     if isinstance(small, PowerOfTwo):
-        raise call.error(f"to {type_} is not lowered", UnsupportedError)
+        raise call.unsupported(f"to {type_} is not lowered")
     axis, block_size = call.attribute("axis", 1), call.attribute("block_size", 0)
 
     def parameter(index: int) -> AnyArray:
@@ -235,12 +233,12 @@ def dequantize_linear(call: Call) -> ExpressedValue:
     scales, zero_points, sizes = parameters(call, operand.shape, 1, 2, axis, block_size)
     number = call.attribute("output_dtype", 0)
     if is_power and not number:
-        raise call.error("has scales of FLOAT8E8M0 and no output_dtype", UnsupportedError)
+        raise call.unsupported("has scales of FLOAT8E8M0 and no output_dtype")
     target = scales.dtype
     if number:
         stated = call.element_type_name(number)
         if ELEMENTS.get(stated) not in EXPRESSED_TYPES:
-            raise call.error(f"to {stated} is not lowered", UnsupportedError)
+            raise call.unsupported(f"to {stated} is not lowered")
         target = element_of(stated).dtype
     if operand.type in SMALL_FLOATS:
         small = SMALL_FLOATS[operand.type]
@@ -253,7 +251,7 @@ def dequantize_linear(call: Call) -> ExpressedValue:
             real = real - small.decode(zero_points, np.float32)
         return convert(real * convert(scales, F32), ElementType.of_dtype(target))
     if operand.type not in _STORAGE:
-        raise call.error(f"of {operand.type} is not lowered", UnsupportedError)
+        raise call.unsupported(f"of {operand.type} is not lowered")
     zero_operand = call.optional(2)
     if zero_operand is not None and zero_operand.type != operand.type:
         raise call.error(f"has zero points of {zero_operand.type} for {operand.type}")
@@ -310,7 +308,7 @@ def cast(call: Call) -> Operand:
     try:
         element = element_of(type_)
     except KeyError:
-        raise call.error(f"to {type_} is not lowered", UnsupportedError) from None
+        raise call.unsupported(f"to {type_} is not lowered") from None
     if element.bits in (2, 4):  # a byte each: the lowest bits, sign-extended
         low, half = convert(value, I32) & ((1 << element.bits) - 1), 1 << (element.bits - 1)
         number = low if element.kind == "uint" else (low ^ half) - half

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ....errors import UnsupportedError, printable, quoted
+from ....errors import printable, quoted
 from ..schemas.attribute_ranges import problem_of_attribute
 from ..schemas.contributed_schemas import CONTRIBUTED, problem_of
 from .model import Model, Node, Subgraph, Tensor, TensorType
@@ -63,10 +63,9 @@ def with_external_data(data: bytes, file: str) -> bytes:
     for tensor in external:
         tensor.CopyFrom(reader.with_data(tensor, f"tensor {quoted(reader.text(tensor.name))}"))
     if proto.ByteSize() >= _MAX_PROTOBUF_BYTES:
-        raise reader.error(
+        raise reader.unsupported(
             f"has {proto.ByteSize():,} bytes with its data, more than a protobuf of 2 GiB holds, "
-            "which is how it is handed over",
-            UnsupportedError,
+            "which is how it is handed over"
         )
     return bytes(proto.SerializeToString())
 
@@ -145,15 +144,13 @@ class _ModelReader(TensorReader):
                 )
         newest, package = self.onnx.defs.onnx_opset_version(), f"onnx {self.onnx.__version__}"
         if not 1 <= opsets.get("", 1) <= newest:
-            raise self.error(
-                f"is of operator set {opsets['']}, and {package} knows 1 to {newest}",
-                UnsupportedError,
+            raise self.unsupported(
+                f"is of operator set {opsets['']}, and {package} knows 1 to {newest}"
             )
         if proto.ir_version > self.onnx.IR_VERSION:
-            raise self.error(
+            raise self.unsupported(
                 f"is of version {proto.ir_version} of the format (ir_version), and {package} "
-                f"knows 1 to {self.onnx.IR_VERSION}",
-                UnsupportedError,
+                f"knows 1 to {self.onnx.IR_VERSION}"
             )
         return opsets
 
@@ -164,11 +161,10 @@ class _ModelReader(TensorReader):
         for function in proto.functions:
             name, domain = self.text(function.name), _domain(self.text(function.domain))
             if self.onnx.defs.has(name, domain):
-                raise self.error(
+                raise self.unsupported(
                     f"has a function with the name of the operator {quoted(name)}, and ONNX lets "
                     "each runtime choose which of both a node means; give the function another "
-                    "name or domain",
-                    UnsupportedError,
+                    "name or domain"
                 )
         try:
             return inliner.inline_local_functions(proto)
@@ -223,9 +219,7 @@ class _ModelReader(TensorReader):
             advice = "make each tensor an input or a result of its own"
             if kind == "map_type" or value.type.sequence_type.elem_type.HasField("map_type"):
                 advice = "convert the model with the option zipmap=False"
-            raise self.error(
-                f"{subject} is a value of {kind}, expected a tensor; {advice}", UnsupportedError
-            )
+            raise self.unsupported(f"{subject} is a value of {kind}, expected a tensor; {advice}")
         tensor = value.type.tensor_type
         type_ = self.element_type(tensor.elem_type, subject)
         if not tensor.HasField("shape"):
@@ -285,7 +279,7 @@ class _ModelReader(TensorReader):
             raise self.error(f"{node} has an operator name with a '.', which is for domains")
         problem = problem_of(node.operator, node.inputs, len(node.outputs), attributes)
         if problem:  # a newer ONNX Runtime could have it
-            raise self.error(f"{node} {problem}", UnsupportedError)
+            raise self.unsupported(f"{node} {problem}")
 
     def _attribute(self, attribute: Any, node: Node) -> Any:
         try:

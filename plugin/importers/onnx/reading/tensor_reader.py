@@ -56,6 +56,10 @@ class TensorReader:
         """Return an error of the file."""
         return kind(problem, self.location)
 
+    def unsupported(self, problem: str) -> SubquantError:
+        """Return an error that programs cannot have a part of the file."""
+        return self.error(problem, UnsupportedError)
+
     def text(self, name: str | bytes) -> str:
         """Return a name; the protobuf has bytes in place of text that is not UTF-8."""
         if isinstance(name, bytes):
@@ -70,9 +74,7 @@ class TensorReader:
             raise self.error(f"{subject} is of the unknown type {number}") from None
         if name not in ELEMENTS:
             advice = "; replace texts by numbers before the call" if name == "STRING" else ""
-            raise self.error(
-                f"{subject} is of type {name}, which is not lowered{advice}", UnsupportedError
-            )
+            raise self.unsupported(f"{subject} is of type {name}, which is not lowered{advice}")
         return name
 
     def is_external(self, proto: Any) -> bool:
@@ -126,7 +128,7 @@ class TensorReader:
         if is_too_large(shape):
             raise self.error(f"{subject} has {math.prod(shape):,} elements, too many")
         if hasattr(proto, "segment") and proto.HasField("segment"):
-            raise self.error(f"{subject} is in segments", UnsupportedError)
+            raise self.unsupported(f"{subject} is in segments")
         return shape
 
     def with_data(self, proto: Any, subject: str) -> Any:

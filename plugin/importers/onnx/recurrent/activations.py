@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import tanh
 from ....numerics.element_types import AnyArray
 from ..call import Call
@@ -58,20 +57,18 @@ def _parameters(call: Call, letter: str, names: Sequence[str]) -> list[float | N
     remaining, parameters = list(values), []
     for name, default in zip(names, defaults, strict=True):
         if default == (None,) and not remaining:
-            raise call.error(
+            raise call.unsupported(
                 f"has the activation function {name!r} without a value in {attribute!r}, for which "
-                "ONNX and ONNX Runtime have different defaults; state the value",
-                UnsupportedError,
+                "ONNX and ONNX Runtime have different defaults; state the value"
             )
         parameters.append(remaining.pop(0) if default and remaining else next(iter(default), None))
     agrees = len(values) == len(names) and all(
         value is None or value == values[n] for n, value in enumerate(parameters)
     )
     if remaining and not agrees:
-        raise call.error(
+        raise call.unsupported(
             f"has {len(values)} values in {attribute!r} for {sum(map(len, defaults))} activation "
-            f"functions that read one, {', '.join(names)}",
-            UnsupportedError,
+            f"functions that read one, {', '.join(names)}"
         )
     return parameters
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I16, I32, AnyArray
@@ -62,10 +61,9 @@ class _QuantizedProducts:
         """Return scales or zero points as ``[D, 1, 4 * H]`` or ``[D, 1, 1]``."""
         value = call.array(index)
         if tuple(value.shape) not in ((self.directions,), (self.directions, 4 * self.hidden)):
-            raise call.error(
+            raise call.unsupported(
                 f"has {call.input(index)} of shape {list(value.shape)}, expected "
-                f"[{self.directions}] or [{self.directions}, {4 * self.hidden}]",
-                UnsupportedError,
+                f"[{self.directions}] or [{self.directions}, {4 * self.hidden}]"
             )
         return value.reshape((self.directions, 1, value.size // self.directions))
 

@@ -19,7 +19,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert, is_known, over_time, take
 from ....numerics.convolutions import contract
 from ....numerics.element_types import F32, I32, AnyArray, ElementType
@@ -102,7 +101,7 @@ class Layer:
         self.inputs = inputs.transpose(1, 0, 2) if self.is_batch_first else inputs
         self.steps, self.batch = self.inputs.shape[:2]
         if not self.steps:
-            raise call.error("has no time steps", UnsupportedError)
+            raise call.unsupported("has no time steps")
         name = call.attribute("direction", "forward")
         if len(_DIRECTIONS.get(name, ())) != products.directions:
             raise call.error(f"has the direction {name!r}, and weights of {products.directions}")

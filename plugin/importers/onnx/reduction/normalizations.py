@@ -15,7 +15,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import BF16, F16, F32, F64, AnyArray, ElementType
 from ..call import Call, importer
@@ -95,20 +94,16 @@ def rms_normalization(call: Call) -> list[AnyArray]:
     return [convert(result, element_type(call, 1)), convert(inverse, stash)]
 
 
-@importer("com.microsoft.SkipLayerNormalization")
+@importer("com.microsoft.SkipLayerNormalization", "com.microsoft.SkipSimplifiedLayerNormalization")
 def skip_layer_normalization(call: Call) -> list[AnyArray]:
-    """SkipLayerNormalization-1: ``input, skip, gamma, beta, bias``: of their sum."""
-    return _of_sum(call, optional_float(call, 3), optional_float(call, 4), is_centered=True)
+    """SkipLayerNormalization-1, SkipSimplifiedLayerNormalization-1: of ``input + skip + bias``.
 
-
-@importer("com.microsoft.SkipSimplifiedLayerNormalization")
-def skip_simplified_layer_normalization(call: Call) -> list[AnyArray]:
-    """SkipSimplifiedLayerNormalization-1: of ``input + skip + bias``."""
-    return _of_sum(call, None, optional_float(call, 3), is_centered=False)
-
-
-def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) -> list[AnyArray]:
-    """Return the normalized sum, mean and inverse deviation as f32, and the sum."""
+    The inputs are ``input, skip, gamma, beta, bias``, without ``beta`` if simplified. The results
+    are the normalized sum, mean and inverse deviation as f32, and the sum.
+    """
+    is_centered = call.node.operator.endswith("SkipLayerNormalization")
+    beta = optional_float(call, 3) if is_centered else None
+    bias = optional_float(call, 4 if is_centered else 3)
     x = float_input(call, 0)
     x = _affine(call, x, x.dtype.type(1), float_input(call, 1))
     x = x if bias is None else _affine(call, x, x.dtype.type(1), bias)
@@ -116,7 +111,7 @@ def _of_sum(call: Call, beta: AnyArray, bias: AnyArray, *, is_centered: bool) ->
         x, [x.ndim - 1], call.attribute("epsilon", 1e-12), is_centered=is_centered
     )
     if not is_centered and call.node.outputs[1:2] not in ((), ("",)):
-        raise call.error("gives the mean, which it does not compute", UnsupportedError)
+        raise call.unsupported("gives the mean, which it does not compute")
     result = as_input_type(call, 0, _affine(call, unscaled, float_input(call, 2), beta))
     inverse = convert(inverse, F32)
     mean = inverse if mean is None else convert(mean, F32)  # without one, nothing reads it
@@ -162,10 +157,9 @@ def instance_normalization(call: Call) -> AnyArray:
 def batch_normalization(call: Call) -> AnyArray:
     """BatchNormalization-15: ``X * a + (B - mean * a)`` with constant statistics."""
     if call.attribute("training_mode", 0):
-        raise call.error(
+        raise call.unsupported(
             "is in training mode, which computes statistics of the batch; export the model for "
-            "inference",
-            UnsupportedError,
+            "inference"
         )
     x = float_input(call, 0)
     scale, bias, mean, variance = (_by_channel(call, index, x.shape) for index in range(1, 5))

@@ -15,19 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from ....errors import Place, UnsupportedError
 from ....numerics.element_types import AnyArray
-from ..call import Operand
-from ..reading.model import Model, Node, Subgraph, Tensor
+from ..call import Call, Operand
+from ..reading.model import Subgraph, Tensor
 from ..reading.reader import read_onnx
 
 _LARGEST_CONSTANT = 64
 """The number of elements up to which a constant operand is written into a model: shapes, axes."""
 
 
-def _one_node(
-    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
-) -> tuple[Any, list[Operand]]:
+def _one_node(call: Call, operands: Sequence[Operand | None]) -> tuple[Any, list[Operand]]:
     """Return a model of one node, and the operands that are its inputs.
 
     Constants of few elements are constants of the model.
@@ -37,6 +34,7 @@ def _one_node(
     """
     from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 
+    node, model = call.node, call.graph.model
     domain, _, operator = node.operator.rpartition(".")
     attributes = {
         key: numpy_helper.from_array(value.data) if isinstance(value, Tensor) else value
@@ -44,7 +42,7 @@ def _one_node(
         if not isinstance(value, Subgraph)
     }
     if len(attributes) < len(node.attributes):
-        raise UnsupportedError(f"{node} has a graph of its own, and is not lowered", location)
+        raise call.unsupported("has a graph of its own, and is not lowered")
     proto = helper.make_node(operator, [], [], "node", domain=domain, **attributes)
     names: dict[int, str] = {}
     inputs, constants, arguments = [], [], []
@@ -76,14 +74,11 @@ def _one_node(
                                              data_prop=True)  # fmt: skip
     except Exception as error:  # whatever its C++ raises: the node is the file's
         messages = [line.strip() for line in str(error).splitlines() if line.strip()]
-        raise UnsupportedError(f"{node} is not valid: {messages[-1] if messages else error}",
-                               location) from None  # fmt: skip
+        raise call.unsupported(f"is not valid: {messages[-1] if messages else error}") from None
     return whole, arguments
 
 
-def evaluated(
-    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
-) -> list[AnyArray]:
+def evaluated(call: Call, operands: Sequence[Operand | None]) -> list[AnyArray]:
     """Return the results of a node by ONNX's reference evaluator; all operands are constant.
 
     Raises:
@@ -91,7 +86,7 @@ def evaluated(
     """
     from onnx.reference import ReferenceEvaluator
 
-    whole, arguments = _one_node(model, node, operands, location)
+    whole, arguments = _one_node(call, operands)
     try:
         with np.errstate(all="ignore"):
             feeds = {
@@ -100,14 +95,13 @@ def evaluated(
             }
             results = ReferenceEvaluator(whole).run(None, feeds)
     except Exception as error:  # Python's, of a node that is the file's
-        raise UnsupportedError(
-            f"{node} cannot be computed beforehand: {str(error).splitlines()[0][:200]}", location
-        ) from None
+        problem = f"cannot be computed beforehand: {str(error).splitlines()[0][:200]}"
+        raise call.unsupported(problem) from None
     return [np.asarray(each) for each in results]
 
 
 def function_body(
-    model: Model, node: Node, operands: Sequence[Operand | None], location: Place
+    call: Call, operands: Sequence[Operand | None]
 ) -> tuple[Subgraph, list[Operand]] | None:
     """The body and arguments of a function operator; None for others, or bodies that lack types.
 
@@ -119,14 +113,14 @@ def function_body(
     """
     from onnx import defs, inliner
 
-    domain, _, operator = node.operator.rpartition(".")
+    domain, _, operator = call.node.operator.rpartition(".")
     try:
         schema = defs.get_schema(operator, defs.onnx_opset_version(), domain)
     except defs.SchemaError:
         return None
     if not schema.has_function and not schema.has_context_dependent_function:
         return None
-    whole, arguments = _one_node(model, node, operands, location)
+    whole, arguments = _one_node(call, operands)
     try:
         inlined = inliner.inline_selected_functions(
             whole, [(domain, operator)], inline_schema_functions=True
@@ -138,8 +132,8 @@ def function_body(
     for output in inlined.graph.output:
         if not output.type.HasField("tensor_type"):
             return None
-    body = read_onnx(inlined.SerializeToString(), location.file)
+    body = read_onnx(inlined.SerializeToString(), call.graph.model.file)
     outputs = tuple(each.name for each in body.outputs)
     inputs = tuple(each.name for each in body.inputs)
-    nodes = tuple(replace(each, path=f"{node}, its body: ") for each in body.nodes)
+    nodes = tuple(replace(each, path=f"{call.node}, its body: ") for each in body.nodes)
     return Subgraph(inputs, outputs, body.constants, nodes), arguments

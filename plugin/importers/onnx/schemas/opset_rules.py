@@ -14,18 +14,95 @@ Source: ONNX, "Operator Changelog", and the operators' schemas of the package `o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from ....errors import SubquantError
 from ....numerics.element_types import Array
 from ..call import Call, Operand, type_of_dtype
-from .older_node import RULES, OlderNode, Results, Rule, before
 
 OLDEST_OPSET = 7
 """The first operator set that is accepted: operators broadcast by attributes before."""
+
+
+@dataclass(frozen=True)
+class OlderNode:
+    """A node of an operator set while it is converted; `call` has the node in the file."""
+
+    call: Call
+    opset: int
+    operator: str
+    attributes: dict[str, Any]
+    inputs: list[Operand | None]
+
+    def with_input(self, index: int, array: Array) -> OlderNode:
+        """Return the node with a constant as an input, behind absent ones if there are fewer."""
+        inputs = [*self.inputs, *[None] * (index + 1 - len(self.inputs))]
+        inputs[index] = Operand(type_of_dtype(array.dtype), array, f"input {index}")
+        return replace(self, inputs=inputs)
+
+    def attribute_to_input(self, name: str, index: int, dtype: Any = np.int64) -> OlderNode:
+        """Return the node with an attribute, if it is present, as an input."""
+        if name not in self.attributes:
+            return self
+        value = np.asarray(self.attributes[name], dtype)
+        return self.without(name).with_input(index, value)
+
+    def without(self, *names: str) -> OlderNode:
+        """Return the node without some attributes."""
+        remaining = {name: value for name, value in self.attributes.items() if name not in names}
+        return replace(self, attributes=remaining)
+
+    def having(self, **attributes: Any) -> OlderNode:
+        """Return the node with other values of some attributes."""
+        return replace(self, attributes={**self.attributes, **attributes})
+
+    def with_default(self, name: str, value: Any) -> OlderNode:
+        """Return the node with an attribute that is stated or the default of its version."""
+        return self if name in self.attributes else self.having(**{name: value})
+
+    def operand(self, index: int) -> Operand:
+        """Return an input that must be present."""
+        operand = self.inputs[index] if index < len(self.inputs) else None
+        if operand is None:
+            raise self.call.error(f"has no input {index}")
+        return operand
+
+    def shape(self, index: int = 0) -> tuple[int, ...]:
+        """Return the shape of an input."""
+        return self.operand(index).shape
+
+    def dtype(self, index: int = 0) -> np.dtype[Any]:
+        """Return the dtype of an input."""
+        dtype: np.dtype[Any] = np.dtype(self.operand(index).value.dtype)
+        return dtype
+
+    def error(self, problem: str) -> SubquantError:
+        """Return an error at the node."""
+        return self.call.unsupported(problem)
+
+
+Results: TypeAlias = list[Operand]
+Rule: TypeAlias = Callable[[OlderNode], "OlderNode | Results"]
+"""The function returns the converted node, or the results of the nodes that replace it."""
+
+_RULES: dict[str, list[tuple[int, Rule]]] = {}
+"""The conversion rules by operator, each with the first operator set of the new form."""
+
+
+def _before(opset: int, *operators: str) -> Callable[[Rule], Rule]:
+    """Register a rule for nodes of operator sets before `opset`."""
+
+    def register(rule: Rule) -> Rule:
+        for operator in operators:
+            _RULES.setdefault(operator, []).append((opset, rule))
+        return rule
+
+    return register
+
 
 _FLOAT = 1
 """The number of the element type FLOAT: ``TensorProto.DataType`` of ONNX."""
@@ -42,22 +119,22 @@ def _inputs_from(*names: str, dtype: Any = np.int64) -> Rule:
     return rule
 
 
-before(9, "Upsample")(_inputs_from("scales", dtype=np.float32))
-before(10, "TopK")(_inputs_from("k"))
-before(10, "Slice")(_inputs_from("starts", "ends", "axes"))
-before(13, "Split")(_inputs_from("split"))
-before(13, "Squeeze", "Unsqueeze", "ReduceSum")(_inputs_from("axes"))
-before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
+_before(9, "Upsample")(_inputs_from("scales", dtype=np.float32))
+_before(10, "TopK")(_inputs_from("k"))
+_before(10, "Slice")(_inputs_from("starts", "ends", "axes"))
+_before(13, "Split")(_inputs_from("split"))
+_before(13, "Squeeze", "Unsqueeze", "ReduceSum")(_inputs_from("axes"))
+_before(18, "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean",
        "ReduceMin", "ReduceProd", "ReduceSumSquare")(_inputs_from("axes"))  # fmt: skip
-before(20, "DFT")(lambda node: node.with_default("axis", 1).attribute_to_input("axis", 2))
-before(11, "Scatter")(lambda node: replace(node, operator="ScatterElements"))
-before(10, "Upsample")(lambda node: replace(node, operator="Resize"))
-before(16, "RoiAlign")(
+_before(20, "DFT")(lambda node: node.with_default("axis", 1).attribute_to_input("axis", 2))
+_before(11, "Scatter")(lambda node: replace(node, operator="ScatterElements"))
+_before(10, "Upsample")(lambda node: replace(node, operator="Resize"))
+_before(16, "RoiAlign")(
     lambda node: node.with_default("coordinate_transformation_mode", "output_half_pixel")
 )
 
 
-@before(11, "Clip")
+@_before(11, "Clip")
 def _clip_bounds(node: OlderNode) -> OlderNode:
     if node.dtype().kind in "iub":
         raise node.error(
@@ -71,7 +148,7 @@ def _clip_bounds(node: OlderNode) -> OlderNode:
     return node
 
 
-@before(11, "Pad")
+@_before(11, "Pad")
 def _pad_widths(node: OlderNode) -> OlderNode:
     value = node.attributes.get("value", 0.0)
     padded = node.attribute_to_input("pads", 1).without("value")
@@ -80,7 +157,7 @@ def _pad_widths(node: OlderNode) -> OlderNode:
     return padded.with_input(2, np.asarray(value, node.dtype()))
 
 
-@before(18, "Split")
+@_before(18, "Split")
 def _split_count(node: OlderNode) -> OlderNode:
     """Without sizes, there is an equal part for each output."""
     if len(node.inputs) > 1 and node.inputs[1] is not None:
@@ -88,7 +165,7 @@ def _split_count(node: OlderNode) -> OlderNode:
     return node.having(num_outputs=len(node.call.node.outputs))
 
 
-@before(12, "Dropout")
+@_before(12, "Dropout")
 def _dropout_without_training(node: OlderNode) -> OlderNode | Results:
     """The ratio matters in training only, which operator sets before 12 do not have.
 
@@ -105,20 +182,20 @@ def _dropout_without_training(node: OlderNode) -> OlderNode | Results:
     return [operand, Operand(mask_type, mask)]
 
 
-@before(20, "GridSample")
+@_before(20, "GridSample")
 def _grid_sample_mode(node: OlderNode) -> OlderNode:
     mode = node.attributes.get("mode", "bilinear")
     return node.having(mode={"bilinear": "linear", "bicubic": "cubic"}.get(mode, mode))
 
 
-@before(23, "QuantizeLinear")
+@_before(23, "QuantizeLinear")
 def _divided_in_f32(node: OlderNode) -> OlderNode:
     """Quotients of f16 and bf16 were those of f32: the operator had no ``precision``."""
     is_narrow = node.dtype(1).itemsize == 2
     return node.with_default("precision", _FLOAT) if is_narrow else node
 
 
-@before(28, "Mod")
+@_before(28, "Mod")
 def _remainder_of_reals(node: OlderNode) -> OlderNode:
     if node.dtype().kind not in "iu" and not node.attributes.get("fmod", 0):
         raise node.error(
@@ -128,14 +205,14 @@ def _remainder_of_reals(node: OlderNode) -> OlderNode:
     return node
 
 
-@before(9, "BatchNormalization")
+@_before(9, "BatchNormalization")
 def _spatial(node: OlderNode) -> OlderNode:
     if node.attributes.get("spatial", 1) != 1:
         raise node.error("has spatial = 0, statistics for each pixel, which is not lowered")
     return node.without("spatial")
 
 
-@before(14, "BatchNormalization")
+@_before(14, "BatchNormalization")
 def _statistics(node: OlderNode) -> OlderNode:
     """Outputs of statistics meant training."""
     if any(node.call.node.outputs[1:]):
@@ -143,7 +220,7 @@ def _statistics(node: OlderNode) -> OlderNode:
     return node.without("momentum")
 
 
-@before(21, "GroupNormalization")
+@_before(21, "GroupNormalization")
 def _group_parameters(node: OlderNode) -> OlderNode:
     """``scale`` and ``bias`` of each group become those of each channel."""
     channels, groups = node.shape()[1], int(node.attributes["num_groups"])
@@ -157,7 +234,7 @@ def _group_parameters(node: OlderNode) -> OlderNode:
     return replace(node, inputs=inputs)
 
 
-@before(13, "Softmax", "LogSoftmax", "Hardmax")
+@_before(13, "Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_matrix(node: OlderNode) -> OlderNode | Results:
     """The axes from ``axis`` on were one axis: the tensor is reshaped to a matrix."""
     shape = node.shape()
@@ -180,7 +257,7 @@ def _constant(array: Array) -> Operand:
     return Operand(type_of_dtype(array.dtype), array, "constant")
 
 
-@before(11, "Resize")
+@_before(11, "Resize")
 def _resize_of_ten(node: OlderNode) -> OlderNode | Results:
     """``x_original = x_resized / scale``, rounded down, or up where an axis shrinks."""
     scales = node.inputs[1]
@@ -210,7 +287,7 @@ def _resize_of_ten(node: OlderNode) -> OlderNode | Results:
     return [operand]
 
 
-@before(9, "Scan")
+@_before(9, "Scan")
 def _scan_of_a_batch(node: OlderNode) -> Results:
     """The first axis of all inputs was a batch: each element becomes a separate Scan."""
     if node.inputs[0] is not None:
@@ -258,7 +335,7 @@ def convert_to_newest(call: Call, opset: int) -> Call | Results:
         )
     applied: set[int] = set()
     while True:  # a rule can replace the operator, whose later rules then hold
-        rules = sorted(RULES.get(older.operator, ()), key=lambda pair: pair[0])
+        rules = sorted(_RULES.get(older.operator, ()), key=lambda pair: pair[0])
         following = [(n, rule) for n, rule in rules if opset < n and id(rule) not in applied]
         if not following:
             break

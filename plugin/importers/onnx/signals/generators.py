@@ -12,7 +12,6 @@ import math
 
 import numpy as np
 
-from ....errors import UnsupportedError
 from ....numerics.array_functions import convert
 from ....numerics.element_types import I64, Array
 from ..call import Call, Operand, importer
@@ -30,7 +29,7 @@ def range_(call: Call) -> Operand:
     first, last, step = (each[0].item() for each in (start, limit, delta))
     count = max(math.ceil((last - first) / step), 0)
     if is_too_large([count]):
-        raise call.error(f"has {count:,} elements, too many", UnsupportedError)
+        raise call.unsupported(f"has {count:,} elements, too many")
     numbers = np.arange(count) * step + first
     return Operand(type_, numbers.astype(start.dtype))
 
@@ -65,7 +64,7 @@ def _type_of(call: Call, number: int) -> str:
     """Return ONNX's name of the element type of a number, which programs must have."""
     name = call.element_type_name(number)
     if name not in ELEMENTS or "4E" in name or "6E" in name or "8E" in name:
-        raise call.error(f"makes elements of the type {name}", UnsupportedError)
+        raise call.unsupported(f"makes elements of the type {name}")
     return name
 
 
